@@ -1,0 +1,92 @@
+package haproxy
+
+import "net/netip"
+
+// Config is everything HAProxy is to do, as a value: compare it, print it,
+// render it, throw it away. Whoever makes one treats the Backends and Certs it
+// points to as immutable, and reuses the pointer while nothing in it changed:
+// that is what lets Render remember its text.
+type Config struct {
+	Bind           Bind       `json:"bind"`
+	Tune           Tune       `json:"tune"`
+	Routes         []Route    `json:"routes,omitempty"`
+	DefaultBackend string     `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
+	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
+	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
+}
+
+// Bind says where HAProxy listens.
+type Bind struct {
+	HTTP  []netip.AddrPort `json:"http,omitempty"`
+	HTTPS []netip.AddrPort `json:"https,omitempty"`
+}
+
+// Tune holds what an operator sets once for the whole process. Zero values
+// stand for HAProxy's or our own default.
+type Tune struct {
+	Threads int    `json:"threads,omitempty"` // nbthread; 0 lets HAProxy choose
+	MaxConn int    `json:"maxConn,omitempty"` // maxconn of the process; 0 lets HAProxy choose
+	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections
+}
+
+// PathMatch is how the path of a Route is compared (Ingress pathType).
+type PathMatch string
+
+// The kinds of path match.
+const (
+	Prefix PathMatch = "prefix" // by path element: /api takes /api and /api/x, not /apix
+	Exact  PathMatch = "exact"
+)
+
+// A Route sends the requests for one host and path to a backend. Host is
+// lower-case: a name, "*.name" for exactly one more label in front, or empty
+// for every host no other Route names. Path begins with "/".
+type Route struct {
+	Host    string    `json:"host,omitempty"`
+	Path    string    `json:"path"`
+	Match   PathMatch `json:"match"`
+	Backend string    `json:"backend"`           // empty: known, and answered with 404
+	TLSOnly bool      `json:"tlsOnly,omitempty"` // plain HTTP is redirected to HTTPS
+}
+
+// A Backend is one port of one Service.
+type Backend struct {
+	Name    string   `json:"name"`
+	Origin  string   `json:"origin,omitempty"`  // what it stands for, for people: "Service default/app port 80"
+	Check   bool     `json:"check,omitempty"`   // TCP health checks
+	Servers []Server `json:"servers,omitempty"` // sorted by Name
+}
+
+// A Server is one endpoint. Its name is made from its address (ServerName), so
+// a server never changes its address: another address is another server.
+type Server struct {
+	Name  string         `json:"name"`
+	Addr  netip.AddrPort `json:"addr"`
+	Drain bool           `json:"drain,omitempty"` // terminating but serving: finish what runs, take nothing new
+	Pod   string         `json:"pod,omitempty"`   // namespace/name, for people
+	Node  string         `json:"node,omitempty"`
+}
+
+// A Cert is a certificate chain with its key, and the names it is served for.
+type Cert struct {
+	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
+	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed
+	PEM   []byte   `json:"pem"`             // certificate chain, then key
+}
+
+// ServerID names a server of the running HAProxy.
+type ServerID struct {
+	Backend, Server string
+}
+
+// State is what a server does with traffic. The order is the order of
+// openness.
+type State int
+
+// The states of a server.
+const (
+	Absent State = iota // HAProxy does not know it
+	Closed              // in maintenance: nothing new reaches it
+	Drain               // finishes what runs, takes nothing new
+	Open                // takes traffic
+)

@@ -1,0 +1,51 @@
+package routes
+
+import (
+	"net/netip"
+	"time"
+)
+
+// An Offer is one path a BGP peer announces, or announced until its session
+// ended.
+type Offer struct {
+	Cluster string       // name of the cluster the peer belongs to
+	Peer    netip.Addr   // remote address of the session
+	PeerAS  uint32       // AS the peer opened the session with
+	Prefix  netip.Prefix // NLRI
+	NextHop netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
+	ASPath  []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
+	Lost    Loss         // zero while the session is established
+}
+
+// A Loss says when and how the session that carried an offer ended.
+type Loss struct {
+	Cause Cause     `json:"cause,omitempty"`
+	At    time.Time `json:"at,omitzero"`
+}
+
+// Cause is the way a BGP session ended; the empty Cause is "it has not".
+type Cause string
+
+// The ways a session ends, as far as they call for different treatment.
+const (
+	// Closed is the end of the TCP connection without a NOTIFICATION: a
+	// killed BIRD, which is what a restart of calico-node looks like.
+	Closed Cause = "connection closed"
+	// HoldExpired is silence for the negotiated hold time (RFC 4271, 6.5).
+	HoldExpired Cause = "hold timer expired"
+	// Notified is a NOTIFICATION from the peer: it meant to end the session.
+	Notified Cause = "notification received"
+	// Refused is a NOTIFICATION we sent: a bad message, too many prefixes.
+	Refused Cause = "notification sent"
+)
+
+// Table holds the routes to pods: block, or single borrowed address, to the
+// node's address that is its next hop.
+type Table map[netip.Prefix]netip.Addr
+
+// A Refusal is an offer that did not become a route, and why.
+type Refusal struct {
+	Offer  Offer
+	Reason Reason // one word for metrics
+	Why    string // one sentence for people
+}
