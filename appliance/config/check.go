@@ -1,0 +1,209 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// check looks at what no single key shows.
+func (c *Config) check(p *problems) {
+	c.checkClusters(p)
+	c.checkPools(p)
+	c.checkSpeaker(p)
+	c.checkRoutes(p)
+	c.checkHAProxy(p)
+	c.checkPorts(p)
+}
+
+// name is what a cluster may be called: it becomes part of backend and file
+// names (the form is a DNS label, RFC 1123 section 2.1).
+var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// class is what Kubernetes allows as the name of an IngressClass (DNS subdomain).
+var class = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
+
+// account is a user or group name as useradd(8) recommends it, or a number.
+var account = regexp.MustCompile(`^([a-z_][-a-z0-9_]{0,31}\$?|[0-9]{1,10})$`)
+
+func (c *Config) checkClusters(p *problems) {
+	if len(c.Clusters) == 0 && len(p.list) == 0 {
+		p.add("clusters", "is missing; at least one cluster with its kubeconfig is needed")
+	}
+	names := map[string]int{}
+	for i, cluster := range c.Clusters {
+		at := fmt.Sprintf("clusters[%d]", i)
+		first, twice := names[cluster.Name]
+		switch {
+		case cluster.Name == "":
+			p.add(at, "name is missing; with more than one cluster each needs its own")
+		case !name.MatchString(cluster.Name):
+			p.add(at+".name", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes", cluster.Name)
+		case twice:
+			p.add(at+".name", "%q is the name of clusters[%d] already", cluster.Name, first)
+		default:
+			names[cluster.Name] = i
+		}
+		if k := cluster.Kubeconfig; k.Path == "" && k.Inline.IsZero() {
+			p.add(at, "kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself")
+		}
+		if !class.MatchString(cluster.Ingress.Class) {
+			p.add(at+".ingress.class", "%q is not allowed; allowed: the name of an IngressClass", cluster.Ingress.Class)
+		}
+		if cluster.Ingress.Controller == "" {
+			p.add(at+".ingress.controller", "is empty; the default is haproxy.org/ingress-controller")
+		}
+		if !cluster.BGP.Password.IsZero() && cluster.BGP.PasswordFile != "" {
+			p.add(at+".bgp.passwordFile", "password is given too; keep one of the two")
+		}
+		if p.given(at + ".bgp.password") {
+			checkPassword(p, at+".bgp.password", cluster.BGP.Password)
+		}
+		for j, addr := range cluster.BGP.RouteReflectors {
+			checkUnicast(p, fmt.Sprintf("%s.bgp.routeReflectors[%d]", at, j), addr)
+		}
+		for j, addr := range cluster.Ingress.Publish {
+			checkUnicast(p, fmt.Sprintf("%s.ingress.publish[%d]", at, j), addr)
+		}
+	}
+}
+
+// maxKey is TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
+const maxKey = 80
+
+func checkPassword(p *problems, at string, key Secret) {
+	if n := len(key.Reveal()); n == 0 || n > maxKey {
+		p.add(at, "the key has %d bytes; allowed: 1 to %d", n, maxKey)
+	}
+}
+
+func checkUnicast(p *problems, at string, addr netip.Addr) {
+	if !addr.IsGlobalUnicast() {
+		p.add(at, "%s is not the address of a machine", addr)
+	}
+}
+
+func (c *Config) checkPools(p *problems) {
+	type owned struct {
+		cluster int
+		pool    netip.Prefix
+	}
+	var all []owned
+	for i, cluster := range c.Clusters {
+		for j, pool := range cluster.Pools {
+			at := fmt.Sprintf("clusters[%d].pools[%d]", i, j)
+			// A pod never has one of these addresses, and a bound that holds them bounds little.
+			for _, bad := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10", "ff00::/8"} {
+				if never := netip.MustParsePrefix(bad); never.Overlaps(pool) && pool.Bits() > 0 {
+					p.add(at, "%s overlaps %s, which pods cannot have", pool, never)
+				}
+			}
+			if pool.Bits() == 0 {
+				p.add(at, "%s bounds nothing; give the networks of the pods, or leave pools out", pool)
+			}
+			for _, other := range all {
+				if other.cluster != i && other.pool.Overlaps(pool) {
+					p.add(at, "%s overlaps %s of cluster %q; one kernel cannot route both", pool, other.pool, c.Clusters[other.cluster].Name)
+				}
+			}
+			all = append(all, owned{i, pool})
+		}
+	}
+}
+
+func (c *Config) checkSpeaker(p *problems) {
+	b := c.BGP
+	// RFC 4271 section 4.2: zero or at least three seconds, in two bytes. Zero means no keepalives, and so no loss ever noticed.
+	if b.HoldTime < 3*time.Second || b.HoldTime > 65535*time.Second || b.HoldTime%time.Second != 0 {
+		p.add("bgp.holdTime", "%s is not allowed; allowed: whole seconds from 3s to 65535s", b.HoldTime)
+	}
+	if b.RouterID.IsValid() && (!b.RouterID.Is4() || b.RouterID.IsUnspecified() || b.RouterID.IsMulticast()) {
+		p.add("bgp.routerID", "%s is not allowed; allowed: the form of an IPv4 address that is not 0.0.0.0", b.RouterID)
+	}
+	if len(b.Listen) == 0 && len(p.list) == 0 {
+		p.add("bgp.listen", "is an empty list; nodes could not connect")
+	}
+	for i, addr := range b.Listen {
+		if addr.IsMulticast() {
+			p.add(fmt.Sprintf("bgp.listen[%d]", i), "%s is not the address of a machine", addr)
+		}
+	}
+}
+
+func (c *Config) checkRoutes(p *problems) {
+	// Numbers between 20 and 185 that /etc/iproute2/rt_protos gives to others.
+	if owner, taken := map[uint8]string{42: "babel", 84: "ovn", 99: "openr"}[c.Routes.Protocol]; taken {
+		p.add("routes.protocol", "%d is the number of %s; choose another, so that our routes can be told from theirs", c.Routes.Protocol, owner)
+	}
+	if c.Routes.Table == 255 {
+		p.add("routes.table", "255 is the kernel's table of its own addresses; choose another")
+	}
+}
+
+func (c *Config) checkHAProxy(p *problems) {
+	h := c.HAProxy
+	switch {
+	case h.Mode == External && h.MasterSocket == "":
+		p.add("haproxy", "masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)")
+	case h.Mode == Managed && h.MasterSocket != "":
+		p.add("haproxy.masterSocket", "is for mode external only; in mode managed it is made in runDir")
+	}
+	if len(h.HTTP) == 0 && len(h.HTTPS) == 0 && len(p.list) == 0 {
+		p.add("haproxy", "http and https are both empty; there is nothing to listen on")
+	}
+	for key, value := range map[string]string{"user": h.User, "group": h.Group} {
+		if value != "" && !account.MatchString(value) {
+			p.add("haproxy."+key, "%q is not allowed; allowed: a name or number of this machine", value)
+		}
+	}
+	if h.MinReloadInterval > time.Hour {
+		p.add("haproxy.minReloadInterval", "%s is not allowed; allowed: up to 1h", h.MinReloadInterval)
+	}
+	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
+		if value == "" {
+			p.add(key, "is empty; leave the key out for the default")
+		}
+	}
+	if h.Dir != "" && filepath.Clean(h.Dir) == filepath.Clean(c.StateDir) {
+		p.add("haproxy.dir", "is stateDir; each needs a directory of its own")
+	}
+}
+
+// checkPorts refuses two listeners on one port.
+func (c *Config) checkPorts(p *problems) {
+	type listener struct {
+		key string
+		at  netip.AddrPort
+		six bool // its IPv6 wildcard leaves IPv4 alone
+	}
+	var all []listener
+	for i, at := range c.HAProxy.HTTP {
+		all = append(all, listener{fmt.Sprintf("haproxy.http[%d]", i), at, false})
+	}
+	for i, at := range c.HAProxy.HTTPS {
+		all = append(all, listener{fmt.Sprintf("haproxy.https[%d]", i), at, false})
+	}
+	all = append(all, listener{"status.listen", c.Status.Listen, false})
+	for i, addr := range c.BGP.Listen {
+		all = append(all, listener{fmt.Sprintf("bgp.listen[%d]", i), netip.AddrPortFrom(addr, c.BGP.Port), true})
+	}
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if a.at.Port() == b.at.Port() && clash(a.at.Addr(), b.at.Addr(), a.six && b.six) {
+				p.add(a.key, "%s is taken by %s", a.at, b.key)
+			}
+		}
+	}
+}
+
+// clash reports whether two sockets of one port cannot both be bound. Unless it
+// is restricted, the IPv6 wildcard takes IPv4 too (ipv6(7), IPV6_V6ONLY).
+func clash(a, b netip.Addr, v6only bool) bool {
+	six := netip.IPv6Unspecified()
+	if (a == six || b == six) && !v6only {
+		return true
+	}
+	return a == b || a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
+}

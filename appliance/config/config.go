@@ -1,0 +1,430 @@
+// Package config owns the one configuration file: its keys, their defaults and
+// bounds, and what is said about a mistake in it.
+//
+// It alone knows the YAML. What it hands out is typed, complete (every default
+// filled in) and consistent; whoever gets a Config checks nothing again. A
+// mistake names file, line and key, and what is allowed there; all mistakes of
+// a file are reported together.
+//
+// Its limit: it looks at the file and the files it names, never at the cluster,
+// the network or HAProxy.
+package config
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Config is the whole file.
+type Config struct {
+	// Name of this appliance in logs, on the status page and in Events. Default: the host name.
+	Identity string `json:"identity"`
+	// The clusters whose Ingresses are served; usually one.
+	Clusters []Cluster `json:"clusters" jsonschema:"required"`
+	// The BGP speaker, as all clusters see it.
+	BGP BGP `json:"bgp"`
+	// The routes to pods in the kernel.
+	Routes Routes `json:"routes"`
+	// The HAProxy that is driven.
+	HAProxy HAProxy `json:"haproxy"`
+	// The status page, the metrics and the health endpoints.
+	Status Status `json:"status"`
+	// Directory of the last good picture, which serves a reboot while the API server is away.
+	StateDir string `json:"stateDir" jsonschema:"default=/var/lib/sallyport"`
+	// The log, written to standard error.
+	Log Log `json:"log"`
+
+	// Warnings are doubts that do not stop a start, one sentence each. Only Load fills them.
+	Warnings []string `json:"-"`
+}
+
+// Cluster is one Kubernetes cluster that runs Calico.
+type Cluster struct {
+	// Name of the cluster: lower-case letters, digits and dashes. With more than one cluster each needs its own.
+	Name string `json:"name" jsonschema:"default=default"`
+	// Credentials: the path of a kubeconfig file, or the kubeconfig itself (as a block of text or as keys).
+	Kubeconfig Kubeconfig `json:"kubeconfig" jsonschema:"required"`
+	// Outer bounds of what may be imported, whatever the cluster says. Empty: the cluster's IPPools bound alone.
+	Pools []netip.Prefix `json:"pools"`
+	// How its nodes are peered with.
+	BGP Peering `json:"bgp"`
+	// Which Ingresses are served, and how.
+	Ingress Ingress `json:"ingress"`
+	// How Calico's own objects are read.
+	Calico Calico `json:"calico"`
+}
+
+// Peering is what the BGP sessions with the nodes of one cluster have in common.
+type Peering struct {
+	// AS number of the cluster, for when the cluster does not say. Default: bgp.asn.
+	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
+	// Who opens the connection: passive waits for the nodes, active dials them.
+	Mode Mode `json:"mode" jsonschema:"default=passive,enum=passive,enum=active"`
+	// Key of TCP MD5 (RFC 2385), at most 80 bytes, the same as in the BGPPeer.
+	Password Secret `json:"password"`
+	// File that holds the key, instead of password.
+	PasswordFile string `json:"passwordFile"`
+	// Accept packets of directly connected nodes only (RFC 5082). The BGPPeer then needs ttlSecurity: 1.
+	TTLSecurity bool `json:"ttlSecurity" jsonschema:"default=false"`
+	// Most prefixes one node may announce.
+	PrefixLimit uint32 `json:"prefixLimit" jsonschema:"default=1000,minimum=1,maximum=1000000"`
+	// Addresses of route reflectors that are not nodes of the cluster.
+	RouteReflectors []netip.Addr `json:"routeReflectors"`
+	// TCP port of the nodes, dialled in mode active.
+	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
+}
+
+// Mode is who opens a BGP connection.
+type Mode string
+
+// The two modes of a Peering.
+const (
+	Passive Mode = "passive"
+	Active  Mode = "active"
+)
+
+// Ingress says which Ingresses of a cluster are served, and how.
+type Ingress struct {
+	// Name of the IngressClass that is ours.
+	Class string `json:"class" jsonschema:"default=haproxy"`
+	// Controller an IngressClass must name to be ours (spec.controller).
+	Controller string `json:"controller" jsonschema:"default=haproxy.org/ingress-controller"`
+	// Serve Ingresses that name no class, even if ours is not the cluster's default.
+	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
+	// Addresses written into status.loadBalancer of the Ingresses served. Empty: nothing is written.
+	Publish []netip.Addr `json:"publish"`
+	// Serve Services of type ExternalName. They let the owner of a namespace send traffic anywhere.
+	AllowExternalName bool `json:"allowExternalName" jsonschema:"default=false"`
+}
+
+// Calico says how Calico's own objects are read.
+type Calico struct {
+	// API group and version of Calico's objects; auto asks the cluster.
+	APIGroup APIGroup `json:"apiGroup" jsonschema:"default=auto,enum=auto,enum=crd.projectcalico.org/v1,enum=projectcalico.org/v3"`
+}
+
+// APIGroup is an API group and version that serves Calico's objects.
+type APIGroup string
+
+// The API groups Calico's objects are found in.
+const (
+	AutoGroup APIGroup = "auto"
+	CRDv1     APIGroup = "crd.projectcalico.org/v1"
+	APIv3     APIGroup = "projectcalico.org/v3"
+)
+
+// BGP is the speaker, as all clusters see it.
+type BGP struct {
+	// AS number of the appliance.
+	ASN uint32 `json:"asn" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
+	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from.
+	RouterID netip.Addr `json:"routerID"`
+	// Addresses to accept sessions on.
+	Listen []netip.Addr `json:"listen" jsonschema:"default=0.0.0.0,default=::"`
+	// TCP port to accept sessions on.
+	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
+	// Silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of ours and the node's (240s) holds; below 9s busy nodes flap.
+	HoldTime time.Duration `json:"holdTime" jsonschema:"default=9s"`
+	// How long the routes of a node stay after its session was closed without a word, which is what a restart of calico-node looks like. 0s: not at all.
+	Retain time.Duration `json:"retain" jsonschema:"default=120s"`
+	// How long all routes of a cluster stay after all its sessions were lost at once. 0s: not at all.
+	FailStatic time.Duration `json:"failStatic" jsonschema:"default=10m"`
+}
+
+// Routes is where the routes to pods go in the kernel.
+type Routes struct {
+	// Route protocol number that marks a route as ours (ip route show proto 78).
+	Protocol uint8 `json:"protocol" jsonschema:"default=78,minimum=20,maximum=185"`
+	// Routing table; 254 is main.
+	Table uint32 `json:"table" jsonschema:"default=254,minimum=1,maximum=4294967295"`
+	// Metric of the routes.
+	Metric uint32 `json:"metric" jsonschema:"default=50,minimum=1,maximum=4294967295"`
+}
+
+// HAProxy is the HAProxy that is driven.
+type HAProxy struct {
+	// Who runs HAProxy: managed starts and supervises it, external drives one that something else runs.
+	Mode Run `json:"mode" jsonschema:"default=managed,enum=managed,enum=external"`
+	// The program; it also checks configurations in mode external.
+	Binary string `json:"binary" jsonschema:"default=/usr/sbin/haproxy"`
+	// Addresses for plain HTTP, as address:port; :80 is every address, IPv4 and IPv6.
+	HTTP []netip.AddrPort `json:"http" jsonschema:"default=:80"`
+	// Addresses for HTTPS, in the same form.
+	HTTPS []netip.AddrPort `json:"https" jsonschema:"default=:443"`
+	// Directory of HAProxy's configuration, maps and certificates. It is the state of HAProxy: keep it over a reboot.
+	Dir string `json:"dir" jsonschema:"default=/var/lib/sallyport/haproxy"`
+	// Directory of the sockets and the PID file.
+	RunDir string `json:"runDir" jsonschema:"default=/run/sallyport"`
+	// Socket of HAProxy's master process (haproxy -S). Only in mode external, and required there.
+	MasterSocket string `json:"masterSocket"`
+	// User HAProxy's worker runs as. Empty: the user of this process.
+	User string `json:"user"`
+	// Group HAProxy's worker runs as. Empty: the group of this process.
+	Group string `json:"group"`
+	// Threads of HAProxy. 0: one for each processor.
+	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=1024"`
+	// Most connections at the same time. 0: as many as HAProxy finds file descriptors for.
+	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
+	// Least time between two reloads of HAProxy, at most 1h.
+	MinReloadInterval time.Duration `json:"minReloadInterval" jsonschema:"default=1s"`
+	// File with global and defaults sections of your own, put in front of what is generated.
+	Base string `json:"base"`
+}
+
+// Run is who runs HAProxy.
+type Run string
+
+// The two ways HAProxy is run.
+const (
+	Managed  Run = "managed"
+	External Run = "external"
+)
+
+// Status is where the appliance tells about itself.
+type Status struct {
+	// Address of the status page, /status, /metrics, /healthz and /readyz. There is no password: keep it on loopback or a management network.
+	Listen netip.AddrPort `json:"listen" jsonschema:"default=127.0.0.1:9090"`
+}
+
+// Log is the log, written to standard error.
+type Log struct {
+	// Least level that is written.
+	Level slog.Level `json:"level" jsonschema:"default=info,enum=debug,enum=info,enum=warn,enum=error"`
+	// Form of a line.
+	Format Format `json:"format" jsonschema:"default=text,enum=text,enum=json"`
+}
+
+// Format is the form of a log line.
+type Format string
+
+// The forms of a log line.
+const (
+	Text Format = "text"
+	JSON Format = "json"
+)
+
+// Kubeconfig is the credentials of a cluster: one of Path and Inline is set.
+type Kubeconfig struct {
+	Path   string `json:"path,omitempty"`
+	Inline Secret `json:"inline,omitzero"`
+}
+
+// Read returns the kubeconfig document. A file is read anew at each call, so
+// that replaced credentials are found.
+func (k Kubeconfig) Read() ([]byte, error) {
+	if k.Path == "" {
+		return []byte(k.Inline.Reveal()), nil
+	}
+	data, err := os.ReadFile(k.Path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return data, nil
+}
+
+// Example is a complete configuration file for the usual case.
+//
+//go:embed example.yaml
+var Example string
+
+//go:embed schema.json
+var schema []byte
+
+// Schema returns the JSON Schema of the file (draft 2020-12). It is made from
+// the comments and tags of the types of this package; a test holds it to them.
+func Schema() []byte {
+	return schema
+}
+
+// maxSize bounds the file: a kubeconfig or two fit in it many times.
+const maxSize = 1 << 20
+
+// Load reads and checks the file at path and the files it names. Relative paths
+// in it are taken from the directory of the file.
+func Load(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: no such file; give the configuration with --config, or see sallyport config schema for what belongs in it", path)
+	case err != nil:
+		return nil, fmt.Errorf("%s: cannot be read: %w", path, unwrapPath(err))
+	}
+	c, p, err := parse(path, data)
+	if err != nil {
+		return nil, err
+	}
+	c.resolve(filepath.Dir(path))
+	c.readFiles(p)
+	c.askMachine(p)
+	if err := p.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Parse checks a configuration file's text without looking at the machine: the
+// files it names are not read, and Identity and BGP.RouterID stay empty unless
+// they are given. name is the file's name in error messages.
+func Parse(name string, data []byte) (*Config, error) {
+	c, _, err := parse(name, data)
+	return c, err
+}
+
+func parse(name string, data []byte) (*Config, *problems, error) {
+	p := &problems{file: name, lines: map[string]int{}}
+	c := new(Config)
+	if decode(data, c, p) {
+		c.fill(p)
+		c.check(p)
+	}
+	if err := p.err(); err != nil {
+		return nil, nil, err
+	}
+	return c, p, nil
+}
+
+// fill sets the defaults that depend on other keys.
+func (c *Config) fill(p *problems) {
+	for i := range c.Clusters {
+		if cluster := &c.Clusters[i]; cluster.BGP.ASN == 0 {
+			cluster.BGP.ASN = c.BGP.ASN
+		}
+		if len(c.Clusters) > 1 && !p.given(fmt.Sprintf("clusters[%d].name", i)) {
+			c.Clusters[i].Name = ""
+		}
+	}
+}
+
+// resolve makes relative paths absolute, from dir.
+func (c *Config) resolve(dir string) {
+	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base}
+	for i := range c.Clusters {
+		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
+	}
+	for _, path := range paths {
+		if *path == "" || filepath.IsAbs(*path) {
+			continue
+		}
+		if abs, err := filepath.Abs(filepath.Join(dir, *path)); err == nil {
+			*path = abs
+		}
+	}
+}
+
+// readFiles looks at the files the configuration names, and reads the keys.
+func (c *Config) readFiles(p *problems) {
+	for i := range c.Clusters {
+		cluster, at := &c.Clusters[i], fmt.Sprintf("clusters[%d]", i)
+		if path := cluster.Kubeconfig.Path; path != "" {
+			c.readable(p, at+".kubeconfig", path, true)
+		}
+		path := cluster.BGP.PasswordFile
+		if path == "" || !c.readable(p, at+".bgp.passwordFile", path, true) {
+			continue
+		}
+		key, err := os.ReadFile(path)
+		if err != nil {
+			p.add(at+".bgp.passwordFile", "%s cannot be read: %v", path, unwrapPath(err))
+			continue
+		}
+		cluster.BGP.Password = Secret{strings.TrimRight(string(key), "\r\n")}
+		checkPassword(p, at+".bgp.passwordFile", cluster.BGP.Password)
+	}
+	if c.HAProxy.Base != "" {
+		c.readable(p, "haproxy.base", c.HAProxy.Base, false)
+	}
+}
+
+// readable says whether path is a file that can be opened; the sentence about
+// one that cannot goes to p.
+func (c *Config) readable(p *problems, key, path string, secret bool) bool {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		p.add(key, "%s does not exist", path)
+		return false
+	}
+	if err != nil {
+		p.add(key, "%s cannot be read: %v", path, unwrapPath(err))
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		p.add(key, "%s cannot be read: %v", path, unwrapPath(err))
+		return false
+	case info.IsDir():
+		p.add(key, "%s is a directory; a file is needed", path)
+		return false
+	case info.Size() == 0 && info.Mode().IsRegular():
+		p.add(key, "%s is empty", path)
+		return false
+	case secret && info.Mode().Perm()&0o004 != 0:
+		c.Warnings = append(c.Warnings, fmt.Sprintf("%s: every user of this machine can read %s, which holds credentials; chmod 600 it", p.where(key), path))
+	}
+	return true
+}
+
+// askMachine fills what only the machine knows: its name and its address.
+func (c *Config) askMachine(p *problems) {
+	if c.Identity == "" {
+		name, err := os.Hostname()
+		if err != nil || name == "" {
+			p.add("identity", "this machine has no host name; set identity")
+		}
+		c.Identity = name
+	}
+	if c.BGP.RouterID.IsValid() {
+		return
+	}
+	for _, addr := range c.BGP.Listen {
+		if addr.Is4() && !addr.IsUnspecified() {
+			c.BGP.RouterID = addr
+			return
+		}
+	}
+	id, ok := ownAddress()
+	if !ok {
+		p.add("bgp.routerID", "this machine has no IPv4 address to take the router id from; set bgp.routerID to one that no node uses")
+	}
+	c.BGP.RouterID = id
+}
+
+// ownAddress is the IPv4 address this machine reaches the world from, or else
+// the first that is not loopback.
+func ownAddress() (netip.Addr, bool) {
+	// Connecting a UDP socket sends nothing; it only makes the kernel choose a source address.
+	if conn, err := net.Dial("udp4", "192.0.2.1:9"); err == nil {
+		addr := conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+		_ = conn.Close()
+		return addr, true
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err == nil && prefix.Addr().Is4() && prefix.Addr().IsGlobalUnicast() {
+			return prefix.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// unwrapPath takes the path out of an error, for sentences that name it already.
+func unwrapPath(err error) error {
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
+}

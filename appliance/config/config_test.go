@@ -1,0 +1,409 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/appliance/config"
+)
+
+// minimal is the shortest configuration there is.
+const minimal = "clusters:\n- kubeconfig: /etc/sallyport/kubeconfig\n"
+
+func addrs(all ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, s := range all {
+		list = append(list, netip.MustParseAddr(s))
+	}
+	return list
+}
+
+func ports(all ...string) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, s := range all {
+		list = append(list, netip.MustParseAddrPort(s))
+	}
+	return list
+}
+
+func defaults() *config.Config {
+	return &config.Config{
+		Clusters: []config.Cluster{{
+			Name:       "default",
+			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
+			BGP:        config.Peering{ASN: 65000, Mode: config.Passive, PrefixLimit: 1000, Port: 179},
+			Ingress:    config.Ingress{Class: "haproxy", Controller: "haproxy.org/ingress-controller"},
+			Calico:     config.Calico{APIGroup: config.AutoGroup},
+		}},
+		BGP: config.BGP{
+			ASN: 65000, Listen: addrs("0.0.0.0", "::"), Port: 179,
+			HoldTime: 9 * time.Second, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute,
+		},
+		Routes: config.Routes{Protocol: 78, Table: 254, Metric: 50},
+		HAProxy: config.HAProxy{
+			Mode: config.Managed, Binary: "/usr/sbin/haproxy", HTTP: ports("[::]:80"), HTTPS: ports("[::]:443"),
+			Dir: "/var/lib/sallyport/haproxy", RunDir: "/run/sallyport", MinReloadInterval: time.Second,
+		},
+		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
+		StateDir: "/var/lib/sallyport",
+		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
+	}
+}
+
+var secrets = cmp.Comparer(func(a, b config.Secret) bool { return a.Reveal() == b.Reveal() })
+
+var values = cmp.Options{secrets, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+
+func TestEverythingHasADefaultButTheCredentials(t *testing.T) {
+	got, err := config.Parse("sallyport.yaml", []byte(minimal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(defaults(), got, values); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+}
+
+func TestKeysSetTheirFields(t *testing.T) {
+	for name, row := range map[string]struct {
+		yaml string
+		want func(*config.Config)
+	}{
+		"numbers, times and words": {
+			"bgp: {asn: 64999, holdTime: 30s, retain: 0s, failStatic: 1h}\nroutes: {protocol: 79, table: 100, metric: 7}\nlog: {level: debug, format: json}\n",
+			func(c *config.Config) {
+				c.BGP.ASN, c.Clusters[0].BGP.ASN = 64999, 64999
+				c.BGP.HoldTime, c.BGP.Retain, c.BGP.FailStatic = 30*time.Second, 0, time.Hour
+				c.Routes = config.Routes{Protocol: 79, Table: 100, Metric: 7}
+				c.Log = config.Log{Level: slog.LevelDebug, Format: config.JSON}
+			},
+		},
+		"a list replaces its default": {
+			"bgp: {listen: [192.168.50.21], routerID: 10.0.0.1}\nhaproxy:\n  http: [127.0.0.1:8080, \"[fd00::1]:8080\"]\n  https: []\n",
+			func(c *config.Config) {
+				c.BGP.Listen, c.BGP.RouterID = addrs("192.168.50.21"), netip.MustParseAddr("10.0.0.1")
+				c.HAProxy.HTTP, c.HAProxy.HTTPS = ports("127.0.0.1:8080", "[fd00::1]:8080"), nil
+			},
+		},
+		"a group with nothing in it keeps its defaults": {
+			"bgp:\nroutes: {}\nhaproxy: null\nlog: {level: }\n", func(*config.Config) {},
+		},
+		"an external HAProxy": {
+			"haproxy: {mode: external, masterSocket: /run/haproxy/master.sock, user: haproxy, group: \"99\"}",
+			func(c *config.Config) {
+				c.HAProxy.Mode, c.HAProxy.MasterSocket = config.External, "/run/haproxy/master.sock"
+				c.HAProxy.User, c.HAProxy.Group = "haproxy", "99"
+			},
+		},
+		"an anchor names a value": {
+			"bgp: {asn: &as 64999}", func(c *config.Config) { c.BGP.ASN, c.Clusters[0].BGP.ASN = 64999, 64999 },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := config.Parse("sallyport.yaml", []byte(minimal+row.yaml))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := defaults()
+			row.want(want)
+			if diff := cmp.Diff(want, got, values, cmp.Transformer("empty", func(l []netip.AddrPort) []netip.AddrPort {
+				return append([]netip.AddrPort{}, l...)
+			})); diff != "" {
+				t.Errorf("want -, got +:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestClusterKeysSetTheirFields(t *testing.T) {
+	got, err := config.Parse("sallyport.yaml", []byte(`
+clusters:
+- name: demo
+  kubeconfig: /a
+  pools: [172.16.0.0/16, "fd00:10::/48"]
+  bgp: {asn: 64512, mode: active, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
+  ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"], allowExternalName: true}
+  calico: {apiGroup: projectcalico.org/v3}
+- name: two
+  kubeconfig: /b
+  pools: [172.17.0.0/16]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Cluster{
+		Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"},
+		Pools: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16"), netip.MustParsePrefix("fd00:10::/48")},
+		BGP: config.Peering{
+			ASN: 64512, Mode: config.Active, Password: config.NewSecret("007"), TTLSecurity: true, PrefixLimit: 10,
+			RouteReflectors: addrs("192.168.50.9"), Port: 1790,
+		},
+		Ingress: config.Ingress{
+			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
+			Publish: addrs("192.168.50.21", "fd00::21"), AllowExternalName: true,
+		},
+		Calico: config.Calico{APIGroup: config.APIv3},
+	}
+	if diff := cmp.Diff(want, got.Clusters[0], values); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+	if got, want := got.Clusters[1].Name, "two"; got != want {
+		t.Errorf("second cluster: got %q, want %q", got, want)
+	}
+}
+
+func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
+	for name, row := range map[string]struct{ yaml, want string }{
+		"empty file":               {"", `f.yaml: is empty; at least clusters with a kubeconfig is needed`},
+		"comments only":            {"# nothing\n", `f.yaml: is empty; at least clusters with a kubeconfig is needed`},
+		"not YAML":                 {"clusters: [", `f.yaml:1: not valid YAML: sequence end token ']' not found`},
+		"key given twice":          {minimal + "bgp: {}\nbgp: {}\n", `f.yaml:4: not valid YAML: mapping key "bgp" already defined at [3:1]`},
+		"two documents":            {minimal + "---\nbgp: {}\n", `f.yaml:4: a second document begins; the configuration is one document`},
+		"a list as a whole":        {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
+		"no cluster":               {"bgp: {asn: 1}\n", `f.yaml: clusters: is missing; at least one cluster with its kubeconfig is needed`},
+		"no kubeconfig":            {"clusters:\n- name: demo\n", `f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`},
+		"unknown key":              {minimal + "bgp:\n  asm: 1\n", `f.yaml:4: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
+		"letters swapped":          {minimal + "stauts: {}\n", `f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
+		"capitals wrong":           {minimal + "statedir: /x\n", `f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
+		"unknown, nothing near":    {minimal + "log: {colour: red}\n", `f.yaml:3: unknown key "colour" in log; allowed: level, format`},
+		"unknown key in a list":    {"clusters:\n- kubeconfig: /a\n  pool: []\n", `f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`},
+		"a word instead of keys":   {minimal + "bgp: 65000\n", `f.yaml:3: bgp: a single value is given where keys are expected; allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
+		"a word instead of a list": {"clusters:\n- kubeconfig: /a\n  pools: 172.16.0.0/16\n", `f.yaml:3: clusters[0].pools: a single value is given where a list is expected, such as [172.16.0.0/16]`},
+		"keys instead of a word":   {minimal + "bgp:\n  asn: {a: 1}\n", `f.yaml:4: bgp.asn: a group of keys is given where one value is expected; allowed: a whole number from 1 to 4294967295`},
+		"empty list entry":         {minimal + "bgp:\n  listen:\n  -\n", `f.yaml:5: bgp.listen[0]: an entry of the list is empty`},
+		"alias":                    {minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n", `f.yaml:4: routes.metric: YAML aliases and tags are not supported here; write the value itself`},
+		"number too large":         {minimal + "routes: {protocol: 256}\n", `f.yaml:3: routes.protocol: "256" is not allowed; allowed: a whole number from 20 to 185`},
+		"number negative":          {minimal + "haproxy: {threads: -1}\n", `f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 1024`},
+		"no number":                {minimal + "bgp: {asn: many}\n", `f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`},
+		"no bool":                  {"clusters:\n- kubeconfig: /a\n  bgp:\n    ttlSecurity: yes\n", `f.yaml:4: clusters[0].bgp.ttlSecurity: "yes" is not allowed; allowed: true, false`},
+		"word not in the list":     {minimal + "log: {level: warning}\n", `f.yaml:3: log.level: "warning" is not allowed; allowed: debug, info, warn, error`},
+		"word nearly in the list":  {"clusters:\n- kubeconfig: /a\n  bgp: {mode: pasive}\n", `f.yaml:3: clusters[0].bgp.mode: "pasive" is not allowed; did you mean "passive"? allowed: passive, active`},
+		"time without a unit":      {minimal + "bgp: {holdTime: 9}\n", `f.yaml:3: bgp.holdTime: "9" is not allowed; allowed: a time with its unit, such as 9s, 500ms or 2m`},
+		"hold time too short":      {minimal + "bgp: {holdTime: 2s}\n", `f.yaml:3: bgp.holdTime: 2s is not allowed; allowed: whole seconds from 3s to 65535s`},
+		"router id of six":         {minimal + "bgp: {routerID: \"::1\"}\n", `f.yaml:3: bgp.routerID: ::1 is not allowed; allowed: the form of an IPv4 address that is not 0.0.0.0`},
+		"address unparsable":       {minimal + "bgp: {listen: [host]}\n", `f.yaml:3: bgp.listen[0]: "host" is not allowed; allowed: an IP address, such as 192.168.50.21`},
+		"address with a zone":      {minimal + "bgp: {listen: [\"fe80::1%eth0\"]}\n", `f.yaml:3: bgp.listen[0]: "fe80::1%eth0" has a zone or is an IPv4 address written as IPv6; write it plainly`},
+		"address twice":            {minimal + "bgp: {listen: [10.0.0.1, 10.0.0.1]}\n", `f.yaml:3: bgp.listen[1]: 10.0.0.1 is listed twice`},
+		"no listen address":        {minimal + "bgp: {listen: []}\n", `f.yaml:3: bgp.listen: is an empty list; nodes could not connect`},
+		"pool with host bits":      {"clusters:\n- kubeconfig: /a\n  pools:\n  - 172.16.1.1/16\n", `f.yaml:4: clusters[0].pools[0]: "172.16.1.1/16" has bits set behind its length; did you mean "172.16.0.0/16"?`},
+		"pool of everything":       {"clusters:\n- kubeconfig: /a\n  pools: [0.0.0.0/0]\n", `f.yaml:3: clusters[0].pools[0]: 0.0.0.0/0 bounds nothing; give the networks of the pods, or leave pools out`},
+		"pool of loopback":         {"clusters:\n- kubeconfig: /a\n  pools: [127.1.0.0/16]\n", `f.yaml:3: clusters[0].pools[0]: 127.1.0.0/16 overlaps 127.0.0.0/8, which pods cannot have`},
+		"pools of two clusters":    {"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n", `f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`},
+		"one name for two":         {"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n", `f.yaml:3: clusters[1].name: "a" is the name of clusters[0] already`},
+		"two without a name":       {"clusters:\n- {name: a, kubeconfig: /a}\n- {kubeconfig: /b}\n", `f.yaml:3: clusters[1]: name is missing; with more than one cluster each needs its own`},
+		"a name with capitals":     {"clusters:\n- {name: Demo, kubeconfig: /a}\n", `f.yaml:2: clusters[0].name: "Demo" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
+		"password and file":        {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: tops3cret\n    passwordFile: /b\n", `f.yaml:5: clusters[0].bgp.passwordFile: password is given too; keep one of the two`},
+		"password too long":        {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: " + strings.Repeat("tops3cret", 9) + "\n", `f.yaml:4: clusters[0].bgp.password: the key has 81 bytes; allowed: 1 to 80`},
+		"password as keys":         {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: {tops3cret: 1}\n", `f.yaml:4: clusters[0].bgp.password: a group of keys is given where one value is expected; allowed: text`},
+		"kubeconfig as a list":     {"clusters:\n- kubeconfig: [tops3cret]\n", `f.yaml:2: clusters[0].kubeconfig: a list is given; allowed: the path of a kubeconfig file, or the kubeconfig itself`},
+		"publish a multicast":      {"clusters:\n- kubeconfig: /a\n  ingress: {publish: [224.0.0.1]}\n", `f.yaml:3: clusters[0].ingress.publish[0]: 224.0.0.1 is not the address of a machine`},
+		"class with a blank":       {"clusters:\n- kubeconfig: /a\n  ingress: {class: a b}\n", `f.yaml:3: clusters[0].ingress.class: "a b" is not allowed; allowed: the name of an IngressClass`},
+		"somebody's protocol":      {minimal + "routes: {protocol: 42}\n", `f.yaml:3: routes.protocol: 42 is the number of babel; choose another, so that our routes can be told from theirs`},
+		"the local table":          {minimal + "routes: {table: 255}\n", `f.yaml:3: routes.table: 255 is the kernel's table of its own addresses; choose another`},
+		"external, no socket":      {minimal + "haproxy:\n  mode: external\n", `f.yaml:3: haproxy: masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)`},
+		"managed with a socket":    {minimal + "haproxy:\n  masterSocket: /a\n", `f.yaml:4: haproxy.masterSocket: is for mode external only; in mode managed it is made in runDir`},
+		"a user with a blank":      {minimal + "haproxy: {user: a b}\n", `f.yaml:3: haproxy.user: "a b" is not allowed; allowed: a name or number of this machine`},
+		"a line in a path":         {minimal + "haproxy: {binary: \"/a\\nb\"}\n", `f.yaml:3: haproxy.binary: control characters are not allowed`},
+		"port missing":             {minimal + "haproxy: {http: [10.0.0.1]}\n", `f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address`},
+		"port taken":               {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n", `f.yaml:3: haproxy.https[0]: 10.0.0.1:80 is taken by haproxy.http[0]`},
+		"port of BGP taken":        {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:3: bgp.listen[0]: 10.0.0.1:9090 is taken by status.listen`},
+		"nothing to listen on":     {minimal + "haproxy: {http: [], https: []}\n", `f.yaml:3: haproxy: http and https are both empty; there is nothing to listen on`},
+		"one directory for both":   {minimal + "haproxy: {dir: /var/lib/sallyport/}\n", `f.yaml:3: haproxy.dir: is stateDir; each needs a directory of its own`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Parse("f.yaml", []byte(row.yaml))
+			if err == nil {
+				t.Fatalf("no error; want %s", row.want)
+			}
+			if got := err.Error(); got != row.want {
+				t.Errorf("\ngot  %s\nwant %s", got, row.want)
+			}
+			if strings.Contains(err.Error(), "tops3cret") {
+				t.Errorf("the error shows a secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllMistakesAreReportedTogether(t *testing.T) {
+	_, err := config.Parse("f.yaml", []byte("log: {level: loud}\nclusters:\n- name: A\nbgp: {asn: 0, prot: 1}\n"))
+	want := `f.yaml:1: log.level: "loud" is not allowed; allowed: debug, info, warn, error
+f.yaml:3: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself
+f.yaml:3: clusters[0].name: "A" is not allowed; allowed: up to 63 lower-case letters, digits and dashes
+f.yaml:4: bgp.asn: "0" is not allowed; allowed: a whole number from 1 to 4294967295
+f.yaml:4: unknown key "prot" in bgp; did you mean "port"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`
+	lines := func(s string) map[string]bool {
+		set := map[string]bool{}
+		for line := range strings.SplitSeq(s, "\n") {
+			set[line] = true
+		}
+		return set
+	}
+	if diff := cmp.Diff(lines(want), lines(fmt.Sprint(err))); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+}
+
+func TestAKubeconfigIsAPathOrTheDocumentItself(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte("from: file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, row := range map[string]struct{ yaml, want string }{
+		"a path":           {"  kubeconfig: " + file + "\n", "from: file\n"},
+		"a block of text":  {"  kubeconfig: |\n    apiVersion: v1\n    kind: Config\n", "apiVersion: v1\nkind: Config\n"},
+		"keys":             {"  kubeconfig:\n    apiVersion: v1\n    users: [{name: a, user: {token: t}}]\n", `{"apiVersion":"v1","users":[{"name":"a","user":{"token":"t"}}]}`},
+		"a JSON document":  {"  kubeconfig: {\"apiVersion\": \"v1\"}\n", `{"apiVersion":"v1"}`},
+		"a path, as block": {"  kubeconfig: >\n    " + file + "\n", "from: file\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := config.Parse("f.yaml", []byte("clusters:\n- name: a\n"+row.yaml))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Clusters[0].Kubeconfig.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != row.want {
+				t.Errorf("got %q, want %q", got, row.want)
+			}
+		})
+	}
+}
+
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	c, err := config.Parse("f.yaml", []byte("clusters:\n- kubeconfig: |\n    token:\n      tops3cret\n  bgp: {password: tops3cret}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Clusters[0].BGP.Password.Reveal(); got != "tops3cret" {
+		t.Fatalf("Reveal: got %q", got)
+	}
+	var out bytes.Buffer
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		fmt.Fprintf(&out, verb+verb, *c, c.Clusters[0].BGP.Password)
+	}
+	if err := json.NewEncoder(&out).Encode(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, logger := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)), slog.New(slog.NewJSONHandler(&out, nil))} {
+		logger.Info("configuration", "config", c, "password", c.Clusters[0].BGP.Password, "kubeconfig", c.Clusters[0].Kubeconfig)
+	}
+	if strings.Contains(out.String(), "tops3cret") {
+		t.Errorf("a secret shows in:\n%s", out.String())
+	}
+}
+
+func TestLoadReadsTheFilesItNames(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("kubeconfig", "apiVersion: v1\n", 0o644)
+	write("key", "tops3cret\n", 0o600)
+	path := write("sallyport.yaml", "clusters:\n- kubeconfig: kubeconfig\n  bgp: {passwordFile: key}\nhaproxy: {base: base.cfg}\n", 0o600)
+
+	_, err := config.Load(path)
+	if want := path + ":4: haproxy.base: " + dir + "/base.cfg does not exist"; err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+
+	write("base.cfg", "global\n", 0o644)
+	c, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Clusters[0].Kubeconfig.Path, filepath.Join(dir, "kubeconfig"); got != want {
+		t.Errorf("kubeconfig: got %s, want %s", got, want)
+	}
+	if got, want := c.Clusters[0].BGP.Password.Reveal(), "tops3cret"; got != want {
+		t.Errorf("password: got %q, want %q", got, want)
+	}
+	if c.Identity == "" || !c.BGP.RouterID.Is4() {
+		t.Errorf("identity %q and router id %s: want both filled in", c.Identity, c.BGP.RouterID)
+	}
+	want := []string{path + ":2: every user of this machine can read " + dir + "/kubeconfig, which holds credentials; chmod 600 it"}
+	if diff := cmp.Diff(want, c.Warnings); diff != "" {
+		t.Errorf("warnings: want -, got +:\n%s", diff)
+	}
+}
+
+func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	empty := write("empty", "")
+	for name, row := range map[string]struct{ path, want string }{
+		"no file":             {dir + "/none.yaml", "no such file"},
+		"a directory":         {dir, "cannot be read: is a directory"},
+		"empty":               {empty, "is empty"},
+		"kubeconfig missing":  {write("a.yaml", "clusters:\n- kubeconfig: none\n"), ":2: clusters[0].kubeconfig: " + dir + "/none does not exist"},
+		"kubeconfig empty":    {write("b.yaml", "clusters:\n- kubeconfig: empty\n"), ":2: clusters[0].kubeconfig: " + dir + "/empty is empty"},
+		"kubeconfig no file":  {write("c.yaml", "clusters:\n- kubeconfig: .\n"), ":2: clusters[0].kubeconfig: " + dir + " is a directory; a file is needed"},
+		"password file empty": {write("d.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Load(row.path)
+			if err == nil {
+				t.Fatalf("no error; want %q in it", row.want)
+			}
+			if got := err.Error(); !strings.Contains(got, row.want) || strings.Contains(got, "\n") {
+				t.Errorf("got %q, want one line with %q", got, row.want)
+			}
+		})
+	}
+}
+
+func TestTheExampleIsAccepted(t *testing.T) {
+	c, err := config.Parse("example.yaml", []byte(config.Example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Clusters[0].Name, "demo"; got != want {
+		t.Errorf("name of the cluster: got %q, want %q", got, want)
+	}
+}
+
+// FuzzParse holds the parser to its promise: a complete Config or an error that
+// names the file, for any bytes.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(config.Example))
+	f.Add([]byte(minimal + "bgp: {listen: [10.0.0.1, ::]}\nhaproxy: {https: [], http: [':8080']}\n"))
+	f.Add([]byte("clusters:\n- kubeconfig: {a: [b, {c: 1}]}\n  bgp: {password: &x |\n   a\n }\n- *x\n"))
+	f.Add([]byte("? [a]\n: !!map {<<: *a}\n---\n...\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := config.Parse("f.yaml", data)
+		switch {
+		case err != nil:
+			if c != nil || !strings.HasPrefix(err.Error(), "f.yaml:") {
+				t.Errorf("config %v with error %q", c, err)
+			}
+		case len(c.Clusters) == 0 || c.BGP.ASN == 0 || c.BGP.HoldTime < 3*time.Second || !c.Status.Listen.IsValid():
+			t.Errorf("incomplete: %+v", c)
+		}
+	})
+}

@@ -1,0 +1,543 @@
+package config
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// decode fills c with the defaults and then with what data says. It walks the
+// document beside the type, so that one mistake does not hide the next and each
+// has its line; the tags that make the JSON Schema are the bounds. It returns
+// false when there was no document to walk.
+func decode(data []byte, c *Config, p *problems) bool {
+	if len(data) > maxSize {
+		p.addAt(0, "is larger than %d bytes, which no configuration is", maxSize)
+		return false
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		line, text := 0, err.Error()
+		if at := yaml.Error(nil); errors.As(err, &at) {
+			text = at.GetMessage()
+			if token := at.GetToken(); token != nil && token.Position != nil {
+				line = token.Position.Line
+			}
+		}
+		p.addAt(line, "not valid YAML: %s", text)
+		return false
+	}
+	var body ast.Node
+	for i, doc := range file.Docs {
+		if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
+			continue
+		}
+		if body != nil {
+			p.addAt(lineOf(file.Docs[i].Body), "a second document begins; the configuration is one document")
+			return false
+		}
+		body = doc.Body
+	}
+	if body == nil {
+		p.addAt(0, "is empty; at least clusters with a kubeconfig is needed")
+		return false
+	}
+	d := decoder{p}
+	root := reflect.ValueOf(c).Elem()
+	d.defaults(root)
+	d.value(body, "", root, limits{})
+	return true
+}
+
+type decoder struct {
+	*problems
+}
+
+// limits are the bounds of one key, from its jsonschema tag.
+type limits struct {
+	enum     []string
+	defaults []string
+	min, max uint64
+}
+
+func limitsOf(f reflect.StructField) limits {
+	l := limits{max: math.MaxUint64}
+	for term := range strings.SplitSeq(f.Tag.Get("jsonschema"), ",") {
+		name, value, _ := strings.Cut(term, "=")
+		switch name {
+		case "enum":
+			l.enum = append(l.enum, value)
+		case "default":
+			l.defaults = append(l.defaults, value)
+		case "minimum":
+			l.min, _ = strconv.ParseUint(value, 10, 64)
+		case "maximum":
+			l.max, _ = strconv.ParseUint(value, 10, 64)
+		}
+	}
+	return l
+}
+
+// fields yields the keys of a struct type in order.
+func fields(t reflect.Type, yield func(key string, i int, l limits) bool) {
+	for i := range t.NumField() {
+		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if key == "-" {
+			continue
+		}
+		if !yield(key, i, limitsOf(t.Field(i))) {
+			return
+		}
+	}
+}
+
+func keys(t reflect.Type) []string {
+	var all []string
+	fields(t, func(key string, _ int, _ limits) bool {
+		all = append(all, key)
+		return true
+	})
+	return all
+}
+
+// isLeaf reports whether t is written as a scalar, though it may be a struct.
+func isLeaf(t reflect.Type) bool {
+	return t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+// defaults sets what the tags of a struct say.
+func (d decoder) defaults(v reflect.Value) {
+	fields(v.Type(), func(_ string, i int, l limits) bool {
+		field := v.Field(i)
+		switch {
+		case !isLeaf(field.Type()):
+			d.defaults(field)
+		case field.Kind() == reflect.Slice:
+			for _, text := range l.defaults {
+				item := reflect.New(field.Type().Elem()).Elem()
+				mustSet(item, text)
+				field.Set(reflect.Append(field, item))
+			}
+		case len(l.defaults) > 0:
+			mustSet(field, l.defaults[0])
+		}
+		return true
+	})
+}
+
+// mustSet sets a default. One that does not parse is a slip in this package,
+// found by its first test.
+func mustSet(v reflect.Value, text string) {
+	if v.Kind() == reflect.Bool {
+		v.SetBool(text == "true")
+		return
+	}
+	if err := setText(v, text, limits{max: math.MaxUint64}); err != nil {
+		panic(fmt.Sprintf("config: default %q: %v", text, err))
+	}
+}
+
+// value fills v from node. A null leaves the default.
+func (d decoder) value(node ast.Node, path string, v reflect.Value, l limits) {
+	node, ok := d.plain(node, path)
+	if !ok || node.Type() == ast.NullType {
+		return
+	}
+	switch {
+	case v.Type() == reflect.TypeFor[Kubeconfig]():
+		d.kubeconfig(node, path, v.Addr().Interface().(*Kubeconfig))
+	case !isLeaf(v.Type()):
+		d.object(node, path, v)
+	case v.Kind() == reflect.Slice:
+		d.list(node, path, v, l)
+	default:
+		d.scalar(node, path, v, l)
+	}
+}
+
+// plain takes the name off an anchored value and refuses aliases and tags: the
+// file then says everything where it is read.
+func (d decoder) plain(node ast.Node, path string) (ast.Node, bool) {
+	switch n := node.(type) {
+	case nil:
+		return nil, false
+	case *ast.AnchorNode:
+		if n.Value == nil {
+			return nil, false
+		}
+		return d.plain(n.Value, path)
+	case *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
+		d.at(node, path, "YAML aliases and tags are not supported here; write the value itself")
+		return nil, false
+	}
+	return node, true
+}
+
+// at notes what is wrong with the value at node.
+func (d decoder) at(node ast.Node, path, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if path != "" {
+		text = path + ": " + text
+	}
+	d.addAt(lineOf(node), "%s", text)
+}
+
+func (d decoder) object(node ast.Node, path string, v reflect.Value) {
+	mapping, ok := node.(ast.MapNode)
+	if !ok {
+		d.at(node, path, "%s is given where keys are expected; allowed: %s", sort(node), strings.Join(keys(v.Type()), ", "))
+		return
+	}
+	for entries := mapping.MapRange(); entries.Next(); {
+		entry := entries.KeyValue()
+		d.entry(entry, path, v)
+	}
+}
+
+func (d decoder) entry(entry *ast.MappingValueNode, path string, v reflect.Value) {
+	name, _ := text(entry.Key)
+	found := false
+	fields(v.Type(), func(key string, i int, l limits) bool {
+		if key != name {
+			return true
+		}
+		found = true
+		child := join(path, key)
+		if entry.Value != nil && entry.Value.Type() != ast.NullType {
+			d.lines[child] = lineOf(entry.Key)
+		}
+		d.value(entry.Value, child, v.Field(i), l)
+		return false
+	})
+	if found {
+		return
+	}
+	place, hint := "", ""
+	if path != "" {
+		place = " in " + path
+	}
+	all := keys(v.Type())
+	if near := nearest(name, all); near != "" {
+		hint = fmt.Sprintf("did you mean %q? ", near)
+	}
+	d.addAt(lineOf(entry.Key), "unknown key %q%s; %sallowed: %s", name, place, hint, strings.Join(all, ", "))
+}
+
+func (d decoder) list(node ast.Node, path string, v reflect.Value, l limits) {
+	items, ok := node.(ast.ArrayNode)
+	if !ok {
+		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node), example(v.Type().Elem()))
+		return
+	}
+	v.Set(reflect.Zero(v.Type()))
+	var seen []string
+	for entries, i := items.ArrayRange(), 0; entries.Next(); i++ {
+		child := fmt.Sprintf("%s[%d]", path, i)
+		item := reflect.New(v.Type().Elem()).Elem()
+		if !isLeaf(item.Type()) {
+			d.defaults(item)
+		}
+		node := entries.Value()
+		if node == nil || node.Type() == ast.NullType {
+			d.at(node, child, "an entry of the list is empty")
+			continue
+		}
+		d.lines[child] = lineOf(node)
+		before := len(d.problems.list)
+		d.value(node, child, item, l)
+		if len(d.problems.list) > before {
+			continue
+		}
+		if isLeaf(item.Type()) {
+			written := fmt.Sprint(item.Interface())
+			if slices.Contains(seen, written) {
+				d.at(node, child, "%s is listed twice", written)
+				continue
+			}
+			seen = append(seen, written)
+		}
+		v.Set(reflect.Append(v, item))
+	}
+}
+
+func (d decoder) scalar(node ast.Node, path string, v reflect.Value, l limits) {
+	written, ok := text(node)
+	if !ok {
+		d.at(node, path, "%s is given where one value is expected; allowed: %s", sort(node), allowed(v.Type(), l))
+		return
+	}
+	if v.Kind() == reflect.Bool {
+		b, ok := node.(*ast.BoolNode)
+		if !ok {
+			d.at(node, path, "%q is not allowed; allowed: true, false", written)
+			return
+		}
+		v.SetBool(b.Value)
+		return
+	}
+	err := setText(v, written, l)
+	switch {
+	case err == nil:
+	case v.Type() == reflect.TypeFor[Secret]():
+		d.at(node, path, "%v", err)
+	case errors.Is(err, errNotAllowed):
+		hint := ""
+		if near := nearest(written, l.enum); near != "" {
+			hint = fmt.Sprintf("did you mean %q? ", near)
+		}
+		d.at(node, path, "%q is not allowed; %sallowed: %s", written, hint, allowed(v.Type(), l))
+	default:
+		d.at(node, path, "%v", err)
+	}
+}
+
+// kubeconfig takes a path, or the document as text or as keys.
+func (d decoder) kubeconfig(node ast.Node, path string, k *Kubeconfig) {
+	if written, ok := text(node); ok {
+		if strings.Contains(strings.TrimSpace(written), "\n") {
+			k.Inline = NewSecret(written)
+		} else {
+			k.Path = strings.TrimSpace(written)
+		}
+		return
+	}
+	if _, ok := node.(ast.MapNode); !ok {
+		d.at(node, path, "%s is given; allowed: the path of a kubeconfig file, or the kubeconfig itself", sort(node))
+		return
+	}
+	var document map[string]any
+	err := yaml.NodeToValue(node, &document)
+	if err == nil {
+		var data []byte
+		if data, err = json.Marshal(document); err == nil {
+			k.Inline = NewSecret(string(data))
+		}
+	}
+	if err != nil {
+		// The error itself would quote the credentials.
+		d.at(node, path, "the kubeconfig given here is not a plain YAML document")
+	}
+}
+
+var errNotAllowed = errors.New("not allowed")
+
+// setText sets a value from its text. The error is errNotAllowed or a sentence.
+func setText(v reflect.Value, s string, l limits) error {
+	if len(l.enum) > 0 && !slices.Contains(l.enum, s) {
+		return errNotAllowed
+	}
+	switch x := v.Addr().Interface().(type) {
+	case *time.Duration:
+		d, err := time.ParseDuration(s)
+		if err != nil || d < 0 {
+			return errNotAllowed
+		}
+		*x = d
+		return nil
+	case *netip.Addr:
+		return setAddr(x, s)
+	case *netip.Prefix:
+		return setPrefix(x, s)
+	case *netip.AddrPort:
+		return setAddrPort(x, s)
+	case encoding.TextUnmarshaler:
+		if x.UnmarshalText([]byte(s)) != nil {
+			return errNotAllowed
+		}
+		return nil
+	}
+	switch {
+	case v.Kind() == reflect.String:
+		if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return errors.New("control characters are not allowed")
+		}
+		v.SetString(s)
+	case v.CanUint():
+		n, err := strconv.ParseUint(s, 10, v.Type().Bits())
+		if err != nil || n < l.min || n > l.max {
+			return errNotAllowed
+		}
+		v.SetUint(n)
+	case v.CanInt():
+		n, err := strconv.ParseInt(s, 10, v.Type().Bits())
+		if err != nil || n < 0 || uint64(n) < l.min || uint64(n) > l.max {
+			return errNotAllowed
+		}
+		v.SetInt(n)
+	default:
+		return fmt.Errorf("a value of type %s cannot be given", v.Type())
+	}
+	return nil
+}
+
+func setAddr(x *netip.Addr, s string) error {
+	addr, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return errNotAllowed
+	case addr.Zone() != "" || addr.Is4In6():
+		return fmt.Errorf("%q has a zone or is an IPv4 address written as IPv6; write it plainly", s)
+	}
+	*x = addr
+	return nil
+}
+
+func setPrefix(x *netip.Prefix, s string) error {
+	prefix, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return errNotAllowed
+	case prefix.Addr().Is4In6():
+		return fmt.Errorf("%q is an IPv4 network written as IPv6; write it plainly", s)
+	case prefix != prefix.Masked():
+		return fmt.Errorf("%q has bits set behind its length; did you mean %q?", s, prefix.Masked())
+	}
+	*x = prefix
+	return nil
+}
+
+func setAddrPort(x *netip.AddrPort, s string) error {
+	if strings.HasPrefix(s, ":") {
+		s = "[::]" + s
+	}
+	at, err := netip.ParseAddrPort(s)
+	switch {
+	case err != nil || at.Port() == 0:
+		return errNotAllowed
+	case at.Addr().Zone() != "" || at.Addr().Is4In6():
+		return fmt.Errorf("%q has a zone or is an IPv4 address written as IPv6; write it plainly", s)
+	}
+	*x = at
+	return nil
+}
+
+// allowed says in words what a key takes.
+func allowed(t reflect.Type, l limits) string {
+	switch {
+	case len(l.enum) > 0:
+		return strings.Join(l.enum, ", ")
+	case t == reflect.TypeFor[time.Duration]():
+		return "a time with its unit, such as 9s, 500ms or 2m"
+	case t == reflect.TypeFor[netip.Addr]():
+		return "an IP address, such as 192.168.50.21"
+	case t == reflect.TypeFor[netip.Prefix]():
+		return "a network with its length, such as 172.16.0.0/16"
+	case t == reflect.TypeFor[netip.AddrPort]():
+		return "an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address"
+	case t.Kind() == reflect.Bool:
+		return "true, false"
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
+		return fmt.Sprintf("a whole number from %d to %d", l.min, l.max)
+	default:
+		return "text"
+	}
+}
+
+// example is a list item to show.
+func example(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[netip.Addr]():
+		return "192.168.50.21"
+	case reflect.TypeFor[netip.Prefix]():
+		return "172.16.0.0/16"
+	case reflect.TypeFor[netip.AddrPort]():
+		return `":80"`
+	default:
+		return "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"
+	}
+}
+
+// text is what was written for a scalar, without quotes.
+func text(node ast.Node) (string, bool) {
+	switch n := node.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		if n.Value == nil {
+			return "", true
+		}
+		return n.Value.Value, true
+	case ast.ScalarNode:
+		if token := n.GetToken(); token != nil {
+			return token.Value, true
+		}
+	}
+	return "", false
+}
+
+// sort says what kind of value a node is.
+func sort(node ast.Node) string {
+	switch node.(type) {
+	case ast.MapNode:
+		return "a group of keys"
+	case ast.ArrayNode:
+		return "a list"
+	}
+	return "a single value"
+}
+
+func lineOf(node ast.Node) int {
+	if node == nil {
+		return 0
+	}
+	if token := node.GetToken(); token != nil && token.Position != nil {
+		return token.Position.Line
+	}
+	return 0
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// nearest is the word that written is most likely a slip of, or nothing.
+func nearest(written string, words []string) string {
+	best, least := "", 1+max(1, len(written)/3)
+	for _, word := range words {
+		if d := distance(strings.ToLower(written), strings.ToLower(word)); d < least {
+			best, least = word, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, delete, replace or swap with their
+// neighbour on the way from a to b.
+func distance(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
+}

@@ -1,0 +1,74 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// problems collects what is wrong with one file. Keys are paths such as
+// clusters[0].bgp.asn.
+type problems struct {
+	file  string
+	lines map[string]int // line of each key and list item that is given
+	list  []problem
+}
+
+type problem struct {
+	line int // 0: the file as a whole
+	text string
+}
+
+// add notes what is wrong with a key, at the line of the key or of what
+// surrounds it.
+func (p *problems) add(key, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if key != "" {
+		text = key + ": " + text
+	}
+	p.addAt(p.line(key), "%s", text)
+}
+
+func (p *problems) addAt(line int, format string, args ...any) {
+	p.list = append(p.list, problem{line, fmt.Sprintf(format, args...)})
+}
+
+// given reports whether the file itself sets the key.
+func (p *problems) given(key string) bool {
+	_, ok := p.lines[key]
+	return ok
+}
+
+// where is the place of a key, as file:line.
+func (p *problems) where(key string) string {
+	if line := p.line(key); line > 0 {
+		return fmt.Sprintf("%s:%d", p.file, line)
+	}
+	return p.file
+}
+
+func (p *problems) line(key string) int {
+	for key != "" {
+		if line, ok := p.lines[key]; ok {
+			return line
+		}
+		key = key[:max(strings.LastIndexAny(key, ".["), 0)]
+	}
+	return 0
+}
+
+// err joins the problems, a line each, in the order of the file.
+func (p *problems) err() error {
+	slices.SortStableFunc(p.list, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
+	var errs []error
+	for _, x := range p.list {
+		if x.line > 0 {
+			errs = append(errs, fmt.Errorf("%s:%d: %s", p.file, x.line, x.text))
+		} else {
+			errs = append(errs, fmt.Errorf("%s: %s", p.file, x.text))
+		}
+	}
+	return errors.Join(errs...)
+}
