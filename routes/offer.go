@@ -1,3 +1,19 @@
+// Package routes decides which of the paths that BGP peers offer may become
+// routes to pods, and holds those routes in the kernel.
+//
+// It owns every route in the kernel that carries the appliance's protocol
+// number, and nothing else there: what it did not mark it neither changes nor
+// removes. It alone knows what makes an offer trustworthy (Verify) and how the
+// kernel is asked and told (Kernel). The two do not know each other; a Table
+// travels between them.
+//
+// It promises that a prefix is in the table of Verify only if the cluster says
+// that the node behind the next hop owns it, and in the table of Kernel.List
+// only if packets really take it.
+//
+// Its limit: it believes the cluster's API within the bounds of our own
+// configuration, and of the kernel it sees one routing table: policy rules and
+// the kernel's table of local addresses are outside its sight.
 package routes
 
 import (
@@ -38,10 +54,6 @@ const (
 	// Refused is a NOTIFICATION we sent: a bad message, too many prefixes.
 	Refused Cause = "notification sent"
 )
-
-// Table holds the routes to pods: block, or single borrowed address, to the
-// node's address that is its next hop.
-type Table map[netip.Prefix]netip.Addr
 
 // A Refusal is an offer that did not become a route, and why.
 type Refusal struct {

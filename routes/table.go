@@ -1,0 +1,153 @@
+package routes
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Table holds the routes to pods: block, or single borrowed address, to the
+// node's address that is its next hop. The nil Table is empty. In JSON it is
+// an object of prefix to address.
+type Table map[netip.Prefix]netip.Addr
+
+// Equal reports whether both tables hold the same routes.
+func (t Table) Equal(other Table) bool { return maps.Equal(t, other) }
+
+// All yields the routes in order of address, IPv4 first.
+func (t Table) All() iter.Seq2[netip.Prefix, netip.Addr] {
+	return func(yield func(netip.Prefix, netip.Addr) bool) {
+		for _, p := range slices.SortedFunc(maps.Keys(t), netip.Prefix.Compare) {
+			if !yield(p, t[p]) {
+				return
+			}
+		}
+	}
+}
+
+// String prints a line per route, "172.16.171.64/26 via 192.168.50.23", sorted.
+func (t Table) String() string {
+	var b strings.Builder
+	for p, via := range t.All() {
+		b.WriteString(p.String() + " via " + via.String() + "\n")
+	}
+	return b.String()
+}
+
+// Finder returns the longest-prefix match over the table as it is now: the
+// route an address takes and its next hop, or false. A look-up costs one map
+// access for each prefix length in the table. The table must not change while
+// the finder is in use.
+func (t Table) Finder() func(netip.Addr) (netip.Prefix, netip.Addr, bool) {
+	l := lengthsOf(maps.Keys(t))
+	return func(a netip.Addr) (netip.Prefix, netip.Addr, bool) {
+		for _, bits := range l.of(a) {
+			p, err := a.Prefix(bits)
+			if err != nil {
+				break
+			}
+			if via, ok := t[p]; ok {
+				return p, via, true
+			}
+		}
+		return netip.Prefix{}, netip.Addr{}, false
+	}
+}
+
+// lengths are the prefix lengths that occur in a set, longest first: what a
+// longest match has to try.
+type lengths struct{ v4, v6 []int }
+
+func lengthsOf(prefixes iter.Seq[netip.Prefix]) lengths {
+	var v4, v6 [129]bool
+	for p := range prefixes {
+		switch {
+		case !p.IsValid():
+		case p.Addr().Is4():
+			v4[p.Bits()] = true
+		default:
+			v6[p.Bits()] = true
+		}
+	}
+	var l lengths
+	for bits := 128; bits >= 0; bits-- {
+		if v4[bits] {
+			l.v4 = append(l.v4, bits)
+		}
+		if v6[bits] {
+			l.v6 = append(l.v6, bits)
+		}
+	}
+	return l
+}
+
+func (l lengths) of(a netip.Addr) []int {
+	if a.Is4() {
+		return l.v4
+	}
+	return l.v6
+}
+
+// An index answers in a few map accesses which of its prefixes covers another
+// and which lies within another, so that a flood of offers costs no scan. Its
+// prefixes are canonical: no bit set after the prefix length.
+type index[T any] struct {
+	at     map[netip.Prefix]T
+	sorted []netip.Prefix
+	lengths
+}
+
+func newIndex[T any](at map[netip.Prefix]T) index[T] {
+	return index[T]{
+		at:      at,
+		sorted:  slices.SortedFunc(maps.Keys(at), netip.Prefix.Compare),
+		lengths: lengthsOf(maps.Keys(at)),
+	}
+}
+
+// covering returns the longest entry that contains all of p, p itself included.
+func (x index[T]) covering(p netip.Prefix) (netip.Prefix, T, bool) {
+	for _, bits := range x.of(p.Addr()) {
+		if bits > p.Bits() {
+			continue
+		}
+		q, err := p.Addr().Prefix(bits)
+		if err != nil {
+			break
+		}
+		if v, ok := x.at[q]; ok {
+			return q, v, true
+		}
+	}
+	var none T
+	return netip.Prefix{}, none, false
+}
+
+// within returns the first entry that lies in p, p itself included.
+func (x index[T]) within(p netip.Prefix) (netip.Prefix, T, bool) {
+	i, _ := slices.BinarySearchFunc(x.sorted, p, netip.Prefix.Compare)
+	if i < len(x.sorted) && p.Contains(x.sorted[i].Addr()) {
+		return x.sorted[i], x.at[x.sorted[i]], true
+	}
+	var none T
+	return netip.Prefix{}, none, false
+}
+
+// overlapping returns an entry that shares addresses with p.
+func (x index[T]) overlapping(p netip.Prefix) (netip.Prefix, T, bool) {
+	if q, v, ok := x.covering(p); ok {
+		return q, v, true
+	}
+	return x.within(p)
+}
+
+func canonical(p netip.Prefix) bool {
+	return p.IsValid() && p == p.Masked() && !p.Addr().Is4In6()
+}
+
+func single(a netip.Addr) netip.Prefix {
+	a = a.WithZone("")
+	return netip.PrefixFrom(a, a.BitLen())
+}

@@ -1,0 +1,644 @@
+package routes
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Facts are what offers are held against.
+type Facts struct {
+	Now        time.Time
+	Topologies []Topology    // in the order of our configuration
+	Local      Local         // of the machine the routes are for
+	Retain     time.Duration // how long the offers of a session count that was closed without a word
+	FailStatic time.Duration // how long the offers of a cluster count that lost every session at once; 0: not at all
+}
+
+// Local is what the kernel says about the machine itself.
+type Local struct {
+	Addrs    []netip.Addr   `json:"addrs,omitempty"`    // its addresses
+	Networks []netip.Prefix `json:"networks,omitempty"` // networks it is directly connected to
+}
+
+// atOnce is how far apart the losses of one common cause may lie: the hold
+// timers of sessions that are cut in one moment run out up to a keepalive
+// interval apart, a third of the hold time (RFC 4271, 4.4), which is 30 s at
+// the hold time of 90 s that the RFC suggests.
+const atOnce = 30 * time.Second
+
+// Verify tells the offers that may become routes from those that may not, and
+// says why not. An offer becomes a route only if
+//
+//   - its session is with a node the cluster knows, or with a reflector, in the
+//     right AS, and the path comes from no further than the owner;
+//   - its prefix is exactly a confirmed block of a node, or an address lent to
+//     a node out of another's block, and that node is the owner;
+//   - its next hop is the owner's own address, directly connected to us;
+//   - it lies within the bounds of our configuration and in a pool that is
+//     exported, and touches nothing that is ours, protected or another cluster's;
+//   - its session is up, or was lost in a way that says nothing about the node.
+//
+// Neither the order of offers nor how often one comes changes the answer. The
+// refusals are sorted. Where two clusters claim the same addresses, bounds of
+// our own configuration outrank pools, and the cluster configured first outranks
+// the later.
+func Verify(offers []Offer, f Facts) (Table, []Refusal) {
+	w := survey(f)
+	static := w.static(offers)
+	table := Table{}
+	var refusals []Refusal
+	for _, o := range offers {
+		owner, no := w.judge(o)
+		if no == nil {
+			no = w.fresh(o, owner, static[o.Cluster])
+		}
+		if no != nil {
+			refusals = append(refusals, Refusal{Offer: o, Reason: no.reason, Why: no.why})
+			continue
+		}
+		table[o.Prefix] = o.NextHop
+	}
+	slices.SortFunc(refusals, func(a, b Refusal) int { return compareOffers(a.Offer, b.Offer) })
+	return table, refusals
+}
+
+// Static returns the clusters that lost every session at once and whose lost
+// offers count for that reason, each with the instant until which they do.
+func Static(offers []Offer, f Facts) map[string]time.Time {
+	until := map[string]time.Time{}
+	for cluster, s := range survey(f).static(offers) {
+		if f.Now.Before(s.until) {
+			until[cluster] = s.until
+		}
+	}
+	return until
+}
+
+// Next returns the next instant at which time alone may change what Verify
+// says, or the zero Time if none will.
+func Next(offers []Offer, f Facts) time.Time {
+	var next time.Time
+	consider := func(t time.Time) {
+		if t.After(f.Now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, o := range offers {
+		if o.Lost.Cause == Closed {
+			consider(o.Lost.At.Add(f.Retain))
+		}
+	}
+	for _, until := range Static(offers, f) {
+		consider(until)
+	}
+	return next
+}
+
+// A verdict is a reason to refuse, with its sentence. The nil verdict is none.
+type verdict struct {
+	reason Reason
+	why    string
+}
+
+func refuse(r Reason, format string, args ...any) *verdict {
+	return &verdict{reason: r, why: fmt.Sprintf(format, args...)}
+}
+
+// A world is the facts, arranged for looking up.
+type world struct {
+	Facts
+	clusters  map[string]*cluster
+	own       index[string] // addresses and networks of this machine, with a phrase for them
+	protected index[string] // single addresses, with the cluster whose API server it is
+}
+
+type cluster struct {
+	*Topology
+	nodes    map[string]*Node
+	speakers map[netip.Addr]*speaker
+	blocks   index[claim]
+	lent     map[netip.Addr]claim
+	bounds   index[bool]
+	pools    index[Pool]
+	foreign  index[string] // what belongs to clusters that outrank this one, with their names
+}
+
+// A speaker is who may open a session from an address.
+type speaker struct {
+	node      *Node    // nil for a reflector that is no node
+	namesakes []string // nodes that claim the address, if more than one does
+	asn       uint32
+	reflector bool
+}
+
+func (s *speaker) String() string {
+	if s.node == nil {
+		return "a route reflector"
+	}
+	return "node " + s.node.Name
+}
+
+// A claim is what the cluster says about the owner of a prefix: its name, or
+// why there is none.
+type claim struct {
+	owner string
+	no    *verdict
+}
+
+// special holds the ranges no unicast route to a pod lies in (RFC 6890 and its
+// registries, as far as a kernel treats them differently).
+var special = newIndex(map[netip.Prefix]string{
+	netip.MustParsePrefix("0.0.0.0/8"):      "this network",
+	netip.MustParsePrefix("127.0.0.0/8"):    "loopback",
+	netip.MustParsePrefix("169.254.0.0/16"): "link-local",
+	netip.MustParsePrefix("224.0.0.0/4"):    "multicast",
+	netip.MustParsePrefix("240.0.0.0/4"):    "reserved",
+	netip.MustParsePrefix("::/8"):           "reserved",
+	netip.MustParsePrefix("fe80::/10"):      "link-local",
+	netip.MustParsePrefix("ff00::/8"):       "multicast",
+})
+
+func survey(f Facts) *world {
+	w := &world{Facts: f, clusters: map[string]*cluster{}}
+	own, protected := map[netip.Prefix]string{}, map[netip.Prefix]string{}
+	for _, n := range f.Local.Networks {
+		own[n.Masked()] = "the network " + n.Masked().String() + " this machine is connected to"
+	}
+	for _, a := range f.Local.Addrs {
+		own[single(a)] = "this machine's own address " + a.String()
+	}
+	for _, t := range slices.Backward(f.Topologies) {
+		for _, a := range t.Protected {
+			protected[single(a)] = t.Cluster
+		}
+	}
+	w.own, w.protected = newIndex(own), newIndex(protected)
+
+	taken := map[netip.Prefix]string{}
+	for _, t := range byRank(f.Topologies) {
+		if w.clusters[t.Cluster] != nil {
+			continue // the configuration does not allow two of one name
+		}
+		c := &cluster{Topology: t, foreign: newIndex(maps.Clone(taken))}
+		c.meetNodes()
+		c.readBlocks()
+		c.readPools()
+		for p := range c.territory() {
+			if _, ok := taken[p]; !ok {
+				taken[p] = t.Cluster
+			}
+		}
+		w.clusters[t.Cluster] = c
+	}
+	return w
+}
+
+// byRank puts the clusters whose bounds we configured before those that bound
+// themselves: what a cluster says must not take what we wrote down for another.
+func byRank(topologies []Topology) []*Topology {
+	ranked := make([]*Topology, 0, len(topologies))
+	for i := range topologies {
+		ranked = append(ranked, &topologies[i])
+	}
+	slices.SortStableFunc(ranked, func(a, b *Topology) int {
+		return cmp.Compare(min(len(b.Bounds), 1), min(len(a.Bounds), 1))
+	})
+	return ranked
+}
+
+func (c *cluster) meetNodes() {
+	c.nodes = map[string]*Node{}
+	c.speakers = map[netip.Addr]*speaker{}
+	for _, a := range c.Reflectors {
+		c.speakers[a] = &speaker{asn: c.ASN, reflector: true}
+	}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if c.nodes[n.Name] != nil {
+			continue // the API does not allow two of one name
+		}
+		c.nodes[n.Name] = n
+		for _, p := range n.BGP {
+			if !p.IsValid() {
+				continue
+			}
+			s := c.speakers[p.Addr()]
+			switch {
+			case s == nil || s.node == nil:
+				c.speakers[p.Addr()] = &speaker{node: n, asn: n.ASN, reflector: n.Reflector || s != nil}
+			case s.node != n:
+				if s.namesakes == nil {
+					s.namesakes = []string{s.node.Name}
+				}
+				s.namesakes = append(s.namesakes, n.Name)
+				slices.Sort(s.namesakes)
+			}
+		}
+	}
+}
+
+// readBlocks finds the one owner of each block, and of each address lent out.
+func (c *cluster) readBlocks() {
+	affinities := map[netip.Prefix][]Affinity{}
+	arbiters := map[netip.Prefix][]string{}
+	lent := map[netip.Addr][]string{}
+	if c.HostLocal {
+		for _, n := range c.Nodes {
+			for _, p := range n.PodCIDRs {
+				affinities[p] = append(affinities[p], Affinity{Name: "podCIDR", Node: n.Name, Prefix: p, State: "confirmed"})
+			}
+		}
+	} else {
+		for _, a := range c.Affinities {
+			affinities[a.Prefix] = append(affinities[a.Prefix], a)
+		}
+		for _, b := range c.Blocks {
+			if b.Affinity != "" {
+				arbiters[b.Prefix] = append(arbiters[b.Prefix], b.Affinity)
+			}
+			for a, node := range b.Borrowed {
+				if b.Prefix.Contains(a) {
+					lent[a] = append(lent[a], node)
+				}
+			}
+		}
+	}
+	blocks := map[netip.Prefix]claim{}
+	for p, as := range affinities {
+		if canonical(p) {
+			blocks[p] = settle(p, as, distinct(arbiters[p]))
+		}
+	}
+	c.blocks = newIndex(blocks)
+	c.lent = map[netip.Addr]claim{}
+	for a, nodes := range lent {
+		nodes = distinct(nodes)
+		if len(nodes) > 1 {
+			c.lent[a] = claim{no: refuse(Ambiguous, "IPAMBlocks lend %s to more than one node: %s", a, strings.Join(nodes, ", "))}
+			continue
+		}
+		c.lent[a] = claim{owner: nodes[0]}
+	}
+}
+
+// settle decides who owns a block. The affinities are what BIRD announces by,
+// the arbiters (affinities of the IPAMBlock) what addresses are given out by:
+// an affinity of a lost race can linger for ever, so two that contradict each
+// other are decided by the arbiter, and one that it contradicts is no proof.
+func settle(p netip.Prefix, affinities []Affinity, arbiters []string) claim {
+	slices.SortFunc(affinities, func(a, b Affinity) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name))
+	})
+	var owners []string
+	for _, a := range affinities {
+		if usable(a) {
+			owners = append(owners, a.Node)
+		}
+	}
+	owners = distinct(owners)
+	if len(owners) == 0 {
+		a := affinities[0]
+		switch {
+		case a.Type != "" && a.Type != "host":
+			return claim{no: refuse(NoAffinity, "block %s is of type %s: it belongs to no node", p, a.Type)}
+		case a.Deleted:
+			return claim{no: refuse(NoAffinity, "node %s is giving up block %s: its BlockAffinity is deleted", a.Node, p)}
+		}
+		return claim{no: refuse(NoAffinity, "node %s's claim to block %s is %s, not confirmed", a.Node, p, a.State)}
+	}
+	switch {
+	case len(arbiters) > 1:
+		return claim{no: refuse(Ambiguous, "IPAMBlocks give block %s to more than one owner: %s", p, strings.Join(arbiters, ", "))}
+	case len(arbiters) == 1:
+		if node, ok := strings.CutPrefix(arbiters[0], "host:"); ok && slices.Contains(owners, node) {
+			return claim{owner: node}
+		}
+		return claim{no: refuse(Ambiguous, "block %s belongs to %s by its BlockAffinity and to %s by its IPAMBlock", p, strings.Join(owners, ", "), arbiters[0])}
+	case len(owners) > 1:
+		return claim{no: refuse(Ambiguous, "nodes %s all claim block %s and no IPAMBlock decides", strings.Join(owners, ", "), p)}
+	}
+	return claim{owner: owners[0]}
+}
+
+func usable(a Affinity) bool {
+	return !a.Deleted && (a.State == "confirmed" || a.State == "") && (a.Type == "host" || a.Type == "")
+}
+
+func distinct(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (c *cluster) readPools() {
+	bounds, pools := map[netip.Prefix]bool{}, map[netip.Prefix]Pool{}
+	for _, b := range c.Bounds {
+		bounds[b.Masked()] = true
+	}
+	for _, p := range c.Pools {
+		if !p.CIDR.IsValid() {
+			continue
+		}
+		if known, ok := pools[p.CIDR.Masked()]; ok && known.NoExport {
+			continue // of two pools of one CIDR the stricter counts
+		}
+		pools[p.CIDR.Masked()] = p
+	}
+	c.bounds, c.pools = newIndex(bounds), newIndex(pools)
+}
+
+// territory is what a cluster of lower rank must keep out of: every route of
+// this one lies in it.
+func (c *cluster) territory() map[netip.Prefix]bool {
+	if len(c.bounds.at) > 0 {
+		return c.bounds.at
+	}
+	all := map[netip.Prefix]bool{}
+	for p := range c.pools.at {
+		all[p] = true
+	}
+	if c.HostLocal {
+		for p := range c.blocks.at {
+			all[p] = true
+		}
+	}
+	return all
+}
+
+// judge applies everything but time, and returns the owner of the prefix.
+func (w *world) judge(o Offer) (*Node, *verdict) {
+	c, s, no := w.introduce(o)
+	if no != nil {
+		return nil, no
+	}
+	if no := w.trespass(o.Prefix, c); no != nil {
+		return nil, no
+	}
+	owner, no := c.owner(o.Prefix)
+	if no != nil {
+		return nil, no
+	}
+	if s.node != owner && !s.reflector {
+		return nil, refuse(NotOwner, "%s belongs to node %s, but %s (%s) offers it", o.Prefix, owner.Name, s, o.Peer)
+	}
+	if no := c.path(o, s, owner); no != nil {
+		return nil, no
+	}
+	if no := c.bounded(o.Prefix); no != nil {
+		return nil, no
+	}
+	if _, ok := w.own.at[single(o.NextHop)]; ok {
+		return nil, refuse(BadNextHop, "node %s's address %s is this machine's own", owner.Name, o.NextHop)
+	}
+	connected := func(n netip.Prefix) bool { return n.Contains(o.NextHop) }
+	if !slices.ContainsFunc(w.Local.Networks, connected) {
+		return nil, refuse(NotOnLink, "node %s's address %s is in no network this machine is directly connected to: give the machine an address in the nodes' network", owner.Name, o.NextHop)
+	}
+	return owner, nil
+}
+
+// introduce finds out who is speaking.
+func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
+	c := w.clusters[o.Cluster]
+	if c == nil {
+		return nil, nil, refuse(UnknownCluster, "nothing is known about cluster %q", o.Cluster)
+	}
+	s := c.speakers[o.Peer]
+	if s == nil {
+		return nil, nil, refuse(UnknownPeer, "%s is the BGP address of no node of cluster %s", o.Peer, c.Cluster)
+	}
+	if s.namesakes != nil {
+		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: neither is believed", strings.Join(s.namesakes, ", "), o.Peer)
+	}
+	if o.PeerAS != s.asn {
+		return nil, nil, refuse(WrongAS, "%s (%s) speaks for AS %d, expected AS %d", s, o.Peer, o.PeerAS, s.asn)
+	}
+	return c, s, nil
+}
+
+// trespass says what else the prefix would take traffic from.
+func (w *world) trespass(p netip.Prefix, c *cluster) *verdict {
+	if !canonical(p) {
+		return refuse(Malformed, "%s is no canonical prefix", p)
+	}
+	if p.Bits() == 0 {
+		return refuse(DefaultRoute, "%s is the default route: a node answers for its own blocks only", p)
+	}
+	if q, what, ok := special.overlapping(p); ok {
+		return refuse(SpecialRange, "%s overlaps %s (%s)", p, q, what)
+	}
+	if _, what, ok := w.own.overlapping(p); ok {
+		return refuse(OwnNetwork, "%s overlaps %s", p, what)
+	}
+	if a, of, ok := w.protected.within(p); ok {
+		return refuse(Protected, "%s covers %s, the API server of cluster %s", p, a.Addr(), of)
+	}
+	if q, other, ok := c.foreign.overlapping(p); ok {
+		return refuse(OtherCluster, "%s overlaps %s, which belongs to cluster %s", p, q, other)
+	}
+	return nil
+}
+
+// owner returns the node a prefix belongs to.
+func (c *cluster) owner(p netip.Prefix) (*Node, *verdict) {
+	found, ok := claim{}, false
+	if p.IsSingleIP() {
+		found, ok = c.lent[p.Addr()]
+	}
+	if !ok {
+		found, ok = c.blocks.at[p]
+	}
+	if !ok {
+		return nil, c.nobody(p)
+	}
+	if found.no != nil {
+		return nil, found.no
+	}
+	n := c.nodes[found.owner]
+	if n == nil {
+		return nil, refuse(UnknownNode, "%s belongs to node %q, and the cluster has no such node", p, found.owner)
+	}
+	return n, nil
+}
+
+// nobody says why no one owns a prefix.
+func (c *cluster) nobody(p netip.Prefix) *verdict {
+	if q, b, ok := c.blocks.covering(p); ok {
+		return refuse(WrongLength, "%s is a part of block %s%s: only whole blocks are routed", p, q, b.of())
+	}
+	if q, b, ok := c.blocks.within(p); ok {
+		return refuse(WrongLength, "%s is more than block %s%s: only whole blocks are routed", p, q, b.of())
+	}
+	_, _, inPool := c.pools.overlapping(p)
+	_, _, inBounds := c.bounds.overlapping(p)
+	if inPool || inBounds || len(c.pools.at)+len(c.bounds.at) == 0 {
+		return refuse(NoAffinity, "%s is no block of any node", p)
+	}
+	return refuse(NotPods, "%s is in no IP pool: nodes announce service and node networks too, and no route to them is needed here", p)
+}
+
+func (c claim) of() string {
+	if c.owner == "" {
+		return ""
+	}
+	return " of node " + c.owner
+}
+
+// path checks that the path leads to the owner itself, by NEXT_HOP and AS_PATH
+// (RFC 4271, 5.1.2 and 5.1.3). A reflector on a session within the AS changes
+// neither (RFC 4456, 10); one outside would put itself in both.
+func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
+	direct := len(o.ASPath) == 0 || len(o.ASPath) == 1 && o.ASPath[0] == owner.ASN
+	switch {
+	case s.node == owner && !direct:
+		return refuse(BadASPath, "the AS path to %s is %v, expected none or only node %s's AS %d", o.Prefix, o.ASPath, owner.Name, owner.ASN)
+	case s.node != owner && (len(o.ASPath) > 0 || s.asn != owner.ASN):
+		return refuse(BadASPath, "%s (%s) reflects %s of node %s, and is believed only within the node's AS %d", s, o.Peer, o.Prefix, owner.Name, owner.ASN)
+	}
+	i := slices.IndexFunc(owner.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == o.Prefix.Addr().Is4() })
+	if i < 0 {
+		return refuse(BadNextHop, "node %s has no BGP address of the family of %s", owner.Name, o.Prefix)
+	}
+	want := owner.BGP[i].Addr()
+	if o.NextHop != want {
+		return refuse(BadNextHop, "the next hop of %s is %s, expected node %s's address %s", o.Prefix, o.NextHop, owner.Name, want)
+	}
+	if ns := c.speakers[want].namesakes; ns != nil {
+		return refuse(Ambiguous, "nodes %s all have the BGP address %s: neither is believed", strings.Join(ns, ", "), want)
+	}
+	return nil
+}
+
+// bounded checks the prefix against our own bounds and the cluster's pools. A
+// block outlives its pool when the pool is deleted; then the bounds decide.
+func (c *cluster) bounded(p netip.Prefix) *verdict {
+	bounds := len(c.bounds.at) > 0
+	if bounds {
+		if _, _, ok := c.bounds.covering(p); !ok {
+			return refuse(OutOfBounds, "%s is outside the pools configured for cluster %s", p, c.Cluster)
+		}
+	}
+	q, pool, ok := c.pools.covering(p)
+	switch {
+	case ok && pool.NoExport:
+		return refuse(NoExport, "%s is in IP pool %s (%s), which is not to be exported", p, pool.Name, q)
+	case c.HostLocal:
+		return nil // podCIDRs are cut by the cluster, not by the pool's block size
+	case ok:
+		if _, lent := c.lent[p.Addr()]; lent && p.IsSingleIP() {
+			return nil
+		}
+		if size := pool.blockSize(); size != p.Bits() {
+			return refuse(WrongLength, "%s is not of the size of the blocks of IP pool %s (/%d)", p, pool.Name, size)
+		}
+		return nil
+	case bounds:
+		return nil
+	case len(c.pools.at) == 0:
+		return refuse(OutOfBounds, "nothing bounds %s: no IP pool of cluster %s is known and none is configured", p, c.Cluster)
+	}
+	return refuse(OutOfBounds, "%s is in no IP pool of cluster %s, and none is configured", p, c.Cluster)
+}
+
+func (p Pool) blockSize() int {
+	switch {
+	case p.BlockSize != 0:
+		return p.BlockSize
+	case p.CIDR.Addr().Is4():
+		return 26
+	}
+	return 122
+}
+
+// A blackout is the loss of every session of a cluster at once: rather our
+// fault than that of so many nodes.
+type blackout struct {
+	since, until time.Time // until is FailStatic after the last loss
+}
+
+// static returns the clusters that lost every session at once, whether or not
+// they still count. A live offer of any kind shows that the fault is not ours.
+// Losses that were history by then, and counted for nothing, do not stand in
+// the way.
+func (w *world) static(offers []Offer) map[string]blackout {
+	live := map[string]bool{}
+	last := map[string]time.Time{}
+	var lost []Offer
+	for _, o := range offers {
+		if _, _, no := w.introduce(o); no != nil {
+			continue
+		}
+		if o.Lost.Cause == "" {
+			live[o.Cluster] = true
+			continue
+		}
+		lost = append(lost, o)
+		if o.Lost.At.After(last[o.Cluster]) {
+			last[o.Cluster] = o.Lost.At
+		}
+	}
+	dark := map[string]blackout{}
+	for cluster, at := range last {
+		if !live[cluster] && w.FailStatic > 0 {
+			dark[cluster] = blackout{since: at, until: at.Add(w.FailStatic)}
+		}
+	}
+	for _, o := range lost {
+		b, ok := dark[o.Cluster]
+		if !ok {
+			continue
+		}
+		before := last[o.Cluster].Sub(o.Lost.At)
+		switch {
+		case before <= atOnce:
+			if o.Lost.At.Before(b.since) {
+				b.since = o.Lost.At
+				dark[o.Cluster] = b
+			}
+		case before <= max(w.Retain, atOnce):
+			delete(dark, o.Cluster)
+		}
+	}
+	return dark
+}
+
+// fresh decides whether an offer still counts after its session ended. A
+// session closed without a word is what a restart of calico-node looks like,
+// while the node goes on forwarding; silence and a deliberate end are not.
+func (w *world) fresh(o Offer, owner *Node, b blackout) *verdict {
+	if o.Lost.Cause == "" {
+		return nil
+	}
+	at := o.Lost.At.UTC().Format(time.RFC3339)
+	inBlackout := !b.until.IsZero() && !o.Lost.At.Before(b.since)
+	switch {
+	case inBlackout && w.Now.Before(b.until):
+		return nil
+	case inBlackout && b.until.After(o.Lost.At.Add(w.Retain)):
+		return refuse(Stale, "every session of cluster %s was lost at %s, and the routes were kept until %s", o.Cluster, b.since.UTC().Format(time.RFC3339), b.until.UTC().Format(time.RFC3339))
+	case o.Lost.Cause != Closed:
+		return refuse(Stale, "the session with %s ended at %s: %s", o.Peer, at, o.Lost.Cause)
+	case owner.Down:
+		return refuse(Stale, "the session with %s was closed at %s, and the cluster calls node %s unreachable", o.Peer, at, owner.Name)
+	case !w.Now.Before(o.Lost.At.Add(w.Retain)):
+		return refuse(Stale, "the session with %s was closed at %s and did not come back within %s", o.Peer, at, w.Retain)
+	}
+	return nil
+}
+
+func compareOffers(a, b Offer) int {
+	return cmp.Or(
+		cmp.Compare(a.Cluster, b.Cluster),
+		a.Peer.Compare(b.Peer),
+		a.Prefix.Compare(b.Prefix),
+		a.NextHop.Compare(b.NextHop),
+		slices.Compare(a.ASPath, b.ASPath),
+		cmp.Compare(a.PeerAS, b.PeerAS),
+		cmp.Compare(a.Lost.Cause, b.Lost.Cause),
+		a.Lost.At.Compare(b.Lost.At),
+	)
+}
