@@ -171,39 +171,40 @@ func (c *Config) checkHAProxy(p *problems) {
 	}
 }
 
-// checkPorts refuses two listeners on one port.
+// checkPorts refuses two listeners on one port. All of them leave IPv4 to an
+// address of its own, but for the status endpoint, which is a single address.
 func (c *Config) checkPorts(p *problems) {
 	type listener struct {
 		key string
 		at  netip.AddrPort
-		six bool // its IPv6 wildcard leaves IPv4 alone
 	}
 	var all []listener
-	for i, at := range c.HAProxy.HTTP {
-		all = append(all, listener{fmt.Sprintf("haproxy.http[%d]", i), at, false})
+	for _, at := range c.HAProxy.HTTP {
+		all = append(all, listener{"haproxy.http", at})
 	}
-	for i, at := range c.HAProxy.HTTPS {
-		all = append(all, listener{fmt.Sprintf("haproxy.https[%d]", i), at, false})
+	for _, at := range c.HAProxy.HTTPS {
+		all = append(all, listener{"haproxy.https", at})
 	}
-	all = append(all, listener{"status.listen", c.Status.Listen, false})
-	for i, addr := range c.BGP.Listen {
-		all = append(all, listener{fmt.Sprintf("bgp.listen[%d]", i), netip.AddrPortFrom(addr, c.BGP.Port), true})
+	for _, addr := range c.BGP.Listen {
+		all = append(all, listener{"bgp.listen", netip.AddrPortFrom(addr, c.BGP.Port)})
 	}
+	all = append(all, listener{"status.listen", c.Status.Listen})
+	if port := c.Status.Listen.Port(); c.Status.Listen.Addr() == netip.IPv6Unspecified() {
+		all = append(all, listener{"status.listen", netip.AddrPortFrom(netip.IPv4Unspecified(), port)})
+	}
+	told := map[[2]string]bool{}
 	for i, a := range all {
 		for _, b := range all[:i] {
-			if a.at.Port() == b.at.Port() && clash(a.at.Addr(), b.at.Addr(), a.six && b.six) {
+			if pair := [2]string{a.key, b.key}; clash(a.at, b.at) && !told[pair] {
+				told[pair] = true
 				p.add(a.key, "%s is taken by %s", a.at, b.key)
 			}
 		}
 	}
 }
 
-// clash reports whether two sockets of one port cannot both be bound. Unless it
-// is restricted, the IPv6 wildcard takes IPv4 too (ipv6(7), IPV6_V6ONLY).
-func clash(a, b netip.Addr, v6only bool) bool {
-	six := netip.IPv6Unspecified()
-	if (a == six || b == six) && !v6only {
-		return true
-	}
-	return a == b || a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
+// clash reports whether two sockets of one address family cannot both be bound.
+func clash(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && a.Addr().Is4() == b.Addr().Is4() &&
+		(a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified())
 }

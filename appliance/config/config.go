@@ -20,6 +20,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -383,6 +384,9 @@ func (c *Config) askMachine(p *problems) {
 		}
 		c.Identity = name
 	}
+	if _, err := os.Stat("/proc/net/if_inet6"); errors.Is(err, fs.ErrNotExist) {
+		c.withoutIPv6()
+	}
 	if c.BGP.RouterID.IsValid() {
 		return
 	}
@@ -397,6 +401,19 @@ func (c *Config) askMachine(p *problems) {
 		p.add("bgp.routerID", "this machine has no IPv4 address to take the router id from; set bgp.routerID to one that no node uses")
 	}
 	c.BGP.RouterID = id
+}
+
+// withoutIPv6 takes out the IPv6 wildcards, for a kernel that was started
+// without IPv6: nobody asked for them by name.
+func (c *Config) withoutIPv6() {
+	six := netip.IPv6Unspecified()
+	c.BGP.Listen = slices.DeleteFunc(c.BGP.Listen, func(a netip.Addr) bool { return a == six })
+	for _, list := range []*[]netip.AddrPort{&c.HAProxy.HTTP, &c.HAProxy.HTTPS} {
+		*list = slices.DeleteFunc(*list, func(a netip.AddrPort) bool { return a.Addr() == six })
+	}
+	if at := c.Status.Listen; at.Addr() == six {
+		c.Status.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())
+	}
 }
 
 // ownAddress is the IPv4 address this machine reaches the world from, or else

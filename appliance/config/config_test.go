@@ -51,7 +51,7 @@ func defaults() *config.Config {
 		},
 		Routes: config.Routes{Protocol: 78, Table: 254, Metric: 50},
 		HAProxy: config.HAProxy{
-			Mode: config.Managed, Binary: "/usr/sbin/haproxy", HTTP: ports("[::]:80"), HTTPS: ports("[::]:443"),
+			Mode: config.Managed, Binary: "/usr/sbin/haproxy", HTTP: ports("0.0.0.0:80", "[::]:80"), HTTPS: ports("0.0.0.0:443", "[::]:443"),
 			Dir: "/var/lib/sallyport/haproxy", RunDir: "/run/sallyport", MinReloadInterval: time.Second,
 		},
 		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
@@ -216,8 +216,9 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a user with a blank":      {minimal + "haproxy: {user: a b}\n", `f.yaml:3: haproxy.user: "a b" is not allowed; allowed: a name or number of this machine`},
 		"a line in a path":         {minimal + "haproxy: {binary: \"/a\\nb\"}\n", `f.yaml:3: haproxy.binary: control characters are not allowed`},
 		"port missing":             {minimal + "haproxy: {http: [10.0.0.1]}\n", `f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address`},
-		"port taken":               {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n", `f.yaml:3: haproxy.https[0]: 10.0.0.1:80 is taken by haproxy.http[0]`},
-		"port of BGP taken":        {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:3: bgp.listen[0]: 10.0.0.1:9090 is taken by status.listen`},
+		"port taken":               {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n", `f.yaml:3: haproxy.https: 10.0.0.1:80 is taken by haproxy.http`},
+		"port of BGP taken":        {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:4: status.listen: 0.0.0.0:9090 is taken by bgp.listen`},
+		"address covered":          {minimal + "bgp: {listen: [0.0.0.0, 10.0.0.1]}\n", `f.yaml:3: bgp.listen: 10.0.0.1:179 is taken by bgp.listen`},
 		"nothing to listen on":     {minimal + "haproxy: {http: [], https: []}\n", `f.yaml:3: haproxy: http and https are both empty; there is nothing to listen on`},
 		"one directory for both":   {minimal + "haproxy: {dir: /var/lib/sallyport/}\n", `f.yaml:3: haproxy.dir: is stateDir; each needs a directory of its own`},
 	} {

@@ -128,7 +128,7 @@ func (d decoder) defaults(v reflect.Value) {
 			for _, text := range l.defaults {
 				item := reflect.New(field.Type().Elem()).Elem()
 				mustSet(item, text)
-				field.Set(reflect.Append(field, item))
+				field.Set(reflect.Append(field, everyAddress(item, text)...))
 			}
 		case len(l.defaults) > 0:
 			mustSet(field, l.defaults[0])
@@ -260,16 +260,24 @@ func (d decoder) list(node ast.Node, path string, v reflect.Value, l limits) {
 		if len(d.problems.list) > before {
 			continue
 		}
-		if isLeaf(item.Type()) {
-			written := fmt.Sprint(item.Interface())
-			if slices.Contains(seen, written) {
-				d.at(node, child, "%s is listed twice", written)
-				continue
-			}
-			seen = append(seen, written)
+		written, ok := text(node)
+		if ok && slices.Contains(seen, written) {
+			d.at(node, child, "%s is listed twice", written)
+			continue
 		}
-		v.Set(reflect.Append(v, item))
+		seen = append(seen, written)
+		v.Set(reflect.Append(v, everyAddress(item, written)...))
 	}
+}
+
+// everyAddress makes of a listen address without a host its two wildcards, each
+// of one family; any other list item stays alone.
+func everyAddress(item reflect.Value, written string) []reflect.Value {
+	six, ok := item.Interface().(netip.AddrPort)
+	if !ok || !strings.HasPrefix(written, ":") {
+		return []reflect.Value{item}
+	}
+	return []reflect.Value{reflect.ValueOf(netip.AddrPortFrom(netip.IPv4Unspecified(), six.Port())), item}
 }
 
 func (d decoder) scalar(node ast.Node, path string, v reflect.Value, l limits) {
