@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// An app answers requests. Its fields are set once, but for the two switches.
+type app struct {
+	pod, namespace, node string
+	failing, draining    atomic.Bool
+}
+
+// An echo is what the app tells about a request, and about itself.
+type echo struct {
+	Pod       string      `json:"pod"`
+	Namespace string      `json:"namespace,omitempty"`
+	Node      string      `json:"node,omitempty"`
+	Address   string      `json:"address"` // where the request arrived
+	Client    string      `json:"client"`  // where it came from: the proxy
+	Method    string      `json:"method"`
+	URL       string      `json:"url"`
+	Proto     string      `json:"proto"`
+	Host      string      `json:"host"`
+	TLS       bool        `json:"tls"`
+	Headers   http.Header `json:"headers"`
+	BodyBytes int64       `json:"bodyBytes"`
+}
+
+// newApp learns where it runs from the environment: POD_NAME or HOSTNAME,
+// POD_NAMESPACE, NODE_NAME.
+func newApp(getenv func(string) string) *app {
+	pod := getenv("POD_NAME")
+	if pod == "" {
+		pod = getenv("HOSTNAME")
+	}
+	return &app{pod: pod, namespace: getenv("POD_NAMESPACE"), node: getenv("NODE_NAME")}
+}
+
+func (a *app) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", a.echo)
+	mux.HandleFunc("GET /healthz", a.health)
+	mux.HandleFunc("POST /fail", a.turn(true))
+	mux.HandleFunc("POST /heal", a.turn(false))
+	mux.HandleFunc("GET /slow", a.slow)
+	mux.HandleFunc("GET /bytes", a.bytes)
+	mux.HandleFunc("GET /ws", a.socket)
+	mux.HandleFunc("GET /upgrade", a.socket)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Pod", a.pod)
+		mux.ServeHTTP(w, r)
+	})
+}
+
+func (a *app) echo(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		http.Error(w, "the body broke off: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	e := echo{
+		Pod: a.pod, Namespace: a.namespace, Node: a.node,
+		Client: r.RemoteAddr, Method: r.Method, URL: r.RequestURI, Proto: r.Proto, Host: r.Host,
+		TLS: r.TLS != nil, Headers: r.Header, BodyBytes: n,
+	}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		e.Address = local.String()
+	}
+	if r.URL.Query().Get("format") == "json" || strings.Contains(r.Header.Get("Accept"), "application/json") {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(e) // the client may be gone
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, e.text())
+}
+
+func (e echo) text() string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "pod: %s\nnamespace: %s\nnode: %s\naddress: %s\nclient: %s\n\n", e.Pod, e.Namespace, e.Node, e.Address, e.Client)
+	fmt.Fprintf(&s, "%s %s %s\nHost: %s\n", e.Method, e.URL, e.Proto, e.Host)
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		for _, value := range e.Headers[name] {
+			fmt.Fprintf(&s, "%s: %s\n", name, value)
+		}
+	}
+	if e.BodyBytes > 0 {
+		fmt.Fprintf(&s, "\nbody: %d bytes\n", e.BodyBytes)
+	}
+	return s.String()
+}
+
+func (a *app) health(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case a.failing.Load():
+		http.Error(w, "failing, as asked", http.StatusServiceUnavailable)
+	case a.draining.Load():
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+	default:
+		_, _ = io.WriteString(w, "ok\n")
+	}
+}
+
+func (a *app) turn(failing bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		a.failing.Store(failing)
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// slow streams for the time asked, at most an hour.
+func (a *app) slow(w http.ResponseWriter, r *http.Request) {
+	d := time.Second
+	if s := r.URL.Query().Get("d"); s != "" {
+		var err error
+		if d, err = time.ParseDuration(s); err != nil || d < 0 || d > time.Hour {
+			http.Error(w, "d must be a duration of 0s to 1h, like 5s", http.StatusBadRequest)
+			return
+		}
+	}
+	end := time.NewTimer(d)
+	defer end.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	out := http.NewResponseController(w)
+	for i := 0; ; i++ {
+		if _, err := fmt.Fprintf(w, "%s %d\n", a.pod, i); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-end.C:
+			_, _ = io.WriteString(w, "done\n")
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// bytes sends the number of bytes asked, at most 1 GiB.
+func (a *app) bytes(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.ParseInt(r.URL.Query().Get("n"), 10, 64)
+	if err != nil || n < 0 || n > 1<<30 {
+		http.Error(w, "n must be a number of 0 to 1073741824", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+	chunk := make([]byte, 32<<10)
+	for i := range chunk {
+		chunk[i] = 'x'
+	}
+	for n > 0 {
+		sent, err := w.Write(chunk[:min(n, int64(len(chunk)))])
+		if err != nil {
+			return
+		}
+		n -= int64(sent)
+	}
+}
