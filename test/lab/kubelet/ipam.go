@@ -1,0 +1,373 @@
+package kubelet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+)
+
+const calicoGroup = "crd.projectcalico.org"
+
+var (
+	affinities = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "blockaffinities"}
+	ipamBlocks = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamblocks"}
+	ipPools    = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ippools"}
+)
+
+// handlePrefix marks the handles of pods; what follows is the pod's UID, so a
+// handle names one pod for ever.
+const handlePrefix = "k8s-pod-network."
+
+// errExhausted is what take answers when no address is left in any pool.
+var errExhausted = errors.New("no IPPool has a free address")
+
+// An ipam hands out the addresses of a node's blocks. The IPAMBlock objects are
+// the only truth: every change is an update of the version that was read, so
+// no two callers, on whatever node, get one address.
+type ipam struct {
+	node    string
+	dynamic dynamic.Interface
+	mu      sync.Mutex // one change at a time: our own callers should not conflict with each other
+}
+
+// take gives the pod its address of the family, the same one each time it is
+// asked. It takes from the node's confirmed blocks, then claims a new block,
+// then borrows from another node's, as Calico does without strict affinity.
+func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	blocks, err := m.blocks(ctx)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, b := range blocks {
+		if addr, ok := b.spec.held(owner.Handle); ok && addr.BitLen() == family {
+			return addr, nil
+		}
+	}
+	own, err := m.own(ctx, family)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, cidr := range own {
+		addr, err := m.takeFrom(ctx, blockName(cidr), "host:"+m.node, owner)
+		if err != nil || addr.IsValid() {
+			return addr, err
+		}
+	}
+	cidr, err := m.claim(ctx, family, blocks)
+	if errors.Is(err, errExhausted) {
+		return m.borrow(ctx, family, blocks, owner)
+	}
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	addr, err := m.takeFrom(ctx, blockName(cidr), "host:"+m.node, owner)
+	if err == nil && !addr.IsValid() {
+		err = fmt.Errorf("block %s was claimed and is already full or gone", cidr)
+	}
+	return addr, err
+}
+
+// release frees the addresses of every owner that is to go, in every block.
+func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	blocks, err := m.blocks(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range blocks {
+		if slices.ContainsFunc(b.spec.Attributes, gone) {
+			errs = append(errs, m.change(ctx, b.object.GetName(), func(b *block) bool { return b.release(gone) }))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takeFrom takes an address of one block as long as it has the affinity; the
+// zero Addr means that there is none to take.
+func (m *ipam) takeFrom(ctx context.Context, name, affinity string, owner attribute) (netip.Addr, error) {
+	var got netip.Addr
+	err := m.change(ctx, name, func(b *block) bool {
+		got = netip.Addr{}
+		if b.Deleted || b.Affinity != affinity {
+			return false
+		}
+		var ok bool
+		got, ok = b.take(owner)
+		return ok
+	})
+	return got, err
+}
+
+// change updates an IPAMBlock on the version it has read, and reads again as
+// long as someone else was quicker.
+func (m *ipam) change(ctx context.Context, name string, edit func(*block) bool) error {
+	for range 1000 { // each lost turn is someone else's success
+		object, err := m.dynamic.Resource(ipamBlocks).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read IPAMBlock: %w", err)
+		}
+		b, err := parseBlock(object)
+		if err != nil {
+			return err
+		}
+		if !edit(&b) {
+			return nil
+		}
+		if err := b.into(object); err != nil {
+			return err
+		}
+		_, err = m.dynamic.Resource(ipamBlocks).Update(ctx, object, metav1.UpdateOptions{})
+		if !apierrors.IsConflict(err) {
+			return wrap("update IPAMBlock", err)
+		}
+	}
+	return fmt.Errorf("update IPAMBlock %s: every attempt met a newer version", name)
+}
+
+// claim makes a block of a pool the node's own: the affinity as pending, the
+// IPAMBlock, which decides between nodes that want the same, the affinity as
+// confirmed.
+func (m *ipam) claim(ctx context.Context, family int, blocks []storedBlock) (netip.Prefix, error) {
+	pools, err := m.pools(ctx, family)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	taken := map[netip.Prefix]bool{}
+	for _, b := range blocks {
+		if cidr, err := netip.ParsePrefix(b.spec.CIDR); err == nil {
+			taken[cidr] = b.spec.Affinity != "host:"+m.node
+		}
+	}
+	for _, pool := range pools {
+		for cidr := range blocksOf(pool.cidr, pool.blockBits, m.node) {
+			if taken[cidr] {
+				continue
+			}
+			// A block of ours comes by here when a claim broke off half-way,
+			// and also when it is full: only the first is worth a claim.
+			if slices.ContainsFunc(blocks, func(b storedBlock) bool {
+				return b.spec.CIDR == cidr.String() && len(b.spec.Unallocated) == 0
+			}) {
+				continue
+			}
+			won, err := m.claimBlock(ctx, cidr)
+			if err != nil {
+				return netip.Prefix{}, err
+			}
+			if won {
+				return cidr, nil
+			}
+		}
+	}
+	return netip.Prefix{}, errExhausted
+}
+
+func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) {
+	client := m.dynamic.Resource(affinities)
+	name := affinityName(m.node, cidr)
+	spec := map[string]any{"state": "pending", "node": m.node, "cidr": cidr.String(), "deleted": "false", "type": "host"}
+	affinity, err := client.Create(ctx, object("BlockAffinity", name, spec), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		affinity, err = client.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err != nil {
+		return false, fmt.Errorf("claim block %s: %w", cidr, err)
+	}
+	if state, _, _ := unstructured.NestedString(affinity.Object, "spec", "state"); state != "pending" && state != "confirmed" {
+		return false, nil // on its way out
+	}
+	var b block
+	_, err = m.dynamic.Resource(ipamBlocks).Create(ctx, newBlock(cidr, m.node).object(), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		var have *unstructured.Unstructured
+		if have, err = m.dynamic.Resource(ipamBlocks).Get(ctx, blockName(cidr), metav1.GetOptions{}); err == nil {
+			b, err = parseBlock(have)
+		}
+		if err == nil && b.Affinity != "host:"+m.node {
+			version := affinity.GetResourceVersion()
+			err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+				err = nil
+			}
+			return false, wrap("give up lost block", err)
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("claim block %s: %w", cidr, err)
+	}
+	spec["state"] = "confirmed"
+	affinity.Object["spec"] = spec
+	if _, err := client.Update(ctx, affinity, metav1.UpdateOptions{}); err != nil {
+		return false, fmt.Errorf("confirm block %s: %w", cidr, err)
+	}
+	return true, nil
+}
+
+// borrow takes an address of a block that belongs to another node.
+func (m *ipam) borrow(ctx context.Context, family int, blocks []storedBlock, owner attribute) (netip.Addr, error) {
+	pools, err := m.pools(ctx, family)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, b := range blocks {
+		cidr, err := netip.ParsePrefix(b.spec.CIDR)
+		if err != nil || !slices.ContainsFunc(pools, func(p pool) bool { return p.cidr.Contains(cidr.Addr()) }) {
+			continue
+		}
+		addr, err := m.takeFrom(ctx, b.object.GetName(), b.spec.Affinity, owner)
+		if err != nil || addr.IsValid() {
+			return addr, err
+		}
+	}
+	return netip.Addr{}, errExhausted
+}
+
+// own lists the blocks that are confirmed as the node's.
+func (m *ipam) own(ctx context.Context, family int) ([]netip.Prefix, error) {
+	list, err := m.dynamic.Resource(affinities).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list BlockAffinities: %w", err)
+	}
+	var own []netip.Prefix
+	for _, item := range list.Items {
+		spec, _, _ := unstructured.NestedMap(item.Object, "spec")
+		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
+		kind, _ := spec["type"].(string)
+		if err != nil || cidr.Addr().BitLen() != family || spec["node"] != m.node || spec["state"] != "confirmed" ||
+			fmt.Sprint(spec["deleted"]) == "true" || kind != "" && kind != "host" {
+			continue
+		}
+		own = append(own, cidr)
+	}
+	slices.SortFunc(own, netip.Prefix.Compare)
+	return own, nil
+}
+
+type storedBlock struct {
+	object *unstructured.Unstructured
+	spec   block
+}
+
+func (m *ipam) blocks(ctx context.Context) ([]storedBlock, error) {
+	list, err := m.dynamic.Resource(ipamBlocks).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list IPAMBlocks: %w", err)
+	}
+	var blocks []storedBlock
+	for i := range list.Items {
+		if b, err := parseBlock(&list.Items[i]); err == nil {
+			blocks = append(blocks, storedBlock{&list.Items[i], b})
+		}
+	}
+	slices.SortFunc(blocks, func(a, b storedBlock) int { return cmp.Compare(a.object.GetName(), b.object.GetName()) })
+	return blocks, nil
+}
+
+type pool struct {
+	name      string
+	cidr      netip.Prefix
+	blockBits int
+}
+
+// pools lists the pools of a family that are for every node. A nodeSelector
+// other than all() is not understood, and such a pool is left alone.
+func (m *ipam) pools(ctx context.Context, family int) ([]pool, error) {
+	list, err := m.dynamic.Resource(ipPools).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list IPPools: %w", err)
+	}
+	var pools []pool
+	for _, item := range list.Items {
+		spec, _, _ := unstructured.NestedMap(item.Object, "spec")
+		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
+		selector, _ := spec["nodeSelector"].(string)
+		if err != nil || cidr.Addr().BitLen() != family || spec["disabled"] == true || selector != "" && strings.ReplaceAll(selector, " ", "") != "all()" {
+			continue
+		}
+		size := 26 // Calico's default: 64 addresses in both families
+		if family == 128 {
+			size = 122
+		}
+		if n, ok := spec["blockSize"]; ok {
+			if size, err = strconv.Atoi(fmt.Sprint(n)); err != nil {
+				continue
+			}
+		}
+		pools = append(pools, pool{item.GetName(), cidr.Masked(), size})
+	}
+	slices.SortFunc(pools, func(a, b pool) int { return cmp.Compare(a.name, b.name) })
+	return pools, nil
+}
+
+func parseBlock(object *unstructured.Unstructured) (block, error) {
+	var b block
+	spec, _, err := unstructured.NestedMap(object.Object, "spec")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &b)
+	}
+	if err != nil {
+		return block{}, fmt.Errorf("IPAMBlock %s: %w", object.GetName(), err)
+	}
+	return b, nil
+}
+
+// into writes b over the spec of object; fields that b does not know stay.
+func (b block) into(object *unstructured.Unstructured) error {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b)
+	if err != nil {
+		return fmt.Errorf("write IPAMBlock %s: %w", object.GetName(), err)
+	}
+	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
+	if spec == nil {
+		spec = map[string]any{}
+	}
+	delete(spec, "sequenceNumberForAllocation") // absent when empty
+	for key, value := range fields {
+		spec[key] = value
+	}
+	object.Object["spec"] = spec
+	return nil
+}
+
+func (b block) object() *unstructured.Unstructured {
+	cidr := netip.MustParsePrefix(b.CIDR)
+	o := object("IPAMBlock", blockName(cidr), map[string]any{"affinityClaimTime": time.Now().UTC().Format(time.RFC3339)})
+	_ = b.into(o) // a fresh block holds nothing that cannot be converted
+	return o
+}
+
+func object(kind, name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": calicoGroup + "/v1", "kind": kind,
+		"metadata": map[string]any{"name": name},
+		"spec":     spec,
+	}}
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
