@@ -1,0 +1,418 @@
+// Package bird writes the configuration of the BIRD on one node, so that a
+// neighbour hears from it what it would hear from calico-node.
+//
+// It owns the text and nothing else: it starts no process and reads no API. It alone
+// knows what Calico's BIRD announces to whom, and in which words of BIRD 1.6
+// or 2 that is said. The same value always gives the same text, and BIRD
+// accepts it. Its limit: communities, route reflection and the translation of
+// routes between tunnels are not imitated.
+package bird
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// Config is all that one BIRD is told. One daemon speaks one family, as with
+// Calico: a node with both has two.
+type Config struct {
+	Node     string
+	Version  int        // 1 (the 1.6 series; zero means 1 too) or 2
+	RouterID netip.Addr // IPv4, in the daemon of IPv6 too
+	Source   netip.Addr // address of the node, and of every session; its family is the daemon's
+	AS       uint32
+	Port     uint16 // where it listens; zero means 179
+	Blocks   []Block
+	Pools    []Pool
+	Services []netip.Prefix // ranges of addresses of Services that it announces
+	Peers    []Peer
+}
+
+// Block is one block of the node.
+type Block struct {
+	Prefix    netip.Prefix
+	Confirmed bool // not: it is about to go, and has its route but no rule of its own
+}
+
+// Pool is an IPPool.
+type Pool struct {
+	Prefix   netip.Prefix
+	NoExport bool
+}
+
+// Peer is one neighbour.
+type Peer struct {
+	Name       string // of the protocol: Global_…, Node_… or Mesh_… and the address
+	Addr       netip.Addr
+	Port       uint16 // zero means 179
+	AS         uint32
+	LocalAS    uint32 // zero means the node's
+	Passive    bool
+	NoSource   bool          // let the kernel choose the source address
+	Password   string        // TCP MD5 (RFC 2385); empty means none
+	TTLHops    uint8         // TTL security (RFC 5082): neighbours further away are not heard; zero means off
+	Restart    time.Duration // graceful restart time (RFC 4724); zero means BIRD's 120 s
+	Keepalive  time.Duration // zero means a third of the hold time
+	NextHop    NextHop
+	AllowOwnAS int // how often the node's AS may be in a path it accepts
+	Export     []Rule
+	Import     []Rule
+}
+
+// NextHop is what becomes of the next hop of routes that came by BGP.
+type NextHop string
+
+// The ways to treat a next hop; the empty one is BIRD's own.
+const (
+	NextHopAuto NextHop = ""
+	NextHopSelf NextHop = "self"
+	NextHopKeep NextHop = "keep"
+)
+
+// Rule is one rule of a BGPFilter. A condition that is zero holds for all.
+type Rule struct {
+	Prefix    netip.Prefix
+	Match     Match
+	Min, Max  int  // prefix lengths, with In and NotIn; zero means no bound
+	FromPeers bool // only routes that came by BGP
+	Interface string
+	Accept    bool
+}
+
+// Match relates a route to the prefix of a rule.
+type Match string
+
+// The relations of a BGPFilter.
+const (
+	Equal    Match = "Equal"
+	NotEqual Match = "NotEqual"
+	In       Match = "In"
+	NotIn    Match = "NotIn"
+)
+
+// Render writes the configuration. It refuses what could not be said in it.
+func Render(c Config) ([]byte, error) {
+	c.Version = max(c.Version, 1)
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("BIRD of node %s: %w", c.Node, err)
+	}
+	// The order in which the API listed things must not make another text.
+	c.Blocks = slices.SortedFunc(slices.Values(c.Blocks), func(a, b Block) int { return a.Prefix.Compare(b.Prefix) })
+	c.Pools = slices.SortedFunc(slices.Values(c.Pools), func(a, b Pool) int { return a.Prefix.Compare(b.Prefix) })
+	c.Services = slices.SortedFunc(slices.Values(c.Services), netip.Prefix.Compare)
+	c.Peers = slices.SortedFunc(slices.Values(c.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	var b strings.Builder
+	if err := text.ExecuteTemplate(&b, fmt.Sprintf("bird%d", c.Version), c); err != nil {
+		return nil, fmt.Errorf("BIRD of node %s: %w", c.Node, err)
+	}
+	return []byte(b.String()), nil
+}
+
+// check holds back what would be no configuration, or another one than meant:
+// much of it comes from objects that anybody may have written.
+func (c Config) check() error {
+	if c.Version > 2 {
+		return fmt.Errorf("version %d: want 1 or 2", c.Version)
+	}
+	if !c.RouterID.Is4() || !c.Source.IsValid() || c.AS == 0 {
+		return errors.New("want a router id, a source address and an AS")
+	}
+	var prefixes []netip.Prefix
+	for _, b := range c.Blocks {
+		prefixes = append(prefixes, b.Prefix)
+	}
+	for _, p := range c.Pools {
+		prefixes = append(prefixes, p.Prefix)
+	}
+	prefixes = append(prefixes, c.Services...)
+	names := map[string]bool{}
+	for _, p := range c.Peers {
+		if p.Addr.Is4() != c.Source.Is4() || p.AS == 0 {
+			return fmt.Errorf("peer %s: want an address of the daemon's family and an AS", p.Name)
+		}
+		if !symbol(p.Name) || names[p.Name] {
+			return fmt.Errorf("peer %q: not a name, or there twice", p.Name)
+		}
+		names[p.Name] = true
+		if strings.ContainsAny(p.Password, "\"\n\r\x00") {
+			return fmt.Errorf("peer %s: its password cannot be quoted", p.Name)
+		}
+		for _, r := range slices.Concat(p.Export, p.Import) {
+			if r.Prefix.IsValid() {
+				prefixes = append(prefixes, r.Prefix)
+			}
+			if strings.ContainsAny(r.Interface, "\"\n\r\x00") {
+				return fmt.Errorf("peer %s: interface %q cannot be quoted", p.Name, r.Interface)
+			}
+		}
+	}
+	for _, p := range prefixes {
+		if !p.IsValid() || p.Addr().Is4() != c.Source.Is4() || p != p.Masked() {
+			return fmt.Errorf("%s: want a whole prefix of the daemon's family", p)
+		}
+	}
+	return nil
+}
+
+func symbol(s string) bool {
+	letter := func(r rune) bool { return r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
+	for i, r := range s {
+		if !letter(r) && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// Channel is the name of the daemon's family in BIRD 2.
+func (c Config) Channel() string {
+	if c.Source.Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
+}
+
+// Confirmed lists the blocks that have a rule of their own.
+func (c Config) Confirmed() []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, b := range c.Blocks {
+		if b.Confirmed {
+			prefixes = append(prefixes, b.Prefix)
+		}
+	}
+	return prefixes
+}
+
+// Blackholes lists what has a static route: blocks of more than one address, and the
+// ranges of Services.
+func (c Config) Blackholes() []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, b := range c.Blocks {
+		if !b.Prefix.IsSingleIP() {
+			prefixes = append(prefixes, b.Prefix)
+		}
+	}
+	return slices.Concat(prefixes, c.Services)
+}
+
+// Exported lists the pools that are announced, or those that are not.
+func (c Config) Exported(yes bool) []netip.Prefix {
+	var prefixes []netip.Prefix
+	for _, p := range c.Pools {
+		if p.NoExport != yes {
+			prefixes = append(prefixes, p.Prefix)
+		}
+	}
+	return prefixes
+}
+
+// MyAS is the AS a peer sees the node in.
+func (c Config) MyAS(p Peer) uint32 {
+	if p.LocalAS != 0 {
+		return p.LocalAS
+	}
+	return c.AS
+}
+
+// SameAS says whether a session is iBGP.
+func (c Config) SameAS(p Peer) bool { return p.AS == c.MyAS(p) }
+
+// Seconds is a time as BIRD wants it.
+func Seconds(d time.Duration) int { return int(d / time.Second) }
+
+// within says that a route is one of some prefixes or lies beneath one.
+func within(prefixes []netip.Prefix) string {
+	words := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		words[i] = p.String() + "+"
+	}
+	return "net ~ [ " + strings.Join(words, ", ") + " ]"
+}
+
+// String is the rule as a statement of BIRD.
+func (r Rule) String() string {
+	var when []string
+	if r.Prefix.IsValid() {
+		set := r.Prefix.String() + "+"
+		if r.Min != 0 || r.Max != 0 {
+			low, high := max(r.Min, r.Prefix.Bits()), r.Max
+			if high == 0 {
+				high = r.Prefix.Addr().BitLen()
+			}
+			set = fmt.Sprintf("%s{%d,%d}", r.Prefix, low, high)
+		}
+		when = append(when, map[Match]string{
+			Equal:    "net = " + r.Prefix.String(),
+			NotEqual: "net != " + r.Prefix.String(),
+			In:       "net ~ [ " + set + " ]",
+			NotIn:    "!(net ~ [ " + set + " ])",
+		}[cmp.Or(r.Match, In)])
+	}
+	if r.FromPeers {
+		when = append(when, "source = RTS_BGP")
+	}
+	if r.Interface != "" {
+		when = append(when, fmt.Sprintf("defined(ifname) && ifname ~ \"%s\"", r.Interface))
+	}
+	verdict := "reject;"
+	if r.Accept {
+		verdict = "accept;"
+	}
+	if len(when) == 0 {
+		return verdict
+	}
+	return "if " + strings.Join(when, " && ") + " then " + verdict
+}
+
+var text = template.Must(template.New("").Funcs(template.FuncMap{"within": within, "seconds": Seconds}).Parse(`
+{{- define "head" -}}
+# The {{.Channel}} BIRD of node {{.Node}}, as calico-node would set it up. Written by the lab.
+log stderr { info, remote, warning, error, auth, fatal, bug };
+router id {{.RouterID}};
+{{- if and (eq .Version 1) .Port}}
+listen bgp port {{.Port}};
+{{- end}}
+{{end}}
+
+{{- define "filters"}}
+function to_neighbour(bool same_as) {
+  # A route's priority in the kernel travels as local preference, upside down.
+  if source = RTS_BGP && defined(bgp_local_pref) then krt_metric = 2147483647 - bgp_local_pref;
+  else {
+    if !defined(krt_metric) then krt_metric = 1024;
+    bgp_local_pref = 2147483647 - krt_metric;
+  }
+{{- with .Exported false}}
+  if {{within .}} then reject;
+{{- end}}
+  if same_as && defined(ifname) then {
+    if ifname ~ "*.cali" || ifname ~ "*.calico" || ifname ~ "tunl0" then reject;
+  }
+  if defined(ifname) then {
+    if ifname ~ "bpf*.cali" then reject;
+  }
+{{- range .Confirmed}}
+  if net = {{.}} then accept;
+{{- end}}
+{{- with .Confirmed}}
+  if {{within .}} then {
+    if krt_metric < 1024 then accept;  # the address of a pod that is moving here
+    reject;
+  }
+{{- end}}
+{{- with .Services}}
+  if {{within .}} then accept;
+{{- end}}
+{{- with .Exported true}}
+  if {{within .}} then accept;
+{{- end}}
+  reject;
+}
+
+filter to_kernel {
+{{- with .Services}}
+  if {{within .}} then reject;
+{{- end}}
+  accept;
+}
+{{range .Peers}}
+filter to_{{.Name}} {
+{{- range .Export}}
+  {{.}}
+{{- end}}
+  to_neighbour({{$.SameAS .}});
+}
+filter from_{{.Name}} {
+{{- range .Import}}
+  {{.}}
+{{- end}}
+  accept;
+}
+{{end}}
+{{- end}}
+
+{{- define "session"}}
+  multihop{{with .TTLHops}} {{.}}{{end}};
+  ttl security {{if .TTLHops}}on{{else}}off{{end}};
+  connect delay time 2; connect retry time 5; error wait time 5,30;
+{{- if .Passive}}
+  passive;
+{{- end}}
+{{- with .Password}}
+  password "{{.}}";
+{{- end}}
+{{- with .Restart}}
+  graceful restart time {{seconds .}};
+{{- end}}
+{{- with .Keepalive}}
+  keepalive time {{seconds .}};
+{{- end}}
+{{- with .AllowOwnAS}}
+  allow local as {{.}};
+{{- end}}
+{{- end}}
+
+{{- define "bird1"}}{{template "head" .}}{{template "filters" .}}
+protocol kernel {
+  learn; persist; scan time 2; graceful restart; merge paths on;
+  import all;
+  export filter to_kernel;
+}
+protocol device { scan time 2; }
+protocol direct { interface -"cali*", -"kube-ipvs*", "*"; }
+protocol static {
+{{- range .Blackholes}}
+  route {{.}} blackhole;
+{{- end}}
+}
+{{range .Peers}}
+protocol bgp {{.Name}} {
+  local{{if not .NoSource}} {{$.Source}}{{end}} as {{$.MyAS .}};
+  neighbor {{.Addr}}{{with .Port}} port {{.}}{{end}} as {{.AS}};
+{{- template "session" .}}
+  gateway recursive; add paths on; graceful restart;
+{{- with .NextHop}}
+  next hop {{.}};
+{{- end}}
+  import filter from_{{.Name}};
+  export filter to_{{.Name}};
+}
+{{end}}{{end}}
+
+{{- define "bird2"}}{{template "head" .}}
+graceful restart wait 240;
+{{- template "filters" .}}
+protocol kernel {
+  learn; persist; scan time 2; graceful restart; merge paths on;
+  {{.Channel}} { import all; export filter to_kernel; };
+}
+protocol device { scan time 2; }
+protocol direct { {{.Channel}}; interface -"cali*", -"kube-ipvs*", "*"; }
+protocol static {
+  {{.Channel}};
+{{- range .Blackholes}}
+  route {{.}} blackhole;
+{{- end}}
+}
+{{range .Peers}}
+protocol bgp {{.Name}} {
+  local{{if not .NoSource}} {{$.Source}}{{end}}{{with $.Port}} port {{.}}{{end}} as {{$.MyAS .}};
+  neighbor {{.Addr}}{{with .Port}} port {{.}}{{end}} as {{.AS}};
+{{- template "session" .}}
+  hold time 240; graceful restart on;
+  {{$.Channel}} {
+    gateway recursive; add paths on;
+{{- with .NextHop}}
+    next hop {{.}};
+{{- end}}
+    import filter from_{{.Name}};
+    export filter to_{{.Name}};
+  };
+}
+{{end}}{{end}}`))
