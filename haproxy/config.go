@@ -5,7 +5,8 @@ import "net/netip"
 // Config is everything HAProxy is to do, as a value: compare it, print it,
 // render it, throw it away. Whoever makes one treats the Backends and Certs it
 // points to as immutable, and reuses the pointer while nothing in it changed:
-// that is what lets Render remember its text.
+// that is what lets a Proxy remember their text. What Validate refuses cannot
+// be rendered.
 type Config struct {
 	Bind           Bind       `json:"bind"`
 	Tune           Tune       `json:"tune"`
@@ -15,7 +16,7 @@ type Config struct {
 	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
 }
 
-// Bind says where HAProxy listens.
+// Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
 type Bind struct {
 	HTTP  []netip.AddrPort `json:"http,omitempty"`
 	HTTPS []netip.AddrPort `json:"https,omitempty"`
@@ -26,7 +27,7 @@ type Bind struct {
 type Tune struct {
 	Threads int    `json:"threads,omitempty"` // nbthread; 0 lets HAProxy choose
 	MaxConn int    `json:"maxConn,omitempty"` // maxconn of the process; 0 lets HAProxy choose
-	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections
+	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections; its lines follow ours, so they win
 }
 
 // PathMatch is how the path of a Route is compared (Ingress pathType).
@@ -40,7 +41,13 @@ const (
 
 // A Route sends the requests for one host and path to a backend. Host is
 // lower-case: a name, "*.name" for exactly one more label in front, or empty
-// for every host no other Route names. Path begins with "/".
+// for every host no other Route names. Path begins with "/" and is compared
+// byte for byte, as the client sent it. Of two Routes for the same requests
+// the first one counts.
+//
+// Within a host the longest path wins, and Exact beats Prefix. A request for a
+// host that is known, with a path that is not, goes to the DefaultBackend: not
+// to a wildcard that covers the host, not to a Route without a host.
 type Route struct {
 	Host    string    `json:"host,omitempty"`
 	Path    string    `json:"path"`
@@ -70,8 +77,8 @@ type Server struct {
 // A Cert is a certificate chain with its key, and the names it is served for.
 type Cert struct {
 	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
-	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed
-	PEM   []byte   `json:"pem"`             // certificate chain, then key
+	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
+	PEM   []byte   `json:"-"`               // certificate chain, then key
 }
 
 // ServerID names a server of the running HAProxy.

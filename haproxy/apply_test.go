@@ -1,0 +1,69 @@
+package haproxy
+
+import (
+	"testing"
+)
+
+func TestServersComeAndGoWithoutAReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, b := origin(t, "a"), origin(t, "b")
+		cfg := r.config(backend("app", a))
+		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
+			t.Errorf("the first Apply did not reload: %+v", res)
+		}
+		if got, want := r.get("app.test", "/"), "a"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		before := r.p.Info().Reloads
+
+		cfg = r.config(backend("app", a, b))
+		id := func(s Server) ServerID { return ServerID{"app", s.Name} }
+		for _, step := range []struct {
+			name string
+			wish map[ServerID]State
+			want []string
+		}{
+			{"b added closed", map[ServerID]State{id(a): Open, id(b): Closed}, []string{"a"}},
+			{"b opened", map[ServerID]State{id(a): Open, id(b): Open}, []string{"a", "b"}},
+			{"a drained", map[ServerID]State{id(a): Drain, id(b): Open}, []string{"b"}},
+			{"a opened again", map[ServerID]State{id(a): Open, id(b): Open}, []string{"a", "b"}},
+			{"a closed", map[ServerID]State{id(a): Closed, id(b): Open}, []string{"b"}},
+			{"a absent", map[ServerID]State{id(b): Open}, []string{"b"}},
+			{"all closed", map[ServerID]State{id(a): Closed, id(b): Closed}, []string{"503"}},
+			{"a drained from closed", map[ServerID]State{id(a): Drain, id(b): Closed}, []string{"503"}},
+			{"none", nil, []string{"503"}},
+			{"both anew", map[ServerID]State{id(a): Open, id(b): Open}, []string{"a", "b"}},
+		} {
+			r.settle(cfg, step.wish)
+			servers, err := r.p.Servers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range []Server{a, b} {
+				if got, want := servers[id(s)].State, step.wish[id(s)]; got != want {
+					t.Errorf("%s: server %s: got %s, want %s", step.name, s.Name, got, want)
+				}
+			}
+			got := make(map[string]bool)
+			for range 8 {
+				got[r.get("app.test", "/")] = true
+			}
+			for _, want := range step.want {
+				if !got[want] {
+					t.Errorf("%s: nothing answered %q", step.name, want)
+				}
+				delete(got, want)
+			}
+			if len(got) > 0 {
+				t.Errorf("%s: unexpected answers %v", step.name, got)
+			}
+			if err := check(binary, r.opt.Dir); err != nil {
+				t.Errorf("%s: %v", step.name, err)
+			}
+		}
+		if got := r.p.Info().Reloads; got != before {
+			t.Errorf("got %d reloads, want %d", got, before)
+		}
+	})
+}

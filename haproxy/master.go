@@ -1,0 +1,150 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/haproxytech/client-native/v6/runtime"
+)
+
+// master is HAProxy's master process, reached through its own socket. It is
+// asked for reloads and for who is alive, nothing else: through it HAProxy 2.6
+// hides the errors of a worker's commands.
+type master struct{ sock *runtime.SingleRuntime }
+
+// procs is what "show proc" says.
+type procs struct {
+	master  int // pid
+	reloads int
+	failed  bool // the last reload
+	workers []int
+	old     []int // workers that finish what they have
+}
+
+func (m master) show() (procs, error) {
+	answer, err := m.sock.ExecuteMaster("show proc")
+	if err != nil {
+		return procs{}, fmt.Errorf("HAProxy's master: %w", err)
+	}
+	var p procs
+	old := false
+	for line := range strings.Lines(answer) {
+		if strings.HasPrefix(line, "# old workers") {
+			old = true
+		}
+		words := strings.Fields(line)
+		if len(words) < 3 || words[0][0] == '#' {
+			continue
+		}
+		pid, err := strconv.Atoi(words[0])
+		if err != nil {
+			continue
+		}
+		switch {
+		case words[1] == "master":
+			p.master = pid
+			p.reloads, _ = strconv.Atoi(words[2])
+			p.failed = strings.Contains(line, "[failed:") && !strings.Contains(line, "[failed: 0]")
+		case words[1] == "worker" && old:
+			p.old = append(p.old, pid)
+		case words[1] == "worker":
+			p.workers = append(p.workers, pid)
+		}
+	}
+	if p.master == 0 {
+		return procs{}, errors.New("HAProxy's master: it does not say which process it is")
+	}
+	return p, nil
+}
+
+// errRefused says that HAProxy did not take the new configuration; the old
+// worker serves on.
+var errRefused = errors.New("HAProxy refused the reload")
+
+// reload makes the master start a worker from the files, and returns once
+// arrived says that it serves. HAProxy from 2.7 answers when it is done, with
+// what it has to say about it; 2.6 says nothing, and its socket is not there
+// for a moment, so the order is repeated until the master has counted it.
+func (m master) reload(ctx context.Context, arrived func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	before, err := m.show()
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	asked := time.Time{}
+	for n := 0; ; n++ {
+		now, serr := m.show()
+		counted := serr == nil && (now.reloads > before.reloads || now.master != before.master)
+		if serr == nil && !counted && time.Since(asked) > 2*time.Second {
+			answer, err := m.sock.ExecuteMaster("reload")
+			asked = time.Now()
+			switch {
+			case err != nil: // it may have been heard; the count will tell
+			case strings.Contains(answer, "Success=0"):
+				_, report, _ := strings.Cut(answer, "--\n")
+				return fmt.Errorf("%w: %s", errRefused, complaints(report))
+			}
+			continue
+		}
+		if counted && now.failed {
+			return errRefused
+		}
+		if counted && arrived() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("HAProxy has not finished the reload: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// complaints keeps the alerts of HAProxy's report, or else all of it, on one
+// line.
+func complaints(report string) string {
+	var alerts, all []string
+	for line := range strings.Lines(report) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		all = append(all, line)
+		if _, text, ok := strings.Cut(line, "[ALERT]"); ok {
+			if _, rest, ok := strings.Cut(text, ") : "); ok {
+				text = rest
+			}
+			alerts = append(alerts, strings.TrimSpace(text))
+		}
+	}
+	if len(alerts) > 0 {
+		all = alerts
+	}
+	text := strings.Join(all, "; ")
+	if len(text) > 2000 {
+		text = text[:2000] + " ..."
+	}
+	return text
+}
+
+// alive says whether a process runs; one that waits to be reaped does not.
+func alive(pid int) bool {
+	if pid <= 0 || syscall.Kill(pid, 0) != nil {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	_, after, _ := cutLast(string(stat), ") ")
+	return !strings.HasPrefix(after, "Z")
+}

@@ -1,0 +1,282 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Run keeps HAProxy alive until ctx ends: it adopts one that runs, or starts
+// one from the files on disk, and starts it again when it dies (Managed); or
+// it watches for the one someone else runs (External). HAProxy outlives Run.
+//
+// Three things happen here: the child exits, the master is looked for, the
+// worker is read. Each of them at most knocks.
+func (p *Proxy) Run(ctx context.Context) error {
+	watch := time.NewTicker(aliveEvery)
+	defer watch.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	said := ""
+	for {
+		p.mu.Lock()
+		err := p.ensure(ctx)
+		exit := p.exit
+		p.mu.Unlock()
+		switch {
+		case err == nil:
+			said = ""
+		case err.Error() != said && ctx.Err() == nil:
+			said = err.Error()
+			p.noteError(err)
+			p.log.Error("HAProxy is not running", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-exit:
+			p.mu.Lock()
+			if p.exit == exit {
+				p.exit = nil
+			}
+			p.mu.Unlock()
+		case <-watch.C:
+		case <-look.C:
+			p.lookAgain()
+		}
+	}
+}
+
+// ensure finds the master, or starts one. It costs next to nothing while the
+// master lives.
+func (p *Proxy) ensure(ctx context.Context) error {
+	if p.stopped {
+		return errors.New("HAProxy has been shut down")
+	}
+	if p.procs.master != 0 && alive(p.procs.master) {
+		return nil
+	}
+	lost := p.procs.master != 0
+	if lost {
+		p.log.Warn("HAProxy died", "pid", p.procs.master)
+		p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
+		p.procs = procs{}
+		p.forget()
+		p.knock()
+	}
+	found, err := p.master.show()
+	if err == nil {
+		p.procs, p.adopted = found, true
+		p.forget()
+		p.note(func(i *Info) { i.Running, i.Pid = true, found.master })
+		p.log.Info("found HAProxy running", "pid", found.master)
+		p.knock()
+		return nil
+	}
+	if p.opt.Mode == External {
+		return fmt.Errorf("waiting for HAProxy on its master socket %s: %w", p.opt.MasterSocket, err)
+	}
+	if wait := p.startErr.Add(time.Second); time.Now().Before(wait) {
+		return errors.New("HAProxy could not be started, and is tried again every second")
+	}
+	if !p.adopted {
+		// Nobody ran, so nobody kept the routes either: this may be a boot.
+		// Every server stays shut until Apply says otherwise.
+		if err := p.disk.closeDoors(); err != nil {
+			return err
+		}
+	}
+	err = p.start(ctx)
+	if err != nil {
+		// What is on disk does not start. An empty HAProxy at least takes
+		// orders.
+		p.log.Error("HAProxy does not start from the files on disk", "err", err)
+		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
+		empty := p.text.render(&Config{}, nil)
+		if err2 := errors.Join(keep, p.disk.sync(empty.Content), p.start(ctx)); err2 != nil {
+			p.startErr = time.Now()
+			return errors.Join(err, err2)
+		}
+		p.noteError(err)
+	}
+	p.adopted = true
+	p.knock()
+	return nil
+}
+
+func (p *Proxy) logPath() string { return filepath.Join(p.opt.RunDir, "haproxy.log") }
+
+// start runs HAProxy from the files on disk, in a session of its own, and
+// returns when its worker answers. A worker that a dead master left behind is
+// told to finish what it has.
+func (p *Proxy) start(ctx context.Context) error {
+	offset := p.logSize()
+	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", filepath.Join(p.opt.RunDir, "haproxy.pid"), "-f", p.path(configFile)}
+	orphan := 0
+	if pic, err := p.worker.look(); err == nil {
+		orphan = pic.pid
+		args = append(args, "-sf", strconv.Itoa(orphan))
+	}
+	// Not a pipe to us: HAProxy goes on writing to it when we are gone.
+	out, err := os.OpenFile(p.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) //nolint:gosec // in our own run directory
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(p.opt.Binary, args...) //nolint:gosec // the operator's own program
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, "/"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	_ = out.Close()
+	if err != nil {
+		return fmt.Errorf("starting HAProxy: %w", err)
+	}
+	exit := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exit)
+	}()
+	gen := p.disk.gen()
+	deadline := time.NewTimer(60 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if pic, err := p.worker.look(); err == nil && pic.pid != orphan && pic.gen == gen {
+			if found, err := p.master.show(); err == nil {
+				p.procs, p.exit, p.startAt = found, exit, time.Now()
+				p.forget()
+				p.note(func(i *Info) { i.Running, i.Pid, i.Starts = true, found.master, i.Starts+1 })
+				p.log.Info("HAProxy started", "pid", found.master, "version", p.version)
+				return nil
+			}
+		}
+		select {
+		case <-exit:
+			return p.explain(errors.New("HAProxy ended at once"), nil, offset)
+		case <-deadline.C:
+			_ = cmd.Process.Kill()
+			return errors.New("HAProxy was started, but its worker does not answer")
+		case <-ctx.Done():
+			// It may come up all the same, and is adopted then.
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// lookAgain reads the worker although nothing happened, for what health checks
+// found, and for changes made by others: those are knocked about.
+func (p *Proxy) lookAgain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if info, err := os.Stat(p.logPath()); err == nil && info.Size() > maxStderrLog {
+		_ = os.Truncate(p.logPath(), 0)
+	}
+	if p.run == nil || p.procs.master == 0 || p.run.pid == 0 {
+		return
+	}
+	procs, err := p.master.show()
+	if err != nil {
+		return
+	}
+	pic, err := p.worker.look()
+	if err != nil || pic.pid != p.run.pid || pic.gen != p.run.gen || pic.shape != p.run.shape || !sameDoors(pic.servers, p.run.servers) {
+		p.forget()
+		p.knock()
+		return
+	}
+	p.procs = procs
+	p.run.picture = pic
+	p.note(func(i *Info) { i.OldWorkers = len(procs.old) })
+}
+
+func sameDoors(a, b map[ServerID]Live) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for id, x := range a {
+		if y, ok := b[id]; !ok || x.State != y.State {
+			return false
+		}
+	}
+	return true
+}
+
+// Shutdown ends HAProxy and every connection through it. Run does not start it
+// again. An External HAProxy is left to who runs it.
+func (p *Proxy) Shutdown(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	if p.alarm != nil {
+		p.alarm.Stop()
+	}
+	if p.opt.Mode == External {
+		return nil
+	}
+	if found, err := p.master.show(); err == nil {
+		p.procs = found
+	}
+	pids := append(append([]int{p.procs.master}, p.procs.workers...), p.procs.old...)
+	if pic, err := p.worker.look(); err == nil {
+		pids = append(pids, pic.pid)
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for _, pid := range pids {
+		for first := true; alive(pid); first = false {
+			if first {
+				if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+					return fmt.Errorf("ending HAProxy: %w", err)
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting for HAProxy to end: %w", ctx.Err())
+			case <-tick.C:
+			}
+		}
+	}
+	p.forget()
+	p.procs = procs{}
+	p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
+	return nil
+}
+
+func (p *Proxy) logSize() int64 {
+	info, err := os.Stat(p.logPath())
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// explain adds to err what HAProxy wrote to its log since offset, and who
+// holds the addresses it could not have.
+func (p *Proxy) explain(err error, cfg *Config, offset int64) error {
+	if p.opt.Mode == Managed {
+		if f, ferr := os.Open(p.logPath()); ferr == nil {
+			text, _ := io.ReadAll(io.NewSectionReader(f, offset, 64<<10))
+			_ = f.Close()
+			if words := complaints(string(text)); words != "" {
+				err = fmt.Errorf("%w: %s", err, words)
+			}
+		}
+	}
+	if cfg != nil {
+		for _, a := range append(append(cfg.Bind.HTTP[:0:0], cfg.Bind.HTTP...), cfg.Bind.HTTPS...) {
+			if who := holder(a, p.procs); who != "" {
+				err = fmt.Errorf("%w: %s is taken by %s", err, a, who)
+			}
+		}
+	}
+	return err
+}

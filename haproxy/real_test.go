@@ -1,0 +1,282 @@
+package haproxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// binaries are the HAProxy programs to test with: those that
+// SALLYPORT_TEST_HAPROXY lists, separated by colons, or the one in PATH.
+func binaries(t *testing.T) []string {
+	t.Helper()
+	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
+		return filepath.SplitList(list)
+	}
+	path, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Fatalf("the package haproxy is needed: %v", err)
+	}
+	return []string{path}
+}
+
+// withEach runs a test with every HAProxy there is.
+func withEach(t *testing.T, test func(t *testing.T, binary string)) {
+	t.Helper()
+	for i, b := range binaries(t) {
+		t.Run("haproxy"+strconv.Itoa(i), func(t *testing.T) { test(t, b) })
+	}
+}
+
+// rig is a real HAProxy on loopback with a Proxy that drives it.
+type rig struct {
+	t      *testing.T
+	opt    Options
+	p      *Proxy
+	cancel context.CancelFunc
+	http   netip.AddrPort
+	https  netip.AddrPort
+}
+
+// newRig makes directories and a Proxy; HAProxy starts with the first Apply
+// or with run.
+func newRig(t *testing.T, binary string) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, opt: Options{Binary: binary, Dir: filepath.Join(dir, "etc"), RunDir: filepath.Join(dir, "run"), MinReload: time.Millisecond}}
+	r.opt.Log = slog.New(slog.NewTextHandler(testLog{t}, nil))
+	r.http, r.https = freePort(t), freePort(t)
+	r.p = r.fresh()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if r.cancel != nil {
+			r.cancel()
+		}
+		r.p.mu.Lock()
+		r.p.opt.Mode = Managed
+		r.p.mu.Unlock()
+		if err := r.p.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			text, _ := os.ReadFile(r.p.logPath())
+			t.Logf("HAProxy wrote:\n%s", text)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	return r
+}
+
+// testLog passes log lines to the test.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(b []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Log(strings.TrimSpace(string(b)))
+	}
+	return len(b), nil
+}
+
+// fresh makes a Proxy as a new process would.
+func (r *rig) fresh() *Proxy {
+	r.t.Helper()
+	p, err := New(r.opt)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return p
+}
+
+func (r *rig) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.p.Run(ctx)
+	}()
+	r.cancel = func() { cancel(); <-done }
+}
+
+// config is a configuration of r's addresses with these backends, each routed
+// by its name with ".test" as host.
+func (r *rig) config(backends ...*Backend) *Config {
+	cfg := &Config{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}, Backends: backends}
+	for _, b := range backends {
+		cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
+	}
+	return cfg
+}
+
+// apply must succeed.
+func (r *rig) apply(cfg *Config, states map[ServerID]State) Result {
+	r.t.Helper()
+	res, err := r.p.Apply(r.t.Context(), cfg, states)
+	if err != nil {
+		r.t.Fatalf("Apply: %v", err)
+	}
+	return res
+}
+
+// settle applies until nothing is left to do.
+func (r *rig) settle(cfg *Config, states map[ServerID]State) {
+	r.t.Helper()
+	r.eventually("Apply has nothing left to do", func() bool { return r.apply(cfg, states).RetryAt.IsZero() })
+}
+
+// eventually waits for a fact.
+func (r *rig) eventually(what string, fact func() bool) {
+	r.t.Helper()
+	eventually(r.t, what, fact)
+}
+
+func eventually(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(60 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !fact() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited in vain: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// get is the body of a request for host and path, or its status if it is not
+// 200.
+func (r *rig) get(host, path string) string {
+	r.t.Helper()
+	res, err := r.try(host, path)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res
+}
+
+func (r *rig) try(host, path string) (string, error) {
+	conn, err := net.DialTimeout("tcp", r.http.String(), 10*time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", path, host); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		return "", err
+	}
+	head, body, _ := strings.Cut(string(text), "\r\n\r\n")
+	words := strings.Fields(head)
+	if len(words) < 2 {
+		return "", fmt.Errorf("answer %q", text)
+	}
+	if words[1] == "200" {
+		return body, nil
+	}
+	for line := range strings.Lines(head) {
+		if name, value, _ := strings.Cut(line, ":"); strings.EqualFold(name, "location") {
+			return words[1] + " " + strings.TrimSpace(value), nil
+		}
+	}
+	return words[1], nil
+}
+
+// served is the common name and first DNS name of the certificate for name.
+func (r *rig) served(name string) string {
+	r.t.Helper()
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.https.String(), &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+// states is the wish that all servers of cfg are in the same state.
+func states(cfg *Config, s State) map[ServerID]State {
+	out := make(map[ServerID]State)
+	for _, b := range cfg.Backends {
+		for _, srv := range b.Servers {
+			out[ServerID{b.Name, srv.Name}] = s
+		}
+	}
+	return out
+}
+
+// origin is a web server on loopback that says its name.
+func origin(t *testing.T, name string) Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	t.Cleanup(s.Close)
+	return serverAt(s.Listener.Addr())
+}
+
+func serverAt(a net.Addr) Server {
+	addr := netip.MustParseAddrPort(a.String())
+	return Server{Name: ServerName(addr), Addr: addr}
+}
+
+// nowhereServer is a server that nobody needs to reach.
+func nowhereServer(n int) Server {
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 9)
+	return Server{Name: ServerName(addr), Addr: addr}
+}
+
+func backend(name string, servers ...Server) *Backend {
+	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+	return &Backend{Name: name, Origin: "Service default/" + name, Servers: servers}
+}
+
+func freePort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+func testCert(t *testing.T, name, subject string, hosts ...string) *Cert {
+	t.Helper()
+	text, err := selfSigned(subject, hosts, 24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Cert{Name: name, Hosts: hosts, PEM: text}
+}
+
+// check is what the real HAProxy says about files at their place.
+func check(binary, dir string) error {
+	out, err := exec.Command(binary, "-c", "-f", filepath.Join(dir, configFile)).CombinedOutput() //nolint:gosec // in a test
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if bytes.Contains(out, []byte("[WARNING]")) {
+		return fmt.Errorf("warnings: %s", out)
+	}
+	return nil
+}

@@ -1,0 +1,461 @@
+package haproxy
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/haproxytech/client-native/v6/config-parser/params"
+	"github.com/haproxytech/client-native/v6/configuration"
+	"github.com/haproxytech/client-native/v6/configuration/options"
+	"github.com/haproxytech/client-native/v6/models"
+)
+
+// Names of files, relative to the configuration directory.
+const (
+	configFile  = "haproxy.cfg"
+	failedFile  = "haproxy.cfg.failed"
+	routeMap    = "maps/route.map"
+	wildMap     = "maps/wild.map"
+	crtList     = "certs/crt-list"
+	certDir     = "certs/"
+	defaultCert = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
+)
+
+// RenderOptions are the places a configuration speaks of.
+type RenderOptions struct {
+	Dir         string // where the files will be, absolute
+	StatsSocket string // where the worker takes commands, absolute
+	User, Group string // whom the worker becomes; empty: it stays who started it
+}
+
+// File is one file's content and permission bits.
+type File struct {
+	Content []byte
+	Mode    fs.FileMode
+}
+
+// Files is everything HAProxy reads, by path relative to the configuration
+// directory, except the self-signed default certificate.
+type Files struct {
+	Content map[string]File
+
+	// Gen identifies all of it. haproxy.cfg carries it in the process
+	// variable proc.gen, where it says which state a worker runs.
+	Gen string
+	// Shape identifies what only a reload can change: haproxy.cfg without
+	// its servers. It is in proc.shape.
+	Shape string
+
+	exact, wild []row                // what the maps say
+	certs       map[string]certEntry // what the crt-list says, by file name
+}
+
+// certEntry is a certificate as HAProxy is told it: the file, and its line in
+// the crt-list.
+type certEntry struct {
+	pem  []byte
+	line string
+}
+
+// row is a line of a map.
+type row struct{ key, value string }
+
+// Render writes cfg for HAProxy with its servers in the given states: an Open
+// server takes traffic from the first moment; a Closed one is there, disabled,
+// and so is one in Drain, which after a reload has nothing left to finish in
+// the new worker; an Absent one, or one that states does not name, is left
+// out. Servers are written in the order of cfg. The result depends on nothing
+// else. cfg must be valid.
+func Render(cfg *Config, states map[ServerID]State, opt RenderOptions) Files {
+	r := renderer{opt: opt}
+	return r.render(cfg, states)
+}
+
+// renderer is Render with a memory: of the text of each backend, by pointer
+// and states, of the maps and of the certificates. It changes how long
+// rendering takes and nothing else. Owned by whoever holds the Proxy's lock.
+type renderer struct {
+	opt       RenderOptions
+	fragments map[*Backend]*fragment
+
+	head      []byte // global, defaults, frontends
+	headOf    Config // Bind and Tune that head was made for
+	maps      rendered
+	routesOf  []Route
+	defaultOf string
+	certs     map[*Cert]rendered
+}
+
+// rendered is a file with the hash of its content.
+type rendered struct {
+	file        File
+	sum         [sha256.Size]byte
+	exact, wild []row
+	wildFile    File
+	wildSum     [sha256.Size]byte
+	entry       certEntry
+}
+
+// fragment is the text of a backend whose servers are in these states.
+type fragment struct {
+	states []State
+	text   []byte
+}
+
+// marker is the width of the hashes in the first lines of haproxy.cfg.
+const marker = 16
+
+// preamble are the first lines of haproxy.cfg. They have the same length
+// whatever the hashes are, so that the hash of what follows can be filled in.
+func preamble(gen, shape string) string {
+	return "# Written by sallyport. What you change here is lost at the next change in the cluster.\n" +
+		"global\n  set-var proc.gen str(" + gen + ")\n  set-var proc.shape str(" + shape + ")\n"
+}
+
+var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
+
+func (r *renderer) render(cfg *Config, states map[ServerID]State) Files {
+	head := r.renderHead(cfg)
+	frags := make(map[*Backend]*fragment, len(cfg.Backends))
+	size := preambleLen + len(head)
+	shape := sha256.New()
+	shape.Write(head)
+	for _, b := range cfg.Backends {
+		f := r.fragment(b, states)
+		frags[b] = f
+		size += len(f.text)
+		shape.Write([]byte("backend " + b.Name + " " + strconv.FormatBool(b.Check) + "\n"))
+	}
+	r.fragments = frags
+
+	text := make([]byte, preambleLen, size)
+	text = append(text, head...)
+	for _, b := range cfg.Backends {
+		text = append(text, frags[b].text...)
+	}
+
+	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs))}
+	sums := make(map[string][sha256.Size]byte, len(cfg.Certs)+4)
+	sums[configFile] = sha256.Sum256(text[preambleLen:])
+
+	m := r.renderMaps(cfg)
+	out.exact, out.wild = m.exact, m.wild
+	out.Content[routeMap], sums[routeMap] = m.file, m.sum
+	out.Content[wildMap], sums[wildMap] = m.wildFile, m.wildSum
+
+	list := []byte(r.opt.Dir + "/" + certDir + defaultCert + "\n")
+	known := make(map[*Cert]rendered, len(cfg.Certs))
+	for _, c := range cfg.Certs {
+		k, ok := r.certs[c]
+		if !ok {
+			k = r.renderCert(c)
+		}
+		known[c] = k
+		path := certDir + c.Name
+		out.Content[path], sums[path] = k.file, k.sum
+		out.certs[c.Name] = k.entry
+		list = append(append(list, k.entry.line...), '\n')
+		if len(k.entry.pem) > maxPayload {
+			shape.Write(k.sum[:])
+		}
+	}
+	r.certs = known
+	out.Content[crtList], sums[crtList] = File{list, 0o600}, sha256.Sum256(list)
+
+	out.Gen = generation(sums)
+	out.Shape = hex.EncodeToString(shape.Sum(nil))[:marker]
+	copy(text, preamble(out.Gen, out.Shape))
+	out.Content[configFile] = File{text, 0o600}
+	return out
+}
+
+// generation names a set of files by the hashes of their contents.
+func generation(sums map[string][sha256.Size]byte) string {
+	h := sha256.New()
+	for _, path := range slices.Sorted(maps.Keys(sums)) {
+		sum := sums[path]
+		h.Write([]byte(path))
+		h.Write(sum[:])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:marker]
+}
+
+func (r *renderer) renderHead(cfg *Config) []byte {
+	if r.head != nil && r.headOf.Tune == cfg.Tune && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
+		return r.head
+	}
+	own, _ := parseBase(cfg.Tune.Base)
+	var b bytes.Buffer
+	line := func(words ...string) {
+		b.WriteString("  ")
+		for i, w := range words {
+			if i > 0 {
+				b.WriteByte(' ')
+			}
+			b.WriteString(w)
+		}
+		b.WriteByte('\n')
+	}
+	line("stats socket", r.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
+	line("log 127.0.0.1:514 local0 notice")
+	line("hard-stop-after 30m")
+	// Each old worker keeps its memory until its last connection ends;
+	// before 3.3 HAProxy sets no limit to their number.
+	line("mworker-max-reloads 20")
+	if r.opt.User != "" {
+		line("user", r.opt.User)
+	}
+	if r.opt.Group != "" {
+		line("group", r.opt.Group)
+	}
+	if cfg.Tune.Threads > 0 {
+		line("nbthread", strconv.Itoa(cfg.Tune.Threads))
+	}
+	if cfg.Tune.MaxConn > 0 {
+		line("maxconn", strconv.Itoa(cfg.Tune.MaxConn))
+	}
+	line("tune.ssl.default-dh-param 2048")
+	line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
+	line("ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:" +
+		"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305")
+	line("ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256")
+	for _, l := range own.global {
+		line(l)
+	}
+
+	b.WriteString("\ndefaults\n")
+	for _, l := range []string{
+		"mode http",
+		"balance roundrobin",
+		"option forwardfor",
+		"option dontlognull",
+		// Without it a reload cuts idle keep-alive connections, and the
+		// request that is just under way on one of them.
+		"option idle-close-on-response",
+		"option redispatch 1",
+		"retries 3",
+		"timeout http-request 5s",
+		"timeout connect 5s",
+		"timeout client 50s",
+		"timeout queue 5s",
+		"timeout server 50s",
+		"timeout tunnel 1h",
+		"timeout http-keep-alive 1m",
+	} {
+		line(l)
+	}
+	for _, l := range own.defaults {
+		line(l)
+	}
+
+	if len(cfg.Bind.HTTP) > 0 {
+		b.WriteString("\nfrontend http\n")
+		for _, a := range cfg.Bind.HTTP {
+			line(bindText(a))
+		}
+		line("http-request set-header X-Forwarded-Proto http")
+		r.writeRouting(line)
+		port := ""
+		if tls := cfg.Bind.HTTPS; len(tls) > 0 && tls[0].Port() != 443 {
+			port = ":" + strconv.Itoa(int(tls[0].Port()))
+		}
+		line("http-request redirect location https://%[req.hdr(host),host_only]" + port + "%[pathq] code 302 if { var(txn.route) -m end /tls }")
+		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
+		line("default_backend", nowhere)
+	}
+	if len(cfg.Bind.HTTPS) > 0 {
+		b.WriteString("\nfrontend https\n")
+		for _, a := range cfg.Bind.HTTPS {
+			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn h2,http/1.1")
+		}
+		line("http-request set-header X-Forwarded-Proto https")
+		r.writeRouting(line)
+		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
+		line("default_backend", nowhere)
+	}
+
+	b.WriteString("\nbackend " + nowhere + "\n")
+	line(`http-request return status 404 content-type text/plain string "no such host or path here\n"`)
+	r.head, r.headOf = b.Bytes(), Config{Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
+	return r.head
+}
+
+// writeRouting finds the route of a request in one look-up, or two for a
+// wildcard host, or three for a host nobody named. map_beg finds the longest
+// key the request's host and path begin with; the path is followed by "/" and
+// the byte 0x01, so a Prefix key, which ends in "/", ends at an element's end,
+// and an Exact key, which ends in "/" and 0x01, is the whole path and longer
+// than any Prefix. HAProxy answers 400 to a raw control byte in a path, so no
+// client can write the mark himself.
+func (r *renderer) writeRouting(line func(...string)) {
+	exact, wild := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap
+	line("http-request set-var(txn.path) path")
+	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
+	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+}
+
+func bindText(a netip.AddrPort) string {
+	if a.Addr().Is6() {
+		return "bind " + a.String() + " v6only"
+	}
+	return "bind " + a.String()
+}
+
+func (r *renderer) fragment(b *Backend, states map[ServerID]State) *fragment {
+	old := r.fragments[b]
+	same := old != nil && len(old.states) == len(b.Servers)
+	for i := 0; same && i < len(b.Servers); i++ {
+		same = states[ServerID{b.Name, b.Servers[i].Name}] == old.states[i]
+	}
+	if same {
+		return old
+	}
+	f := &fragment{states: make([]State, len(b.Servers))}
+	var text strings.Builder
+	text.WriteByte('\n')
+	if b.Origin != "" {
+		text.WriteString("# " + strings.Map(printable, b.Origin) + "\n")
+	}
+	text.WriteString("backend " + b.Name + "\n")
+	for i := range b.Servers {
+		s := &b.Servers[i]
+		f.states[i] = states[ServerID{b.Name, s.Name}]
+		if f.states[i] <= Absent {
+			continue
+		}
+		text.WriteString("  server " + s.Name + " " + serverText(b, s))
+		if f.states[i] != Open {
+			text.WriteString(" disabled")
+		}
+		text.WriteByte('\n')
+	}
+	f.text = []byte(text.String())
+	return f
+}
+
+func printable(c rune) rune {
+	if c < ' ' || c == 0x7f {
+		return ' '
+	}
+	return c
+}
+
+// serverText is what follows a server's name, in haproxy.cfg and in the
+// command "add server" alike: address and options. A server added by command
+// inherits nothing from default-server, so every option is spelled out.
+func serverText(b *Backend, s *Server) string {
+	port := int64(s.Addr.Port())
+	m := models.Server{Name: s.Name, Address: s.Addr.Addr().Unmap().String(), Port: &port}
+	if b.Check {
+		m.Check = models.ServerParamsCheckEnabled
+	}
+	t := configuration.SerializeServer(m, &options.ConfigurationOptions{})
+	if opts := params.ServerOptionsString(t.Params); opts != "" {
+		return t.Address + " " + opts
+	}
+	return t.Address
+}
+
+func (r *renderer) renderCert(c *Cert) rendered {
+	var k rendered
+	// The payload of a command ends at the first empty line, so the PEM is
+	// written anew, without what stood between its blocks.
+	for block, rest := pem.Decode(c.PEM); block != nil; block, rest = pem.Decode(rest) {
+		k.entry.pem = append(k.entry.pem, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+	}
+	k.file, k.sum = File{k.entry.pem, 0o600}, sha256.Sum256(k.entry.pem)
+	k.entry.line = strings.Join(append([]string{r.opt.Dir + "/" + certDir + c.Name}, c.Hosts...), " ")
+	return k
+}
+
+func (r *renderer) renderMaps(cfg *Config) rendered {
+	if r.maps.file.Content != nil && r.defaultOf == cfg.DefaultBackend && slices.Equal(r.routesOf, cfg.Routes) {
+		return r.maps
+	}
+	exact, wild := rows(cfg.Routes, cfg.DefaultBackend)
+	r.maps = rendered{exact: exact, wild: wild, file: mapFile(exact), wildFile: mapFile(wild)}
+	r.maps.sum, r.maps.wildSum = sha256.Sum256(r.maps.file.Content), sha256.Sum256(r.maps.wildFile.Content)
+	r.routesOf, r.defaultOf = slices.Clone(cfg.Routes), cfg.DefaultBackend
+	return r.maps
+}
+
+func mapFile(rows []row) File {
+	text := make([]byte, 0, 64+64*len(rows))
+	text = append(text, "# host and path, then the backend\n"...)
+	for _, r := range rows {
+		text = append(append(append(append(text, r.key...), ' '), r.value...), '\n')
+	}
+	return File{text, 0o600}
+}
+
+// parseMap is the reverse of mapFile.
+func parseMap(text []byte) []row {
+	var out []row
+	for line := range bytes.Lines(text) {
+		key, value, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
+		if ok && key[0] != '#' {
+			out = append(out, row{key, value})
+		}
+	}
+	return out
+}
+
+// rows turns routes into the lines of the two maps, each sorted by key. Keys
+// of route.map begin with a host. Keys of wild.map begin with a wildcard host
+// without its "*.", or, for every other host, with the path's "/". A host that
+// is named has a row for "/" in any case, so that it never falls through to a
+// wildcard.
+func rows(routes []Route, defaultBackend string) (exact, wild []row) {
+	tables := [2]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string)}
+	add := func(table int, key, value string) {
+		if _, taken := tables[table][key]; !taken {
+			tables[table][key] = value
+		}
+	}
+	place := func(host string) (int, string) {
+		if rest, ok := strings.CutPrefix(host, "*."); ok {
+			return 1, rest
+		}
+		if host == "" {
+			return 1, ""
+		}
+		return 0, host
+	}
+	for _, r := range routes {
+		table, key := place(r.Host)
+		if r.Match == Exact {
+			key += r.Path + "/\x01"
+		} else {
+			key += strings.TrimRight(r.Path, "/") + "/"
+		}
+		value := cmp.Or(r.Backend, nowhere)
+		if r.TLSOnly {
+			value += "/tls"
+		}
+		add(table, key, value)
+	}
+	rest := cmp.Or(defaultBackend, nowhere)
+	for _, r := range routes {
+		table, host := place(r.Host)
+		add(table, host+"/", rest)
+	}
+	add(1, "/", rest)
+	for i, out := range []*[]row{&exact, &wild} {
+		*out = make([]row, 0, len(tables[i]))
+		for key, value := range tables[i] {
+			*out = append(*out, row{key, value})
+		}
+		slices.SortFunc(*out, func(a, b row) int { return cmp.Compare(a.key, b.key) })
+	}
+	return exact, wild
+}

@@ -1,0 +1,195 @@
+package haproxy
+
+import (
+	"crypto/elliptic"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"crypto/ecdsa"
+	"crypto/rsa"
+)
+
+// nowhere is the backend that answers 404. No backend of a Config may take
+// its name.
+const nowhere = "notfound"
+
+// Validate says what in the configuration cannot be written for HAProxy, one
+// error for each fault, joined; nil means Render will write all of it. Who
+// makes a Config from parts of different owners validates each part by its own
+// Validate first, so that one owner's fault stays his.
+func (c *Config) Validate() error {
+	errs := []error{c.Bind.validate(), c.Tune.validate()}
+	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
+		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
+	}
+	for i := range c.Routes {
+		errs = append(errs, c.Routes[i].Validate())
+	}
+	seen := make(map[string]bool, len(c.Backends))
+	for _, b := range c.Backends {
+		if seen[b.Name] {
+			errs = append(errs, fmt.Errorf("backend %q: listed twice", b.Name))
+		}
+		seen[b.Name] = true
+		errs = append(errs, b.Validate())
+	}
+	clear(seen)
+	for _, cert := range c.Certs {
+		if seen[cert.Name] {
+			errs = append(errs, fmt.Errorf("certificate %q: listed twice", cert.Name))
+		}
+		seen[cert.Name] = true
+		errs = append(errs, cert.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (b Bind) validate() error {
+	var errs []error
+	seen := make(map[netip.AddrPort]bool)
+	for _, list := range [][]netip.AddrPort{b.HTTP, b.HTTPS} {
+		for _, a := range list {
+			switch {
+			case !a.IsValid() || a.Port() == 0:
+				errs = append(errs, fmt.Errorf("listen address %q: needs an address and a port from 1 to 65535", a))
+			case seen[a]:
+				errs = append(errs, fmt.Errorf("listen address %s: listed twice", a))
+			}
+			seen[a] = true
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t Tune) validate() error {
+	var errs []error
+	if t.Threads < 0 || t.Threads > 64 {
+		errs = append(errs, fmt.Errorf("threads %d: HAProxy takes 1 to 64, or 0 to choose itself", t.Threads))
+	}
+	if t.MaxConn < 0 {
+		errs = append(errs, fmt.Errorf("maxconn %d: must not be negative", t.MaxConn))
+	}
+	if _, err := parseBase(t.Base); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Validate says why the route cannot be written into a map.
+func (r *Route) Validate() error {
+	switch {
+	case r.Host != "" && !isHost(r.Host):
+		return fmt.Errorf("route %q %q: the host is not a lower-case DNS name, with or without a leading \"*.\"", r.Host, r.Path)
+	case !strings.HasPrefix(r.Path, "/"):
+		return fmt.Errorf("route %q %q: the path must begin with \"/\"", r.Host, r.Path)
+	case strings.ContainsFunc(r.Path, func(c rune) bool { return c <= ' ' || c == 0x7f }):
+		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host, r.Path)
+	case len(r.Host)+len(r.Path) > 4096:
+		return fmt.Errorf("route %q: the path is %d bytes long; 4096 with the host is the limit", r.Host, len(r.Path))
+	case r.Match != Prefix && r.Match != Exact:
+		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
+	case r.Backend != "" && !isName(r.Backend):
+		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Backend)
+	}
+	return nil
+}
+
+// Validate says why the backend cannot be written.
+func (b *Backend) Validate() error {
+	if !isName(b.Name) || b.Name == nowhere {
+		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q", b.Name, nowhere)
+	}
+	seen := make(map[string]bool, len(b.Servers))
+	for _, s := range b.Servers {
+		switch {
+		case !s.Addr.IsValid() || s.Addr.Port() == 0:
+			return fmt.Errorf("backend %s: server %q has no address or no port", b.Name, s.Name)
+		case s.Addr.Addr().Zone() != "":
+			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
+		case s.Name != ServerName(s.Addr):
+			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, ServerName(s.Addr))
+		case seen[s.Name]:
+			return fmt.Errorf("backend %s: server %s is listed twice", b.Name, s.Name)
+		}
+		seen[s.Name] = true
+	}
+	return nil
+}
+
+// Validate says why HAProxy would not take the certificate: not PEM, chain
+// and key that do not belong together, or a key weaker than OpenSSL's security
+// level 2, which Debian sets, accepts (RSA below 2048 bits, curves below 224).
+// One such file makes HAProxy refuse its whole configuration.
+func (c *Cert) Validate() error {
+	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert {
+		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only", c.Name)
+	}
+	for _, h := range c.Hosts {
+		if !isHost(h) {
+			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"", c.Name, h)
+		}
+	}
+	pair, err := tls.X509KeyPair(c.PEM, c.PEM)
+	if err != nil {
+		return fmt.Errorf("certificate %s: %w", c.Name, err)
+	}
+	for _, der := range pair.Certificate {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return fmt.Errorf("certificate %s: %w", c.Name, err)
+		}
+		switch key := cert.PublicKey.(type) {
+		case *rsa.PublicKey:
+			if key.N.BitLen() < 2048 {
+				return fmt.Errorf("certificate %s: an RSA key of %d bits is too weak; 2048 is the least", c.Name, key.N.BitLen())
+			}
+		case *ecdsa.PublicKey:
+			if key.Curve.Params().BitSize < elliptic.P224().Params().BitSize {
+				return fmt.Errorf("certificate %s: its curve is too small", c.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// isName says whether s may be a proxy's name (HAProxy manual, section 4:
+// letters, digits, '-', '_', '.' and ':') and a file's.
+func isName(s string) bool {
+	if s == "" || len(s) > 200 || s[0] == '.' {
+		return false
+	}
+	for i := range len(s) {
+		if !isAlnum(s[i]) && !strings.ContainsRune("_-.:", rune(s[i])) {
+			return false
+		}
+	}
+	return true
+}
+
+// isHost says whether s is a lower-case DNS name (RFC 1123, section 2.1) or
+// one with "*" for its first label. Underscores occur and are let pass.
+func isHost(s string) bool {
+	s = strings.TrimPrefix(s, "*.")
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for i := range len(label) {
+			if c := label[i]; !isAlnum(c) && c != '-' && c != '_' || 'A' <= c && c <= 'Z' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func isAlnum(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}

@@ -1,0 +1,415 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/haproxytech/client-native/v6/runtime"
+	"github.com/haproxytech/client-native/v6/runtime/options"
+)
+
+const (
+	maxLine    = 8 << 10  // bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word
+	maxBatch   = 500      // commands in one batch: more at a time delays traffic
+	maxPayload = 12 << 10 // bytes of a certificate that can be sent as a command; a longer one needs a reload
+)
+
+// worker is the process that serves, reached through its stats socket. Every
+// exchange dials anew: a connection kept over a reload would stay with the old
+// worker, which goes on answering.
+type worker struct{ sock *runtime.SingleRuntime }
+
+// connect prepares exchanges with the socket at path. It does not dial.
+func connect(path string) (*runtime.SingleRuntime, error) {
+	s := new(runtime.SingleRuntime)
+	if err := s.Init(path, false, options.RuntimeOptions{DoNotCheckRuntimeOnInit: true}); err != nil {
+		return nil, fmt.Errorf("HAProxy socket %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// ask sends one line and returns the answer, whole. The library takes a
+// connection that breaks while reading for the end of the answer, so the line
+// ends by asking for the generation: an answer without it is no answer.
+func (w worker) ask(line string) (answer, gen string, err error) {
+	answer, err = w.sock.ExecuteRaw(line + ";get var proc.gen")
+	if err != nil {
+		return "", "", fmt.Errorf("HAProxy's worker: %w", err)
+	}
+	i := strings.LastIndex(answer, "proc.gen: type=str value=<")
+	if i < 0 {
+		return "", "", errors.New("HAProxy's worker: the answer was cut short")
+	}
+	_, after, _ := strings.Cut(answer[i:], "<")
+	gen, _, _ = strings.Cut(after, ">")
+	return answer, gen, nil
+}
+
+// tell runs commands in batches and fails if the answer to any shows a fault.
+// All of them have been tried by then.
+func (w worker) tell(cmds []string) error {
+	var errs []error
+	for batch := range batches(cmds) {
+		answer, _, err := w.ask(strings.Join(batch, ";"))
+		if err == nil {
+			err = fault(answer)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w (%s)", err, shorten(batch)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func shorten(batch []string) string {
+	if len(batch) == 1 {
+		return batch[0]
+	}
+	return fmt.Sprintf("one of %d commands from %q to %q", len(batch), batch[0], batch[len(batch)-1])
+}
+
+// send runs one command that carries a payload: nothing may follow it on its
+// line. The answer is only known to be whole if it contains proof.
+func (w worker) send(cmd, payload, proof string) error {
+	answer, err := w.sock.ExecuteRaw(cmd + " <<\n" + strings.TrimRight(payload, "\n") + "\n")
+	if err != nil {
+		return fmt.Errorf("HAProxy's worker: %w", err)
+	}
+	if err := fault(answer); err != nil {
+		return fmt.Errorf("%w (%s)", err, cmd)
+	}
+	if !strings.Contains(answer, proof) {
+		return fmt.Errorf("HAProxy's worker: %s: unexpected answer %q", cmd, answer)
+	}
+	return nil
+}
+
+// batches cuts a list of commands into lines HAProxy takes.
+func batches(cmds []string) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) {
+		start, size := 0, 0
+		for i, c := range cmds {
+			if i > start && (size+len(c)+1 > maxLine || i-start == maxBatch) {
+				if !yield(cmds[start:i]) {
+					return
+				}
+				start, size = i, 0
+			}
+			size += len(c) + 1
+		}
+		if start < len(cmds) {
+			yield(cmds[start:])
+		}
+	}
+}
+
+// fault finds the first complaint in an answer with severity numbers: 0 to 3
+// are errors, and an unknown command is reported as 6, a mere information.
+func fault(answer string) error {
+	for line := range strings.Lines(answer) {
+		line = strings.TrimSpace(line)
+		if len(line) < 4 || line[0] != '[' || line[2] != ']' || line[3] != ':' {
+			continue
+		}
+		text := strings.TrimSpace(line[4:])
+		if line[1] <= '3' || strings.HasPrefix(text, "Unknown command") {
+			return fmt.Errorf("HAProxy's worker: %s", text)
+		}
+	}
+	return nil
+}
+
+// picture is what one exchange says about the worker.
+type picture struct {
+	pid, uptime int // seconds
+	version     string
+	gen, shape  string
+	servers     map[ServerID]Live
+	backends    map[string]bool
+}
+
+// look reads the whole worker.
+func (w worker) look() (picture, error) {
+	answer, gen, err := w.ask("show info;get var proc.shape;show backend;show servers state;show servers conn")
+	if err != nil {
+		return picture{}, err
+	}
+	p := picture{gen: gen, servers: make(map[ServerID]Live), backends: make(map[string]bool)}
+	table := ""
+	for line := range strings.Lines(answer) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+			table = ""
+		case words[0] == "#" && len(words) > 1:
+			table = words[1]
+		case strings.Contains(line, "proc.shape: type=str value=<"):
+			_, after, _ := strings.Cut(line, "<")
+			p.shape, _, _ = strings.Cut(after, ">")
+		case table == "name":
+			p.backends[words[0]] = true
+		case table == "be_id" && len(words) >= 19:
+			id, live, err := serverState(words)
+			if err != nil {
+				return picture{}, err
+			}
+			p.servers[id] = live
+		case table == "bkname/svname" && len(words) >= 8:
+			be, name, _ := strings.Cut(words[0], "/")
+			if live, ok := p.servers[ServerID{be, name}]; ok {
+				live.Sessions, _ = strconv.Atoi(words[6])
+				p.servers[ServerID{be, name}] = live
+			}
+		case words[0] == "Pid:" && len(words) > 1:
+			p.pid, _ = strconv.Atoi(words[1])
+		case words[0] == "Uptime_sec:" && len(words) > 1:
+			p.uptime, _ = strconv.Atoi(words[1])
+		case words[0] == "Version:" && len(words) > 1:
+			p.version = words[1]
+		}
+	}
+	if p.pid == 0 {
+		return picture{}, errors.New("HAProxy's worker: it does not say which process it is")
+	}
+	return p, nil
+}
+
+// Bits of srv_admin_state and srv_check_state (HAProxy manual, management,
+// "show servers state"; HAProxy's include/haproxy/server-t.h and check-t.h).
+const (
+	adminMaint      = 0x01 | 0x02 | 0x20 | 0x40 // not 0x04, which only remembers "disabled" in the file
+	adminDrain      = 0x08 | 0x10
+	checkConfigured = 0x02
+)
+
+// serverState reads one line of "show servers state".
+func serverState(words []string) (ServerID, Live, error) {
+	id := ServerID{words[1], words[3]}
+	port, err1 := strconv.ParseUint(words[18], 10, 16)
+	admin, err2 := strconv.Atoi(words[6])
+	check, err3 := strconv.Atoi(words[13])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return id, Live{}, fmt.Errorf("HAProxy's worker: state of %s: %w", id, err)
+	}
+	live := Live{State: Open, Check: "UP"}
+	if ip, err := netip.ParseAddr(words[4]); err == nil {
+		live.Addr = netip.AddrPortFrom(ip, uint16(port))
+	}
+	switch {
+	case admin&adminMaint != 0:
+		live.State = Closed
+	case admin&adminDrain != 0:
+		live.State = Drain
+	}
+	switch {
+	case check&checkConfigured == 0:
+		live.Check = "no check"
+	case words[5] == "0":
+		live.Check = "DOWN"
+	}
+	return id, live, nil
+}
+
+// table reads a map from the worker, sorted by key.
+func (w worker) table(path string) ([]row, error) {
+	answer, _, err := w.ask("show map " + path)
+	if err != nil {
+		return nil, err
+	}
+	if err := fault(answer); err != nil {
+		return nil, err
+	}
+	var out []row
+	for line := range strings.Lines(answer) {
+		words := strings.Split(strings.TrimRight(line, "\n"), " ")
+		if len(words) == 3 && strings.HasPrefix(words[0], "0x") {
+			out = append(out, row{words[1], words[2]})
+		}
+	}
+	slices.SortFunc(out, func(a, b row) int { return strings.Compare(a.key, b.key) })
+	return out, nil
+}
+
+// fewRows is the number of changed rows up to which a map is changed row by
+// row. HAProxy 2.6 searches the whole map for each of them.
+const fewRows = 32
+
+// mapCommands are the commands that turn have into want, row by row, or false
+// if they are too many for that. Both are sorted by key.
+func mapCommands(path string, have, want []row) ([]string, bool) {
+	var cmds []string
+	i, j := 0, 0
+	for (i < len(have) || j < len(want)) && len(cmds) <= fewRows {
+		switch {
+		case j == len(want) || i < len(have) && have[i].key < want[j].key:
+			cmds = append(cmds, "del map "+path+" "+escape(have[i].key))
+			i++
+		case i == len(have) || want[j].key < have[i].key:
+			cmds = append(cmds, "add map "+path+" "+escape(want[j].key)+" "+want[j].value)
+			j++
+		default:
+			if have[i].value != want[j].value {
+				cmds = append(cmds, "set map "+path+" "+escape(want[j].key)+" "+want[j].value)
+			}
+			i++
+			j++
+		}
+	}
+	return cmds, len(cmds) <= fewRows
+}
+
+// escape writes an argument of a command (HAProxy manual, management, 9.3).
+func escape(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `;`, `\;`, ` `, `\ `, `#`, `\#`, `"`, `\"`, `'`, `\'`).Replace(s)
+}
+
+// replaceMap exchanges the whole map in one moment: requests see the old rows
+// or the new ones, never a mixture.
+func (w worker) replaceMap(path string, want []row) error {
+	answer, _, err := w.ask("prepare map " + path)
+	if err != nil {
+		return err
+	}
+	_, after, ok := strings.Cut(answer, "New version created: ")
+	if !ok {
+		return fmt.Errorf("HAProxy's worker: prepare map %s: unexpected answer %q", path, answer)
+	}
+	version := strings.Fields(after)[0]
+	var payload strings.Builder
+	flush := func() error {
+		if payload.Len() == 0 {
+			return nil
+		}
+		answer, err := w.sock.ExecuteRaw("add map @" + version + " " + path + " <<\n" + payload.String())
+		payload.Reset()
+		if err != nil {
+			return fmt.Errorf("HAProxy's worker: %w", err)
+		}
+		return fault(answer)
+	}
+	for _, r := range want {
+		if payload.Len()+len(r.key)+len(r.value)+2 > maxLine {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		payload.WriteString(r.key + " " + r.value + "\n")
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	// An answer to a payload may be cut short unseen, so what arrived is
+	// counted before it counts.
+	got, err := w.table("@" + version + " " + path)
+	if err != nil {
+		return err
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("HAProxy's worker: map %s would have %d rows, not %d", path, len(got), len(want))
+	}
+	return w.tell([]string{"commit map @" + version + " " + path})
+}
+
+// A crtLine is an entry of the worker's crt-list.
+type crtLine struct {
+	number string
+	text   string // as certEntry.line
+}
+
+// certLines reads the crt-list from the worker, by file.
+func (w worker) certLines(list string) (map[string][]crtLine, error) {
+	answer, _, err := w.ask("show ssl crt-list -n " + list)
+	if err != nil {
+		return nil, err
+	}
+	if err := fault(answer); err != nil {
+		return nil, err
+	}
+	out := make(map[string][]crtLine)
+	for line := range strings.Lines(answer) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0][0] != '/' {
+			continue
+		}
+		file, number, _ := cutLast(words[0], ":")
+		words[0] = file
+		out[file] = append(out[file], crtLine{number, strings.Join(words, " ")})
+	}
+	return out, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// certFiles lists the certificates the worker holds.
+func (w worker) certFiles() (map[string]bool, error) {
+	answer, _, err := w.ask("show ssl cert")
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]bool)
+	for line := range strings.Lines(answer) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") {
+			out[line] = true
+		}
+	}
+	return out, fault(answer)
+}
+
+// setCert gives the worker the content of a certificate file. Handshakes from
+// then on use it.
+func (w worker) setCert(path string, pem []byte, isNew bool) error {
+	if isNew {
+		if err := w.tell([]string{"new ssl cert " + path}); err != nil {
+			return err
+		}
+	}
+	err := w.send("set ssl cert "+path, string(pem), "Transaction")
+	if err == nil {
+		var answer string
+		answer, _, err = w.ask("commit ssl cert " + path)
+		if err == nil && !strings.Contains(answer, "Success!") {
+			err = fmt.Errorf("HAProxy's worker: commit ssl cert %s: %s", path, strings.Join(strings.Fields(answer), " "))
+		}
+	}
+	if err != nil {
+		// A transaction left open would refuse the next one.
+		_, _, _ = w.ask("abort ssl cert " + path)
+	}
+	return err
+}
+
+// listCerts makes the crt-list say want, by file, and nothing else but the
+// default certificate. A new line of a file stands before its old one goes, so
+// no handshake finds the name unserved.
+func (w worker) listCerts(list, defaultFile string, want map[string]string) error {
+	have, err := w.certLines(list)
+	if err != nil {
+		return err
+	}
+	for file, line := range want {
+		if !slices.ContainsFunc(have[file], func(l crtLine) bool { return l.text == line }) {
+			if err := w.send("add ssl crt-list "+list, line, "Success!"); err != nil {
+				return err
+			}
+		}
+	}
+	var cmds []string
+	for file, lines := range have {
+		for _, l := range lines {
+			if file != defaultFile && l.text != want[file] {
+				cmds = append(cmds, "del ssl crt-list "+list+" "+file+":"+l.number)
+			}
+		}
+	}
+	return w.tell(cmds)
+}
