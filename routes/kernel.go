@@ -1,0 +1,481 @@
+package routes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// KernelConfig says which routes of the kernel are ours and where they go.
+type KernelConfig struct {
+	Protocol int          // our mark, 5 to 255, used by nothing else on the machine; 0: 78
+	Table    int          // routing table; 0: main (254)
+	Metric   int          // of every route of ours; 0: 50
+	Log      *slog.Logger // nil: silent
+}
+
+// Kernel is the routing table of the machine. A route is ours if it carries our
+// protocol number: that is how a process that has just started knows what an
+// earlier one left, and nothing has to be written down elsewhere. There is no
+// moment at which a crash leaves a route without its mark, since the kernel
+// takes route and mark in one message.
+//
+// Its methods are safe for concurrent use, except with Close. Add and Drop are
+// meant for one caller, who alone changes routes with this mark.
+type Kernel struct {
+	KernelConfig
+	netlink *netlink.Handle
+	changed chan struct{}
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when listen has returned
+}
+
+// A Conflict is a route of ours that the kernel holds and does not use, or not
+// for all its addresses.
+type Conflict struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
+	Why    string // one sentence for people
+}
+
+// OpenKernel opens the routing table of the calling process's network
+// namespace and listens to its changes until ctx ends or Close is called.
+// Routes of ours are left as they are, but those with another metric, from an
+// earlier configuration, move to this one.
+func OpenKernel(ctx context.Context, cfg KernelConfig) (*Kernel, error) {
+	cfg.Protocol = cmp.Or(cfg.Protocol, 78)
+	cfg.Table = cmp.Or(cfg.Table, unix.RT_TABLE_MAIN)
+	cfg.Metric = cmp.Or(cfg.Metric, 50)
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	switch {
+	case cfg.Protocol <= unix.RTPROT_STATIC || cfg.Protocol > math.MaxUint8:
+		return nil, fmt.Errorf("route protocol %d: it must be 5 to 255, since 1 to 4 are the kernel's and the administrator's own", cfg.Protocol)
+	case cfg.Table < 0 || cfg.Table > math.MaxInt32:
+		return nil, fmt.Errorf("routing table %d: it must be 1 to %d", cfg.Table, math.MaxInt32)
+	case cfg.Metric < 0 || cfg.Metric > math.MaxInt32:
+		return nil, fmt.Errorf("route metric %d: it must be 1 to %d", cfg.Metric, math.MaxInt32)
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("opening the kernel's routing table: %w", err)
+	}
+	k := &Kernel{
+		KernelConfig: cfg,
+		netlink:      handle,
+		changed:      make(chan struct{}, 1),
+		done:         make(chan struct{}),
+	}
+	events, err := k.prepare()
+	if err != nil {
+		handle.Close()
+		return nil, err
+	}
+	ctx, k.cancel = context.WithCancel(ctx)
+	go k.listen(ctx, events)
+	return k, nil
+}
+
+func (k *Kernel) prepare() (*nl.NetlinkSocket, error) {
+	if err := k.netlink.SetSocketTimeout(30 * time.Second); err != nil {
+		return nil, fmt.Errorf("opening the kernel's routing table: %w", err)
+	}
+	// The kernel itself is asked whether we may, by taking away a route that
+	// cannot be there: capability bits do not tell in a user namespace.
+	probe := k.route(netip.MustParsePrefix("0.0.0.0/32"))
+	if err := k.netlink.RouteDel(probe); errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("changing the kernel's routes needs the capability CAP_NET_ADMIN: run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN: %w", err)
+	}
+	events, err := subscribe()
+	if err != nil {
+		return nil, fmt.Errorf("subscribing to route changes of the kernel: %w", err)
+	}
+	if err := k.adopt(); err != nil {
+		events.Close()
+		return nil, err
+	}
+	return events, nil
+}
+
+// adopt gives our routes of another metric the present one. The new route is
+// there before the old one goes; a crash in between leaves both, to the same
+// next hop, and the next start ends what this one began.
+func (k *Kernel) adopt() error {
+	all, err := k.read()
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.protocol != k.Protocol || r.metric == k.Metric {
+			continue
+		}
+		if r.plain() {
+			if err := k.Add(r.prefix, r.via); err != nil {
+				k.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric, "error", err)
+			}
+		}
+		old := k.route(r.prefix)
+		old.Priority = r.metric
+		if err := k.netlink.RouteDel(old); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("dropping our old route %s with metric %d: %w", r.prefix, r.metric, err)
+		}
+	}
+	return nil
+}
+
+// Close ends the listening. The routes stay: traffic flows on while no process
+// watches over it.
+func (k *Kernel) Close() {
+	k.cancel()
+	<-k.done
+	k.netlink.Close()
+}
+
+// Changed knocks when a route, a link or an address has changed in the kernel,
+// by our own hand or another's, or when such news may have been lost.
+func (k *Kernel) Changed() <-chan struct{} { return k.changed }
+
+func (k *Kernel) knock() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// listen turns the kernel's messages into knocks. Links and addresses count as
+// well as routes: when a link goes down the kernel drops the IPv4 routes over it
+// and sends no message for them.
+func (k *Kernel) listen(ctx context.Context, events *nl.NetlinkSocket) {
+	defer close(k.done)
+	for {
+		stop := context.AfterFunc(ctx, events.Close)
+		err := k.receive(events)
+		stop()
+		events.Close()
+		if ctx.Err() != nil {
+			return
+		}
+		k.Log.Warn("subscription to the kernel's route changes broke, subscribing again", "error", err)
+		if events = k.resubscribe(ctx); events == nil {
+			return
+		}
+		k.knock()
+	}
+}
+
+// receive knocks for each datagram until the socket fails. ENOBUFS means that
+// the kernel had more to say than the buffer held: the socket goes on, and the
+// knock makes the caller read everything anyway.
+func (k *Kernel) receive(events *nl.NetlinkSocket) error {
+	for {
+		_, _, err := events.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		k.knock()
+	}
+}
+
+// resubscribe tries once a second; nil when ctx has ended.
+func (k *Kernel) resubscribe(ctx context.Context) *nl.NetlinkSocket {
+	retry := time.NewTicker(time.Second)
+	defer retry.Stop()
+	for {
+		if events, err := subscribe(); err == nil {
+			return events
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+		}
+	}
+}
+
+func subscribe() (*nl.NetlinkSocket, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	// A few tens of thousands of route messages. A smaller buffer is no fault,
+	// see receive.
+	if err := s.SetReceiveBufferSize(8<<20, true); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// List returns our routes as the kernel uses them now, read back from it, and
+// those of ours that it holds but does not use: another route goes before it,
+// or takes a part of its addresses, or its link is down. A route that leads
+// some of the traffic the same way is no conflict.
+func (k *Kernel) List() (Table, []Conflict, error) {
+	all, err := k.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	table, conflicts := assess(all, k.Protocol, k.Metric)
+	return table, conflicts, nil
+}
+
+// Add makes the kernel route prefix to the next hop via. A route of ours to
+// another next hop is replaced in one step. A foreign route with this prefix
+// and metric is left alone, and so is one of ours that is there already but not
+// used: both are errors that say why, and write nothing.
+func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
+	if !canonical(prefix) || prefix.Addr().BitLen() != via.BitLen() {
+		return fmt.Errorf("adding route %s via %s: not a prefix and a next hop of one family", prefix, via)
+	}
+	r := k.route(prefix)
+	r.Gw = via.AsSlice()
+	r.Type = unix.RTN_UNICAST
+	r.Scope = netlink.SCOPE_UNIVERSE
+	// NLM_F_EXCL makes the kernel refuse if any route with this prefix and
+	// metric exists, whoever made it. Only then is there something to look at.
+	err := k.netlink.RouteAdd(r)
+	if errors.Is(err, unix.EEXIST) {
+		return k.replace(r, prefix, via)
+	}
+	if err != nil {
+		return fmt.Errorf("adding route %s via %s: %w", prefix, via, err)
+	}
+	return nil
+}
+
+// replace is Add where a route with the prefix and our metric exists. Between
+// the reading and the writing someone else could put a route of his own there;
+// the kernel offers no replacement that minds the protocol.
+func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) error {
+	all, err := k.read()
+	if err != nil {
+		return fmt.Errorf("replacing route %s via %s: %w", prefix, via, err)
+	}
+	same := func(e entry) bool { return e.prefix == prefix && e.metric == k.Metric }
+	for _, e := range all {
+		if same(e) && e.protocol != k.Protocol {
+			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or configure another metric", prefix, via, k.Metric, e)
+		}
+	}
+	if i := slices.IndexFunc(all, same); i < 0 || all[i].via != via || !all[i].plain() {
+		if err := k.netlink.RouteReplace(r); err != nil {
+			return fmt.Errorf("replacing route %s via %s: %w", prefix, via, err)
+		}
+		return nil
+	}
+	_, conflicts := assess(all, k.Protocol, k.Metric)
+	for _, c := range conflicts {
+		if c.Prefix == prefix {
+			return fmt.Errorf("route %s via %s is there but not used: %s", prefix, via, c.Why)
+		}
+	}
+	return nil
+}
+
+// Drop takes away the routes of prefix that carry our mark, of any metric, and
+// no other. That there is none is success.
+func (k *Kernel) Drop(prefix netip.Prefix) error {
+	if !canonical(prefix) {
+		return fmt.Errorf("dropping route %s: not a prefix", prefix)
+	}
+	r := k.route(prefix)
+	r.Priority = 0 // any
+	// The kernel compares the protocol when it deletes, and deletes one at a
+	// time.
+	for range 16 {
+		err := k.netlink.RouteDel(r)
+		if errors.Is(err, unix.ESRCH) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("dropping route %s: %w", prefix, err)
+		}
+	}
+	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.Protocol)
+}
+
+// Local returns the addresses of the machine and the networks it is directly
+// connected to, over interfaces that are up. Loopback and link-local addresses
+// are left out: no route of a cluster could mean them. Both are sorted.
+func (k *Kernel) Local() (Local, error) {
+	var links []netlink.Link
+	var addrs []netlink.Addr
+	err := whole(func() (err error) {
+		if links, err = k.netlink.LinkList(); err == nil {
+			addrs, err = k.netlink.AddrList(nil, netlink.FAMILY_ALL)
+		}
+		return err
+	})
+	if err != nil {
+		return Local{}, fmt.Errorf("reading the machine's addresses: %w", err)
+	}
+	flags := map[int]net.Flags{}
+	for _, l := range links {
+		flags[l.Attrs().Index] = l.Attrs().Flags
+	}
+	var local Local
+	for _, a := range addrs {
+		p := prefixOf(a.IPNet)
+		up := flags[a.LinkIndex]&net.FlagUp != 0
+		if !up || !p.IsValid() || p.Addr().IsLoopback() || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		local.Addrs = append(local.Addrs, p.Addr())
+		if a.Peer != nil {
+			p = prefixOf(a.Peer) // a point-to-point link: the network is the other end's
+		} else if p.IsSingleIP() {
+			continue
+		}
+		if p.IsValid() && flags[a.LinkIndex]&net.FlagLoopback == 0 {
+			local.Networks = append(local.Networks, p.Masked())
+		}
+	}
+	slices.SortFunc(local.Addrs, netip.Addr.Compare)
+	slices.SortFunc(local.Networks, netip.Prefix.Compare)
+	local.Addrs, local.Networks = slices.Compact(local.Addrs), slices.Compact(local.Networks)
+	return local, nil
+}
+
+// route is a route with our mark. The scope "nowhere" stands for any.
+func (k *Kernel) route(p netip.Prefix) *netlink.Route {
+	return &netlink.Route{
+		Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Protocol: netlink.RouteProtocol(k.Protocol),
+		Table:    k.Table,
+		Priority: k.Metric,
+		Scope:    netlink.SCOPE_NOWHERE,
+	}
+}
+
+// An entry is what matters of one route of the table, ours or not.
+type entry struct {
+	prefix   netip.Prefix
+	via      netip.Addr // zero if there is no single gateway
+	protocol int
+	metric   int
+	kind     int // RTN_UNICAST, RTN_BLACKHOLE, …
+	flags    int // of the next hop
+}
+
+// plain is the form of the routes we make.
+func (e entry) plain() bool { return e.kind == unix.RTN_UNICAST && e.via.IsValid() }
+
+func (e entry) String() string {
+	to := "to no single next hop"
+	if e.plain() {
+		to = "via " + e.via.String()
+	}
+	return fmt.Sprintf("%s %s of protocol %s", e.prefix, to, netlink.RouteProtocol(e.protocol))
+}
+
+// read returns the whole table, both families.
+func (k *Kernel) read() ([]entry, error) {
+	var all []entry
+	err := whole(func() error {
+		all = all[:0]
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.Table}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+				e := entry{prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type, flags: r.Flags}
+				if len(r.MultiPath) == 0 {
+					e.via, _ = netip.AddrFromSlice(r.Gw)
+				}
+				all = append(all, e)
+				return true
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the kernel's routes: %w", err)
+	}
+	return all, nil
+}
+
+// whole repeats a dump that changes under it interrupted: it may lack entries.
+func whole(dump func() error) error {
+	var err error
+	for range 20 {
+		if err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+	}
+	return err
+}
+
+// prefixOf keeps the bits after the prefix length; it is invalid for nil.
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	a, _ := netip.AddrFromSlice(n.IP)
+	bits, size := n.Mask.Size()
+	if size == 32 {
+		a = a.Unmap()
+	}
+	return netip.PrefixFrom(a, bits)
+}
+
+// assess tells which of our routes packets really take. A route that points
+// the same way as ours does no harm, and neither does one that is dead.
+func assess(all []entry, protocol, metric int) (Table, []Conflict) {
+	ours := map[netip.Prefix]entry{}
+	for _, e := range all {
+		if e.protocol == protocol && e.metric == metric {
+			ours[e.prefix] = e
+		}
+	}
+	why := map[netip.Prefix]string{}
+	table := Table{}
+	for p, e := range ours {
+		switch {
+		case !e.plain():
+			why[p] = "it has not one next hop: it was changed by someone else"
+		case e.flags&unix.RTNH_F_DEAD != 0, e.flags&unix.RTNH_F_LINKDOWN != 0:
+			why[p] = "its link is down"
+		default:
+			table[p] = e.via
+		}
+	}
+	x := newIndex(ours)
+	for _, rival := range all {
+		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric || rival.flags&unix.RTNH_F_DEAD != 0 {
+			continue
+		}
+		// Each of ours that covers the rival loses to it, the exact one only to
+		// a metric that is not worse.
+		for _, bits := range x.of(rival.prefix.Addr()) {
+			p, err := rival.prefix.Addr().Prefix(bits)
+			e, mine := ours[p]
+			if err != nil || !mine || bits > rival.prefix.Bits() || rival.plain() && rival.via == e.via {
+				continue
+			}
+			switch {
+			case bits < rival.prefix.Bits():
+				why[p] = fmt.Sprintf("a part of it goes elsewhere: %s; remove that route", rival)
+			case rival.metric <= metric:
+				why[p] = fmt.Sprintf("another route goes before it: %s, metric %d; remove that route", rival, rival.metric)
+			}
+		}
+	}
+	var conflicts []Conflict
+	for p, w := range why {
+		delete(table, p)
+		conflicts = append(conflicts, Conflict{Prefix: p, Via: ours[p].via, Why: w})
+	}
+	slices.SortFunc(conflicts, func(a, b Conflict) int { return a.Prefix.Compare(b.Prefix) })
+	return table, conflicts
+}
