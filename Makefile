@@ -1,0 +1,46 @@
+# Everything there is to do here. 'make' alone lists it.
+
+export HOME := $(or $(HOME),/root)
+export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sallyport/go/bin:$(PATH)
+export GOFLAGS := -buildvcs=false $(GOFLAGS)
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+FUZZTIME ?= 30s
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo demo-down test check lint bench fuzz golden
+
+help: ## List what there is
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: ## Install what is missing on this machine: Go, Debian packages (as root)
+	@test/setup
+
+build: ## Build bin/sallyport
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sallyport ./cmd/sallyport
+
+demo: setup build ## Bring up a cluster, the appliance and a sample application, and leave them running
+	go run ./test/demo up
+
+demo-down: ## Remove all that make demo brought up
+	go run ./test/demo down
+
+test: setup ## Run all tests, on real parts (as root)
+	go test -timeout 30m ./...
+
+check: test lint ## Run all tests, then lint
+
+lint: ## Hold the code to the house rules
+	go run $(LINT) run ./...
+
+bench: setup ## Measure, and print a table of ratios
+	go run ./test/bench
+
+fuzz: ## Fuzz each parser of foreign bytes for FUZZTIME
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \
+		echo "$$dir $$name" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; done
+
+golden: ## Write the golden files anew, then show what changed
+	go test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
+	git diff --stat

@@ -1,0 +1,123 @@
+// Package test holds the house rules that are tests.
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// plan is what each package may import of ours. A package that is not named
+// here has no place in the plan yet.
+var plan = map[string][]string{
+	"cmd/sallyport":    {"appliance", "appliance/config", "ingress"},
+	"appliance":        {"appliance/config", "bgp", "routes", "haproxy", "ingress"},
+	"appliance/config": {},
+	"bgp":              {"routes"},
+	"ingress":          {"ingress/calico", "haproxy", "routes"},
+	"ingress/calico":   {"routes"},
+	"routes":           {},
+	"haproxy":          {},
+}
+
+// doors is where each big dependency comes in, and nowhere else. What is under
+// test may use them all.
+var doors = map[string][]string{
+	"github.com/osrg/gobgp/":                {"bgp"},
+	"github.com/vishvananda/":               {"routes"},
+	"k8s.io/":                               {"ingress", "ingress/calico"},
+	"github.com/haproxytech/client-native/": {"haproxy"},
+	"github.com/prometheus/":                {"appliance"},
+	"github.com/spf13/":                     {"cmd/sallyport"},
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = ".."
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var all []pkg
+	for decoder := json.NewDecoder(out); ; {
+		var p pkg
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestImportsFollowThePlan(t *testing.T) {
+	seen := 0
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, "sallyport/")
+		if name == "test" || strings.HasPrefix(name, "test/") || strings.HasPrefix(name, "out/") {
+			continue
+		}
+		seen++
+		for _, why := range strays(name, p.Imports) {
+			t.Error(why)
+		}
+	}
+	if seen == 0 {
+		t.Error("no packages found")
+	}
+}
+
+// TestThePlanRefusesAStray shows that the check above can fail.
+func TestThePlanRefusesAStray(t *testing.T) {
+	for name, imports := range map[string][]string{
+		"routes":           {"sallyport/bgp"},
+		"haproxy":          {"sallyport/routes"},
+		"bgp":              {"sallyport/appliance"},
+		"appliance":        {"github.com/osrg/gobgp/v4/pkg/server"},
+		"appliance/config": {"k8s.io/client-go/kubernetes"},
+		"cmd/sallyport":    {"sallyport/routes"},
+		"helper":           nil,
+	} {
+		if got := strays(name, imports); len(got) != 1 {
+			t.Errorf("%s importing %s: got %d complaints, want 1", name, imports, len(got))
+		}
+	}
+}
+
+// strays says what a package imports that the plan does not have.
+func strays(name string, imports []string) (all []string) {
+	allowed, ok := plan[name]
+	if !ok {
+		return []string{name + " is not in the plan"}
+	}
+	for _, path := range imports {
+		if ours, ok := strings.CutPrefix(path, "sallyport/"); ok && !slices.Contains(allowed, ours) {
+			all = append(all, name+" imports "+ours+", which the plan does not have")
+		}
+		for door, rooms := range doors {
+			if strings.HasPrefix(path, door) && !slices.Contains(rooms, name) {
+				all = append(all, name+" imports "+path+", which comes in by "+strings.Join(rooms, " and ")+" alone")
+			}
+		}
+	}
+	return all
+}
