@@ -1,0 +1,117 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sallyport/haproxy"
+)
+
+// part builds the backend of a need out of the EndpointSlices of its Service.
+func (c *Compiler) part(n need) part {
+	w := c.worlds[n.world]
+	backend := &haproxy.Backend{Name: n.name, Origin: "Service " + n.service.String() + " port " + reference{port: n.port, number: n.number}.portText(), Check: true}
+	if w.prefix != "" {
+		backend.Origin = "cluster " + w.cluster + ", " + backend.Origin
+	}
+	p := part{backend: backend}
+	if !n.exists {
+		return p
+	}
+	complain := func(reason, format string, args ...any) {
+		p.problems = append(p.problems, Problem{
+			ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid},
+			Reason:    reason, Why: fmt.Sprintf(format, args...),
+		})
+	}
+	from, _ := slices.BinarySearchFunc(w.slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
+	for _, s := range w.slices[from:] {
+		if serviceOf(s) != n.service {
+			break
+		}
+		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
+			complain("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", quote(s.Name), quote(string(s.AddressType)))
+			continue
+		}
+		port := portOf(s, n.port)
+		if port == 0 {
+			continue // a slice of pods that do not have this port
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			drain := !ready && e.Conditions.Terminating != nil && *e.Conditions.Terminating && e.Conditions.Serving != nil && *e.Conditions.Serving
+			if !ready && !drain || len(e.Addresses) == 0 {
+				continue
+			}
+			// The addresses of one endpoint are the same thing several times
+			// over; the first is the one every consumer takes (Endpoint, addresses).
+			ip, err := cleanAddress(e.Addresses[0], s.AddressType)
+			if err != nil {
+				complain("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", quote(s.Name), err)
+				continue
+			}
+			server := haproxy.Server{Addr: netip.AddrPortFrom(ip, port), Drain: drain}
+			server.Name = haproxy.ServerName(server.Addr)
+			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+				server.Pod = cmp.Or(e.TargetRef.Namespace, s.Namespace) + "/" + e.TargetRef.Name
+			}
+			if e.NodeName != nil {
+				server.Node = *e.NodeName
+			}
+			backend.Servers = append(backend.Servers, server)
+		}
+	}
+	// While an endpoint moves from one slice to another it is in both: what is
+	// ready in either is ready.
+	slices.SortStableFunc(backend.Servers, func(a, b haproxy.Server) int {
+		switch {
+		case a.Name != b.Name:
+			return cmp.Compare(a.Name, b.Name)
+		case a.Drain == b.Drain:
+			return 0
+		case a.Drain:
+			return 1
+		}
+		return -1
+	})
+	backend.Servers = slices.CompactFunc(backend.Servers, func(a, b haproxy.Server) bool { return a.Name == b.Name })
+	return p
+}
+
+// portOf is the number the pods of a slice give a port of their Service, 0
+// where they have none: a named targetPort can be another number in every
+// slice.
+func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
+	for _, p := range s.Ports {
+		switch {
+		case p.Port == nil || *p.Port < 1 || *p.Port > 65535:
+		case p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP:
+		case p.Name == nil && name == "" || p.Name != nil && *p.Name == name:
+			return uint16(*p.Port)
+		}
+	}
+	return 0
+}
+
+// cleanAddress parses the address of an endpoint. Those that would lead back
+// to the appliance or nowhere are refused here, as the API server does
+// (EndpointSlice, addresses).
+func cleanAddress(s string, family discoveryv1.AddressType) (netip.Addr, error) {
+	ip, err := netip.ParseAddr(s)
+	if err != nil {
+		return ip, fmt.Errorf("%s is not an address", quote(s))
+	}
+	switch {
+	case ip.Is4() != (family == discoveryv1.AddressTypeIPv4) || ip.Is4In6() || ip.Zone() != "":
+		return ip, fmt.Errorf("%s is not an %s address", quote(s), family)
+	case ip.IsUnspecified(), ip.IsLoopback(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return ip, fmt.Errorf("%s is not the address of a pod: unspecified, loopback, link-local, multicast and broadcast addresses are refused", ip)
+	}
+	return ip, nil
+}

@@ -1,0 +1,155 @@
+package ingress
+
+import (
+	"bytes"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A pair is what a TLS Secret holds, parsed and found fit for use.
+type pair struct {
+	pem      []byte // certificates, then the key, without anything else
+	leaf     *x509.Certificate
+	names    []string // host names the certificate is for
+	unusable string   // why it cannot be used; then all else is empty
+}
+
+// readPair parses a Secret of type kubernetes.io/tls. It is strict where
+// HAProxy or its OpenSSL would refuse, since a certificate it refuses to load
+// costs every other one its reload.
+func readPair(s *corev1.Secret) *pair {
+	refuse := func(format string, args ...any) *pair { return &pair{unusable: fmt.Sprintf(format, args...)} }
+	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
+	switch {
+	case len(crt) == 0:
+		return refuse("has no %s", corev1.TLSCertKey)
+	case len(key) == 0:
+		return refuse("has no %s", corev1.TLSPrivateKeyKey)
+	}
+	parsed, err := tls.X509KeyPair(crt, key)
+	if err != nil {
+		// The messages of crypto/tls say what is wrong and hold nothing of the key.
+		return refuse("is not a certificate and its key: %s", strings.TrimPrefix(err.Error(), "tls: "))
+	}
+	p := &pair{}
+	var text bytes.Buffer
+	for i, der := range parsed.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return refuse("has a certificate (number %d of %s) that cannot be read: %v", i+1, corev1.TLSCertKey, err)
+		}
+		if i == 0 {
+			p.leaf = c
+		}
+		if why := weak(c); why != "" {
+			return refuse("has a certificate (number %d of %s) that OpenSSL refuses at its default security level: %s", i+1, corev1.TLSCertKey, why)
+		}
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: der}) // a bytes.Buffer takes everything
+	}
+	for rest := key; ; {
+		var block *pem.Block
+		block, rest = pem.Decode(rest)
+		if block == nil {
+			return refuse("has no private key in %s", corev1.TLSPrivateKeyKey)
+		}
+		if block.Type == "PRIVATE KEY" || strings.HasSuffix(block.Type, " PRIVATE KEY") {
+			_ = pem.Encode(&text, &pem.Block{Type: block.Type, Bytes: block.Bytes})
+			break
+		}
+	}
+	p.pem = text.Bytes()
+	names := p.leaf.DNSNames
+	if len(names) == 0 && p.leaf.Subject.CommonName != "" {
+		names = []string{p.leaf.Subject.CommonName}
+	}
+	for _, n := range names {
+		if host, why := cleanHost(n); why == "" && host != "" && !slices.Contains(p.names, host) {
+			p.names = append(p.names, host)
+		}
+	}
+	return p
+}
+
+// weak says what OpenSSL 3 at security level 2, the default of Debian, has
+// against a certificate; empty when nothing (SSL_CTX_set_security_level(3)).
+func weak(c *x509.Certificate) string {
+	if k, ok := c.PublicKey.(*rsa.PublicKey); ok && k.N.BitLen() < 2048 {
+		return fmt.Sprintf("its RSA key has %d bits, at least 2048 are asked", k.N.BitLen())
+	}
+	selfSigned := bytes.Equal(c.RawIssuer, c.RawSubject)
+	switch c.SignatureAlgorithm {
+	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
+		if !selfSigned {
+			return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
+		}
+	}
+	return ""
+}
+
+// doubts are what a client will hold against a certificate that is served all
+// the same.
+func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
+	if !at.IsZero() {
+		if at.After(p.leaf.NotAfter) {
+			return "CertificateExpired", fmt.Sprintf("expired on %s; it is served all the same, clients will refuse it: renew it", p.leaf.NotAfter.UTC().Format(time.RFC3339))
+		}
+		if at.Before(p.leaf.NotBefore) {
+			return "CertificateNotYetValid", fmt.Sprintf("is not valid before %s; it is served all the same, clients will refuse it", p.leaf.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	for _, h := range hosts {
+		if !covers(p.names, h) {
+			return "CertificateHostMismatch", fmt.Sprintf("is for %s and not for %s; it is served all the same, clients will refuse it", list(p.names), h)
+		}
+	}
+	return "", ""
+}
+
+// covers reports whether names hold host, itself or by a wildcard of its
+// parent.
+func covers(names []string, host string) bool {
+	if slices.Contains(names, host) {
+		return true
+	}
+	first, parent, found := strings.Cut(host, ".")
+	return found && first != "*" && slices.Contains(names, "*."+parent)
+}
+
+// list spells names for a sentence.
+func list(names []string) string {
+	const most = 5
+	switch {
+	case len(names) == 0:
+		return "nothing"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// certName is the file name of the certificate of a Secret. Neither a
+// namespace nor a Secret can have "_" in its name, so no two share one.
+func certName(prefix string, secret serviceKey) string {
+	return shorten(prefix+secret.namespace+"_"+secret.name, "_") + ".pem"
+}
+
+// shorten cuts a name that is longer than haproxy takes and tells it apart by
+// its hash. The mark is one that no name that was not cut can have so late.
+func shorten(name, mark string) string {
+	const longest = 170
+	if len(name) <= longest {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:longest] + mark + hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,50 @@
+package ingress
+
+import (
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// classes says which Ingresses of a cluster are ours.
+type classes struct {
+	options Options
+	ours    map[string]bool // by name, of the classes that exist
+	unnamed bool            // an Ingress that names no class is ours
+}
+
+func classesOf(w *world) classes {
+	c := classes{options: w.options, ours: make(map[string]bool), unnamed: w.options.WatchWithoutClass}
+	var first *networkingv1.IngressClass // the default class created last, as the API server's own admission takes it
+	for _, class := range w.classes {
+		controller := class.Spec.Controller
+		c.ours[class.Name] = class.Name == w.options.Class || controller == w.options.Controller ||
+			controller == w.options.Controller+"/"+w.options.Class
+		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {
+			continue
+		}
+		if first == nil || first.CreationTimestamp.Before(&class.CreationTimestamp) {
+			first = class
+		}
+	}
+	if first != nil {
+		c.unnamed = c.ours[first.Name]
+	}
+	return c
+}
+
+// has reports whether an Ingress is ours. The annotation goes before the
+// field, as the API asks (Ingress v1, IngressSpec.IngressClassName).
+func (c classes) has(ing *networkingv1.Ingress) bool {
+	if n := c.options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
+		return false
+	}
+	name, named := ing.Annotations["kubernetes.io/ingress.class"]
+	if !named && ing.Spec.IngressClassName != nil {
+		name, named = *ing.Spec.IngressClassName, true
+	}
+	if !named || name == "" {
+		return c.unnamed
+	}
+	return c.ours[name] || name == c.options.Class
+}

@@ -1,0 +1,339 @@
+package ingress
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/haproxy"
+	"sallyport/routes"
+)
+
+// A Snapshot is one cluster's objects at one moment. The objects it points to
+// are never changed: a new version of an object is a new pointer, which is
+// what lets a [Compiler] remember.
+//
+// The lists may come in any order; those of a [Watcher] are sorted by
+// namespace and name (slices by namespace, Service and name), which costs
+// nothing more here.
+type Snapshot struct {
+	Cluster   string    // a DNS label; part of every name when there are several clusters
+	At        time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
+	Options   Options
+	Ingresses []*networkingv1.Ingress
+	Classes   []*networkingv1.IngressClass
+	Services  []*corev1.Service
+	Slices    []*discoveryv1.EndpointSlice
+	Secrets   []*corev1.Secret // of type kubernetes.io/tls only
+	NoSecrets bool             // Secrets is empty because we may not read them
+	Topology  routes.Topology  // not for Compile: what Calico says, at the same moment
+}
+
+// Options say which Ingresses of a cluster are ours and how they are read.
+type Options struct {
+	// Class is the name of an IngressClass that is ours whatever its
+	// controller is, and the value of the kubernetes.io/ingress.class
+	// annotation that is ours. Empty means "haproxy".
+	Class string
+	// Controller is the spec.controller of the IngressClasses that are ours,
+	// alone or followed by "/" and Class. Empty means
+	// "haproxy.org/ingress-controller".
+	Controller string
+	// WatchWithoutClass takes Ingresses that name no class while the cluster
+	// has no default class.
+	WatchWithoutClass bool
+	// Namespaces are the only ones Ingresses are taken from; none means all.
+	Namespaces []string
+}
+
+func (o Options) withDefaults() Options {
+	o.Class = cmp.Or(o.Class, "haproxy")
+	o.Controller = cmp.Or(o.Controller, "haproxy.org/ingress-controller")
+	return o
+}
+
+// ObjectRef names an object of a cluster.
+type ObjectRef struct {
+	Cluster   string `json:"cluster"`
+	Kind      string `json:"kind"` // Ingress or Service
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+}
+
+// A Problem is why an object, or a part of it, is not served as it asks.
+type Problem struct {
+	ObjectRef
+	Reason string `json:"reason"` // CamelCase, the reason of the Event
+	Why    string `json:"why"`    // what, where, what is allowed, what to do
+}
+
+// Result is what the objects of all clusters come to.
+type Result struct {
+	Config   haproxy.Config // Bind and Tune are left to the caller
+	Served   []ObjectRef    // Ingresses of which at least one rule or the default is in effect
+	Problems []Problem      // sorted by object
+}
+
+// Compile makes the Result of snapshots, one per cluster in the order of
+// configuration, from nothing.
+func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
+
+// A Compiler is Compile with a memory: the same result, at the cost of what
+// changed since the last call. Backends, certificates and the slice of routes
+// that stay the same stay the same pointers. Its zero value is ready; it is
+// for one goroutine.
+//
+// Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are
+// remembered apart: an endpoint that comes or goes touches the backends of its
+// own Service only.
+type Compiler struct {
+	worlds  []*world
+	parsed  map[*networkingv1.Ingress]*claims
+	pairs   map[*corev1.Secret]*pair
+	routing *routing
+	parts   []part // one for each of routing.needs
+	result  Result
+	began   bool
+}
+
+// world is a snapshot in order, kept to be compared with the next.
+type world struct {
+	cluster   string
+	prefix    string // of every name made for this cluster
+	options   Options
+	noSecrets bool
+	at        time.Time
+	ingresses []*networkingv1.Ingress
+	classes   []*networkingv1.IngressClass
+	services  []*corev1.Service
+	slices    []*discoveryv1.EndpointSlice
+	secrets   []*corev1.Secret
+}
+
+// A part is a backend that was built, with what was odd about its endpoints.
+type part struct {
+	backend  *haproxy.Backend
+	problems []Problem
+}
+
+// Compile returns the Result of snapshots. Results share memory with one
+// another: nothing in them may be changed.
+func (c *Compiler) Compile(snaps []Snapshot) Result {
+	old := c.worlds
+	rerouted := !c.began || len(old) != len(snaps)
+	c.began = true
+	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
+	moved := rerouted
+	worlds := make([]*world, len(snaps))
+	for i, s := range snaps {
+		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, at: s.At}
+		if len(snaps) > 1 {
+			w.prefix = s.Cluster + "_"
+		}
+		var was world
+		if i < len(old) {
+			was = *old[i]
+		}
+		same := true
+		w.ingresses = keep(s.Ingresses, was.ingresses, byName, &same)
+		w.classes = keep(s.Classes, was.classes, byName, &same)
+		w.services = keep(s.Services, was.services, byName, &same)
+		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
+		if !same || w.cluster != was.cluster || w.noSecrets != was.noSecrets || !reflect.DeepEqual(w.options, was.options) {
+			rerouted = true
+		}
+		if c.routing != nil && !c.routing.valid(w.at) {
+			rerouted = true
+		}
+		same = true
+		w.slices = keep(s.Slices, was.slices, byService, &same)
+		if i < len(old) && w.cluster == was.cluster && w.prefix == was.prefix {
+			touched[i] = difference(was.slices, w.slices)
+		}
+		moved = moved || !same
+		worlds[i] = w
+	}
+	c.worlds = worlds
+	if !rerouted && !moved {
+		return c.result
+	}
+
+	needed := c.routing
+	if rerouted {
+		c.routing = c.route(worlds)
+		if needed != nil {
+			c.routing.reuse(needed)
+		}
+	}
+	c.build(needed, touched)
+	c.result = Result{
+		Config: haproxy.Config{
+			Routes:         c.routing.routes,
+			DefaultBackend: c.routing.fallback,
+			Backends:       make([]*haproxy.Backend, len(c.parts)),
+			Certs:          c.routing.certs,
+		},
+		Served: c.routing.served,
+	}
+	var odd []Problem
+	for i, p := range c.parts {
+		c.result.Config.Backends[i] = p.backend
+		odd = append(odd, p.problems...)
+	}
+	c.result.Problems = sorted(worlds, append(odd, c.routing.problems...))
+	return c.result
+}
+
+// build brings parts in line with the needs of the routing, which were those
+// of before when parts was made.
+func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
+	was := make(map[string]int) // backend to its place in the old parts
+	if before != nil {
+		if before == c.routing {
+			c.touch(touched)
+			return
+		}
+		for i, n := range before.needs {
+			was[n.name] = i
+		}
+	}
+	parts := make([]part, len(c.routing.needs))
+	for i, n := range c.routing.needs {
+		j, known := was[n.name]
+		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.service] {
+			parts[i] = c.parts[j]
+			continue
+		}
+		parts[i] = c.part(n)
+		if known && reflect.DeepEqual(parts[i].backend, c.parts[j].backend) {
+			parts[i].backend = c.parts[j].backend
+		}
+	}
+	c.parts = parts
+}
+
+// touch rebuilds the parts of Services whose slices changed, and no other.
+func (c *Compiler) touch(touched []map[serviceKey]bool) {
+	parts := slices.Clone(c.parts)
+	for w, services := range touched {
+		for service := range services {
+			for _, i := range c.routing.users[w][service] {
+				p := c.part(c.routing.needs[i])
+				if reflect.DeepEqual(p.backend, parts[i].backend) {
+					p.backend = parts[i].backend
+				}
+				parts[i] = p
+			}
+		}
+	}
+	c.parts = parts
+}
+
+// serviceKey names a Service in its cluster.
+type serviceKey struct{ namespace, name string }
+
+func (k serviceKey) String() string { return k.namespace + "/" + k.name }
+
+func keyOf(o metav1.Object) serviceKey { return serviceKey{o.GetNamespace(), o.GetName()} }
+
+// serviceOf is the Service an EndpointSlice belongs to.
+func serviceOf(s *discoveryv1.EndpointSlice) serviceKey {
+	return serviceKey{s.Namespace, s.Labels[discoveryv1.LabelServiceName]}
+}
+
+func compareKeys(a, b serviceKey) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+}
+
+func byName[T metav1.Object](a, b T) int { return compareKeys(keyOf(a), keyOf(b)) }
+
+func byService(a, b *discoveryv1.EndpointSlice) int {
+	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
+}
+
+// keep returns list in order, as a slice of our own; it is old itself where
+// nothing changed, and same turns false where something did.
+func keep[T comparable](list, old []T, order func(a, b T) int, same *bool) []T {
+	if slices.Equal(list, old) {
+		return old
+	}
+	list = slices.Clone(list)
+	if !slices.IsSortedFunc(list, order) {
+		slices.SortStableFunc(list, order)
+		if slices.Equal(list, old) {
+			return old
+		}
+	}
+	*same = false
+	return list
+}
+
+// find looks an object up in a list sorted by name.
+func find[T metav1.Object](list []T, key serviceKey) (T, bool) {
+	i, ok := slices.BinarySearchFunc(list, key, func(o T, k serviceKey) int { return compareKeys(keyOf(o), k) })
+	if !ok {
+		var none T
+		return none, false
+	}
+	return list[i], true
+}
+
+// difference names the Services whose slices differ between two lists in
+// order. It never returns nil.
+func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
+	changed := make(map[serviceKey]bool)
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
+	// Both are sorted alike, so in step they differ where something changed.
+	for len(old) > 0 || len(new) > 0 {
+		switch {
+		case len(old) > 0 && len(new) > 0 && old[0] == new[0]:
+			old, new = old[1:], new[1:]
+		case len(new) == 0 || len(old) > 0 && byService(old[0], new[0]) < 0:
+			changed[serviceOf(old[0])] = true
+			old = old[1:]
+		case len(old) == 0 || byService(old[0], new[0]) > 0:
+			changed[serviceOf(new[0])] = true
+			new = new[1:]
+		default:
+			changed[serviceOf(old[0])] = true
+			old, new = old[1:], new[1:]
+		}
+	}
+	return changed
+}
+
+// sorted puts problems in the order of the clusters, then of the objects, and
+// drops repetitions.
+func sorted(worlds []*world, problems []Problem) []Problem {
+	place := make(map[string]int, len(worlds))
+	for i, w := range worlds {
+		place[w.cluster] = i
+	}
+	slices.SortFunc(problems, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(place[a.Cluster], place[b.Cluster]),
+			cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Why, b.Why),
+		)
+	})
+	return slices.Compact(problems)
+}
+
+// sortedKeys are the keys of m in order.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,504 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// snapshot reads manifests, as kubectl would, into a Snapshot.
+func snapshot(t testing.TB, cluster, manifests string) Snapshot {
+	t.Helper()
+	s := Snapshot{Cluster: cluster}
+	for doc := range strings.SplitSeq(manifests, "\n---\n") {
+		if strings.TrimSpace(doc) == "" {
+			continue
+		}
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		var err error
+		switch kind.Kind {
+		case "Ingress":
+			err = add(&s.Ingresses, doc)
+		case "IngressClass":
+			err = add(&s.Classes, doc)
+		case "Service":
+			err = add(&s.Services, doc)
+		case "EndpointSlice":
+			err = add(&s.Slices, doc)
+		case "Secret":
+			err = add(&s.Secrets, doc)
+		default:
+			err = fmt.Errorf("kind %q is not known here", kind.Kind)
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+	}
+	return s
+}
+
+func add[T any](list *[]*T, doc string) error {
+	o := new(T)
+	err := yaml.UnmarshalStrict([]byte(doc), o)
+	*list = append(*list, o)
+	return err
+}
+
+// read tells a Result the way a person would note it down.
+func read(r Result) string {
+	var b strings.Builder
+	for _, route := range r.Config.Routes {
+		to := route.Backend
+		if to == "" {
+			to = "404"
+		}
+		if route.TLSOnly {
+			to += " (https)"
+		}
+		fmt.Fprintf(&b, "%s %s%s -> %s\n", route.Match, route.Host, route.Path, to)
+	}
+	if r.Config.DefaultBackend != "" {
+		fmt.Fprintf(&b, "default -> %s\n", r.Config.DefaultBackend)
+	}
+	for _, be := range r.Config.Backends {
+		fmt.Fprintf(&b, "backend %s:", be.Name)
+		for _, s := range be.Servers {
+			fmt.Fprintf(&b, " %s", s.Name)
+			if s.Drain {
+				b.WriteString("(drain)")
+			}
+		}
+		b.WriteString("\n")
+	}
+	for _, c := range r.Config.Certs {
+		fmt.Fprintf(&b, "cert %s for %s\n", c.Name, strings.Join(c.Hosts, " "))
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&b, "problem %s %s/%s %s\n", p.Kind, p.Namespace, p.Name, p.Reason)
+	}
+	return b.String()
+}
+
+// app is a Service with one ready pod, of the name given.
+func app(name string) string {
+	return service(name, "http", 80) + slice(name, "a", "http", 8080, "172.16.1.1")
+}
+
+func service(name, port string, number int) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: default, uid: svc-%[1]s}
+spec: {ports: [{name: %q, port: %d, protocol: TCP}]}
+---
+`, name, port, number)
+}
+
+func slice(service, suffix, port string, number int, addrs ...string) string {
+	var endpoints []string
+	for _, a := range addrs {
+		endpoints = append(endpoints, fmt.Sprintf("{addresses: [%q], conditions: {ready: true}}", a))
+	}
+	family := "IPv4"
+	if strings.Contains(addrs[0], ":") {
+		family = "IPv6"
+	}
+	return fmt.Sprintf(`
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s-%s, namespace: default, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: %[3]s
+ports: [{name: %[4]q, port: %[5]d, protocol: TCP}]
+endpoints: [%[6]s]
+---
+`, service, suffix, family, port, number, strings.Join(endpoints, ", "))
+}
+
+// ingress is an Ingress of our class, created in the given year.
+func ingress(name string, year int, spec string) string {
+	return fmt.Sprintf(`
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: %s, namespace: default, uid: ing-%[1]s, creationTimestamp: "%[2]d-01-01T00:00:00Z"}
+spec: {ingressClassName: haproxy, %[3]s}
+---
+`, name, year, spec)
+}
+
+func rule(host string, paths ...string) string {
+	if host != "" {
+		host = fmt.Sprintf("host: %q, ", host)
+	}
+	return fmt.Sprintf("{%shttp: {paths: [%s]}}", host, strings.Join(paths, ", "))
+}
+
+func path(p, kind, service string) string {
+	return fmt.Sprintf("{path: %q, pathType: %s, backend: {service: {name: %s, port: {number: 80}}}}", p, kind, service)
+}
+
+const to = "{service: {name: %s, port: {number: 80}}}"
+
+func fallback(service string) string { return "defaultBackend: " + fmt.Sprintf(to, service) }
+
+func TestIngressesBecomeRoutes(t *testing.T) {
+	const web = "backend default_svc_web_http: s_172-16-1-1_8080\n"
+	for name, tt := range map[string]struct{ manifests, want string }{
+		"a host and a path": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\n" + web,
+		},
+		"every type of path; unmatched paths of a known host are 404": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/e/", "Exact", "web"), path("/p/", "Prefix", "web"), path("/s", "ImplementationSpecific", "web"))+"]"),
+			"prefix a.test/ -> 404\nexact a.test/e/ -> default_svc_web_http\nprefix a.test/p -> default_svc_web_http\nprefix a.test/s -> default_svc_web_http\n" + web,
+		},
+		"an empty path is all paths": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("", "ImplementationSpecific", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\n" + web,
+		},
+		"no host, and a wildcard": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("", path("/x", "Prefix", "web"))+", "+rule("*.a.test", path("/x", "Prefix", "web"))+"]"),
+			"prefix /x -> default_svc_web_http\nprefix *.a.test/ -> 404\nprefix *.a.test/x -> default_svc_web_http\n" + web,
+		},
+		"the default of an Ingress without rules is everybody's": {
+			app("web") + app("other") + ingress("i", 2020, fallback("web")) + ingress("j", 2021, "rules: ["+rule("a.test", path("/x", "Prefix", "other"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\ndefault -> default_svc_web_http\n" +
+				"backend default_svc_other_http: s_172-16-1-1_8080\n" + web,
+		},
+		"the default of an Ingress with rules is its hosts'": {
+			app("web") + app("other") + ingress("i", 2020, fallback("web")+", rules: ["+rule("a.test", path("/x", "Prefix", "other"))+", {host: b.test}]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\nprefix b.test/ -> default_svc_web_http\n" +
+				"backend default_svc_other_http: s_172-16-1-1_8080\n" + web,
+		},
+		"a younger explicit / goes before an older implicit default": {
+			app("web") + app("other") + ingress("i", 2020, fallback("other")+", rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]") +
+				ingress("j", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_web_http\n" + web,
+		},
+		"of two who claim a path the older wins": {
+			app("web") + app("other") + ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "other"))+"]") +
+				ingress("z", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\n" + web + "problem Ingress default/a PathConflict\n",
+		},
+		"Exact and Prefix of one path are two paths": {
+			app("web") + app("other") + ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Exact", "other"), path("/", "Prefix", "web"))+"]"),
+			"exact a.test/ -> default_svc_other_http\nprefix a.test/ -> default_svc_web_http\nbackend default_svc_other_http: s_172-16-1-1_8080\n" + web,
+		},
+		"two defaults for all": {
+			app("web") + app("other") + ingress("a", 2021, fallback("other")) + ingress("z", 2020, fallback("web")),
+			"default -> default_svc_web_http\n" + web + "problem Ingress default/a DefaultBackendConflict\n",
+		},
+		"odd hosts and paths cost only themselves": {
+			app("web") + ingress("i", 2020, "rules: ["+strings.Join([]string{
+				rule("a b.test", path("/", "Prefix", "web")), rule("10.0.0.1", path("/", "Prefix", "web")), rule("*.*.test", path("/", "Prefix", "web")),
+				rule("good.test", path("/a b", "Prefix", "web"), path(`/a\n`, "Prefix", "web"), path("/a\x01", "Prefix", "web"), path("rel", "ImplementationSpecific", "web"),
+					path("/../x", "Prefix", "web"), path("/%zz", "Exact", "web"), path("/a//b", "Prefix", "web"), path("/x(/|$)(.*)", "ImplementationSpecific", "web"), path("/ok%20;v=1", "Prefix", "web")),
+			}, ", ")+"]"),
+			"prefix good.test/ -> 404\nprefix good.test/ok%20;v=1 -> default_svc_web_http\n" + web +
+				strings.Repeat("problem Ingress default/i InvalidHost\n", 3) + strings.Repeat("problem Ingress default/i InvalidPath\n", 8),
+		},
+		"a Service or a port that does not exist answers 503": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "gone"), `{path: /p, pathType: Prefix, backend: {service: {name: web, port: {number: 81}}}}`)+"]"),
+			"prefix a.test/ -> default_svc_gone_80\nprefix a.test/p -> default_svc_web_81.none\nbackend default_svc_gone_80:\nbackend default_svc_web_81.none:\n" +
+				"problem Ingress default/i PortNotFound\nproblem Ingress default/i ServiceNotFound\n",
+		},
+		"a port by name and by number is one backend": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), `{path: /p, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}`)+"]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/p -> default_svc_web_http\n" + web,
+		},
+		"a resource backend is refused": {
+			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), `{path: /p, pathType: Prefix, backend: {resource: {kind: Bucket, name: x}}}`)+"]"),
+			"prefix a.test/ -> default_svc_web_http\n" + web + "problem Ingress default/i InvalidBackend\n",
+		},
+		"ExternalName is refused": {
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\nspec: {type: ExternalName, externalName: evil.test, ports: [{port: 80}]}\n---\n" +
+				slice("web", "a", "", 80, "172.16.1.1") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_80\nbackend default_svc_web_80:\nproblem Ingress default/i ExternalName\n",
+		},
+		"UDP is not a port to send requests to": {
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\nspec: {ports: [{name: u, port: 80, protocol: UDP}, {name: t, port: 80}]}\n---\n" +
+				slice("web", "a", "t", 8080, "172.16.1.1") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_t\nbackend default_svc_web_t: s_172-16-1-1_8080\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Compile([]Snapshot{snapshot(t, "c", tt.manifests)})
+			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Errorf("haproxy refuses it: %v", err)
+			}
+		})
+	}
+}
+
+func TestEndpointsBecomeServers(t *testing.T) {
+	for name, tt := range map[string]struct{ slices, want string }{
+		"several slices, a port that differs": {
+			slice("web", "a", "http", 8080, "172.16.1.1") + slice("web", "b", "http", 9090, "172.16.1.2"),
+			"s_172-16-1-1_8080 s_172-16-1-2_9090",
+		},
+		"twice the same in two slices": {
+			slice("web", "a", "http", 8080, "172.16.1.1", "172.16.1.2") + slice("web", "b", "http", 8080, "172.16.1.2"),
+			"s_172-16-1-1_8080 s_172-16-1-2_8080",
+		},
+		"both families": {
+			slice("web", "a", "http", 8080, "172.16.1.1") + slice("web", "b", "http", 8080, "fd00::1"),
+			"s_172-16-1-1_8080 s_fd00--1_8080",
+		},
+		"another port, another Service": {
+			slice("web", "a", "metrics", 8080, "172.16.1.1") + slice("webs", "b", "http", 8080, "172.16.1.2"),
+			"",
+		},
+		"conditions": {`
+kind: EndpointSlice
+metadata: {name: x, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints:
+- {addresses: [172.16.1.1]}
+- {addresses: [172.16.1.2], conditions: {ready: false}}
+- {addresses: [172.16.1.3], conditions: {ready: false, terminating: true, serving: true}}
+- {addresses: [172.16.1.4], conditions: {ready: false, terminating: true, serving: false}}
+- {addresses: [172.16.1.5], conditions: {ready: false, serving: true}}
+- {addresses: []}
+---
+` + slice("web", "z", "http", 80, "172.16.1.6") + `
+kind: EndpointSlice
+metadata: {name: moving, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [172.16.1.6], conditions: {ready: false, terminating: true, serving: true}}]
+`, "s_172-16-1-1_80 s_172-16-1-3_80(drain) s_172-16-1-6_80"},
+		"addresses that are not a pod's": {
+			slice("web", "a", "http", 8080, "127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "x", "::1", "172.16.1.1") + `
+kind: EndpointSlice
+metadata: {name: names, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: FQDN
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [evil.test]}]
+---
+` + slice("web", "c", "http", 8080, "fe80::1", "::ffff:10.0.0.1", "fd00::1%eth0", "fd00::2"),
+			"s_172-16-1-1_8080 s_fd00--2_8080" + strings.Repeat("\nproblem Service default/web InvalidEndpoint", 10) + "\nproblem Service default/web UnsupportedEndpoints",
+		},
+		"no slices": {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+tt.slices)})
+			want := strings.TrimSuffix("default -> default_svc_web_http\nbackend default_svc_web_http: "+tt.want, " ") + "\n"
+			want = strings.ReplaceAll(want, ": \n", ":\n")
+			if diff := cmp.Diff(want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAServerSaysWhoItIs(t *testing.T) {
+	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
+kind: EndpointSlice
+metadata: {name: x, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, name: web-1, namespace: default}}]
+`)})
+	got := r.Config.Backends[0]
+	if got.Servers[0].Pod != "default/web-1" || got.Servers[0].Node != "worker1" || got.Origin != "Service default/web port http" || !got.Check {
+		t.Errorf("got %+v", got)
+	}
+	if want := (ObjectRef{"c", "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
+		t.Errorf("want %v served, got %v", want, r.Served)
+	}
+}
+
+func TestOnlyOurClassesAreServed(t *testing.T) {
+	const class = "kind: IngressClass\nmetadata: {name: %s, annotations: {ingressclass.kubernetes.io/is-default-class: %q}}\nspec: {controller: %s}\n---\n"
+	for name, tt := range map[string]struct {
+		classes, annotation, class string
+		options                    Options
+		want                       bool
+	}{
+		"by name, without a class object":         {class: "haproxy", want: true},
+		"another name":                            {class: "nginx"},
+		"a class of our controller":               {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller"), class: "edge", want: true},
+		"a class of our controller and class":     {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller/haproxy"), class: "edge", want: true},
+		"a class of another controller":           {classes: fmt.Sprintf(class, "edge", "false", "example.org/c"), class: "edge"},
+		"the annotation":                          {annotation: "haproxy", want: true},
+		"the annotation goes before the field":    {annotation: "nginx", class: "haproxy"},
+		"none at all":                             {},
+		"none at all, and we take those":          {options: Options{WatchWithoutClass: true}, want: true},
+		"none at all, our class is the default":   {classes: fmt.Sprintf(class, "edge", "true", "haproxy.org/ingress-controller"), want: true},
+		"none at all, another is the default":     {classes: fmt.Sprintf(class, "edge", "true", "example.org/c"), options: Options{WatchWithoutClass: true}},
+		"the configured name":                     {class: "own", options: Options{Class: "own"}, want: true},
+		"the configured controller":               {classes: fmt.Sprintf(class, "edge", "false", "example.org/own"), class: "edge", options: Options{Controller: "example.org/own"}, want: true},
+		"a namespace that is not to be looked at": {class: "haproxy", options: Options{Namespaces: []string{"other"}}},
+		"a namespace that is":                     {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", tt.classes+app("web")+ingress("i", 2020, fallback("web")))
+			s.Options = tt.options
+			s.Ingresses[0].Spec.IngressClassName = nil
+			if tt.class != "" {
+				s.Ingresses[0].Spec.IngressClassName = &tt.class
+			}
+			if tt.annotation != "" {
+				s.Ingresses[0].Annotations = map[string]string{"kubernetes.io/ingress.class": tt.annotation}
+			}
+			r := Compile([]Snapshot{s})
+			if got := len(r.Served) == 1; got != tt.want || len(r.Problems) > 0 {
+				t.Errorf("want served %v, got %v; problems %v", tt.want, got, r.Problems)
+			}
+		})
+	}
+}
+
+func TestTheFirstClusterWins(t *testing.T) {
+	first := snapshot(t, "east", app("web")+ingress("young", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	second := snapshot(t, "west", app("web")+ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+rule("b.test", path("/", "Prefix", "web"))+"]"))
+	r := Compile([]Snapshot{first, second})
+	want := `prefix a.test/ -> east_default_svc_web_http
+prefix b.test/ -> west_default_svc_web_http
+backend east_default_svc_web_http: s_172-16-1-1_8080
+backend west_default_svc_web_http: s_172-16-1-1_8080
+problem Ingress default/old PathConflict
+`
+	if diff := cmp.Diff(want, read(r)); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	if why := r.Problems[0].Why; !strings.Contains(why, "Ingress default/young of cluster east") {
+		t.Errorf("the winner is not named: %s", why)
+	}
+}
+
+func TestLongNamesStayApart(t *testing.T) {
+	long := strings.Repeat("x", 62)
+	var seen []string
+	for _, ns := range []string{long + "a", long + "b"} {
+		for _, svc := range []string{long + "a", long + "b"} {
+			for _, port := range []string{long + "a", long + "b"} {
+				s := Snapshot{Cluster: long}
+				s.Ingresses = []*networkingv1.Ingress{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "i", Annotations: map[string]string{"kubernetes.io/ingress.class": "haproxy"}},
+					Spec:       networkingv1.IngressSpec{DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: svc, Port: networkingv1.ServiceBackendPort{Name: port}}}},
+				}}
+				for _, snaps := range [][]Snapshot{{s}, {s, {Cluster: "other"}}} {
+					r := Compile(snaps)
+					if err := r.Config.Validate(); err != nil {
+						t.Error(err)
+					}
+					seen = append(seen, r.Config.DefaultBackend)
+				}
+			}
+		}
+	}
+	slices.Sort(seen)
+	if got := len(slices.Compact(seen)); got != 16 {
+		t.Errorf("want 16 names, got %d", got)
+	}
+}
+
+func TestAnEndpointTouchesOnlyItsOwnBackend(t *testing.T) {
+	s := snapshot(t, "c", app("web")+app("other")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/o", "Prefix", "other"))+"]"))
+	var c Compiler
+	before := c.Compile([]Snapshot{s})
+	changed := s.Slices[0].DeepCopy() // of web
+	changed.Endpoints = append(changed.Endpoints, discoveryv1.Endpoint{Addresses: []string{"172.16.1.9"}})
+	s.Slices = []*discoveryv1.EndpointSlice{s.Slices[1], changed}
+	after := c.Compile([]Snapshot{s})
+	if before.Config.Backends[0] != after.Config.Backends[0] {
+		t.Error("the backend of other was made anew")
+	}
+	if len(after.Config.Backends[1].Servers) != 2 || len(before.Config.Backends[1].Servers) != 1 {
+		t.Errorf("want one more server, got %v", after.Config.Backends[1].Servers)
+	}
+	if &before.Config.Routes[0] != &after.Config.Routes[0] {
+		t.Error("the routes were made anew")
+	}
+
+	// The same content in new objects, as after a new list, is no change.
+	again := s
+	again.Ingresses = []*networkingv1.Ingress{s.Ingresses[0].DeepCopy()}
+	again.Services = []*corev1.Service{s.Services[0].DeepCopy(), s.Services[1].DeepCopy()}
+	again.Slices = []*discoveryv1.EndpointSlice{s.Slices[0].DeepCopy(), s.Slices[1].DeepCopy()}
+	third := c.Compile([]Snapshot{again})
+	if &third.Config.Routes[0] != &after.Config.Routes[0] || !slices.Equal(third.Config.Backends, after.Config.Backends) {
+		t.Error("equal objects made new routes or backends")
+	}
+}
+
+func TestCertificates(t *testing.T) {
+	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	good := secretText(t, "tls", certificate{names: []string{"a.test", "*.b.test"}})
+	const tlsA = "tls: [{hosts: [a.test], secretName: tls}], "
+	rules := "rules: [" + rule("a.test", path("/", "Prefix", "web")) + ", " + rule("x.b.test", path("/", "Prefix", "web")) + "]"
+	const plain = "prefix a.test/ -> default_svc_web_http\nprefix x.b.test/ -> default_svc_web_http\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
+	const secureA = "prefix a.test/ -> default_svc_web_http (https)\nprefix x.b.test/ -> default_svc_web_http\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
+	const secure = "prefix a.test/ -> default_svc_web_http (https)\nprefix x.b.test/ -> default_svc_web_http (https)\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
+	const certA = "cert default_tls.pem for a.test\n"
+	for name, tt := range map[string]struct{ secret, spec, redirect, want string }{
+		"for the hosts that are named":                 {secret: good, spec: tlsA, want: secureA + certA},
+		"without hosts, for the certificate's own":     {secret: good, spec: "tls: [{secretName: tls}], ", want: secure + "cert default_tls.pem for *.b.test a.test\n"},
+		"redirect switched off":                        {secret: good, spec: tlsA, redirect: "false", want: plain + certA},
+		"redirect forced, without TLS":                 {redirect: "true", want: secure},
+		"redirect written wrongly":                     {secret: good, spec: tlsA, redirect: "maybe", want: secureA + certA + "problem Ingress default/i InvalidAnnotation\n"},
+		"no such Secret":                               {spec: tlsA, want: plain + "problem Ingress default/i SecretNotFound\n"},
+		"no Secret named":                              {spec: "tls: [{hosts: [a.test]}], ", want: plain + "problem Ingress default/i NoCertificate\n"},
+		"expired":                                      {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, until: now.Add(-time.Hour)}), spec: tlsA, want: secureA + certA + "problem Ingress default/i CertificateExpired\n"},
+		"for another host":                             {secret: secretText(t, "tls", certificate{names: []string{"z.test"}}), spec: tlsA, want: secureA + certA + "problem Ingress default/i CertificateHostMismatch\n"},
+		"a key that is not the certificate's":          {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, otherKey: true}), spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
+		"a key OpenSSL calls weak":                     {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, rsa: 1024}), spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
+		"rubbish":                                      {secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\ndata: {tls.crt: aGVsbG8=, tls.key: aGVsbG8=}\n---\n", spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
+		"empty":                                        {secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\n---\n", spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
+		"a host that is not one":                       {secret: good, spec: `tls: [{hosts: ["a b", a.test], secretName: tls}], `, want: secureA + certA + "problem Ingress default/i InvalidTLS\n"},
+		"no good host is not all of the certificate's": {secret: good, spec: `tls: [{hosts: ["a b"], secretName: tls}], `, want: plain + "problem Ingress default/i InvalidTLS\n"},
+		"a second Secret for the same host":            {secret: good + secretText(t, "two", certificate{names: []string{"a.test"}}), spec: "tls: [{hosts: [a.test], secretName: tls}, {hosts: [a.test], secretName: two}], ", want: secureA + certA + "problem Ingress default/i CertificateConflict\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", app("web")+tt.secret+ingress("i", 2020, tt.spec+rules))
+			s.At = now
+			if tt.redirect != "" {
+				s.Ingresses[0].Annotations = map[string]string{"haproxy.org/ssl-redirect": tt.redirect}
+			}
+			r := Compile([]Snapshot{s})
+			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s\n%v", diff, r.Problems)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Errorf("haproxy refuses it: %v", err)
+			}
+			for _, p := range r.Problems {
+				if strings.Contains(p.Why, "PRIVATE") {
+					t.Errorf("a key shows: %s", p.Why)
+				}
+			}
+		})
+	}
+}
+
+func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
+	end := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	s := snapshot(t, "c", app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}, until: end})+
+		ingress("i", 2020, "tls: [{hosts: [a.test], secretName: tls}], "+fallback("web")))
+	var c Compiler
+	for _, tt := range []struct {
+		at   time.Time
+		want int
+	}{{end.Add(-time.Hour), 0}, {end, 0}, {end.Add(time.Second), 1}, {end.Add(time.Hour), 1}, {end.Add(-time.Second), 0}} {
+		s.At = tt.at
+		if got := c.Compile([]Snapshot{s}).Problems; len(got) != tt.want {
+			t.Errorf("at %v: want %d problems, got %v", tt.at, tt.want, got)
+		}
+	}
+}

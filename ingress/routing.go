@@ -1,0 +1,403 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sallyport/haproxy"
+)
+
+// routing is everything that does not depend on endpoints.
+type routing struct {
+	routes   []haproxy.Route
+	fallback string // backend of requests no route takes
+	needs    []need // backends that have to exist, sorted by name
+	users    []map[serviceKey][]int
+	certs    []*haproxy.Cert
+	served   []ObjectRef
+	problems []Problem
+
+	// Between since (included) and until (excluded) no certificate expires or
+	// becomes valid. Zero is open.
+	since, until time.Time
+}
+
+// A need is a backend, and all that its servers are made of but the endpoints.
+type need struct {
+	name    string
+	world   int
+	service serviceKey
+	uid     string
+	port    string // name of the Service's port, which the slices repeat; "" is the name of a single port
+	number  int32  // for people
+	exists  bool   // there is such a Service and port, and its endpoints may be used
+}
+
+func (r *routing) valid(at time.Time) bool {
+	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
+}
+
+// reuse takes over what is the same as before, pointer for pointer.
+func (r *routing) reuse(before *routing) {
+	if slices.Equal(r.routes, before.routes) {
+		r.routes = before.routes
+	}
+	was := make(map[string]*haproxy.Cert, len(before.certs))
+	for _, c := range before.certs {
+		was[c.Name] = c
+	}
+	for i, c := range r.certs {
+		if old := was[c.Name]; reflect.DeepEqual(c, old) {
+			r.certs[i] = old
+		}
+	}
+}
+
+// petition is an Ingress of ours with its claims, in the order in which
+// Ingresses are heard.
+type petition struct {
+	world  int
+	object *networkingv1.Ingress
+	*claims
+	covered   []string // hosts of its TLS entries that have a usable certificate
+	secure    bool     // it has a usable certificate
+	effective bool     // something of it is in effect
+}
+
+// routeKey is what a route matches: two claims with one key are in conflict.
+type routeKey struct {
+	host, path string
+	match      haproxy.PathMatch
+}
+
+// clerk is the work in progress of one routing.
+type clerk struct {
+	*Compiler
+	*routing
+	worlds    []*world
+	petitions []*petition
+	needed    map[string]need
+	routed    map[routeKey]haproxy.Route
+	owner     map[routeKey]*petition
+}
+
+// route hears every Ingress, the older first. Across clusters the first
+// configured goes first, whatever its age: it is the operator who orders them.
+func (c *Compiler) route(worlds []*world) *routing {
+	k := &clerk{
+		Compiler: c, routing: &routing{}, worlds: worlds,
+		needed: make(map[string]need), routed: make(map[routeKey]haproxy.Route), owner: make(map[routeKey]*petition),
+	}
+	k.hear()
+	k.certify()
+	k.grant()
+
+	for _, key := range k.keys() {
+		k.routes = append(k.routes, k.routed[key])
+	}
+	k.users = make([]map[serviceKey][]int, len(worlds))
+	for i := range worlds {
+		k.users[i] = make(map[serviceKey][]int)
+	}
+	for i, name := range sortedKeys(k.needed) {
+		n := k.needed[name]
+		k.needs = append(k.needs, n)
+		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
+	}
+	for _, p := range k.petitions {
+		if p.effective {
+			k.served = append(k.served, k.refer(p))
+		}
+	}
+	return k.routing
+}
+
+// hear collects the Ingresses that are ours, reading those not yet read.
+func (k *clerk) hear() {
+	parsed := make(map[*networkingv1.Ingress]*claims, len(k.parsed))
+	for i, w := range k.worlds {
+		ours := classesOf(w)
+		for _, ing := range w.ingresses {
+			if !ours.has(ing) {
+				continue
+			}
+			read, ok := k.parsed[ing]
+			if !ok {
+				read = readClaims(ing)
+			}
+			parsed[ing] = read
+			k.petitions = append(k.petitions, &petition{world: i, object: ing, claims: read})
+			for _, p := range read.problems {
+				p.Cluster = w.cluster
+				k.problems = append(k.problems, p)
+			}
+		}
+	}
+	k.parsed = parsed
+	slices.SortStableFunc(k.petitions, func(a, b *petition) int {
+		return cmp.Or(
+			cmp.Compare(a.world, b.world),
+			a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time),
+			byName(a.object, b.object),
+		)
+	})
+}
+
+// grant gives every host and path to the first who claims it.
+func (k *clerk) grant() {
+	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
+	var fallback *petition
+	for _, p := range k.petitions {
+		if !p.ruleless || p.claims.fallback == nil {
+			continue
+		}
+		if fallback != nil {
+			k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default of all hosts already", k.spell(fallback))
+			continue
+		}
+		fallback = p
+		p.effective = true
+		k.routing.fallback = k.need(p, *p.claims.fallback, "the default of all hosts")
+	}
+	for _, p := range k.petitions {
+		for _, claim := range p.rules {
+			key := routeKey{claim.host, claim.path, claim.match}
+			if other, taken := k.owner[key]; taken {
+				if other != p {
+					k.complain(p, "PathConflict", "%s is not served: %s is older and has it already", claim, k.spell(other))
+				} else if backend, _ := k.backend(p, claim.to); backend.name != k.routed[key].Backend {
+					k.complain(p, "PathConflict", "%s is there twice with different backends; the first one is served", claim)
+				}
+				continue
+			}
+			k.give(key, p, claim.to, claim.String())
+		}
+	}
+	// The default of an Ingress with rules stands behind the rules of all
+	// Ingresses for its hosts, so that it cannot take an explicit "/".
+	implicit := make(map[routeKey]*petition)
+	for _, p := range k.petitions {
+		if p.claims.fallback == nil {
+			continue
+		}
+		for _, host := range p.hosts {
+			key := routeKey{host, "/", haproxy.Prefix}
+			if other := implicit[key]; other != nil {
+				k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is its default already", cmp.Or(host, "any host"), k.spell(other))
+				continue
+			}
+			if _, taken := k.owner[key]; taken {
+				continue
+			}
+			implicit[key] = p
+			k.give(key, p, *p.claims.fallback, "the default of "+cmp.Or(host, "any host"))
+		}
+	}
+	// A host that somebody names is never answered by a wildcard or by the
+	// rules for any host: what it has no path for is the default's, or 404.
+	for _, p := range k.petitions {
+		for _, host := range p.hosts {
+			key := routeKey{host, "/", haproxy.Prefix}
+			if _, has := k.routed[key]; !has && host != "" {
+				k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.routing.fallback}
+			}
+		}
+	}
+}
+
+func (k *clerk) give(key routeKey, p *petition, to reference, what string) {
+	k.owner[key] = p
+	p.effective = true
+	k.routed[key] = haproxy.Route{
+		Host: key.host, Path: key.path, Match: key.match,
+		Backend: k.need(p, to, what),
+		TLSOnly: p.tlsOnly(key.host),
+	}
+}
+
+// tlsOnly reports whether plain HTTP is redirected for a host of the Ingress:
+// where the Ingress brings a certificate for it, unless the annotation says
+// otherwise. A host the certificate was not meant for is not sent to a warning
+// of the browser.
+func (p *petition) tlsOnly(host string) bool {
+	if p.redirect != nil {
+		return *p.redirect
+	}
+	if host == "" {
+		return p.secure
+	}
+	return covers(p.covered, host)
+}
+
+// backend finds the Service and port of a reference, and names its backend.
+//
+// The name is NAMESPACE_svc_SERVICE_PORT, PORT being the port's name where it
+// has one, so that a port referred to by name and by number is one backend.
+// Neither namespaces nor Services nor ports have "_" in their names: two ports
+// never share a backend. A port the Service does not have ends in ".none",
+// which keeps number 80 apart from a port that is named "80".
+func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
+	w := k.worlds[p.world]
+	key := serviceKey{p.object.Namespace, to.service}
+	n = need{world: p.world, service: key, port: to.port, number: to.number}
+	named := func(port string) string {
+		return shorten(w.prefix+key.namespace+"_svc_"+key.name+"_"+port, ".")
+	}
+	n.name = named(to.portText())
+	service, ok := find(w.services, key)
+	if !ok {
+		return n, Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s: requests are answered with 503 until there is", key)}
+	}
+	n.uid = string(service.UID)
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return n, Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name; requests are answered with 503", key)}
+	}
+	var has []string
+	for _, port := range service.Spec.Ports {
+		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
+		if to.port != "" && port.Name != to.port || to.port == "" && port.Port != to.number {
+			continue
+		}
+		if port.Protocol != "" && port.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		n.port, n.number, n.exists = port.Name, port.Port, true
+		n.name = named(cmp.Or(port.Name, strconv.Itoa(int(port.Port))))
+		return n, Problem{}
+	}
+	n.name += ".none"
+	return n, Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s: requests are answered with 503 until it does", key, to.portText(), list(has))}
+}
+
+// need is the name of the backend for a reference. A reference that leads
+// nowhere still has one, without servers: that is a 503, which says that the
+// host is served here and the application is not there, as a Service without
+// endpoints does. A 404 would be the answer of a host we do not know.
+func (k *clerk) need(p *petition, to reference, what string) string {
+	n, why := k.backend(p, to)
+	if why.Reason != "" {
+		k.complain(p, why.Reason, "%s: %s", what, why.Why)
+	}
+	k.needed[n.name] = n
+	return n.name
+}
+
+func (k *clerk) keys() []routeKey {
+	keys := make([]routeKey, 0, len(k.routed))
+	for key := range k.routed {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b routeKey) int {
+		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
+	})
+	return keys
+}
+
+// certify finds the certificates. The older Ingress has a host's certificate.
+func (k *clerk) certify() {
+	pairs := make(map[*corev1.Secret]*pair, len(k.pairs))
+	hosts := make(map[string][]string)    // certificate to the hosts it is served for
+	holder := make(map[string]string)     // host to the certificate
+	granted := make(map[string]*petition) // host to who brought it
+	used := make(map[string]*pair)
+	for _, p := range k.petitions {
+		w := k.worlds[p.world]
+		for _, t := range p.tls {
+			if t.secret == "" {
+				k.complain(p, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own", list(t.hosts))
+				continue
+			}
+			key := serviceKey{p.object.Namespace, t.secret}
+			secret, ok := find(w.secrets, key)
+			if !ok {
+				why := fmt.Sprintf("there is no Secret %s of type %s", key, corev1.SecretTypeTLS)
+				if w.noSecrets {
+					why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
+				}
+				k.complain(p, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
+				continue
+			}
+			read, ok := k.pairs[secret]
+			if !ok {
+				read = readPair(secret)
+			}
+			pairs[secret] = read
+			if read.unusable != "" {
+				k.complain(p, "CertificateUnusable", "Secret %s %s: %s is served without its certificate", key, read.unusable, list(t.hosts))
+				continue
+			}
+			k.watchClock(w.at, read)
+			if reason, why := read.doubts(w.at, t.hosts); reason != "" {
+				k.complain(p, reason, "the certificate in Secret %s %s", key, why)
+			}
+			name := certName(w.prefix, key)
+			used[name] = read
+			p.secure = true
+			names := t.hosts
+			if len(names) == 0 {
+				names = read.names
+			}
+			for _, host := range names {
+				p.covered = append(p.covered, host)
+				switch other := holder[host]; {
+				case other == "":
+					holder[host], granted[host] = name, p
+					hosts[name] = append(hosts[name], host)
+				case other != name:
+					k.complain(p, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s brings another", key, host, k.spell(granted[host]))
+				}
+			}
+		}
+	}
+	k.pairs = pairs
+	for _, name := range sortedKeys(hosts) {
+		slices.Sort(hosts[name])
+		k.certs = append(k.certs, &haproxy.Cert{Name: name, Hosts: hosts[name], PEM: used[name].pem})
+	}
+}
+
+// watchClock narrows the time for which this routing holds to the moments a
+// certificate's validity begins and ends.
+func (k *clerk) watchClock(at time.Time, p *pair) {
+	if at.IsZero() {
+		return
+	}
+	// doubts finds it invalid from the first instant after NotAfter.
+	for _, edge := range []time.Time{p.leaf.NotBefore, p.leaf.NotAfter.Add(1)} {
+		if edge.After(at) {
+			if k.until.IsZero() || edge.Before(k.until) {
+				k.until = edge
+			}
+		} else if edge.After(k.since) {
+			k.since = edge
+		}
+	}
+}
+
+func (k *clerk) refer(p *petition) ObjectRef {
+	return ObjectRef{
+		Cluster: k.worlds[p.world].cluster, Kind: "Ingress",
+		Namespace: p.object.Namespace, Name: p.object.Name, UID: string(p.object.UID),
+	}
+}
+
+// spell names an Ingress to the author of another.
+func (k *clerk) spell(p *petition) string {
+	name := "Ingress " + keyOf(p.object).String()
+	if len(k.worlds) > 1 {
+		name += " of cluster " + k.worlds[p.world].cluster
+	}
+	return name
+}
+
+func (k *clerk) complain(p *petition, reason, format string, args ...any) {
+	k.problems = append(k.problems, Problem{ObjectRef: k.refer(p), Reason: reason, Why: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,206 @@
+package ingress
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+)
+
+// certificate describes a certificate to make.
+type certificate struct {
+	names    []string
+	until    time.Time // zero: for long
+	otherKey bool
+	rsa      int // bits; 0 is ECDSA
+}
+
+func (c certificate) make(t testing.TB) (crt, key []byte) {
+	t.Helper()
+	newKey := func() crypto.Signer {
+		if c.rsa > 0 {
+			t.Setenv("GODEBUG", "rsa1024min=0")
+			k, err := rsa.GenerateKey(rand.Reader, c.rsa)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	k := newKey()
+	if c.until.IsZero() {
+		c.until = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: c.names,
+		NotBefore: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: c.until,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.otherKey {
+		k = newKey()
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+}
+
+func secretText(t testing.TB, name string, c certificate) string {
+	crt, key := c.make(t)
+	// What people paste around a PEM must not come through.
+	crt = bytes.Join([][]byte{[]byte("subject=CN = test\n\n"), crt, []byte("\n\n")}, nil)
+	return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n---\n",
+		name, base64.StdEncoding.EncodeToString(crt), base64.StdEncoding.EncodeToString(key))
+}
+
+// TestRememberingIsOnlyAnOptimisation walks random histories of two clusters
+// and holds the Compiler to Compile at every step.
+func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
+	end := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+	var data []map[string][]byte
+	for _, c := range []certificate{{names: []string{"a.test"}}, {names: []string{"*.a.test", "b.test"}, until: end}, {names: []string{"a.test"}, otherKey: true}} {
+		crt, key := c.make(t)
+		data = append(data, map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key})
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var c Compiler
+		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
+		served := 0
+		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			// One step is one to three changes of one cluster, so that lists change together.
+			s := &snaps[rapid.IntRange(0, 1).Draw(t, "cluster")]
+			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+				meta := metav1.ObjectMeta{Namespace: pick("namespace", "n", "n", "n", "m"), Name: pick("name", "a", "b")}
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 6).Draw(t, "kind") {
+				case 0, 1:
+					s.Ingresses = change(t, s.Ingresses, drawIngress(t, meta, pick), gone)
+				case 2:
+					s.Classes = change(t, s.Classes, &networkingv1.IngressClass{
+						ObjectMeta: metav1.ObjectMeta{Name: meta.Name, Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: pick("default", "true", "false")}},
+						Spec:       networkingv1.IngressClassSpec{Controller: pick("controller", "haproxy.org/ingress-controller", "other")},
+					}, gone)
+				case 3:
+					meta.UID = "u"
+					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
+						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
+					}}, gone)
+				case 4, 5:
+					meta.Labels = map[string]string{discoveryv1.LabelServiceName: pick("service", "a", "b")}
+					port, name := int32(rapid.IntRange(8080, 8081).Draw(t, "number")), pick("port", "http", "", "80", "x")
+					s.Slices = change(t, s.Slices, &discoveryv1.EndpointSlice{
+						ObjectMeta: meta, AddressType: discoveryv1.AddressType(pick("family", "IPv4", "IPv4", "FQDN")),
+						Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+						Endpoints: []discoveryv1.Endpoint{
+							{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.2", "127.0.0.1", "?")}},
+							{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.3")}, Conditions: discoveryv1.EndpointConditions{Ready: new(bool), Terminating: truth(t), Serving: truth(t)}},
+						},
+					}, gone)
+				case 6:
+					s.Secrets = change(t, s.Secrets, &corev1.Secret{ObjectMeta: meta, Data: data[rapid.IntRange(0, len(data)-1).Draw(t, "data")]}, gone)
+				}
+			}
+			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
+			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
+			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
+			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
+				snaps[0], snaps[1] = snaps[1], snaps[0]
+			}
+
+			got, want := c.Compile(given), Compile(given)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
+			}
+			if err := got.Config.Validate(); err != nil {
+				t.Fatalf("haproxy refuses it: %v", err)
+			}
+			served += len(got.Served)
+		}
+		t.Logf("%d served", served)
+	})
+}
+
+func truth(t *rapid.T) *bool {
+	b := rapid.Bool().Draw(t, "truth")
+	return &b
+}
+
+// change returns list without the object of that name, and with o unless it is
+// to be gone; in any order.
+func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
+	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return keyOf(x) == keyOf(o) })
+	if !gone {
+		list = slices.Insert(list, rapid.IntRange(0, len(list)).Draw(t, "at"), o)
+	}
+	return list
+}
+
+func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
+	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
+	if r := pick("redirect", "", "", "true", "false", "?"); r != "" {
+		meta.Annotations = map[string]string{"haproxy.org/ssl-redirect": r}
+	}
+	ing := &networkingv1.Ingress{ObjectMeta: meta}
+	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
+		ing.Spec.IngressClassName = &class
+	}
+	backend := func() networkingv1.IngressBackend {
+		port := networkingv1.ServiceBackendPort{Number: 80}
+		if name := pick("port", "", "http", "80", "x"); name != "" {
+			port = networkingv1.ServiceBackendPort{Name: name}
+		}
+		return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: pick("service", "a", "a", "b", "c", "?"), Port: port}}
+	}
+	if rapid.Bool().Draw(t, "default") {
+		b := backend()
+		ing.Spec.DefaultBackend = &b
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "rules") {
+		rule := networkingv1.IngressRule{Host: pick("host", "a.test", "b.test", "*.a.test", "", "x.a.test", "?")}
+		if n := rapid.IntRange(0, 2).Draw(t, "paths"); n > 0 {
+			rule.HTTP = &networkingv1.HTTPIngressRuleValue{}
+			for range n {
+				kind := networkingv1.PathType(pick("path type", "Exact", "Prefix", "ImplementationSpecific"))
+				rule.HTTP.Paths = append(rule.HTTP.Paths, networkingv1.HTTPIngressPath{Path: pick("path", "/", "/a", "/a/", "", "?"), PathType: &kind, Backend: backend()})
+			}
+		}
+		ing.Spec.Rules = append(ing.Spec.Rules, rule)
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "tls") {
+		ing.Spec.TLS = append(ing.Spec.TLS, networkingv1.IngressTLS{
+			Hosts:      rapid.SliceOfN(rapid.SampledFrom([]string{"a.test", "b.test", "?"}), 0, 2).Draw(t, "hosts"),
+			SecretName: pick("secret", "a", "b", "c", ""),
+		})
+	}
+	return ing
+}
