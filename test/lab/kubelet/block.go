@@ -15,15 +15,15 @@ import (
 // addresses are taken, and by whom. The ordinal of an address is its distance
 // from the first address of the CIDR.
 type block struct {
-	CIDR        string            `json:"cidr"`
-	Affinity    string            `json:"affinity,omitempty"` // "host:NODE"
-	Allocations []*int            `json:"allocations"`        // by ordinal: index into Attributes, nil is free
-	Unallocated []int             `json:"unallocated"`        // ordinals in the order they are handed out
-	Attributes  []attribute       `json:"attributes"`
-	Sequence    uint64            `json:"sequenceNumber,omitempty"`
-	SequenceFor map[string]uint64 `json:"sequenceNumberForAllocation,omitempty"` // by ordinal: Sequence when it was taken
-	Deleted     bool              `json:"deleted"`
-	Strict      bool              `json:"strictAffinity"`
+	CIDR        string           `json:"cidr"`
+	Affinity    string           `json:"affinity,omitempty"` // "host:NODE"
+	Allocations []*int           `json:"allocations"`        // by ordinal: index into Attributes, nil is free
+	Unallocated []int            `json:"unallocated"`        // ordinals in the order they are handed out
+	Attributes  []attribute      `json:"attributes"`
+	Sequence    int64            `json:"sequenceNumber,omitempty"`
+	SequenceFor map[string]int64 `json:"sequenceNumberForAllocation,omitempty"` // by ordinal: Sequence when it was taken
+	Deleted     bool             `json:"deleted"`
+	Strict      bool             `json:"strictAffinity"`
 }
 
 // An attribute says who holds addresses of a block.
@@ -77,7 +77,7 @@ func (b *block) take(owner attribute) (netip.Addr, bool) {
 		b.Unallocated = slices.Delete(slices.Clone(b.Unallocated), i, i+1)
 		b.Sequence++
 		if b.SequenceFor == nil {
-			b.SequenceFor = map[string]uint64{}
+			b.SequenceFor = map[string]int64{}
 		}
 		b.SequenceFor[strconv.Itoa(ordinal)] = b.Sequence
 		return addr, true

@@ -1,0 +1,156 @@
+package kubelet
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// calico is a small API server for Calico's objects. Unlike the fake client
+// alone it refuses an update of an old version, as the real one does.
+func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList",
+	}, objects...)
+	var mu sync.Mutex
+	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		object := action.(clienttesting.UpdateAction).GetObject().(*unstructured.Unstructured).DeepCopy()
+		gvr := action.GetResource()
+		have, err := client.Tracker().Get(gvr, "", object.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		version := have.(*unstructured.Unstructured).GetResourceVersion()
+		if object.GetResourceVersion() != version {
+			return true, nil, apierrors.NewConflict(gvr.GroupResource(), object.GetName(), fmt.Errorf("it has changed"))
+		}
+		n, _ := strconv.Atoi(version)
+		object.SetResourceVersion(strconv.Itoa(n + 1))
+		return true, object, client.Tracker().Update(gvr, object, "")
+	})
+	return client
+}
+
+func testPool(cidr string, size int64) runtime.Object {
+	return object("IPPool", "pool-"+strconv.Itoa(int(size)), map[string]any{"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
+}
+
+func TestKubeletsSideBySideNeverGiveOneAddressTwice(t *testing.T) {
+	client := calico(testPool("172.16.0.0/25", 28)) // 8 blocks of 16
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	got := map[netip.Addr]string{}
+	for node := range 4 {
+		m := &ipam{node: fmt.Sprintf("n%d", node), dynamic: client}
+		for i := range 20 {
+			all.Go(func() {
+				handle := fmt.Sprintf("%s/%d", m.node, i)
+				addr, err := m.take(t.Context(), 32, owner(handle))
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Errorf("%s: %v", handle, err)
+				} else if other, taken := got[addr]; taken {
+					t.Errorf("%s and %s both got %v", handle, other, addr)
+				}
+				got[addr] = handle
+			})
+		}
+	}
+	all.Wait()
+
+	again, err := (&ipam{node: "n1", dynamic: client}).take(t.Context(), 32, owner("n1/7"))
+	if err != nil || got[again] != "n1/7" {
+		t.Errorf("asking again gave %v, which is %q's, %v", again, got[again], err)
+	}
+	list, err := client.Tracker().List(affinities, affinities.GroupVersion().WithKind("BlockAffinity"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range list.(*unstructured.UnstructuredList).Items {
+		spec := a.Object["spec"].(map[string]any)
+		b, err := client.Tracker().Get(ipamBlocks, "", blockName(netip.MustParsePrefix(spec["cidr"].(string))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		affinity, _, _ := unstructured.NestedString(b.(*unstructured.Unstructured).Object, "spec", "affinity")
+		if spec["state"] != "confirmed" || affinity != "host:"+spec["node"].(string) {
+			t.Errorf("affinity %v of a block with %q", spec, affinity)
+		}
+	}
+}
+
+func TestAnAddressIsBorrowedOnlyWhenNoBlockIsFree(t *testing.T) {
+	client := calico(testPool("172.16.0.0/29", 30)) // 2 blocks of 4
+	a, b := &ipam{node: "a", dynamic: client}, &ipam{node: "b", dynamic: client}
+	take := func(m *ipam, handle string) (netip.Addr, error) {
+		return m.take(t.Context(), 32, attribute{Handle: handle, Secondary: map[string]string{"node": m.node}})
+	}
+	if _, err := take(b, "b0"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 7 {
+		if _, err := take(a, fmt.Sprintf("a%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := take(a, "a7"); err == nil {
+		t.Errorf("a full pool gave %v", got)
+	}
+	if err := a.release(t.Context(), func(o attribute) bool { return o.Handle == "a6" }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := take(b, "b1"); err != nil {
+		t.Errorf("what was lent and given back is not usable: %v", err)
+	}
+}
+
+func TestABlockThatIsGoingIsNotUsed(t *testing.T) {
+	cidr := netip.MustParsePrefix("172.16.0.0/30")
+	for state, spec := range map[string]map[string]any{
+		"pendingDeletion": {"state": "pendingDeletion", "deleted": "false"},
+		"deleted":         {"state": "confirmed", "deleted": "true"},
+		"another node's":  {"state": "confirmed", "deleted": "false", "node": "b"},
+	} {
+		t.Run(state, func(t *testing.T) {
+			spec["cidr"] = cidr.String()
+			if spec["node"] == nil {
+				spec["node"] = "a"
+			}
+			client := calico(testPool("172.16.0.0/29", 30), object("BlockAffinity", affinityName("a", cidr), spec), newBlock(cidr, spec["node"].(string)).object())
+			got, err := (&ipam{node: "a", dynamic: client}).take(t.Context(), 32, owner("x"))
+			if err == nil && state != "deleted" && cidr.Contains(got) {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestFieldsOfABlockThatWeDoNotKnowStay(t *testing.T) {
+	o := newBlock(netip.MustParsePrefix("172.16.0.0/30"), "a").object()
+	if err := unstructured.SetNestedField(o.Object, "x", "spec", "fromTheFuture"); err != nil {
+		t.Fatal(err)
+	}
+	client := calico(o, object("BlockAffinity", "a-1", map[string]any{"cidr": "172.16.0.0/30", "node": "a", "state": "confirmed", "deleted": "false"}))
+	if _, err := (&ipam{node: "a", dynamic: client}).take(t.Context(), 32, owner("x")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := client.Tracker().Get(ipamBlocks, "", o.GetName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if value, _, _ := unstructured.NestedString(got.(*unstructured.Unstructured).Object, "spec", "fromTheFuture"); value != "x" {
+		t.Errorf("got %q", value)
+	}
+}
