@@ -28,6 +28,12 @@ var class = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
 // account is a user or group name as useradd(8) recommends it, or a number.
 var account = regexp.MustCompile(`^([a-z_][-a-z0-9_]{0,31}\$?|[0-9]{1,10})$`)
 
+// plainPath needs no quotes anywhere in HAProxy's configuration.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
+
+// maxRunDir leaves room for a socket's name in the 108 bytes of sun_path (unix(7)).
+const maxRunDir = 80
+
 func (c *Config) checkClusters(p *problems) {
 	if len(c.Clusters) == 0 && len(p.list) == 0 {
 		p.add("clusters", "is missing; at least one cluster with its kubeconfig is needed")
@@ -158,8 +164,16 @@ func (c *Config) checkHAProxy(p *problems) {
 			p.add("haproxy."+key, "%q is not allowed; allowed: a name or number of this machine", value)
 		}
 	}
-	if h.MinReloadInterval > time.Hour {
-		p.add("haproxy.minReloadInterval", "%s is not allowed; allowed: up to 1h", h.MinReloadInterval)
+	if h.MinReloadInterval < time.Millisecond || h.MinReloadInterval > time.Hour {
+		p.add("haproxy.minReloadInterval", "%s is not allowed; allowed: 1ms to 1h", h.MinReloadInterval)
+	}
+	for key, value := range map[string]string{"haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir} {
+		if value != "" && !plainPath.MatchString(value) {
+			p.add(key, "%q is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)", value)
+		}
+	}
+	if len(h.RunDir) > maxRunDir {
+		p.add("haproxy.runDir", "has %d bytes; allowed: %d, for a socket's path is short", len(h.RunDir), maxRunDir)
 	}
 	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
 		if value == "" {

@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -167,15 +168,15 @@ type HAProxy struct {
 	RunDir string `json:"runDir" jsonschema:"default=/run/sallyport"`
 	// Socket of HAProxy's master process (haproxy -S). Only in mode external, and required there.
 	MasterSocket string `json:"masterSocket"`
-	// User HAProxy's worker runs as. Empty: the user of this process.
+	// User HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root.
 	User string `json:"user"`
-	// Group HAProxy's worker runs as. Empty: the group of this process.
+	// Group HAProxy's worker runs as; empty is the group of this process. Default: as for user.
 	Group string `json:"group"`
 	// Threads of HAProxy. 0: one for each processor.
 	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=1024"`
 	// Most connections at the same time. 0: as many as HAProxy finds file descriptors for.
 	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
-	// Least time between two reloads of HAProxy, at most 1h.
+	// Least time between two reloads of HAProxy, from 1ms to 1h.
 	MinReloadInterval time.Duration `json:"minReloadInterval" jsonschema:"default=1s"`
 	// File with global and defaults sections of your own, put in front of what is generated.
 	Base string `json:"base"`
@@ -305,17 +306,19 @@ func (c *Config) fill(p *problems) {
 	}
 }
 
-// resolve makes relative paths absolute, from dir.
+// resolve makes paths absolute, from dir, and plain.
 func (c *Config) resolve(dir string) {
 	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base}
 	for i := range c.Clusters {
 		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
 	}
 	for _, path := range paths {
-		if *path == "" || filepath.IsAbs(*path) {
+		if *path == "" {
 			continue
 		}
-		if abs, err := filepath.Abs(filepath.Join(dir, *path)); err == nil {
+		if filepath.IsAbs(*path) {
+			*path = filepath.Clean(*path)
+		} else if abs, err := filepath.Abs(filepath.Join(dir, *path)); err == nil {
 			*path = abs
 		}
 	}
@@ -375,7 +378,8 @@ func (c *Config) readable(p *problems, key, path string, secret bool) bool {
 	return true
 }
 
-// askMachine fills what only the machine knows: its name and its address.
+// askMachine fills what only the machine knows: its name, its users and its
+// address.
 func (c *Config) askMachine(p *problems) {
 	if c.Identity == "" {
 		name, err := os.Hostname()
@@ -383,6 +387,14 @@ func (c *Config) askMachine(p *problems) {
 			p.add("identity", "this machine has no host name; set identity")
 		}
 		c.Identity = name
+	}
+	if c.HAProxy.Mode == Managed && os.Geteuid() == 0 && !p.given("haproxy.user") && !p.given("haproxy.group") {
+		if _, err := user.Lookup("haproxy"); err == nil {
+			c.HAProxy.User = "haproxy"
+		}
+		if _, err := user.LookupGroup("haproxy"); err == nil {
+			c.HAProxy.Group = "haproxy"
+		}
 	}
 	if _, err := os.Stat("/proc/net/if_inet6"); errors.Is(err, fs.ErrNotExist) {
 		c.withoutIPv6()
