@@ -66,10 +66,7 @@ func (c *container) run(work, life context.Context) (code int, ran bool) {
 	for work.Err() == nil {
 		proc, reason, err := c.start(work)
 		if err != nil {
-			c.change(func() {
-				c.state = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}}
-			})
-			c.pod.log.Warn("container cannot start", "container", c.spec.Name, "reason", reason, "error", err)
+			c.cannot(reason, err)
 			if !wait(work, imageRetry) {
 				return code, ran
 			}
@@ -101,6 +98,19 @@ func (c *container) run(work, life context.Context) (code int, ran bool) {
 		pause = min(max(2*pause, firstPause), longPause)
 	}
 	return code, ran
+}
+
+// cannot notes why the program does not start.
+func (c *container) cannot(reason string, err error) {
+	c.mu.Lock()
+	before := c.state.Waiting
+	c.state = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: err.Error()}}
+	c.mu.Unlock()
+	if before != nil && before.Message == err.Error() {
+		return
+	}
+	knock(c.pod.changed)
+	c.pod.log.Warn("container cannot start", "container", c.spec.Name, "reason", reason, "error", err)
 }
 
 // again says whether a program that ended is to be started again.

@@ -1,0 +1,296 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// TestMain lets the test's own program be the container: a web server that
+// SIGTERM does not end.
+func TestMain(m *testing.M) {
+	if os.Getenv("LAB_CONTAINER") == "" {
+		os.Exit(m.Run())
+	}
+	signal.Ignore(syscall.SIGTERM)
+	fmt.Println("serving", os.Args[1:])
+	err := http.ListenAndServe(os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/quit" {
+			os.Exit(3)
+		}
+		fmt.Fprintf(w, "%s %s", os.Getenv("HOSTNAME"), os.Getenv("IP"))
+	}))
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// until waits for the thing itself.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(60 * time.Second)
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("waited in vain for: %s", what)
+		}
+	}
+}
+
+// testNode makes a node's namespace, and a prefix for those of its pods.
+func testNode(t *testing.T) (node, prefix string) {
+	t.Helper()
+	prefix = fmt.Sprintf("sp%dk%d", os.Getpid(), time.Now().UnixNano()%1e6)
+	node = prefix + "n"
+	err := onThread(func() error {
+		ns, err := netns.NewNamed(node)
+		if err != nil {
+			return err
+		}
+		return ns.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := openLinks(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.close()
+	lo, err := host.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(host.AddrAdd(lo, &netlink.Addr{IPNet: single(netip.MustParseAddr("192.168.50.23"))}), host.LinkSetUp(lo)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := deleteNetns(node); err != nil {
+			t.Error(err)
+		}
+	})
+	return node, prefix
+}
+
+func leftovers(t *testing.T, prefix string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(netnsDir, prefix+"-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func fetch(t *testing.T, node, url string) (string, error) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DialContext: prober{node: node}.dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	resp, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
+
+func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
+	node, prefix := testNode(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, client, objects := t.TempDir(), fake.NewClientset(), calico(testPool("172.16.0.0/24", 26), testPool("fd00:172::/64", 122))
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() {
+		ran <- Run(ctx, Config{
+			Node: "worker1", Netns: node, NetnsPrefix: prefix, Client: client, Dynamic: objects, IPv6: true,
+			Images: map[string]string{"web": self}, Dir: dir, NodeAddr: netip.MustParseAddr("192.168.50.23"),
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		})
+	}()
+	defer func() {
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if got := leftovers(t, prefix); len(got) > 0 {
+			t.Errorf("left behind: %v", got)
+		}
+	}()
+
+	pods, grace := client.CoreV1().Pods("default"), int64(1)
+	make := func(name, image string) *corev1.Pod {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
+			Spec: corev1.PodSpec{NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
+				Name: "c", Image: image, Args: []string{":$(PORT)"},
+				Env: []corev1.EnvVar{
+					{Name: "LAB_CONTAINER", Value: "yes"}, {Name: "PORT", Value: "8080"},
+					{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+				},
+				Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}}},
+				Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "echo $IP > " + dir + "/stopped"}}}},
+			}}},
+		}
+		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return pod
+	}
+	read := func(name string) *corev1.Pod {
+		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	ready := func(pod *corev1.Pod) bool {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReady {
+				return c.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	}
+
+	make("lost", "nowhere/none:1")
+	make("web", "web:1")
+	until(t, "pod web is ready", func() bool { return ready(read("web")) })
+	status := read("web").Status
+	if status.Phase != corev1.PodRunning || len(status.PodIPs) != 2 || status.PodIPs[0].IP != status.PodIP || status.HostIP != "192.168.50.23" || status.StartTime == nil {
+		t.Errorf("got status %+v", status)
+	}
+	for _, ip := range status.PodIPs {
+		got, err := fetch(t, node, "http://"+netip.AddrPortFrom(netip.MustParseAddr(ip.IP), 8080).String()+"/")
+		if want := "web " + status.PodIP; err != nil || got != want {
+			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
+		}
+	}
+	until(t, "the unknown image is told", func() bool {
+		s := read("lost").Status.ContainerStatuses
+		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ErrImagePull" && strings.Contains(s[0].State.Waiting.Message, "nowhere/none:1")
+	})
+
+	_, _ = fetch(t, node, "http://"+status.PodIP+":8080/quit")
+	until(t, "pod web is ready again", func() bool {
+		got := read("web")
+		return ready(got) && got.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	if last := read("web").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 3 {
+		t.Errorf("got %+v as the last run", last)
+	}
+	if got := read("web").Status.PodIP; got != status.PodIP {
+		t.Errorf("a restart moved the pod from %s to %s", status.PodIP, got)
+	}
+
+	for _, name := range []string{"web", "lost"} {
+		leaving, now := read(name), metav1.Now()
+		leaving.DeletionTimestamp, leaving.DeletionGracePeriodSeconds = &now, &grace
+		if _, err := pods.Update(t.Context(), leaving, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, name+" is gone", func() bool {
+			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "stopped")); err != nil || strings.TrimSpace(string(text)) != status.PodIP {
+		t.Errorf("the preStop hook wrote %q, %v", text, err)
+	}
+	if got := leftovers(t, prefix); len(got) > 0 {
+		t.Errorf("a pod left behind: %v", got)
+	}
+	m := ipam{node: "worker1", dynamic: objects}
+	blocks, err := m.blocks(t.Context())
+	if err != nil || len(blocks) != 2 {
+		t.Fatalf("got %d blocks, %v", len(blocks), err)
+	}
+	for _, b := range blocks {
+		if len(b.spec.Attributes) > 0 {
+			t.Errorf("block %s still has %+v", b.spec.CIDR, b.spec.Attributes)
+		}
+	}
+	lease, err := client.CoordinationV1().Leases(leaseSpace).Get(t.Context(), "worker1", metav1.GetOptions{})
+	if err != nil || lease.Spec.RenewTime == nil {
+		t.Errorf("got lease %+v, %v", lease, err)
+	}
+}
+
+func TestWhatACrashLeavesIsTakenAwayAndNothingElse(t *testing.T) {
+	node, prefix := testNode(t)
+	dir := t.TempDir()
+	notes := ledger(filepath.Join(dir, "leftovers"))
+	if err := os.MkdirAll(string(notes), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := wireOf(prefix, "a pod")
+	if err := notes.noteWire(w); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.lay(node, []netip.Addr{netip.MustParseAddr("172.16.0.1")}); err != nil {
+		t.Fatal(err)
+	}
+	remember := func(pid int) (func(), error) { // as if we had died before forgetting
+		_, err := notes.noteProcess(pid)
+		return nil, err
+	}
+	start := func(in string) *process {
+		p, err := launch(in, []string{"/bin/sleep", "300"}, nil, "/", filepath.Join(dir, "log"), remember)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	inPod, onNode := start(w.Netns), start(node)
+	bystander := exec.Command("/bin/sleep", "300")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("a process that only has the number of an old one was ended: %v", err)
+		}
+		_ = bystander.Process.Kill()
+		_ = bystander.Wait()
+	}()
+	if err := os.WriteFile(filepath.Join(string(notes), fmt.Sprintf("pid-%d", bystander.Process.Pid)), []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Clean(prefix, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*process{inPod, onNode} {
+		until(t, "a noted process has ended", func() bool { return isClosed(p.done) })
+	}
+	if got := leftovers(t, prefix); len(got) > 0 {
+		t.Errorf("left behind: %v", got)
+	}
+	if err := Clean(prefix, dir); err != nil {
+		t.Errorf("cleaning what is clean: %v", err)
+	}
+}
