@@ -1,0 +1,430 @@
+// Package calico reads what Calico keeps in the Kubernetes API: which node
+// speaks BGP from where, in which AS, which blocks are whose.
+//
+// It alone knows the form of Calico's objects, in both API groups that serve
+// them (crd.projectcalico.org/v1 and projectcalico.org/v3), and turns them
+// into a routes.Topology. All of it is pure functions over objects somebody
+// else fetched.
+//
+// It promises that nothing unreadable gets through: an object that cannot be
+// understood is left out and told as an [Oddity], and so grants nothing.
+//
+// Its limit: it believes what it reads. A node's credentials can change these
+// objects, so what they allow is bounded again by routes.Verify.
+package calico
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"sallyport/routes"
+)
+
+// The API groups that Calico's objects are served in.
+const (
+	V1 = "crd.projectcalico.org/v1" // CRDs, in every installation that has no native v3
+	V3 = "projectcalico.org/v3"     // an aggregated API server, or native CRDs since Calico 3.32
+)
+
+// defaultASN is the AS of a cluster whose BGPConfiguration names none
+// (BGPConfiguration, asNumber).
+const defaultASN = 64512
+
+// Annotations of a Node that calico-node writes or reads
+// (libcalico-go/lib/backend/k8s/resources/node.go).
+const (
+	ipv4Annotation      = "projectcalico.org/IPv4Address"
+	ipv6Annotation      = "projectcalico.org/IPv6Address"
+	asnAnnotation       = "projectcalico.org/ASNumber"
+	reflectorAnnotation = "projectcalico.org/RouteReflectorClusterID"
+)
+
+// Objects are a cluster's Nodes and Calico objects at one moment.
+type Objects struct {
+	Cluster    string
+	Nodes      []*corev1.Node
+	Affinities []*unstructured.Unstructured // BlockAffinity
+	Blocks     []*unstructured.Unstructured // IPAMBlock
+	Pools      []*unstructured.Unstructured // IPPool
+	Configs    []*unstructured.Unstructured // BGPConfiguration
+	Peers      []*unstructured.Unstructured // BGPPeer
+
+	NoAffinities bool         // the cluster has no such resource as BlockAffinity
+	NoConfigs    bool         // BGPConfigurations could not be read: ASN stands in
+	ASN          uint32       // AS of the cluster for that case; 0 is Calico's default
+	Own          []netip.Addr // addresses of the appliance, to find the BGPPeers that name it
+}
+
+// An Oddity is an object that was not, or not wholly, understood.
+type Oddity struct {
+	Kind, Name string
+	Why        string
+}
+
+func (o Oddity) String() string { return o.Kind + " " + quote(o.Name) + ": " + o.Why }
+
+// Topology is what the objects say. Bounds, Protected and Reflectors are the
+// caller's to add.
+func Topology(o Objects) (routes.Topology, []Oddity) {
+	r := reader{}
+	t := routes.Topology{Cluster: o.Cluster}
+	t.ASN = r.clusterASN(o)
+	peers := r.peers(o)
+	for _, n := range o.Nodes {
+		t.Nodes = append(t.Nodes, r.node(n, t.ASN, peers))
+	}
+	for _, u := range o.Affinities {
+		if a, ok := r.affinity(u); ok {
+			t.Affinities = append(t.Affinities, a)
+		}
+	}
+	for _, u := range o.Blocks {
+		if b, ok := r.block(u); ok {
+			t.Blocks = append(t.Blocks, b)
+		}
+	}
+	for _, u := range o.Pools {
+		if p, ok := r.pool(u); ok {
+			t.Pools = append(t.Pools, p)
+		}
+	}
+	// host-local IPAM leaves no BlockAffinity behind; BIRD then announces the
+	// node's podCIDRs. A Calico IPAM without a single block looks the same and
+	// announces nothing, so nothing is lost by taking one for the other.
+	t.HostLocal = (o.NoAffinities || len(o.Affinities) == 0) && slices.ContainsFunc(t.Nodes, func(n routes.Node) bool { return len(n.PodCIDRs) > 0 })
+
+	slices.SortFunc(t.Nodes, func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Affinities, func(a, b routes.Affinity) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(t.Blocks, func(a, b routes.IPAMBlock) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	slices.SortFunc(t.Pools, func(a, b routes.Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return t, r.odd
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// reader collects what is odd while it reads.
+type reader struct{ odd []Oddity }
+
+func (r *reader) complain(kind, name, format string, args ...any) {
+	r.odd = append(r.odd, Oddity{kind, name, fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
+	node := routes.Node{Name: n.Name, ASN: asn, Reflector: n.Annotations[reflectorAnnotation] != ""}
+	for _, family := range []struct {
+		annotation string
+		is4        bool
+	}{{ipv4Annotation, true}, {ipv6Annotation, false}} {
+		text := n.Annotations[family.annotation]
+		if text == "" {
+			continue // calico-node has not started there, or found no address: it does not speak BGP
+		}
+		p, ok := address(text)
+		if !ok || p.Addr().Is4() != family.is4 || !speaks(p.Addr()) {
+			r.complain("Node", n.Name, "annotation %s is %s, which is not an address BGP can be spoken from; the node is not peered with in that family", family.annotation, quote(text))
+			continue
+		}
+		node.BGP = append(node.BGP, p)
+	}
+	if text := n.Annotations[asnAnnotation]; text != "" {
+		if own, ok := parseASN(text); ok {
+			node.ASN = own
+		} else {
+			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; Calico ignores it, and so do we", asnAnnotation, quote(text))
+		}
+	}
+	for _, p := range peers {
+		if p.local != 0 && p.selects(n) {
+			node.ASN = p.local
+			break
+		}
+	}
+	for _, a := range n.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(a.Address); err == nil && !slices.Contains(node.Addresses, ip) {
+			node.Addresses = append(node.Addresses, ip)
+		}
+	}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	for _, text := range cidrs {
+		if p, ok := network(text); ok {
+			node.PodCIDRs = append(node.PodCIDRs, p)
+		} else {
+			r.complain("Node", n.Name, "podCIDR %s is not a network; it is left out", quote(text))
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		// Unknown is written by the cluster when the kubelet has been silent
+		// for its grace period; False is the kubelet itself, alive.
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
+			node.Down = true
+		}
+	}
+	return node
+}
+
+// affinity reads a BlockAffinity. "deleted" is a string in v1 and a boolean in
+// v3; what cannot be read counts as deleted.
+func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok bool) {
+	spec := mapOf(u, "spec")
+	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]), Type: text(spec["type"])}
+	if a.Prefix, ok = network(text(spec["cidr"])); !ok {
+		r.complain("BlockAffinity", a.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		return a, false
+	}
+	if a.Node == "" {
+		r.complain("BlockAffinity", a.Name, "spec.node is empty; it is left out")
+		return a, false
+	}
+	switch d := spec["deleted"].(type) {
+	case nil:
+	case bool:
+		a.Deleted = d
+	case string:
+		gone, err := strconv.ParseBool(cmp.Or(d, "false"))
+		a.Deleted = gone || err != nil
+	default:
+		a.Deleted = true
+	}
+	return a, true
+}
+
+// block reads an IPAMBlock. An address is borrowed when the node of its
+// allocation is not the host of the block's affinity
+// (libcalico-go/lib/backend/model/block.go).
+func (r *reader) block(u *unstructured.Unstructured) (b routes.IPAMBlock, ok bool) {
+	spec := mapOf(u, "spec")
+	if gone, _ := spec["deleted"].(bool); gone {
+		return b, false
+	}
+	if b.Prefix, ok = network(text(spec["cidr"])); !ok {
+		r.complain("IPAMBlock", u.GetName(), "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		return b, false
+	}
+	b.Affinity = text(spec["affinity"])
+	host, hosted := strings.CutPrefix(b.Affinity, "host:")
+	allocations, _ := spec["allocations"].([]any)
+	attributes, _ := spec["attributes"].([]any)
+	ip := b.Prefix.Addr()
+	for _, allocation := range allocations {
+		if !b.Prefix.Contains(ip) {
+			r.complain("IPAMBlock", u.GetName(), "it has more allocations than addresses; the rest is left out")
+			break
+		}
+		at := ip
+		ip = ip.Next()
+		i, ok := integer(allocation)
+		if !ok || i < 0 || i >= int64(len(attributes)) {
+			continue // null: a free address
+		}
+		attribute, _ := attributes[i].(map[string]any)
+		secondary, _ := attribute["secondary"].(map[string]any)
+		node := text(secondary["node"])
+		if node == "" || hosted && node == host {
+			continue
+		}
+		if b.Borrowed == nil {
+			b.Borrowed = make(map[netip.Addr]string)
+		}
+		b.Borrowed[at] = node
+	}
+	return b, true
+}
+
+func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {
+	spec := mapOf(u, "spec")
+	p.Name = u.GetName()
+	if p.CIDR, ok = network(text(spec["cidr"])); !ok {
+		r.complain("IPPool", p.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		return p, false
+	}
+	// Defaults and bounds: IPPool, blockSize.
+	smallest, largest, size := 20, 32, int64(26)
+	if p.CIDR.Addr().Is6() {
+		smallest, largest, size = 116, 128, 122
+	}
+	if given, there := spec["blockSize"]; there {
+		if n, ok := integer(given); ok && n != 0 {
+			size = n
+		}
+	}
+	if size < int64(smallest) || size > int64(largest) {
+		r.complain("IPPool", p.Name, "spec.blockSize is %d; allowed are %d to %d; the pool is left out", size, smallest, largest)
+		return p, false
+	}
+	p.BlockSize = int(size)
+	p.NoExport, _ = spec["disableBGPExport"].(bool)
+	return p, true
+}
+
+// clusterASN is the AS of nodes that have none of their own.
+func (r *reader) clusterASN(o Objects) uint32 {
+	if o.NoConfigs {
+		return cmp.Or(o.ASN, defaultASN)
+	}
+	for _, u := range o.Configs {
+		if u.GetName() != "default" {
+			continue // Calico does not read the AS of node.NAME objects
+		}
+		if given, there := mapOf(u, "spec")["asNumber"]; there {
+			if asn, ok := asnOf(given); ok {
+				return asn
+			}
+			r.complain("BGPConfiguration", "default", "spec.asNumber is not an AS number; %d is assumed", defaultASN)
+		}
+	}
+	return defaultASN
+}
+
+// A peer is a BGPPeer that names the appliance.
+type peer struct {
+	name     string
+	local    uint32 // localASNumber: the AS the node speaks from on this peering
+	node     string // only this node, or
+	selector selector
+}
+
+func (p peer) selects(n *corev1.Node) bool {
+	if p.node != "" {
+		return p.node == n.Name
+	}
+	return p.selector.match(n.Labels)
+}
+
+// peers finds the BGPPeers that name one of our addresses. One for all nodes
+// goes before one for some, as in Calico.
+func (r *reader) peers(o Objects) []peer {
+	var found []peer
+	for _, u := range o.Peers {
+		spec := mapOf(u, "spec")
+		ip, ok := peerAddr(text(spec["peerIP"]))
+		if !ok || !slices.Contains(o.Own, ip) {
+			continue
+		}
+		p := peer{name: u.GetName(), node: text(spec["node"])}
+		if given, there := spec["localASNumber"]; there {
+			if p.local, ok = asnOf(given); !ok {
+				r.complain("BGPPeer", p.name, "spec.localASNumber is not an AS number; it is ignored")
+			}
+		}
+		var err error
+		if p.selector, err = parseSelector(text(spec["nodeSelector"])); err != nil {
+			r.complain("BGPPeer", p.name, "spec.nodeSelector %s cannot be read: %v; every node is taken to peer with us by it", quote(text(spec["nodeSelector"])), err)
+			p.selector, _ = parseSelector("")
+		}
+		found = append(found, p)
+	}
+	slices.SortFunc(found, func(a, b peer) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.name, b.name))
+	})
+	return found
+}
+
+func (p peer) rank() int {
+	if p.node == "" && p.selector.all {
+		return 0
+	}
+	return 1
+}
+
+// peerAddr is the address of "ip", "ip:port" or "[ip]:port" (BGPPeer, peerIP).
+func peerAddr(s string) (netip.Addr, bool) {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr(), true
+	}
+	ip, err := netip.ParseAddr(s)
+	return ip, err == nil
+}
+
+// asnOf reads an AS number, which is an integer or a string in these objects.
+func asnOf(v any) (uint32, bool) {
+	if s, ok := v.(string); ok {
+		return parseASN(s)
+	}
+	n, ok := integer(v)
+	if !ok || n < 1 || n > 1<<32-1 {
+		return 0, false
+	}
+	return uint32(n), true
+}
+
+// parseASN reads an AS number in decimal or as HIGH.LOW (RFC 5396, asdot).
+func parseASN(s string) (uint32, bool) {
+	high, low, dotted := strings.Cut(s, ".")
+	if !dotted {
+		n, err := strconv.ParseUint(s, 10, 32)
+		return uint32(n), err == nil && n > 0
+	}
+	h, errHigh := strconv.ParseUint(high, 10, 16)
+	l, errLow := strconv.ParseUint(low, 10, 16)
+	n := uint32(h)<<16 | uint32(l)
+	return n, errHigh == nil && errLow == nil && n > 0
+}
+
+// address reads an address with the length of its subnet; a bare one is given
+// the length of a single address.
+func address(s string) (netip.Prefix, bool) {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p, !p.Addr().Is4In6()
+	}
+	ip, err := netip.ParseAddr(s)
+	if err != nil || ip.Zone() != "" || ip.Is4In6() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(ip, ip.BitLen()), true
+}
+
+// speaks reports whether BGP can be spoken from ip over more than one link.
+func speaks(ip netip.Addr) bool {
+	return !ip.IsUnspecified() && !ip.IsLoopback() && !ip.IsMulticast() && !ip.IsLinkLocalUnicast()
+}
+
+// network reads a prefix, which must have no host bits set.
+func network(s string) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(s)
+	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
+}
+
+func mapOf(u *unstructured.Unstructured, field string) map[string]any {
+	m, _ := u.Object[field].(map[string]any)
+	return m
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// integer takes a number as either JSON decoder leaves it.
+func integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int64:
+		return n, true
+	case float64:
+		return int64(n), n == float64(int64(n))
+	}
+	return 0, false
+}
+
+// quote makes a value that was not checked fit to be read, and short.
+func quote(s string) string {
+	const longest = 80
+	if len(s) > longest {
+		s = s[:longest] + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}
