@@ -1,0 +1,570 @@
+package haproxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		finish := make(chan struct{})
+		slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			<-finish
+			_, _ = io.WriteString(w, "done")
+		}))
+		t.Cleanup(slow.Close)
+		s := serverAt(slow.Listener.Addr())
+		cfg := r.config(backend("app", s))
+		r.settle(cfg, states(cfg, Open))
+
+		conn, err := net.Dial("tcp", r.http.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n")
+		answer := bufio.NewReader(conn)
+		if line, err := answer.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+			t.Fatalf("got %q, %v", line, err)
+		}
+
+		id := ServerID{"app", s.Name}
+		res := r.apply(cfg, nil)
+		if res.RetryAt.IsZero() {
+			t.Error("a server with a connection: got no RetryAt")
+		}
+		servers, err := r.p.Servers()
+		if live, ok := servers[id]; err != nil || !ok || live.State != Closed {
+			t.Errorf("a server with a connection: got %+v, %v, want it closed", live, err)
+		}
+		select {
+		case <-r.p.Changed():
+		case <-time.After(30 * time.Second):
+			t.Error("nobody knocked when the removal was due again")
+		}
+
+		close(finish)
+		if rest, err := io.ReadAll(answer); err != nil || !strings.Contains(string(rest), "done") {
+			t.Errorf("the request under way: got %q, %v", rest, err)
+		}
+		r.settle(cfg, nil)
+		servers, err = r.p.Servers()
+		if _, ok := servers[id]; ok || err != nil {
+			t.Errorf("the server is still there, %v", err)
+		}
+	})
+}
+
+func TestAReloadHasItsReasonInWords(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	a, b, c := backend("a", origin(t, "a")), backend("b", origin(t, "b")), backend("c", origin(t, "c"))
+	checked := *a
+	checked.Check = true
+	first := r.config(a)
+	r.settle(first, states(first, Open))
+	port := freePort(t)
+	for _, step := range []struct {
+		cfg  *Config
+		want string
+	}{
+		{r.config(a, b), "backend b added"},
+		{r.config(a), ""}, // nobody waits for a removal
+		{r.config(a, c), "backend c added, backend b removed"},
+		{r.config(&checked, c), "backend a changed"},
+		{func() *Config { c := r.config(&checked, c); c.Bind.HTTP = append(c.Bind.HTTP, port); return c }(), "listen addresses changed"},
+		{func() *Config { c := r.config(&checked, c); c.Tune.MaxConn = 500; return c }(), "listen addresses changed, settings of the process changed"},
+		{r.config(a, b, c), "settings of the process changed, backend b added, backend a changed"},
+	} {
+		// The least time between reloads may not have passed.
+		var res Result
+		r.eventually("the reload is done", func() bool {
+			res = r.apply(step.cfg, states(step.cfg, Open))
+			return res.Reloaded || step.want == ""
+		})
+		if step.want == "" {
+			if res.Reloaded || res.Reason != "backend b removed" || res.RetryAt.IsZero() {
+				t.Errorf("a removal: got %+v, want it to wait", res)
+			}
+			if got := r.get("b.test", "/"); got != "404" {
+				t.Errorf("the removed backend: got %q, want 404", got)
+			}
+		} else if res.Reason != step.want {
+			t.Errorf("got reason %q, want %q", res.Reason, step.want)
+		}
+		for _, be := range step.cfg.Backends {
+			if got := r.get(be.Name+".test", "/"); got != be.Name {
+				t.Errorf("%s: got %q, want %q", step.want, got, be.Name)
+			}
+		}
+	}
+	if got, want := r.p.Info().LastReason, "settings of the process changed, backend b added, backend a changed"; got != want {
+		t.Errorf("LastReason: got %q, want %q", got, want)
+	}
+}
+
+func TestAReloadThatMustWaitHoldsNothingElseUp(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	a, b, c := origin(t, "a"), origin(t, "b"), origin(t, "c")
+	cfg := r.config(backend("one", a))
+	r.settle(cfg, states(cfg, Open))
+	r.p.opt.MinReload = time.Hour
+
+	cfg = r.config(backend("one", b), backend("two", c))
+	res := r.apply(cfg, states(cfg, Open))
+	if res.Reloaded || res.Reason != "backend two added" || time.Until(res.RetryAt) < time.Minute {
+		t.Errorf("got %+v, want a reload in an hour", res)
+	}
+	if got := r.get("one.test", "/"); got != "b" {
+		t.Errorf("the server of a backend that was there: got %q, want b", got)
+	}
+	if got := r.get("two.test", "/"); got != "404" {
+		t.Errorf("the backend that is not there yet: got %q, want 404", got)
+	}
+	if err := check(r.opt.Binary, r.opt.Dir); err != nil {
+		t.Error(err)
+	}
+	r.p.opt.MinReload = time.Millisecond
+	r.settle(cfg, states(cfg, Open))
+	if got := r.get("two.test", "/"); got != "c" {
+		t.Errorf("got %q, want c", got)
+	}
+}
+
+func TestCertificatesChangeWithoutAReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app"))
+		one := testCert(t, "one.pem", "first", "one.test")
+		cfg.Certs = []*Cert{one}
+		r.settle(cfg, nil)
+		reloads := r.p.Info().Reloads
+		expect := func(moment string, want map[string]string) {
+			t.Helper()
+			for name, subject := range want {
+				if got := r.served(name); got != subject {
+					t.Errorf("%s: %s: got %q, want %q", moment, name, got, subject)
+				}
+			}
+			if err := check(binary, r.opt.Dir); err != nil {
+				t.Errorf("%s: %v", moment, err)
+			}
+		}
+		const self = "default certificate of sallyport"
+		expect("from the file", map[string]string{"one.test": "first", "two.test": self})
+
+		steps := []struct {
+			name  string
+			certs []*Cert
+			want  map[string]string
+		}{
+			{"another one", []*Cert{one, testCert(t, "two.pem", "second", "two.test", "*.two.test")}, map[string]string{"one.test": "first", "two.test": "second", "x.two.test": "second"}},
+			{"new content", []*Cert{testCert(t, "one.pem", "first again", "one.test"), testCert(t, "two.pem", "second again", "two.test")}, map[string]string{"one.test": "first again", "two.test": "second again", "x.two.test": self}},
+			{"other names", []*Cert{testCert(t, "one.pem", "third", "three.test", "one.test")}, map[string]string{"one.test": "third", "three.test": "third", "two.test": self}},
+			{"names from the certificate", []*Cert{{Name: "one.pem", PEM: testCert(t, "x.pem", "fourth", "four.test").PEM}}, map[string]string{"one.test": self}},
+			{"none", nil, map[string]string{"one.test": self}},
+			{"the first again", []*Cert{one}, map[string]string{"one.test": "first"}},
+		}
+		for _, s := range steps {
+			next := *cfg
+			next.Certs = s.certs
+			r.settle(&next, nil)
+			expect(s.name, s.want)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("got %d reloads, want none", got-reloads)
+		}
+		info, err := os.Stat(filepath.Join(r.opt.Dir, certDir, "one.pem"))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("a private key's file: got %v, %v, want mode 0600", info.Mode(), err)
+		}
+	})
+}
+
+func TestADeadHAProxyIsBack(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		for _, victim := range []string{"worker", "master"} {
+			t.Run(victim, func(t *testing.T) {
+				r := newRig(t, binary)
+				r.run()
+				cfg := r.config(backend("app", origin(t, "a"), nowhereServer(1)))
+				wish := states(cfg, Open)
+				wish[ServerID{"app", nowhereServer(1).Name}] = Closed
+				r.settle(cfg, wish)
+				select {
+				case <-r.p.Changed():
+				default:
+				}
+				info := r.p.Info()
+				pid := map[string]int{"worker": info.Worker, "master": info.Pid}[victim]
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				r.eventually("another HAProxy serves", func() bool {
+					got, err := r.try("app.test", "/")
+					return err == nil && got == "a" && r.p.Info().Running && r.p.Info().Pid != info.Pid
+				})
+				select {
+				case <-r.p.Changed():
+				case <-time.After(30 * time.Second):
+					t.Error("nobody knocked")
+				}
+				servers, err := r.p.Servers()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for id, want := range wish {
+					if got := servers[id].State; got != want {
+						t.Errorf("%s: got %s, want %s", id, got, want)
+					}
+				}
+				if res := r.apply(cfg, wish); res.Reloaded || res.Commands > 0 {
+					t.Errorf("after the return: got %+v, want nothing to do", res)
+				}
+				r.eventually("the old worker is gone", func() bool { return !alive(info.Worker) })
+			})
+		}
+	})
+}
+
+func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		r.run()
+		a, b := origin(t, "a"), origin(t, "b")
+		cfg := r.config(backend("app", a), backend("other", b))
+		cfg.Certs = []*Cert{testCert(t, "one.pem", "first", "one.test")}
+		r.settle(cfg, states(cfg, Open))
+		pid := r.p.Info().Pid
+		r.cancel()
+
+		again := func(cfg *Config, wantCommands bool) {
+			t.Helper()
+			r.p = r.fresh()
+			servers, err := r.p.Servers()
+			if err != nil || len(servers) == 0 {
+				t.Errorf("before any Apply: got %v, %v, want the servers", servers, err)
+			}
+			res := r.apply(cfg, states(cfg, Open))
+			if res.Reloaded || (res.Commands > 0) != wantCommands {
+				t.Errorf("got %+v, want no reload and commands: %v", res, wantCommands)
+			}
+			if got := r.p.Info().Pid; got != pid {
+				t.Errorf("got master %d, want %d", got, pid)
+			}
+		}
+		again(cfg, false)
+
+		// What a crash between writing and telling leaves: files ahead.
+		next := *cfg
+		next.Backends = []*Backend{backend("app", a, b), backend("other")}
+		next.Routes = append(cfg.Routes, Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
+		next.Certs = []*Cert{testCert(t, "one.pem", "renewed", "one.test"), testCert(t, "two.pem", "second", "two.test")}
+		if err := r.p.disk.sync(Render(&next, states(&next, Open), r.p.files).Content); err != nil {
+			t.Fatal(err)
+		}
+		again(&next, true)
+		if got := r.get("new.test", "/x;y"); got != "a" && got != "b" {
+			t.Errorf("the new route: got %q", got)
+		}
+		if got := r.served("one.test") + ", " + r.served("two.test"); got != "renewed, second" {
+			t.Errorf("the certificates: got %s", got)
+		}
+		again(&next, false)
+	})
+}
+
+func TestAColdStartOpensNothing(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", origin(t, "a")))
+	r.settle(cfg, states(cfg, Open))
+	if err := r.p.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.p = r.fresh()
+	r.run()
+	r.eventually("HAProxy runs", func() bool { return r.p.Info().Running })
+	if got := r.get("app.test", "/"); got != "503" {
+		t.Errorf("before the first Apply: got %q, want 503", got)
+	}
+	if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+		t.Errorf("got %+v, want no reload", res)
+	}
+	if got := r.get("app.test", "/"); got != "a" {
+		t.Errorf("got %q, want a", got)
+	}
+}
+
+func TestAFailedReloadKeepsServing(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, b := origin(t, "a"), origin(t, "b")
+		cfg := r.config(backend("app", a))
+		r.settle(cfg, states(cfg, Open))
+		good, err := os.ReadFile(filepath.Join(r.opt.Dir, configFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer taken.Close()
+		for _, c := range []struct {
+			name string
+			bad  func(*Config)
+			want []string
+		}{
+			{"what HAProxy does not know", func(c *Config) { c.Tune.Base = "global\n  no-such-keyword 1\n" }, []string{"no-such-keyword", failedFile}},
+			{"an address that is taken", func(c *Config) { c.Bind.HTTP = append(c.Bind.HTTP, addrPort(taken)) }, []string{addrPort(taken).String(), fmt.Sprintf("is taken by haproxy.test (pid %d)", os.Getpid())}},
+		} {
+			bad := r.config(backend("app", a), backend("other", b))
+			c.bad(bad)
+			_, err := r.p.Apply(t.Context(), bad, states(bad, Open))
+			if err == nil {
+				t.Fatalf("%s: Apply succeeded", c.name)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: got %v, want %q in it", c.name, err, want)
+				}
+			}
+			text, err := os.ReadFile(filepath.Join(r.opt.Dir, configFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), "backend app\n") || strings.Contains(string(text), "backend other\n") {
+				t.Errorf("%s: haproxy.cfg is not one that works:\n%s", c.name, text)
+			}
+			if err := check(binary, r.opt.Dir); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			failed, err := os.ReadFile(filepath.Join(r.opt.Dir, failedFile))
+			if err != nil || !strings.Contains(string(failed), "backend other\n") {
+				t.Errorf("%s: the failed file was not kept: %v", c.name, err)
+			}
+			if got := r.get("app.test", "/"); got != "a" {
+				t.Errorf("%s: got %q, want a", c.name, got)
+			}
+
+			// The endpoints go on changing, and the same reload is not
+			// tried again at once.
+			bad.Backends[0] = backend("app", b)
+			res, err := r.p.Apply(t.Context(), bad, states(bad, Open))
+			if err == nil || res.Reloaded || res.RetryAt.Before(time.Now()) {
+				t.Errorf("%s, again: got %+v, %v, want the same error and a time", c.name, res, err)
+			}
+			if got := r.get("app.test", "/"); got != "b" {
+				t.Errorf("%s, again: got %q, want b", c.name, got)
+			}
+			r.settle(cfg, states(cfg, Open))
+			text, err = os.ReadFile(filepath.Join(r.opt.Dir, configFile))
+			if err != nil || string(text) != string(good) {
+				t.Errorf("%s: afterwards haproxy.cfg is not what it was: %v", c.name, err)
+			}
+		}
+	})
+}
+
+func addrPort(l net.Listener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
+
+func TestAReloadUnderLoadDropsNothing(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := origin(t, "a")
+		cfg := r.config(backend("app", a))
+		r.settle(cfg, states(cfg, Open))
+		var sent, failed atomic.Int64
+		var clients sync.WaitGroup
+		stop := make(chan struct{})
+		for i := range 4 {
+			clients.Go(func() {
+				client := &http.Client{Transport: &http.Transport{DisableKeepAlives: i%2 == 0}}
+				defer client.CloseIdleConnections()
+				for range 20000 {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					req, _ := http.NewRequest(http.MethodGet, "http://"+r.http.String()+"/", http.NoBody)
+					req.Host = "app.test"
+					res, err := client.Do(req)
+					sent.Add(1)
+					if err != nil {
+						failed.Add(1)
+						t.Log(err)
+						continue
+					}
+					body, err := io.ReadAll(res.Body)
+					_ = res.Body.Close()
+					if err != nil || string(body) != "a" {
+						failed.Add(1)
+						t.Log(res.Status, string(body), err)
+					}
+				}
+			})
+		}
+		for i := range 5 {
+			before := sent.Load()
+			r.eventually("requests flow", func() bool { return sent.Load() > before+50 })
+			next := r.config(backend("app", a), backend(fmt.Sprintf("more%d", i)))
+			r.eventually("the reload is done", func() bool { return r.apply(next, states(next, Open)).Reloaded })
+		}
+		before := sent.Load()
+		r.eventually("requests flow", func() bool { return sent.Load() > before+50 })
+		close(stop)
+		clients.Wait()
+		if got := failed.Load(); got != 0 {
+			t.Errorf("%d of %d requests failed", got, sent.Load())
+		}
+	})
+}
+
+func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", nowhereServer(1), nowhereServer(2), nowhereServer(3)))
+		wish := states(cfg, Open)
+		r.settle(cfg, wish)
+		// Somebody else takes the middle one away.
+		middle := ServerID{"app", nowhereServer(2).Name}
+		if err := r.p.worker.tell([]string{"set server " + middle.String() + " state maint", "del server " + middle.String()}); err != nil {
+			t.Fatal(err)
+		}
+		wish = states(cfg, Closed)
+		if _, err := r.p.Apply(t.Context(), cfg, wish); err == nil {
+			t.Error("a command for a server that is not there: got no error")
+		}
+		r.settle(cfg, wish)
+		servers, err := r.p.Servers()
+		if err != nil || servers[middle].State != Closed || len(servers) != 3 {
+			t.Errorf("got %v, %v", servers, err)
+		}
+		for line, want := range map[string]bool{
+			"show version;nonsense;show version":                     true,
+			"show version;set server app/x state ready;show version": true,
+			"show version;show version":                              false,
+		} {
+			answer, _, err := r.p.worker.ask(line)
+			if err != nil || (fault(answer) != nil) != want {
+				t.Errorf("%s: got %v, %v, want a fault: %v", line, fault(answer), err, want)
+			}
+		}
+	})
+}
+
+func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", nowhereServer(1)))
+	r.settle(cfg, states(cfg, Open))
+	for range 2 {
+		r.p.run.backends["ghost"] = true
+		r.p.run.servers = map[ServerID]Live{{"ghost", "s"}: {State: Open}}
+		if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Closed)); err == nil {
+			t.Error("commands for a backend that is not there: got no error")
+		}
+		if err := r.p.know(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res := r.apply(cfg, states(cfg, Closed))
+	if !res.Reloaded || res.Reason != "commands to the worker failed" {
+		t.Errorf("got %+v, want a reload", res)
+	}
+}
+
+func TestAnExternalHAProxyIsDriven(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		someone := newRig(t, binary) // who runs it
+		r := &rig{t: t, opt: someone.opt, http: someone.http, https: someone.https}
+		r.opt.Mode = External
+		r.opt.MasterSocket = filepath.Join(r.opt.RunDir, "master.sock")
+		if _, err := New(r.opt); err == nil || !strings.Contains(err.Error(), "start HAProxy with") {
+			t.Errorf("no master socket: got %v", err)
+		}
+		if err := someone.p.start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		pid := someone.p.procs.master
+		r.p = r.fresh()
+		cfg := r.config(backend("app", origin(t, "a")))
+		r.settle(cfg, states(cfg, Open))
+		if got := r.get("app.test", "/"); got != "a" {
+			t.Errorf("got %q, want a", got)
+		}
+		if got := r.p.Info(); got.Pid != pid || got.Starts != 0 || got.Reloads != 1 {
+			t.Errorf("got %+v, want one reload of process %d", got, pid)
+		}
+		if err := r.p.Shutdown(t.Context()); err != nil || !alive(pid) {
+			t.Errorf("Shutdown ended what someone else runs: %v", err)
+		}
+	})
+}
+
+func TestNewSaysWhatToDo(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "old")
+	other := filepath.Join(dir, "other")
+	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1"} {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := Options{Binary: binaries(t)[0], Dir: dir + "/etc", RunDir: dir + "/run"}
+	for want, change := range map[string]func(*Options){
+		"install the package haproxy":   func(o *Options) { o.Binary = "/no/such/haproxy" },
+		"too old: 2.6 is the least":     func(o *Options) { o.Binary = old },
+		"does not say that it is":       func(o *Options) { o.Binary = other },
+		"configuration directory":       func(o *Options) { o.Dir = file + "/x" },
+		"must be an absolute path":      func(o *Options) { o.Dir = "etc" },
+		"path of letters":               func(o *Options) { o.Dir = "/tmp/with space" },
+		"allows for 80":                 func(o *Options) { o.RunDir = "/" + strings.Repeat("x", 81) },
+		"start HAProxy with \"haproxy ": func(o *Options) { o.Mode, o.MasterSocket = External, dir+"/none.sock" },
+	} {
+		opt := good
+		change(&opt)
+		if _, err := New(opt); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	p, err := New(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Servers(); err == nil {
+		t.Error("no HAProxy runs: Servers says there are none, want an error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Apply(ctx, &Config{}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	eventually(t, "the HAProxy just started can be ended", func() bool {
+		_, err := p.master.show()
+		return err == nil
+	})
+	if err := p.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

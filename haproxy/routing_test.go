@@ -1,0 +1,114 @@
+package haproxy
+
+import (
+	"testing"
+)
+
+func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		backends := map[string]*Backend{}
+		cfg := &Config{Bind: r.config().Bind}
+		for _, name := range []string{"root", "api", "apiv1", "healthz", "slash", "exactslash", "wild", "wildapi", "known", "hostless", "hostlessapi", "deep", "semi", "rest"} {
+			backends[name] = backend(name, origin(t, name))
+			cfg.Backends = append(cfg.Backends, backends[name])
+		}
+		cfg.Backends = append(cfg.Backends, backend("empty"))
+		cfg.Routes = []Route{
+			{Host: "app.example.com", Path: "/", Match: Prefix, Backend: "root"},
+			{Host: "app.example.com", Path: "/api", Match: Prefix, Backend: "api"},
+			{Host: "app.example.com", Path: "/api", Match: Prefix, Backend: "root"}, // the second claim
+			{Host: "app.example.com", Path: "/api/v1", Match: Prefix, Backend: "apiv1"},
+			{Host: "app.example.com", Path: "/slash/", Match: Prefix, Backend: "slash"},
+			{Host: "app.example.com", Path: "/healthz", Match: Exact, Backend: "healthz"},
+			{Host: "app.example.com", Path: "/api/exact", Match: Exact, Backend: "healthz"},
+			{Host: "app.example.com", Path: "/api/exact", Match: Prefix, Backend: "deep"},
+			{Host: "app.example.com", Path: "/end/", Match: Exact, Backend: "exactslash"},
+			{Host: "app.example.com", Path: "/gone", Match: Prefix},
+			{Host: "app.example.com", Path: "/void", Match: Prefix, Backend: "empty"},
+			{Host: "app.example.com", Path: "/lost", Match: Prefix, Backend: "nosuchbackend"},
+			{Host: "app.example.com", Path: "/a;b'c", Match: Prefix, Backend: "semi"},
+			{Host: "known.example.com", Path: "/only", Match: Prefix, Backend: "known"},
+			{Host: "*.example.com", Path: "/", Match: Prefix, Backend: "wild"},
+			{Host: "*.example.com", Path: "/api", Match: Prefix, Backend: "wildapi"},
+			{Host: "*.part.test", Path: "/only", Match: Prefix, Backend: "wild"},
+			{Host: "secure.test", Path: "/", Match: Prefix, Backend: "root", TLSOnly: true},
+			{Host: "secure.test", Path: "/plain", Match: Prefix, Backend: "api"},
+			{Host: "", Path: "/", Match: Prefix, Backend: "hostless"},
+			{Host: "", Path: "/api", Match: Prefix, Backend: "hostlessapi"},
+		}
+		r.settle(cfg, states(cfg, Open))
+		port := r.https.String()[len("127.0.0.1"):]
+		type row struct{ name, host, path, want string }
+		for _, c := range []row{
+			{"host and root", "app.example.com", "/", "root"},
+			{"any path under root", "app.example.com", "/x/y", "root"},
+			{"port in the Host header", "app.example.com:8080", "/api", "api"},
+			{"upper case host", "APP.Example.COM", "/api", "api"},
+			{"upper case path is another path", "app.example.com", "/API", "root"},
+			{"prefix itself", "app.example.com", "/api", "api"},
+			{"prefix with slash", "app.example.com", "/api/", "api"},
+			{"prefix and element", "app.example.com", "/api/x", "api"},
+			{"prefix ends at an element", "app.example.com", "/apix", "root"},
+			{"longest prefix wins", "app.example.com", "/api/v1/x", "apiv1"},
+			{"longest prefix ends at an element", "app.example.com", "/api/v1x", "api"},
+			{"prefix written with slash, asked without", "app.example.com", "/slash", "slash"},
+			{"prefix written with slash, asked with", "app.example.com", "/slash/x", "slash"},
+			{"query is not path", "app.example.com", "/api?x=/api/v1", "api"},
+			{"exact", "app.example.com", "/healthz", "healthz"},
+			{"exact with query", "app.example.com", "/healthz?a", "healthz"},
+			{"exact is not a prefix", "app.example.com", "/healthz/x", "root"},
+			{"exact has no slash", "app.example.com", "/healthz/", "root"},
+			{"exact beats prefix", "app.example.com", "/api/exact", "healthz"},
+			{"prefix beside exact", "app.example.com", "/api/exact/x", "deep"},
+			{"exact with slash", "app.example.com", "/end/", "exactslash"},
+			{"exact with slash, asked without", "app.example.com", "/end", "root"},
+			{"the mark in a path is refused", "app.example.com", "/healthz/\x01", "400"},
+			{"the mark percent-encoded is a path", "app.example.com", "/healthz/%01", "root"},
+			{"known and answered with 404", "app.example.com", "/gone/x", "404"},
+			{"backend without servers", "app.example.com", "/void", "503"},
+			{"backend that is not there", "app.example.com", "/lost", "404"},
+			{"characters the command line minds", "app.example.com", "/a;b'c/x", "semi"},
+			{"known host, unknown path", "known.example.com", "/other", "404"},
+			{"known host, known path", "known.example.com", "/only/x", "known"},
+			{"known host never falls to the wildcard", "known.example.com", "/api", "404"},
+			{"wildcard", "foo.example.com", "/", "wild"},
+			{"wildcard, upper case and port", "FOO.example.com:1", "/api/x", "wildapi"},
+			{"wildcard is one label", "a.b.example.com", "/", "hostless"},
+			{"wildcard is not none", "example.com", "/", "hostless"},
+			{"wildcard host, unknown path", "x.part.test", "/other", "404"},
+			{"unknown host", "who.test", "/x", "hostless"},
+			{"unknown host, longest prefix", "who.test", "/api/x", "hostlessapi"},
+			{"host of one label", "localhost", "/api", "hostlessapi"},
+			{"host that is an address", "127.0.0.1:80", "/api", "hostlessapi"},
+			{"host that is an IPv6 address", "[::1]:80", "/api", "hostlessapi"},
+			{"no host", "", "/api", "hostlessapi"},
+			{"TLS only", "secure.test", "/x?y=1", "302 https://secure.test" + port + "/x?y=1"},
+			{"TLS only, port in Host", "secure.test:80", "/", "302 https://secure.test" + port + "/"},
+			{"not TLS only, same host", "secure.test", "/plain", "api"},
+		} {
+			if got := r.get(c.host, c.path); got != c.want {
+				t.Errorf("%s: %q %q: got %q, want %q", c.name, c.host, c.path, got, c.want)
+			}
+		}
+
+		reloads := r.p.Info().Reloads
+		cfg.DefaultBackend = "rest"
+		cfg.Routes = cfg.Routes[:len(cfg.Routes)-2]
+		r.settle(cfg, states(cfg, Open))
+		for _, c := range []row{
+			{"default backend, unknown host", "who.test", "/x", "rest"},
+			{"default backend, known host, unknown path", "known.example.com", "/other", "rest"},
+			{"default backend, wildcard host, unknown path", "x.part.test", "/other", "rest"},
+			{"default backend does not hide a 404", "app.example.com", "/gone", "404"},
+			{"default backend, no host", "", "/", "rest"},
+		} {
+			if got := r.get(c.host, c.path); got != c.want {
+				t.Errorf("%s: %q %q: got %q, want %q", c.name, c.host, c.path, got, c.want)
+			}
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("routes changed with %d reloads, want none", got-reloads)
+		}
+	})
+}
