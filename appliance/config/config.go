@@ -226,9 +226,9 @@ func (k Kubeconfig) Read() ([]byte, error) {
 	if k.Path == "" {
 		return []byte(k.Inline.Reveal()), nil
 	}
-	data, err := os.ReadFile(k.Path)
+	data, err := readFile(k.Path)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
+		return nil, fmt.Errorf("kubeconfig %w", err)
 	}
 	return data, nil
 }
@@ -324,58 +324,59 @@ func (c *Config) resolve(dir string) {
 	}
 }
 
-// readFiles looks at the files the configuration names, and reads the keys.
+// readFiles looks at the files the configuration names, and reads the keys of
+// signed sessions. A kubeconfig that is not there is a doubt only: the other
+// clusters can be served, and this one from its last picture, until it is.
 func (c *Config) readFiles(p *problems) {
 	for i := range c.Clusters {
 		cluster, at := &c.Clusters[i], fmt.Sprintf("clusters[%d]", i)
 		if path := cluster.Kubeconfig.Path; path != "" {
-			c.readable(p, at+".kubeconfig", path, true)
+			if _, err := readFile(path); err != nil {
+				c.warn(p, at+".kubeconfig", "%v", err)
+			}
+			c.warnIfOpen(p, at+".kubeconfig", path)
 		}
-		path := cluster.BGP.PasswordFile
-		if path == "" || !c.readable(p, at+".bgp.passwordFile", path, true) {
-			continue
+		if path := cluster.BGP.PasswordFile; path != "" {
+			key, err := readFile(path)
+			if err != nil {
+				p.add(at+".bgp.passwordFile", "%v", err)
+				continue
+			}
+			cluster.BGP.Password = Secret{strings.TrimRight(string(key), "\r\n")}
+			checkPassword(p, at+".bgp.passwordFile", cluster.BGP.Password)
+			c.warnIfOpen(p, at+".bgp.passwordFile", path)
 		}
-		key, err := os.ReadFile(path)
-		if err != nil {
-			p.add(at+".bgp.passwordFile", "%s cannot be read: %v", path, unwrapPath(err))
-			continue
-		}
-		cluster.BGP.Password = Secret{strings.TrimRight(string(key), "\r\n")}
-		checkPassword(p, at+".bgp.passwordFile", cluster.BGP.Password)
 	}
 	if c.HAProxy.Base != "" {
-		c.readable(p, "haproxy.base", c.HAProxy.Base, false)
+		if _, err := readFile(c.HAProxy.Base); err != nil {
+			p.add("haproxy.base", "%v", err)
+		}
 	}
 }
 
-// readable says whether path is a file that can be opened; the sentence about
-// one that cannot goes to p.
-func (c *Config) readable(p *problems, key, path string, secret bool) bool {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		p.add(key, "%s does not exist", path)
-		return false
+func (c *Config) warn(p *problems, key, format string, args ...any) {
+	c.Warnings = append(c.Warnings, p.where(key)+": "+key+": "+fmt.Sprintf(format, args...))
+}
+
+// warnIfOpen warns of credentials that every user of the machine can read.
+func (c *Config) warnIfOpen(p *problems, key, path string) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
+		c.warn(p, key, "every user of this machine can read %s, which holds credentials; chmod 600 it", path)
 	}
-	if err != nil {
-		p.add(key, "%s cannot be read: %v", path, unwrapPath(err))
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
+}
+
+// readFile reads a file that must not be empty. Its errors are sentences.
+func readFile(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s does not exist", path)
 	case err != nil:
-		p.add(key, "%s cannot be read: %v", path, unwrapPath(err))
-		return false
-	case info.IsDir():
-		p.add(key, "%s is a directory; a file is needed", path)
-		return false
-	case info.Size() == 0 && info.Mode().IsRegular():
-		p.add(key, "%s is empty", path)
-		return false
-	case secret && info.Mode().Perm()&0o004 != 0:
-		c.Warnings = append(c.Warnings, fmt.Sprintf("%s: every user of this machine can read %s, which holds credentials; chmod 600 it", p.where(key), path))
+		return nil, fmt.Errorf("%s cannot be read: %w", path, unwrapPath(err))
+	case len(data) == 0:
+		return nil, fmt.Errorf("%s is empty", path)
 	}
-	return true
+	return data, nil
 }
 
 // askMachine fills what only the machine knows: its name, its users and its

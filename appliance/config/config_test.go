@@ -345,7 +345,7 @@ func TestLoadReadsTheFilesItNames(t *testing.T) {
 	if c.Identity == "" || !c.BGP.RouterID.Is4() {
 		t.Errorf("identity %q and router id %s: want both filled in", c.Identity, c.BGP.RouterID)
 	}
-	want := []string{path + ":2: every user of this machine can read " + dir + "/kubeconfig, which holds credentials; chmod 600 it"}
+	want := []string{path + ":2: clusters[0].kubeconfig: every user of this machine can read " + dir + "/kubeconfig, which holds credentials; chmod 600 it"}
 	if diff := cmp.Diff(want, c.Warnings); diff != "" {
 		t.Errorf("warnings: want -, got +:\n%s", diff)
 	}
@@ -365,10 +365,9 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 		"no file":             {dir + "/none.yaml", "no such file"},
 		"a directory":         {dir, "cannot be read: is a directory"},
 		"empty":               {empty, "is empty"},
-		"kubeconfig missing":  {write("a.yaml", "clusters:\n- kubeconfig: none\n"), ":2: clusters[0].kubeconfig: " + dir + "/none does not exist"},
-		"kubeconfig empty":    {write("b.yaml", "clusters:\n- kubeconfig: empty\n"), ":2: clusters[0].kubeconfig: " + dir + "/empty is empty"},
-		"kubeconfig no file":  {write("c.yaml", "clusters:\n- kubeconfig: .\n"), ":2: clusters[0].kubeconfig: " + dir + " is a directory; a file is needed"},
-		"password file empty": {write("d.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty is empty"},
+		"password file gone":  {write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/none does not exist"},
+		"password file empty": {write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty is empty"},
+		"base a directory":    {write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"), ":3: haproxy.base: " + dir + " cannot be read: is a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Load(row.path)
@@ -379,6 +378,27 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 				t.Errorf("got %q, want one line with %q", got, row.want)
 			}
 		})
+	}
+}
+
+func TestAKubeconfigThatIsNotThereIsADoubtOnly(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"sallyport.yaml": "clusters:\n- {name: a, kubeconfig: none}\n- {name: b, kubeconfig: empty}\n", "empty": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "sallyport.yaml")
+	c, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{path + ":2: clusters[0].kubeconfig: " + dir + "/none does not exist", path + ":3: clusters[1].kubeconfig: " + dir + "/empty is empty"}
+	if diff := cmp.Diff(want, c.Warnings); diff != "" {
+		t.Errorf("warnings: want -, got +:\n%s", diff)
+	}
+	if _, err := c.Clusters[0].Kubeconfig.Read(); err == nil || err.Error() != "kubeconfig "+dir+"/none does not exist" {
+		t.Errorf("Read: got %v, want that it does not exist", err)
 	}
 }
 
