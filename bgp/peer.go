@@ -1,0 +1,146 @@
+package bgp
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+
+	"sallyport/routes"
+)
+
+// A Peer is one session we want, named by the address of its other end.
+type Peer struct {
+	Cluster     string     `json:"cluster"`
+	Node        string     `json:"node"`
+	Addr        netip.Addr `json:"address"`              // of the other end; decides the address family of the session
+	Local       netip.Addr `json:"local,omitzero"`       // our end; the zero Addr is any
+	ASN         uint32     `json:"asn"`                  // AS the peer has to open with, 1 to 4294967295
+	Password    Secret     `json:"-"`                    // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
+	TTLSecurity bool       `json:"ttlSecurity"`          // GTSM (RFC 5082): only packets with TTL 255 count
+	Active      bool       `json:"active"`               // we dial, too; otherwise we wait for the peer to
+	Port        uint16     `json:"port,omitzero"`        // to dial; 0 is 179
+	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit
+}
+
+// PeerState is a peer and how its session is doing.
+type PeerState struct {
+	Peer
+
+	State      string      `json:"state"`    // Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271, 8.2.2)
+	Since      time.Time   `json:"since"`    // when it entered State
+	EndOfRIB   bool        `json:"endOfRIB"` // the session is established and what it announced is complete
+	Received   int         `json:"received"` // prefixes held, those of a lost session included
+	LastLoss   routes.Loss `json:"lastLoss,omitzero"`
+	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
+	Flaps      int         `json:"flaps"`                // sessions lost since the peer was first asked for
+}
+
+// A Secret is a string that is never printed: every verb of fmt, every slog
+// handler and every marshaller get its presence at most.
+type Secret string
+
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(set)"
+}
+
+// Format keeps the verbs that do not ask String, as %#v and %x.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
+// LogValue keeps it out of logs.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText keeps it out of JSON and YAML.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// LogValue names the peer.
+func (p Peer) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("cluster", p.Cluster),
+		slog.String("node", p.Node),
+		slog.String("address", p.Addr.String()),
+		slog.Uint64("asn", uint64(p.ASN)),
+	)
+}
+
+func (p Peer) withDefaults() Peer {
+	p.Addr, p.Local = p.Addr.Unmap(), p.Local.Unmap()
+	if p.Port == 0 {
+		p.Port = 179
+	}
+	return p
+}
+
+// session is p without what the session does not depend on.
+func (p Peer) session() Peer {
+	p.Cluster, p.Node = "", ""
+	return p
+}
+
+func (p Peer) check(c Config) error {
+	fail := func(why string) error {
+		return fmt.Errorf("bgp: peer %s (node %q of cluster %q) %s", p.Addr, p.Node, p.Cluster, why)
+	}
+	sameFamily := func(a netip.Addr) bool { return a.Is4() == p.Addr.Is4() }
+	switch {
+	case !p.Addr.IsValid() || p.Addr.IsUnspecified() || p.Addr.IsMulticast():
+		return fail("has no usable address")
+	case p.ASN == 0:
+		return fail("has no AS number")
+	case p.Local.IsValid() && !sameFamily(p.Local):
+		return fail("is asked for from " + p.Local.String() + ", which is of the other address family")
+	case !p.Active && !slices.ContainsFunc(c.Listen, sameFamily):
+		return fail("can never connect: we listen on no address of its family, and are not asked to dial it")
+	case len(p.Password) > 80:
+		return fail("has a TCP MD5 password of more than the 80 bytes the kernel takes")
+	}
+	return nil
+}
+
+// config is p in GoBGP's words.
+func (p Peer) config(c Config) *api.Peer {
+	hold := uint64(c.HoldTime / time.Second)
+	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	if p.Addr.Is6() {
+		family.Afi = api.Family_AFI_IP6
+	}
+	a := &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: p.Addr.String(),
+			PeerAsn:         p.ASN,
+			AuthPassword:    string(p.Password),
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:          hold,
+			KeepaliveInterval: hold / 3,
+			ConnectRetry:      5,
+		}},
+		Transport: &api.Transport{
+			PassiveMode: !p.Active,
+			RemotePort:  uint32(p.Port),
+		},
+		AfiSafis: []*api.AfiSafi{{
+			Config:       &api.AfiSafiConfig{Family: family, Enabled: true},
+			PrefixLimits: &api.PrefixLimit{Family: family, MaxPrefixes: p.PrefixLimit},
+		}},
+	}
+	if p.Local.IsValid() {
+		a.Transport.LocalAddress = p.Local.String()
+	}
+	switch {
+	case p.TTLSecurity:
+		a.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
+	case p.ASN != c.ASN:
+		// Without it GoBGP sends to another AS with TTL 1. Calico's sessions
+		// are multihop, and nodes may be a router away.
+		a.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 64}
+	}
+	return a
+}

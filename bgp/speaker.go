@@ -1,0 +1,544 @@
+// Package bgp is the speaker: it owns the BGP sessions to the nodes of every
+// cluster, and alone knows what each of them announces and how the session of
+// each that is gone came to its end.
+//
+// It promises that Offers is the whole of what the peers said, one entry for
+// each peer and prefix, and no more than they said: no best path is chosen, no
+// conflict is settled, nothing is believed. It announces nothing to anyone. It
+// offers neither graceful restart nor ADD-PATH, and one address family on each
+// session, that of the peer's own address. What a lost session had announced
+// stays among the offers, marked with the cause and the time of the loss.
+//
+// Its limit: it does not know who may announce what, nor how long an offer
+// outlives its session. Both are for routes.Verify to say; here a lost offer
+// is only kept from staying for ever.
+//
+// The speaker is GoBGP in its fourth major version, and nothing outside this
+// package knows so. Version 3 is no choice: its last release reads a message
+// header of an unknown type as an error it then dereferences, so that one
+// packet of 19 bytes, sent before any OPEN by whatever pod stands behind a
+// node's address, ends the process (osrg/gobgp#3325). The panic is in a
+// goroutine of the library, where no recover of ours can reach, and the
+// appliance is one process. Version 4.8.0 survives that packet, and what the
+// tests here send besides.
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"sallyport/routes"
+)
+
+// ErrStopped is returned by every call that comes after Stop.
+var ErrStopped = errors.New("the BGP speaker has stopped")
+
+// DefaultHoldTime is proposed when Config leaves it open. BIRD on a busy node
+// has been seen to miss 3 seconds (projectcalico/calico#7086).
+const DefaultHoldTime = 9 * time.Second
+
+// Config is what all sessions have in common.
+type Config struct {
+	ASN      uint32        // our AS, 1 to 4294967295
+	RouterID netip.Addr    // our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
+	Listen   []netip.Addr  // addresses to listen on; none means every address of the machine
+	Port     uint16        // port to listen on; 0 is 179
+	HoldTime time.Duration // whole seconds, 3 s to 65535 s; 0 is DefaultHoldTime. The lower of the two ends' proposals counts (RFC 4271, 4.2)
+	Log      *slog.Logger  // nil discards
+}
+
+// pace holds the times that are ours to choose, so that tests can choose others.
+type pace struct {
+	renew     time.Duration // least time between two renewals of one peer
+	handshake time.Duration // longest time a connection may take from TCP to Established
+	endOfRIB  time.Duration // after this long in Established the End-of-RIB counts as received
+	keep      time.Duration // longest time an offer outlives its session
+	penalty   time.Duration // first pause after too many prefixes, doubled each time
+	penaltyTo time.Duration // longest such pause
+	tick      time.Duration // how often the times above are looked at
+}
+
+var usualPace = pace{
+	renew:     2 * time.Second,
+	handshake: 10 * time.Second,
+	endOfRIB:  time.Minute,
+	keep:      15 * time.Minute,
+	penalty:   30 * time.Second,
+	penaltyTo: 5 * time.Minute,
+	tick:      time.Second,
+}
+
+// A Speaker is a running BGP speaker. Its methods may be called from any
+// goroutine.
+type Speaker struct {
+	config  Config
+	pace    pace
+	log     *slog.Logger
+	tap     *tap
+	bgp     *server.BgpServer
+	stop    context.CancelFunc
+	stopped sync.Once
+	worker  sync.WaitGroup
+	changed chan struct{}
+	wake    chan struct{} // to the worker: a session has changed its state
+
+	// ops is held by whoever adds peers to GoBGP or deletes them, so that no
+	// two do so at once. It is taken before mu and never by the watcher.
+	ops sync.Mutex
+
+	// mu guards what follows. It is never held over a call into GoBGP: the
+	// watcher takes it, and the watcher must not wait.
+	mu       sync.Mutex
+	done     bool
+	sessions map[netip.Addr]*session
+	unsaid   []line
+}
+
+// A line waits for the worker to log it, since a log may be slow to take it
+// and the watcher must not wait.
+type line struct {
+	level slog.Level
+	text  string
+	attrs []slog.Attr
+}
+
+// Start listens and returns a speaker without peers. It ends when ctx does, or
+// by Stop. The error is a sentence that says what to do when the port is
+// taken, an address is not of this machine, or the permission is missing.
+func Start(ctx context.Context, c Config) (*Speaker, error) {
+	return start(ctx, c, usualPace)
+}
+
+func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
+	c, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	tap := newTap(c.Log.Handler())
+	b := server.NewBgpServer(server.LoggerOption(slog.New(tap), new(slog.LevelVar)))
+	go b.Serve()
+
+	ctx, stop := context.WithCancel(ctx)
+	s := &Speaker{
+		config:   c,
+		pace:     p,
+		log:      c.Log,
+		tap:      tap,
+		bgp:      b,
+		stop:     stop,
+		changed:  make(chan struct{}, 1),
+		wake:     make(chan struct{}, 1),
+		sessions: make(map[netip.Addr]*session),
+	}
+	if err := s.open(ctx); err != nil {
+		stop()
+		b.Stop()
+		return nil, err
+	}
+	s.worker.Go(func() { s.work(ctx) })
+	context.AfterFunc(ctx, s.Stop)
+	return s, nil
+}
+
+func (c Config) check() (Config, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Port == 0 {
+		c.Port = 179
+	}
+	if c.HoldTime == 0 {
+		c.HoldTime = DefaultHoldTime
+	}
+	switch {
+	case c.ASN == 0:
+		return c, errors.New("bgp: no AS number is given for this speaker")
+	case !c.RouterID.Unmap().Is4() || c.RouterID.Unmap().IsUnspecified():
+		return c, fmt.Errorf("bgp: the router ID has to be an IPv4 address, not %q", c.RouterID)
+	case c.HoldTime%time.Second != 0 || c.HoldTime < 3*time.Second || c.HoldTime > 65535*time.Second:
+		return c, fmt.Errorf("bgp: the hold time has to be whole seconds from 3s to 65535s, not %s", c.HoldTime)
+	}
+	if len(c.Listen) == 0 {
+		c.Listen = []netip.Addr{netip.IPv4Unspecified()}
+		if haveIPv6() {
+			c.Listen = append(c.Listen, netip.IPv6Unspecified())
+		}
+	}
+	c.Listen = slices.Clone(c.Listen)
+	for i, a := range c.Listen {
+		if !a.IsValid() {
+			return c, errors.New("bgp: one of the addresses to listen on is empty")
+		}
+		c.Listen[i] = a.Unmap()
+	}
+	c.RouterID = c.RouterID.Unmap()
+	return c, nil
+}
+
+// haveIPv6 tells whether the kernel was booted with IPv6 at all.
+func haveIPv6() bool {
+	fd, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return !errors.Is(err, syscall.EAFNOSUPPORT)
+	}
+	_ = syscall.Close(fd)
+	return true
+}
+
+// open makes GoBGP listen, closes both doors of its RIB and starts the watcher,
+// in this order and before there is any peer.
+func (s *Speaker) open(ctx context.Context) error {
+	listen := make([]string, len(s.config.Listen))
+	for i, a := range s.config.Listen {
+		listen[i] = a.String()
+	}
+	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn:             s.config.ASN,
+		RouterId:        s.config.RouterID.String(),
+		ListenPort:      int32(s.config.Port),
+		ListenAddresses: listen,
+		Families:        []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
+	}})
+	if err != nil {
+		return s.explain(err)
+	}
+	// REJECT on EXPORT keeps us from announcing. REJECT on IMPORT leaves the
+	// RIB empty, so that there is nothing to announce either: what we read is
+	// what the peers sent, before any policy.
+	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
+		err := s.bgp.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+			Name:          "global",
+			Direction:     d,
+			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
+		}})
+		if err != nil {
+			return fmt.Errorf("bgp: close the RIB (%s): %w", d, err)
+		}
+	}
+	return s.watch(ctx)
+}
+
+func (s *Speaker) explain(err error) error {
+	at := fmt.Sprintf("port %d", s.config.Port)
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Addr != nil {
+		at = op.Addr.String()
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("bgp: cannot listen on %s because another program already does: stop it (a BIRD, another speaker) or choose another port: %w", at, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("bgp: cannot listen on %s because no interface of this machine has that address (a new IPv6 address needs a moment): %w", at, err)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("bgp: no permission to listen on %s: run as root or with CAP_NET_BIND_SERVICE: %w", at, err)
+	}
+	return fmt.Errorf("bgp: listen on %s: %w", at, err)
+}
+
+// Stop closes every session and the listeners and returns when all is closed.
+// Nothing in the kernel is touched. Calling it again does nothing.
+func (s *Speaker) Stop() {
+	s.stopped.Do(func() {
+		s.mu.Lock()
+		s.done = true
+		s.mu.Unlock()
+		s.stop()
+		s.worker.Wait()
+		s.ops.Lock()
+		defer s.ops.Unlock()
+		s.bgp.Stop()
+		s.knock()
+	})
+}
+
+// Changed receives after offers or sessions have changed. Several changes may
+// make one knock: read Offers and Peers whole.
+func (s *Speaker) Changed() <-chan struct{} { return s.changed }
+
+func (s *Speaker) knock() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Offers returns everything the peers announce, and what lost sessions had
+// announced, sorted by cluster, peer and prefix.
+func (s *Speaker) Offers() ([]routes.Offer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		return nil, ErrStopped
+	}
+	var all []routes.Offer
+	for _, x := range s.sessions {
+		all = slices.AppendSeq(all, x.all())
+	}
+	slices.SortFunc(all, func(a, b routes.Offer) int {
+		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
+			return c
+		}
+		if c := a.Peer.Compare(b.Peer); c != 0 {
+			return c
+		}
+		return a.Prefix.Compare(b.Prefix)
+	})
+	return all, nil
+}
+
+// Peers returns the state of every peer of the last SetPeers that could be
+// understood, sorted by cluster and address. Passwords are left out.
+func (s *Speaker) Peers() []PeerState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]PeerState, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		all = append(all, x.report())
+	}
+	slices.SortFunc(all, func(a, b PeerState) int {
+		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
+			return c
+		}
+		return a.Addr.Compare(b.Addr)
+	})
+	return all
+}
+
+// SetPeers makes the speaker's peers be exactly these: it adds, removes, and
+// resets the session of a peer whose settings have changed; the others notice
+// nothing. Calling it again with the same peers does nothing but try once more
+// what failed. The error joins one sentence for each peer that is not set up,
+// at every call until it is; no such peer stops the others.
+func (s *Speaker) SetPeers(peers []Peer) error {
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	if s.isDone() {
+		return ErrStopped
+	}
+	var errs []error
+	want := make(map[netip.Addr]Peer, len(peers))
+	for _, p := range peers {
+		p = p.withDefaults()
+		if err := p.check(s.config); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if other, twice := want[p.Addr]; twice {
+			errs = append(errs, fmt.Errorf("bgp: peer %s is asked for twice, as node %q of cluster %q and as node %q of cluster %q: the first is kept",
+				p.Addr, other.Node, other.Cluster, p.Node, p.Cluster))
+			continue
+		}
+		want[p.Addr] = p
+	}
+	have := s.settings()
+	for _, a := range slices.SortedFunc(maps.Keys(have), netip.Addr.Compare) {
+		if _, wanted := want[a]; wanted {
+			continue
+		}
+		if err := s.remove(a); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
+		if err := s.ensure(want[a]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if listener := s.tap.deaf(); listener != nil {
+		errs = append(errs, listener)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Speaker) isDone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+func (s *Speaker) settings() map[netip.Addr]Peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := make(map[netip.Addr]Peer, len(s.sessions))
+	for a, x := range s.sessions {
+		have[a] = x.peer
+	}
+	return have
+}
+
+// remove forgets a peer and everything it announced. Called with ops held.
+func (s *Speaker) remove(a netip.Addr) error {
+	s.mu.Lock()
+	x := s.sessions[a]
+	delete(s.sessions, a)
+	s.mu.Unlock()
+	s.knock()
+	s.log.Info("BGP peer removed", "peer", x.peer)
+	if !x.added {
+		return nil
+	}
+	return s.dismiss(x.peer)
+}
+
+// ensure makes one peer be as wanted. Called with ops held.
+func (s *Speaker) ensure(p Peer) error {
+	s.mu.Lock()
+	x, known := s.sessions[p.Addr]
+	if !known {
+		x = newSession(p, time.Now())
+		s.sessions[p.Addr] = x
+	}
+	old := x.peer
+	same := x.added && old.session() == p.session()
+	relabelled := old.Cluster != p.Cluster || old.Node != p.Node
+	x.peer = p
+	if !same && x.added {
+		// Nothing is wrong with the peer: what it had announced is to be
+		// treated as after a restart of its end.
+		x.leave(time.Now(), routes.Closed, "session reset to take over new settings")
+		x.forgive()
+	}
+	dismiss := !same && x.added
+	s.mu.Unlock()
+	if !known || dismiss || relabelled {
+		s.knock()
+	}
+	if same {
+		return nil
+	}
+	var err error
+	if dismiss {
+		s.log.Info("BGP peer changes", "peer", p)
+		err = s.dismiss(old)
+	} else if !known {
+		s.log.Info("BGP peer added", "peer", p)
+	}
+	return errors.Join(err, s.add(x, p))
+}
+
+// add hands a peer to GoBGP. Called with ops held.
+func (s *Speaker) add(x *session, p Peer) error {
+	s.mark(x, true)
+	s.tap.forget(p.Addr)
+	err := s.bgp.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.config(s.config)})
+	if err != nil {
+		s.mark(x, false)
+		return fmt.Errorf("bgp: set up peer %s: %w", p.Addr, err)
+	}
+	// GoBGP only warns when the kernel refuses the key, and would then accept
+	// the peer without one.
+	if refused := s.tap.refused(p.Addr); refused != "" {
+		s.mark(x, false)
+		err := fmt.Errorf("bgp: the TCP MD5 password of peer %s cannot be set, so there is no session with it: %s", p.Addr, refused)
+		return errors.Join(err, s.dismiss(p))
+	}
+	return nil
+}
+
+func (s *Speaker) mark(x *session, added bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.added = added
+	if !added {
+		x.leave(time.Now(), routes.Refused, "the session could not be set up")
+	}
+}
+
+// dismiss takes a peer from GoBGP, and its key from the listening sockets.
+// DeletePeer would leave the key there, and the address unreachable for a peer
+// without one; the change to no password removes it.
+func (s *Speaker) dismiss(p Peer) error {
+	ctx := context.Background()
+	var errs []error
+	if p.Password != "" {
+		bare := p
+		bare.Password = ""
+		if _, err := s.bgp.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: bare.config(s.config)}); err != nil {
+			errs = append(errs, fmt.Errorf("bgp: take the password of peer %s from the listener: %w", p.Addr, err))
+		}
+	}
+	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Addr.String()}); err != nil {
+		errs = append(errs, fmt.Errorf("bgp: remove peer %s: %w", p.Addr, err))
+	}
+	return errors.Join(errs...)
+}
+
+// work looks at the clock for all sessions until ctx ends.
+func (s *Speaker) work(ctx context.Context) {
+	tick := time.NewTicker(s.pace.tick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.wake:
+		}
+		s.expire(time.Now())
+		s.renew(time.Now())
+		s.say(ctx)
+	}
+}
+
+func (s *Speaker) say(ctx context.Context) {
+	s.mu.Lock()
+	lines := s.unsaid
+	s.unsaid = nil
+	s.mu.Unlock()
+	for _, l := range lines {
+		s.log.LogAttrs(ctx, l.level, l.text, l.attrs...)
+	}
+}
+
+func (s *Speaker) expire(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.sessions {
+		if x.expire(now, s.pace) {
+			s.knock()
+		}
+	}
+}
+
+// renew replaces the peers that are due by fresh ones. GoBGP keeps a peer whose
+// session ended in Idle for 5 seconds, in which it closes what the peer opens,
+// and one with too many prefixes for ever; a fresh peer is ready at once.
+func (s *Speaker) renew(now time.Time) {
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	for _, x := range s.due(now) {
+		err := s.bgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: x.peer.Addr.String()})
+		if err := errors.Join(err, s.add(x, x.peer)); err != nil {
+			// The next SetPeers tries again and returns the error.
+			s.log.Error("BGP peer could not be renewed", "peer", x.peer, "err", err)
+			s.knock()
+		}
+	}
+}
+
+func (s *Speaker) due(now time.Time) []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		return nil
+	}
+	var due []*session
+	for _, x := range s.sessions {
+		if x.added && x.renewNow(now) {
+			due = append(due, x)
+		}
+	}
+	return due
+}

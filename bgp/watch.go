@@ -1,0 +1,174 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"sallyport/routes"
+)
+
+// watch starts the one watcher: what UPDATEs carried before any policy, the
+// End-of-RIBs, and the states of the peers, in one queue and so in true order.
+//
+// GoBGP's view after policy would not do. When a session ends GoBGP withdraws
+// its paths there by itself, before it reports the new state, and such a
+// withdrawal looks like the peer's own. In the view before policy it makes
+// none (those of its own it reports apart, to WatchAdjInWithdraw, which we do
+// not ask for), and it reports the new state only after the reader of the
+// session has ended; so a withdrawal here always came in an UPDATE, and
+// always before the loss.
+func (s *Speaker) watch(ctx context.Context) error {
+	err := s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+		OnPathUpdate: s.onPaths,
+		OnPathEor:    s.onEndOfRIB,
+		OnPeerUpdate: s.onState,
+	}, server.WatchPeer(), server.WatchUpdate(true, "", ""), server.WatchEor(true))
+	if err != nil {
+		return fmt.Errorf("bgp: watch the sessions: %w", err)
+	}
+	return nil
+}
+
+func (s *Speaker) onPaths(paths []*apiutil.Path, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change := false
+	for _, p := range paths {
+		x := s.sessions[p.PeerAddress.Unmap()]
+		prefix, ok := prefixOf(p)
+		if x == nil || !ok || prefix.Addr().Is4() != x.peer.Addr.Is4() {
+			continue
+		}
+		if p.Withdrawal {
+			change = x.withdraw(prefix) || change
+		} else {
+			change = x.announce(prefix, pathOf(p)) || change
+		}
+	}
+	if change {
+		s.knock()
+	}
+}
+
+func prefixOf(p *apiutil.Path) (netip.Prefix, bool) {
+	n, ok := p.Nlri.(*bgp.IPAddrPrefix)
+	if !ok || n == nil || !n.Prefix.IsValid() || (p.Family != bgp.RF_IPv4_UC && p.Family != bgp.RF_IPv6_UC) {
+		return netip.Prefix{}, false
+	}
+	return n.Prefix.Masked(), true
+}
+
+// pathOf takes out what an offer is made of. A path without a next hop stays
+// an offer without one, to be refused where it can be seen.
+func pathOf(p *apiutil.Path) path {
+	out := path{peerAS: p.PeerASN}
+	for _, a := range p.Attrs {
+		switch a := a.(type) {
+		case *bgp.PathAttributeNextHop:
+			if !out.nextHop.IsValid() {
+				out.nextHop = a.Value.Unmap()
+			}
+		case *bgp.PathAttributeMpReachNLRI:
+			out.nextHop = a.Nexthop
+		case *bgp.PathAttributeAsPath:
+			for _, segment := range a.Value {
+				out.asPath = append(out.asPath, segment.GetAS()...)
+			}
+		}
+	}
+	return out
+}
+
+func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[p.PeerAddress.Unmap()]
+	if x == nil || (p.Family == bgp.RF_IPv4_UC) != x.peer.Addr.Is4() {
+		return
+	}
+	if x.endOfRIB() {
+		s.knock()
+	}
+}
+
+var stateNames = map[bgp.FSMState]string{
+	bgp.BGP_FSM_IDLE:        idle,
+	bgp.BGP_FSM_CONNECT:     connect,
+	bgp.BGP_FSM_ACTIVE:      active,
+	bgp.BGP_FSM_OPENSENT:    openSent,
+	bgp.BGP_FSM_OPENCONFIRM: openConfirm,
+	bgp.BGP_FSM_ESTABLISHED: established,
+}
+
+func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+	if e.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	now := e.Peer.State
+	state, ok := stateNames[now.SessionState]
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.sessions[now.NeighborAddress.Unmap()]
+	if x == nil {
+		return
+	}
+	if state == idle && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
+		// The echo of our own DeletePeer, which has been accounted for, and
+		// is older than the peer that GoBGP has by now.
+		return
+	}
+	switch {
+	case x.state == established && state != established:
+		lasted := at.Sub(x.since)
+		cause, why := lossOf(now)
+		x.leave(at, cause, why)
+		if now.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+			x.punish(at, lasted, s.pace)
+		} else {
+			x.renewSoon(at, s.pace)
+		}
+		s.unsaid = append(s.unsaid, line{slog.LevelWarn, "BGP session lost",
+			[]slog.Attr{slog.Any("peer", x.peer), slog.String("cause", string(cause)), slog.String("reason", why)}})
+	case state == established:
+		x.enter(state, at, s.pace)
+		s.unsaid = append(s.unsaid, line{slog.LevelInfo, "BGP session established", []slog.Attr{slog.Any("peer", x.peer)}})
+	default:
+		x.enter(state, at, s.pace)
+	}
+	s.knock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lossOf says how an established session ended.
+func lossOf(p apiutil.PeerState) (routes.Cause, string) {
+	if p.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+		// GoBGP sends the NOTIFICATION, closes, and then reports that it
+		// could not read.
+		return routes.Refused, "more prefixes than the peer is allowed"
+	}
+	switch p.DisconnectReason {
+	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
+		return routes.Closed, "the TCP connection ended without a NOTIFICATION"
+	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
+		return routes.HoldExpired, "nothing was heard for the hold time"
+	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
+		return routes.Notified, strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
+	default:
+		return routes.Refused, strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
+	}
+}
