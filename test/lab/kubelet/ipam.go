@@ -35,6 +35,9 @@ const handlePrefix = "k8s-pod-network."
 // errExhausted is what take answers when no address is left in any pool.
 var errExhausted = errors.New("no IPPool has a free address")
 
+// errLost says that what was free when it was read is not any more.
+var errLost = errors.New("others took the addresses that were free")
+
 // An ipam hands out the addresses of a node's blocks. The IPAMBlock objects are
 // the only truth: every change is an update of the version that was read, so
 // no two callers, on whatever node, get one address.
@@ -50,6 +53,16 @@ type ipam struct {
 func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for range 100 { // others may be quicker with the block that looked free
+		addr, err := m.attempt(ctx, family, owner)
+		if !errors.Is(err, errLost) {
+			return addr, err
+		}
+	}
+	return netip.Addr{}, errLost
+}
+
+func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
 	blocks, err := m.blocks(ctx)
 	if err != nil {
 		return netip.Addr{}, err
@@ -63,8 +76,11 @@ func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Add
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	for _, cidr := range own {
-		addr, err := m.takeFrom(ctx, blockName(cidr), "host:"+m.node, owner)
+	for _, b := range blocks {
+		if !slices.Contains(own, b.spec.CIDR) {
+			continue
+		}
+		addr, err := m.takeFrom(ctx, b.object, "host:"+m.node, owner)
 		if err != nil || addr.IsValid() {
 			return addr, err
 		}
@@ -76,9 +92,13 @@ func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Add
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	addr, err := m.takeFrom(ctx, blockName(cidr), "host:"+m.node, owner)
+	object, err := m.dynamic.Resource(ipamBlocks).Get(ctx, blockName(cidr), metav1.GetOptions{})
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("read claimed block %s: %w", cidr, err)
+	}
+	addr, err := m.takeFrom(ctx, object, "host:"+m.node, owner)
 	if err == nil && !addr.IsValid() {
-		err = fmt.Errorf("block %s was claimed and is already full or gone", cidr)
+		err = errLost
 	}
 	return addr, err
 }
@@ -94,7 +114,8 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 	var errs []error
 	for _, b := range blocks {
 		if slices.ContainsFunc(b.spec.Attributes, gone) {
-			errs = append(errs, m.change(ctx, b.object.GetName(), func(b *block) bool { return b.release(gone) }))
+			_, err := m.change(ctx, b.object, func(b *block) bool { return b.release(gone) })
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -102,47 +123,49 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 
 // takeFrom takes an address of one block as long as it has the affinity; the
 // zero Addr means that there is none to take.
-func (m *ipam) takeFrom(ctx context.Context, name, affinity string, owner attribute) (netip.Addr, error) {
+func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, affinity string, owner attribute) (netip.Addr, error) {
 	var got netip.Addr
-	err := m.change(ctx, name, func(b *block) bool {
-		got = netip.Addr{}
-		if b.Deleted || b.Affinity != affinity {
-			return false
+	took, err := m.change(ctx, object, func(b *block) (ok bool) {
+		if !b.Deleted && b.Affinity == affinity {
+			got, ok = b.take(owner)
 		}
-		var ok bool
-		got, ok = b.take(owner)
 		return ok
 	})
-	return got, err
+	if !took {
+		return netip.Addr{}, err
+	}
+	return got, nil
 }
 
-// change updates an IPAMBlock on the version it has read, and reads again as
-// long as someone else was quicker.
-func (m *ipam) change(ctx context.Context, name string, edit func(*block) bool) error {
+// change updates an IPAMBlock on the version that was read, and reads again as
+// long as someone else was quicker. It reports whether the change is made: not
+// if edit had nothing to change, nor if the block is gone.
+func (m *ipam) change(ctx context.Context, object *unstructured.Unstructured, edit func(*block) bool) (bool, error) {
+	name := object.GetName()
 	for range 1000 { // each lost turn is someone else's success
-		object, err := m.dynamic.Resource(ipamBlocks).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read IPAMBlock: %w", err)
-		}
 		b, err := parseBlock(object)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if !edit(&b) {
-			return nil
+			return false, nil
 		}
 		if err := b.into(object); err != nil {
-			return err
+			return false, err
 		}
 		_, err = m.dynamic.Resource(ipamBlocks).Update(ctx, object, metav1.UpdateOptions{})
-		if !apierrors.IsConflict(err) {
-			return wrap("update IPAMBlock", err)
+		if apierrors.IsConflict(err) {
+			object, err = m.dynamic.Resource(ipamBlocks).Get(ctx, name, metav1.GetOptions{})
+			if err == nil {
+				continue
+			}
 		}
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, wrap("update IPAMBlock", err)
 	}
-	return fmt.Errorf("update IPAMBlock %s: every attempt met a newer version", name)
+	return false, fmt.Errorf("update IPAMBlock %s: every attempt met a newer version", name)
 }
 
 // claim makes a block of a pool the node's own: the affinity as pending, the
@@ -194,7 +217,8 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 	if err != nil {
 		return false, fmt.Errorf("claim block %s: %w", cidr, err)
 	}
-	if state, _, _ := unstructured.NestedString(affinity.Object, "spec", "state"); state != "pending" && state != "confirmed" {
+	have, _, _ := unstructured.NestedMap(affinity.Object, "spec")
+	if have["state"] != "pending" && have["state"] != "confirmed" || fmt.Sprint(have["deleted"]) == "true" {
 		return false, nil // on its way out
 	}
 	var b block
@@ -218,7 +242,9 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 	}
 	spec["state"] = "confirmed"
 	affinity.Object["spec"] = spec
-	if _, err := client.Update(ctx, affinity, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.Update(ctx, affinity, metav1.UpdateOptions{}); apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return false, errLost
+	} else if err != nil {
 		return false, fmt.Errorf("confirm block %s: %w", cidr, err)
 	}
 	return true, nil
@@ -235,7 +261,7 @@ func (m *ipam) borrow(ctx context.Context, family int, blocks []storedBlock, own
 		if err != nil || !slices.ContainsFunc(pools, func(p pool) bool { return p.cidr.Contains(cidr.Addr()) }) {
 			continue
 		}
-		addr, err := m.takeFrom(ctx, b.object.GetName(), b.spec.Affinity, owner)
+		addr, err := m.takeFrom(ctx, b.object, b.spec.Affinity, owner)
 		if err != nil || addr.IsValid() {
 			return addr, err
 		}
@@ -243,13 +269,13 @@ func (m *ipam) borrow(ctx context.Context, family int, blocks []storedBlock, own
 	return netip.Addr{}, errExhausted
 }
 
-// own lists the blocks that are confirmed as the node's.
-func (m *ipam) own(ctx context.Context, family int) ([]netip.Prefix, error) {
+// own lists the CIDRs of the blocks that are confirmed as the node's.
+func (m *ipam) own(ctx context.Context, family int) ([]string, error) {
 	list, err := m.dynamic.Resource(affinities).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list BlockAffinities: %w", err)
 	}
-	var own []netip.Prefix
+	var own []string
 	for _, item := range list.Items {
 		spec, _, _ := unstructured.NestedMap(item.Object, "spec")
 		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
@@ -258,9 +284,8 @@ func (m *ipam) own(ctx context.Context, family int) ([]netip.Prefix, error) {
 			fmt.Sprint(spec["deleted"]) == "true" || kind != "" && kind != "host" {
 			continue
 		}
-		own = append(own, cidr)
+		own = append(own, cidr.String())
 	}
-	slices.SortFunc(own, netip.Prefix.Compare)
 	return own, nil
 }
 
