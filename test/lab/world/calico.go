@@ -1,0 +1,118 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// createCalico makes the objects that a fresh installation of Calico has.
+func (l *Lab) createCalico(ctx context.Context) error {
+	objects := []*unstructured.Unstructured{
+		calicoObject("ClusterInformation", "default", map[string]any{
+			"clusterGUID": strings.Repeat("5a", 16), "clusterType": "k8s,bgp,kdd", "calicoVersion": "v3.32.1",
+			"datastoreReady": true, "variant": "Calico",
+		}),
+		calicoObject("BGPConfiguration", "default", map[string]any{
+			"asNumber": int64(l.opts.AS), "nodeToNodeMeshEnabled": l.opts.Mesh, "logSeverityScreen": "Info",
+		}),
+		poolObject("default-ipv4-ippool", pool4, 26),
+	}
+	if l.opts.IPv6 {
+		objects = append(objects, poolObject("default-ipv6-ippool", pool6, 122))
+	}
+	for _, o := range objects {
+		if err := l.createOne(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimBlock makes a block the node's, the way Calico's IPAM leaves it.
+func (l *Lab) claimBlock(ctx context.Context, node string, b netip.Prefix) error {
+	size := 1 << (b.Addr().BitLen() - b.Bits())
+	free := make([]any, size)
+	for i := range free {
+		free[i] = int64(i)
+	}
+	block := calicoObject("IPAMBlock", dashed(b), map[string]any{
+		"cidr": b.String(), "affinity": "host:" + node, "strictAffinity": false, "deleted": false,
+		"allocations": make([]any, size), "unallocated": free, "attributes": []any{},
+	})
+	version := "4"
+	if b.Addr().Is6() {
+		version = "6"
+	}
+	affinity := calicoObject("BlockAffinity", node+"-"+dashed(b), map[string]any{
+		"cidr": b.String(), "node": node, "state": "confirmed", "deleted": "false", "type": "host",
+	})
+	affinity.SetLabels(map[string]string{
+		"projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": version,
+	})
+	if err := l.createOne(ctx, block); err != nil {
+		return err
+	}
+	return l.createOne(ctx, affinity)
+}
+
+// releaseBlocks gives back what a node had, when it has left the cluster.
+func (l *Lab) releaseBlocks(ctx context.Context, node string) error {
+	affinities := l.dynamic.Resource(calicoResource("blockaffinities"))
+	list, err := affinities.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, a := range list.Items {
+		if owner, _, _ := unstructured.NestedString(a.Object, "spec", "node"); owner != node {
+			continue
+		}
+		cidr, _, _ := unstructured.NestedString(a.Object, "spec", "cidr")
+		if b, err := netip.ParsePrefix(cidr); err == nil {
+			if err := l.dynamic.Resource(calicoResource("ipamblocks")).Delete(ctx, dashed(b), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("release block %s: %w", b, err)
+			}
+		}
+		if err := affinities.Delete(ctx, a.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("release block affinity %s: %w", a.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (l *Lab) createOne(ctx context.Context, o *unstructured.Unstructured) error {
+	plural := map[string]string{
+		"ClusterInformation": "clusterinformations", "BGPConfiguration": "bgpconfigurations",
+		"IPPool": "ippools", "IPAMBlock": "ipamblocks", "BlockAffinity": "blockaffinities",
+	}[o.GetKind()]
+	if _, err := l.dynamic.Resource(calicoResource(plural)).Create(ctx, o, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+func poolObject(name string, p netip.Prefix, blockSize int64) *unstructured.Unstructured {
+	return calicoObject("IPPool", name, map[string]any{
+		"cidr": p.String(), "blockSize": blockSize, "ipipMode": "Never", "vxlanMode": "Never",
+		"natOutgoing": false, "nodeSelector": "all()", "allowedUses": []any{"Workload", "Tunnel"},
+	})
+}
+
+func calicoObject(kind, name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "crd.projectcalico.org/v1",
+		"kind":       kind,
+		"metadata":   map[string]any{"name": name},
+		"spec":       spec,
+	}}
+}
+
+// dashed is a prefix as a name of an object.
+func dashed(p netip.Prefix) string {
+	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(p.String())
+}

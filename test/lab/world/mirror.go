@@ -1,0 +1,474 @@
+package world
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+
+	"sallyport/test/lab/bird"
+)
+
+// passwordNamespace is calico-node's own: it reads passwords of BGP sessions
+// from no other.
+const passwordNamespace = "kube-system"
+
+// A mirror keeps the BIRDs as the API's objects want them: it stands in for
+// confd. It watches everything, is knocked on a change, then reads it all.
+type mirror struct {
+	stores  map[string]cache.Store // by resource
+	knocked chan struct{}
+}
+
+func (m *mirror) knock() {
+	if m == nil {
+		return
+	}
+	select {
+	case m.knocked <- struct{}{}:
+	default:
+	}
+}
+
+// startMirror starts to watch, and to configure the BIRDs of the nodes.
+func (l *Lab) startMirror(ctx context.Context) error {
+	m := &mirror{stores: map[string]cache.Store{}, knocked: make(chan struct{}, 1)}
+	l.mirror = m
+	all := dynamicinformer.NewDynamicSharedInformerFactory(l.dynamic, 0)
+	secrets := dynamicinformer.NewFilteredDynamicSharedInformerFactory(l.dynamic, 0, passwordNamespace, nil)
+	var synced []cache.InformerSynced
+	watch := func(from dynamicinformer.DynamicSharedInformerFactory, what schema.GroupVersionResource) error {
+		informer := from.ForResource(what).Informer()
+		m.stores[what.Resource] = informer.GetStore()
+		synced = append(synced, informer.HasSynced)
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { m.knock() },
+			UpdateFunc: func(_, _ any) { m.knock() },
+			DeleteFunc: func(any) { m.knock() },
+		})
+		return err
+	}
+	for _, plural := range []string{"blockaffinities", "bgppeers", "bgpconfigurations", "bgpfilters", "ippools"} {
+		if err := watch(all, calicoResource(plural)); err != nil {
+			return err
+		}
+	}
+	if err := watch(all, corev1.SchemeGroupVersion.WithResource("nodes")); err != nil {
+		return err
+	}
+	if err := watch(secrets, corev1.SchemeGroupVersion.WithResource("secrets")); err != nil {
+		return err
+	}
+	all.Start(l.life.Done())
+	secrets.Start(l.life.Done())
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return fmt.Errorf("watch Calico's objects: %w", ctx.Err())
+	}
+	l.background.Go(func() {
+		var last string // of the errors, so that each is told once
+		for {
+			select {
+			case <-l.life.Done():
+				return
+			case <-m.knocked:
+			}
+			said := ""
+			if err := l.configureNodes(m); err != nil {
+				said = err.Error()
+			}
+			if said != "" && said != last {
+				l.log.Error("BIRD not configured", "err", said)
+			}
+			last = said
+		}
+	})
+	return nil
+}
+
+func (l *Lab) configureNodes(m *mirror) error {
+	view, err := m.view()
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	nodes := slices.Collect(maps.Values(l.nodes))
+	l.mu.Unlock()
+	var failed []error
+	for _, n := range nodes {
+		if !slices.ContainsFunc(view.nodes, func(o nodeView) bool { return o.name == n.Name }) {
+			continue // not seen yet: a BIRD is not started to be told at once that all was wrong
+		}
+		failed = append(failed, n.configure(l, func(source netip.Addr) (bird.Config, error) {
+			return view.compose(n.Name, l.opts.Bird, n.Addr.Addr(), source)
+		}))
+	}
+	return errors.Join(failed...)
+}
+
+// The parts of the objects that decide what a BIRD is told.
+type (
+	view struct {
+		nodes      []nodeView
+		affinities []affinitySpec
+		pools      []poolSpec
+		peers      []peerSpec
+		filters    map[string]filterSpec
+		config     configSpec
+		passwords  map[string]map[string][]byte // secret and key
+	}
+	nodeView struct {
+		name, asn string
+		addrs     []netip.Addr
+		labels    map[string]string
+		reflector bool
+	}
+	affinitySpec struct {
+		CIDR    string `json:"cidr"`
+		Node    string `json:"node"`
+		State   string `json:"state"`
+		Deleted string `json:"deleted"`
+		Type    string `json:"type"`
+	}
+	poolSpec struct {
+		CIDR             string `json:"cidr"`
+		DisableBGPExport bool   `json:"disableBGPExport"`
+	}
+	configSpec struct {
+		ASNumber               uint32                  `json:"asNumber"`
+		NodeToNodeMeshEnabled  *bool                   `json:"nodeToNodeMeshEnabled"`
+		ListenPort             uint16                  `json:"listenPort"`
+		ServiceClusterIPs      []struct{ CIDR string } `json:"serviceClusterIPs"`
+		ServiceExternalIPs     []struct{ CIDR string } `json:"serviceExternalIPs"`
+		ServiceLoadBalancerIPs []struct{ CIDR string } `json:"serviceLoadBalancerIPs"`
+	}
+	peerSpec struct {
+		Node           string   `json:"node"`
+		NodeSelector   string   `json:"nodeSelector"`
+		PeerIP         string   `json:"peerIP"`
+		ASNumber       uint32   `json:"asNumber"`
+		LocalASNumber  uint32   `json:"localASNumber"`
+		SourceAddress  string   `json:"sourceAddress"`
+		MaxRestartTime string   `json:"maxRestartTime"`
+		KeepaliveTime  string   `json:"keepaliveTime"`
+		TTLSecurity    uint8    `json:"ttlSecurity"`
+		NextHopMode    string   `json:"nextHopMode"`
+		KeepNextHop    bool     `json:"keepOriginalNextHop"`
+		AllowOwnAS     int      `json:"numAllowedLocalASNumbers"`
+		Filters        []string `json:"filters"`
+		Password       struct {
+			SecretKeyRef struct{ Name, Key string } `json:"secretKeyRef"`
+		} `json:"password"`
+	}
+	filterSpec struct {
+		ExportV4 []ruleSpec `json:"exportV4"`
+		ImportV4 []ruleSpec `json:"importV4"`
+		ExportV6 []ruleSpec `json:"exportV6"`
+		ImportV6 []ruleSpec `json:"importV6"`
+	}
+	ruleSpec struct {
+		CIDR          string                 `json:"cidr"`
+		PrefixLength  struct{ Min, Max int } `json:"prefixLength"`
+		Source        string                 `json:"source"`
+		Interface     string                 `json:"interface"`
+		MatchOperator string                 `json:"matchOperator"`
+		Action        string                 `json:"action"`
+	}
+)
+
+// view reads the stores.
+func (m *mirror) view() (view, error) {
+	v := view{filters: map[string]filterSpec{}, passwords: map[string]map[string][]byte{}}
+	var failed []error
+	each := func(resource string, do func(o *unstructured.Unstructured) error) {
+		items := m.stores[resource].List()
+		for _, item := range items {
+			o, ok := item.(*unstructured.Unstructured)
+			if !ok {
+				continue
+			}
+			if err := do(o); err != nil {
+				failed = append(failed, fmt.Errorf("%s %s: %w", resource, o.GetName(), err))
+			}
+		}
+	}
+	each("nodes", func(o *unstructured.Unstructured) error {
+		v.nodes = append(v.nodes, readNode(o))
+		return nil
+	})
+	each("blockaffinities", appendSpec(&v.affinities))
+	each("ippools", appendSpec(&v.pools))
+	each("bgppeers", appendSpec(&v.peers))
+	each("bgpfilters", func(o *unstructured.Unstructured) error {
+		spec, err := readSpec[filterSpec](o)
+		v.filters[o.GetName()] = spec
+		return err
+	})
+	each("bgpconfigurations", func(o *unstructured.Unstructured) (err error) {
+		if o.GetName() == "default" {
+			v.config, err = readSpec[configSpec](o)
+		}
+		return err
+	})
+	each("secrets", func(o *unstructured.Unstructured) error {
+		var s corev1.Secret
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
+		v.passwords[s.Name] = s.Data
+		return err
+	})
+	return v, errors.Join(failed...)
+}
+
+func appendSpec[T any](to *[]T) func(*unstructured.Unstructured) error {
+	return func(o *unstructured.Unstructured) error {
+		spec, err := readSpec[T](o)
+		if err == nil {
+			*to = append(*to, spec)
+		}
+		return err
+	}
+}
+
+func readSpec[T any](o *unstructured.Unstructured) (spec T, err error) {
+	text, err := json.Marshal(o.Object["spec"])
+	if err != nil {
+		return spec, err
+	}
+	return spec, json.Unmarshal(text, &spec)
+}
+
+func readNode(o metav1.Object) nodeView {
+	notes := o.GetAnnotations()
+	n := nodeView{
+		name: o.GetName(), labels: o.GetLabels(), asn: notes["projectcalico.org/ASNumber"],
+		reflector: notes["projectcalico.org/RouteReflectorClusterID"] != "",
+	}
+	for _, key := range []string{"projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"} {
+		text, _, _ := strings.Cut(notes[key], "/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			n.addrs = append(n.addrs, a)
+		}
+	}
+	return n
+}
+
+// as is the AS of a node: its own, the cluster's, Calico's default.
+func (v view) as(n nodeView) uint32 {
+	if own, err := strconv.ParseUint(n.asn, 10, 32); err == nil {
+		return uint32(own)
+	}
+	return cmp.Or(v.config.ASNumber, 64512)
+}
+
+// compose says what the BIRD of one family on a node shall be told.
+func (v view) compose(name string, version int, routerID, source netip.Addr) (bird.Config, error) {
+	i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == name })
+	if i < 0 {
+		return bird.Config{}, fmt.Errorf("no node is called %q", name)
+	}
+	n := v.nodes[i]
+	c := bird.Config{Node: name, Version: version, RouterID: routerID, Source: source, AS: v.as(n), Port: v.config.ListenPort}
+	mine := func(text string) (netip.Prefix, bool) {
+		p, err := netip.ParsePrefix(text)
+		return p.Masked(), err == nil && p.Addr().Is4() == source.Is4()
+	}
+	for _, a := range v.affinities {
+		p, ok := mine(a.CIDR)
+		pending := a.State == "pending" // not the node's yet
+		if !ok || a.Node != name || a.Deleted == "true" || pending || a.Type == "virtual" {
+			continue
+		}
+		c.Blocks = append(c.Blocks, bird.Block{Prefix: p, Confirmed: a.State == "confirmed" || a.State == ""})
+	}
+	for _, pool := range v.pools {
+		if p, ok := mine(pool.CIDR); ok {
+			c.Pools = append(c.Pools, bird.Pool{Prefix: p, NoExport: pool.DisableBGPExport})
+		}
+	}
+	for _, s := range slices.Concat(v.config.ServiceClusterIPs, v.config.ServiceExternalIPs, v.config.ServiceLoadBalancerIPs) {
+		if p, ok := mine(s.CIDR); ok {
+			c.Services = append(c.Services, p)
+		}
+	}
+	if !slices.Contains(n.addrs, source) {
+		return c, nil // no BGP on a node without the address
+	}
+	var failed []error
+	for _, spec := range v.peers {
+		p, ok, err := v.peer(spec, n, source)
+		if err != nil {
+			failed = append(failed, err)
+		}
+		same := func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }
+		if err != nil || !ok {
+			continue
+		}
+		// Of two that name one neighbour the global one wins.
+		if strings.HasPrefix(p.Name, "Global") {
+			c.Peers = slices.DeleteFunc(c.Peers, same)
+		}
+		if !slices.ContainsFunc(c.Peers, same) {
+			c.Peers = append(c.Peers, p)
+		}
+	}
+	if (v.config.NodeToNodeMeshEnabled == nil || *v.config.NodeToNodeMeshEnabled) && !n.reflector {
+		c.Peers = append(c.Peers, v.meshPeers(n, source)...)
+	}
+	return c, errors.Join(failed...)
+}
+
+// meshPeers are the other nodes. Of two nodes the one with the lower address
+// opens the connection.
+func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
+	var peers []bird.Peer
+	for _, o := range v.nodes {
+		for _, a := range o.addrs {
+			if o.name != n.name && !o.reflector && a.Is4() == source.Is4() {
+				peers = append(peers, bird.Peer{
+					Name: protocolName("Mesh", a, 0), Addr: a, Port: v.config.ListenPort, AS: v.as(o), Passive: a.Less(source),
+				})
+			}
+		}
+	}
+	return peers
+}
+
+// peer is what a BGPPeer means for the BIRD, if it means anything for it.
+func (v view) peer(spec peerSpec, n nodeView, source netip.Addr) (bird.Peer, bool, error) {
+	addr, port, err := peerAddr(spec.PeerIP)
+	if err != nil || addr.Is4() != source.Is4() {
+		return bird.Peer{}, false, err
+	}
+	kind := "Global"
+	switch {
+	case spec.Node != "":
+		kind = "Node"
+		if spec.Node != n.name {
+			return bird.Peer{}, false, nil
+		}
+	case spec.NodeSelector != "":
+		kind = "Node"
+		chosen, err := selects(spec.NodeSelector, n.labels)
+		if err != nil || !chosen {
+			return bird.Peer{}, false, err
+		}
+	}
+	p := bird.Peer{
+		Name: protocolName(kind, addr, port), Addr: addr, Port: port,
+		AS: spec.ASNumber, LocalAS: spec.LocalASNumber, NoSource: spec.SourceAddress == "None",
+		TTLHops: spec.TTLSecurity, AllowOwnAS: spec.AllowOwnAS,
+	}
+	// A password that cannot be read is left out, as Calico does it.
+	p.Password = string(v.passwords[spec.Password.SecretKeyRef.Name][spec.Password.SecretKeyRef.Key])
+	for text, to := range map[string]*time.Duration{spec.MaxRestartTime: &p.Restart, spec.KeepaliveTime: &p.Keepalive} {
+		if text != "" {
+			if *to, err = time.ParseDuration(text); err != nil {
+				return bird.Peer{}, false, fmt.Errorf("BGPPeer %s: %w", spec.PeerIP, err)
+			}
+		}
+	}
+	switch {
+	case spec.NextHopMode == "Self":
+		p.NextHop = bird.NextHopSelf
+	case spec.NextHopMode == "Keep", spec.KeepNextHop && spec.ASNumber != v.as(n):
+		p.NextHop = bird.NextHopKeep
+	}
+	for _, name := range spec.Filters {
+		f := v.filters[name]
+		exports, imports := f.ExportV4, f.ImportV4
+		if source.Is6() {
+			exports, imports = f.ExportV6, f.ImportV6
+		}
+		for from, to := range map[*[]ruleSpec]*[]bird.Rule{&exports: &p.Export, &imports: &p.Import} {
+			for _, r := range *from {
+				rule, err := r.rule()
+				if err != nil {
+					return bird.Peer{}, false, fmt.Errorf("BGPFilter %s: %w", name, err)
+				}
+				*to = append(*to, rule)
+			}
+		}
+	}
+	return p, true, nil
+}
+
+func (r ruleSpec) rule() (bird.Rule, error) {
+	rule := bird.Rule{
+		Match: bird.Match(r.MatchOperator), Min: r.PrefixLength.Min, Max: r.PrefixLength.Max,
+		FromPeers: r.Source == "RemotePeers", Interface: r.Interface, Accept: r.Action == "Accept",
+	}
+	if r.CIDR == "" {
+		return rule, nil
+	}
+	p, err := netip.ParsePrefix(r.CIDR)
+	rule.Prefix = p.Masked()
+	return rule, err
+}
+
+// peerAddr reads "address", "address:port" and "[address]:port".
+func peerAddr(text string) (netip.Addr, uint16, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a, 0, nil
+	}
+	ap, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.Addr{}, 0, fmt.Errorf("BGPPeer: peerIP %q: want an address, or address:port", text)
+	}
+	return ap.Addr(), ap.Port(), nil
+}
+
+func protocolName(kind string, a netip.Addr, port uint16) string {
+	name := kind + "_" + strings.NewReplacer(".", "_", ":", "_").Replace(a.String())
+	if port != 0 {
+		name += fmt.Sprintf("_port_%d", port)
+	}
+	return name
+}
+
+// selects says whether a selector of Calico's chooses the labels. It knows
+// all(), has(key), key == 'value', key != 'value', ! before a term, and && between terms.
+func selects(selector string, labels map[string]string) (bool, error) {
+	for term := range strings.SplitSeq(selector, "&&") {
+		term = strings.TrimSpace(term)
+		bare := strings.TrimSpace(strings.TrimPrefix(term, "!"))
+		yes, err := holds(bare, labels)
+		if err != nil {
+			return false, fmt.Errorf("selector %q: %w", selector, err)
+		}
+		if yes == (bare != term) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func holds(term string, labels map[string]string) (bool, error) {
+	if term == "all()" {
+		return true, nil
+	}
+	if key, ok := strings.CutPrefix(term, "has("); ok && strings.HasSuffix(key, ")") {
+		_, has := labels[strings.TrimSpace(strings.TrimSuffix(key, ")"))]
+		return has, nil
+	}
+	for _, operator := range []string{"==", "!="} {
+		if key, value, ok := strings.Cut(term, operator); ok {
+			value = strings.Trim(strings.TrimSpace(value), `'"`)
+			return (labels[strings.TrimSpace(key)] == value) == (operator == "=="), nil
+		}
+	}
+	return false, fmt.Errorf("the lab does not know the term %q", term)
+}

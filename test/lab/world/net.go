@@ -1,0 +1,232 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netns"
+)
+
+const (
+	lanHost   = "lan"  // the namespace that holds the bridge, and the bridge in it
+	uplink    = "host" // the bridge's port towards the real machine, when it is asked for
+	hostOctet = 1      // the real machine's address on the lan
+	netnsDir  = "/run/netns"
+)
+
+// ip runs one ip command.
+func ip(ctx context.Context, args ...string) error {
+	_, err := output(exec.CommandContext(ctx, "ip", args...))
+	return err
+}
+
+// ipBatch runs lines of ip commands in one process inside a namespace.
+func ipBatch(ctx context.Context, ns string, lines ...string) error {
+	cmd := exec.CommandContext(ctx, "ip", "-netns", ns, "-batch", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	_, err := output(cmd)
+	return err
+}
+
+// output runs a command and returns what it printed; its error says what it
+// complained of.
+func output(cmd *exec.Cmd) (string, error) {
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimSpace(complaint.String())
+		if said == "" {
+			said = strings.TrimSpace(out.String())
+		}
+		return out.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, said)
+	}
+	return out.String(), nil
+}
+
+// makeLan makes the namespace with the bridge.
+func makeLan(ctx context.Context, ns string) error {
+	if err := ip(ctx, "netns", "add", ns); err != nil {
+		return err
+	}
+	return ipBatch(ctx, ns,
+		"link set lo up",
+		"link add name "+lanHost+" type bridge forward_delay 0 mcast_snooping 0",
+		"link set "+lanHost+" up",
+	)
+}
+
+// makeHost makes a host's namespace and plugs it into the lan.
+func makeHost(ctx context.Context, lan string, h Host) error {
+	if err := ip(ctx, "netns", "add", h.Netns); err != nil {
+		return err
+	}
+	settings := []string{"net.ipv4.conf.all.rp_filter=2", "net.ipv4.conf.default.rp_filter=2"} // loose, as systemd sets it
+	if h.Node {
+		settings = append(settings, "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+	}
+	if err := sysctl(ctx, h.Netns, settings...); err != nil {
+		return err
+	}
+	if err := ipBatch(ctx, lan,
+		fmt.Sprintf("link add name %s type veth peer name eth0 netns %s", h.Name, h.Netns),
+		fmt.Sprintf("link set dev %s master %s up", h.Name, lanHost),
+	); err != nil {
+		return err
+	}
+	lines := []string{
+		"link set lo up",
+		fmt.Sprintf("address add %s broadcast + dev eth0", h.Addr),
+		"link set eth0 up",
+	}
+	if h.Addr6.IsValid() {
+		lines = append(lines, fmt.Sprintf("address add %s dev eth0 nodad", h.Addr6))
+	}
+	return ipBatch(ctx, h.Netns, lines...)
+}
+
+// sysctl sets kernel parameters that belong to a network namespace, in that
+// namespace only.
+func sysctl(ctx context.Context, ns string, settings ...string) error {
+	_, err := output(exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns, "sysctl", "-qw"}, settings...)...))
+	return err
+}
+
+// giveHostAccess puts the real machine on the lan, if it does not use the
+// lan's addresses itself: if it does, the returned reason says by what.
+func giveHostAccess(ctx context.Context, lab, lan string, ipv6 bool) (reason string, err error) {
+	prefixes := []netip.Prefix{lan4}
+	if ipv6 {
+		prefixes = append(prefixes, lan6)
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil {
+			return "", err
+		}
+		for _, a := range addrs {
+			have, err := netip.ParsePrefix(a.String())
+			if err == nil && slices.ContainsFunc(prefixes, have.Masked().Overlaps) {
+				return fmt.Sprintf("this machine already has %s on %s", have, i.Name), nil
+			}
+		}
+	}
+	for _, p := range prefixes {
+		family := "-4"
+		if p.Addr().Is6() {
+			family = "-6"
+		}
+		for _, relation := range []string{"root", "match"} { // within the prefix; around it
+			out, err := output(exec.CommandContext(ctx, "ip", family, "route", "show", relation, p.String()))
+			if err != nil {
+				return "", err
+			}
+			for route := range strings.Lines(out) {
+				if !strings.HasPrefix(route, "default") {
+					return fmt.Sprintf("this machine already has the route %q", strings.TrimSpace(route)), nil
+				}
+			}
+		}
+	}
+	name := "sp-" + lab
+	if err := ip(ctx, "link", "add", "name", name, "type", "veth", "peer", "name", uplink, "netns", lan); err != nil {
+		return "", err
+	}
+	if err := ipBatch(ctx, lan, fmt.Sprintf("link set dev %s master %s up", uplink, lanHost)); err != nil {
+		return "", err
+	}
+	me := host(lab, "", hostOctet, ipv6)
+	if err := ip(ctx, "address", "add", me.Addr.String(), "broadcast", "+", "dev", name); err != nil {
+		return "", err
+	}
+	if err := ip(ctx, "link", "set", name, "up"); err != nil {
+		return "", err
+	}
+	if ipv6 {
+		return "", ip(ctx, "address", "add", me.Addr6.String(), "dev", name, "nodad")
+	}
+	return "", nil
+}
+
+// namespaces lists the network namespaces of a lab: its hosts' and its pods'.
+func namespaces(lab string) ([]string, error) {
+	entries, err := os.ReadDir(netnsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), netnsName(lab, "")) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// dialer returns a dialer that connects from inside a namespace.
+func dialer(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var conn net.Conn
+		err := within(ns, func() (err error) {
+			conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+}
+
+// within runs f inside the namespace, on a thread of its own. A socket belongs
+// to the namespace it was made in for life, so what f opens may be used outside.
+func within(ns string, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("open own network namespace: %w", err)
+			return
+		}
+		defer home.Close() //nolint:errcheck // a read-only handle
+		err = enter(ns)
+		if err == nil {
+			err = f()
+		}
+		// A thread that cannot go home stays locked, and ends with its goroutine.
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// enter moves the calling thread into the namespace.
+func enter(ns string) error {
+	there, err := netns.GetFromPath(filepath.Join(netnsDir, ns))
+	if err != nil {
+		return fmt.Errorf("open network namespace %s: %w", ns, err)
+	}
+	defer there.Close() //nolint:errcheck // a read-only handle
+	if err := netns.Set(there); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", ns, err)
+	}
+	return nil
+}

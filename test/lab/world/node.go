@@ -1,0 +1,564 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sallyport/test/lab/bird"
+	"sallyport/test/lab/kubelet"
+)
+
+const controlPlaneRole = "node-role.kubernetes.io/control-plane"
+
+// node is a node of the cluster that runs: its kubelet, and a BIRD for each
+// family.
+type node struct {
+	Host
+	stop context.CancelFunc // ends the kubelet
+	gone chan struct{}      // closed when the kubelet has ended
+
+	mu    sync.Mutex // guards the BIRDs
+	birds []*daemon
+}
+
+// daemon is one BIRD. It is owned by its node's lock.
+type daemon struct {
+	name    string // bird or bird6, and the node
+	program string // of the right version and family
+	client  string // birdc or birdc6
+	dir     string
+	ns      string
+	source  netip.Addr
+	config  []byte   // as last written
+	process *process // nil while it is down
+	held    bool     // down on purpose: not to be started by a new configuration
+}
+
+// joinNode makes a node of a host: the Node object, its blocks, its BIRD, its
+// kubelet.
+func (l *Lab) joinNode(ctx context.Context, h Host) error {
+	if _, err := l.kube.CoreV1().Nodes().Create(ctx, nodeObject(h), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("register node %s: %w", h.Name, err)
+	}
+	for _, b := range h.Blocks {
+		if err := l.claimBlock(ctx, h.Name, b); err != nil {
+			return err
+		}
+	}
+	n, err := l.newNode(h)
+	if err != nil {
+		return err
+	}
+	c, err := l.clientsFrom(h.Netns)
+	if err != nil {
+		return err
+	}
+	scratch := filepath.Join(l.path("nodes", h.Name), "kubelet")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return err
+	}
+	life, stop := context.WithCancel(l.life)
+	n.stop = stop
+	l.background.Go(func() {
+		defer close(n.gone)
+		err := kubelet.Run(life, kubelet.Config{
+			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
+			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, Log: l.log.With("node", h.Name),
+		})
+		if err != nil && life.Err() == nil {
+			l.log.Error("kubelet ended", "node", h.Name, "err", err)
+		}
+	})
+	l.mu.Lock()
+	l.nodes[h.Name] = n
+	l.mu.Unlock()
+	l.mirror.knock()
+	return nil
+}
+
+// newNode prepares the BIRDs of a node; they start with their configuration.
+func (l *Lab) newNode(h Host) (*node, error) {
+	n := &node{Host: h, gone: make(chan struct{}), stop: func() {}}
+	programs := ""
+	if l.opts.Bird == 2 {
+		var err error
+		if programs, err = fetchBird2(l.life, l.progress); err != nil {
+			return nil, err
+		}
+	}
+	for _, addr := range n.addrs() {
+		d := &daemon{name: "bird-" + h.Name, ns: h.Netns, source: addr, program: "bird", client: "birdc"}
+		if addr.Is6() {
+			d.name = "bird6-" + h.Name
+			if l.opts.Bird == 1 {
+				d.program, d.client = "bird6", "birdc6"
+			}
+		}
+		d.dir = l.path("nodes", h.Name, fmt.Sprint(family(addr)))
+		if programs != "" {
+			d.program, d.client = filepath.Join(programs, d.program), filepath.Join(programs, d.client)
+		}
+		if err := os.MkdirAll(d.dir, 0o700); err != nil {
+			return nil, err
+		}
+		n.birds = append(n.birds, d)
+	}
+	return n, nil
+}
+
+// addrs are the addresses that the node's BIRDs speak from.
+func (h Host) addrs() []netip.Addr {
+	addrs := []netip.Addr{h.Addr.Addr()}
+	if h.Addr6.IsValid() {
+		addrs = append(addrs, h.Addr6.Addr())
+	}
+	return addrs
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+func nodeObject(h Host) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: h.Name,
+			Labels: map[string]string{
+				corev1.LabelHostname:   h.Name,
+				corev1.LabelOSStable:   "linux",
+				corev1.LabelArchStable: runtime.GOARCH,
+			},
+			Annotations: map[string]string{"projectcalico.org/IPv4Address": h.Addr.String()},
+		},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: h.Name}},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("64"),
+				corev1.ResourceMemory: resource.MustParse("256Gi"),
+				corev1.ResourcePods:   resource.MustParse("500"),
+			},
+			Conditions: []corev1.NodeCondition{networkAvailable(true)},
+		},
+	}
+	n.Status.Allocatable = n.Status.Capacity
+	for _, a := range h.addrs() {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	if h.Addr6.IsValid() {
+		n.Annotations["projectcalico.org/IPv6Address"] = h.Addr6.String()
+	}
+	if h.Name == Master {
+		n.Labels[controlPlaneRole] = ""
+		n.Spec.Taints = []corev1.Taint{{Key: controlPlaneRole, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	return n
+}
+
+// networkAvailable is the condition by which calico-node says whether it runs.
+func networkAvailable(up bool) corev1.NodeCondition {
+	c := corev1.NodeCondition{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue,
+		Reason: "CalicoIsDown", Message: "Calico is shutting down on this node",
+		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+	}
+	if up {
+		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "CalicoIsUp", "Calico is running on this node"
+	}
+	return c
+}
+
+func (l *Lab) sayNetworkAvailable(ctx context.Context, node string, up bool) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{networkAvailable(up)}}})
+	if err != nil {
+		return err
+	}
+	_, err = l.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}
+
+func (l *Lab) awaitReady(ctx context.Context, name string) error {
+	return await(ctx, "node "+name+" to be Ready", time.Minute, func(ctx context.Context) (bool, error) {
+		if err := l.partsAlive(); err != nil {
+			return false, &fatalError{err}
+		}
+		n, err := l.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		return err == nil && ready(n), err
+	})
+}
+
+// ready also wants the taint gone that a new node is given until it is Ready:
+// before that no pod is scheduled there.
+func ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}) && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeNotReady })
+}
+
+// node finds a node that runs.
+func (l *Lab) node(name string) (*node, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ok := l.nodes[name]
+	if !ok {
+		return nil, fmt.Errorf("no node is called %q", name)
+	}
+	return n, nil
+}
+
+// AddNode adds a host that joins the cluster, and waits until it is Ready.
+func (l *Lab) AddNode(ctx context.Context, name string) (Host, error) {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if err := checkNode(name); err != nil {
+		return Host{}, err
+	}
+	if _, taken := l.host(name); taken {
+		return Host{}, fmt.Errorf("node %s is there already", name)
+	}
+	h, err := nextNode(l.opts.Name, name, l.Hosts(), l.opts.IPv6)
+	if err != nil {
+		return Host{}, err
+	}
+	l.mu.Lock()
+	l.hosts = append(l.hosts, h)
+	l.mu.Unlock()
+	err = l.addNode(ctx, h)
+	if err != nil {
+		return Host{}, errors.Join(fmt.Errorf("add node %s: %w", name, err), l.discard(context.WithoutCancel(ctx), h))
+	}
+	return h, nil
+}
+
+func (l *Lab) addNode(ctx context.Context, h Host) error {
+	if err := l.save(); err != nil {
+		return err
+	}
+	if err := makeHost(ctx, netnsName(l.opts.Name, lanHost), h); err != nil {
+		return err
+	}
+	if l.opts.Bare {
+		return l.joinBare(h)
+	}
+	if err := l.joinNode(ctx, h); err != nil {
+		return err
+	}
+	return l.awaitReady(ctx, h.Name)
+}
+
+// RemoveNode takes a node out of the cluster as an operator does: drained,
+// deleted, its blocks released, switched off.
+func (l *Lab) RemoveNode(ctx context.Context, name string) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if name == Master {
+		return fmt.Errorf("node %s holds the control plane: take the lab down instead", name)
+	}
+	n, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	if !l.opts.Bare {
+		if err := l.drain(ctx, name); err != nil {
+			return fmt.Errorf("drain node %s: %w", name, err)
+		}
+	}
+	return l.discard(ctx, n.Host)
+}
+
+// drain keeps new pods away and waits until the old ones have ended.
+func (l *Lab) drain(ctx context.Context, name string) error {
+	if _, err := l.kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType,
+		[]byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + name}
+	pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods.Items {
+		if err := l.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return await(ctx, "its pods to end", 2*time.Minute, func(ctx context.Context) (bool, error) {
+		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
+		return err == nil && len(pods.Items) == 0, err
+	})
+}
+
+// discard removes all there is of a node, however much that is.
+func (l *Lab) discard(ctx context.Context, h Host) error {
+	var failed []error
+	l.mu.Lock()
+	n := l.nodes[h.Name]
+	delete(l.nodes, h.Name)
+	l.hosts = slices.DeleteFunc(l.hosts, func(o Host) bool { return o.Name == h.Name })
+	l.mu.Unlock()
+	if n != nil {
+		n.stop()
+		if !l.opts.Bare {
+			<-n.gone
+		}
+	}
+	if !l.opts.Bare {
+		err := l.kube.CoreV1().Nodes().Delete(ctx, h.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = append(failed, err)
+		}
+		failed = append(failed, l.releaseBlocks(ctx, h.Name))
+	}
+	if n != nil {
+		failed = append(failed, n.stopBird())
+	}
+	failed = append(failed, l.removeNamespaces(ctx, h), os.RemoveAll(l.path("nodes", h.Name)), l.save())
+	return errors.Join(failed...)
+}
+
+// removeNamespaces ends what still runs on a host and in its pods.
+func (l *Lab) removeNamespaces(ctx context.Context, h Host) error {
+	spaces, err := namespaces(l.opts.Name)
+	if err != nil {
+		return err
+	}
+	for _, ns := range spaces {
+		if ns != h.Netns && !podOf(ns, h, l.Hosts()) {
+			continue
+		}
+		pids, err := pidsIn(ctx, ns)
+		if err != nil {
+			return err
+		}
+		if err := endAll(pids, grace); err != nil {
+			return err
+		}
+		if err := ip(ctx, "netns", "delete", ns); err != nil {
+			return err
+		}
+	}
+	// The port goes when the kernel gets to the namespace: a node of the same
+	// name may come before.
+	_ = ip(ctx, "-netns", netnsName(l.opts.Name, lanHost), "link", "delete", "dev", h.Name)
+	return nil
+}
+
+// podOf says whether a namespace is that of a pod of the node: it is named
+// after the node's, and after no other node with a longer name.
+func podOf(ns string, h Host, others []Host) bool {
+	return named(ns, h) && !slices.ContainsFunc(others, func(o Host) bool {
+		return len(o.Netns) > len(h.Netns) && (ns == o.Netns || named(ns, o))
+	})
+}
+
+func named(ns string, h Host) bool {
+	return len(ns) > len(h.Netns) && ns[:len(h.Netns)+1] == h.Netns+"-"
+}
+
+// KillNode pulls a node's cable: from now on nobody hears from it, and it says
+// no farewell. What runs there runs on.
+func (l *Lab) KillNode(ctx context.Context, name string) error { return l.cable(ctx, name, "down") }
+
+// ReviveNode plugs the cable in again.
+func (l *Lab) ReviveNode(ctx context.Context, name string) error { return l.cable(ctx, name, "up") }
+
+func (l *Lab) cable(ctx context.Context, name, state string) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if _, err := l.node(name); err != nil {
+		return err
+	}
+	return ipBatch(ctx, netnsName(l.opts.Name, lanHost), fmt.Sprintf("link set dev %s %s", name, state))
+}
+
+// RestartCalico restarts a node's BIRD as a restart of the calico-node pod
+// does: killed, so that its sessions end without a word, and back after the
+// time it takes to start a container. Routes and pods stay.
+func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	n, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	available := func(up bool) error {
+		if l.opts.Bare {
+			return nil
+		}
+		return l.sayNetworkAvailable(context.WithoutCancel(ctx), name, up)
+	}
+	if err := available(false); err != nil {
+		return err
+	}
+	if err := n.holdBird(); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(down):
+	case <-ctx.Done(): // up again all the same
+	}
+	return errors.Join(ctx.Err(), n.freeBird(l), available(true))
+}
+
+// BIRD asks a node's BIRD with birdc, the one of IPv6 when the family is 6.
+func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string) (string, error) {
+	n, err := l.node(name)
+	if err != nil {
+		return "", err
+	}
+	i := slices.IndexFunc(n.birds, func(d *daemon) bool { return (family == 6) == d.source.Is6() })
+	if i < 0 {
+		return "", fmt.Errorf("node %s has no BIRD of IPv%d", name, family)
+	}
+	d := n.birds[i]
+	return output(exec.CommandContext(ctx, d.client, append([]string{"-s", d.socket()}, args...)...))
+}
+
+func (d *daemon) socket() string { return filepath.Join(d.dir, "ctl") }
+func (d *daemon) file() string   { return filepath.Join(d.dir, "bird.conf") }
+
+// configure gives each BIRD of the node its configuration: started when it is
+// the first, told to read it again when it is another one.
+func (n *node) configure(l *Lab, compose func(source netip.Addr) (bird.Config, error)) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var failed []error
+	for _, d := range n.birds {
+		failed = append(failed, d.configure(l, compose))
+	}
+	return errors.Join(failed...)
+}
+
+func (d *daemon) configure(l *Lab, compose func(netip.Addr) (bird.Config, error)) error {
+	c, err := compose(d.source)
+	if err != nil {
+		return err
+	}
+	text, err := bird.Render(c)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(text, d.config) {
+		return nil
+	}
+	// What BIRD does not accept it never sees; it goes on with what it has.
+	trial := d.file() + ".trial"
+	if err := os.WriteFile(trial, text, 0o600); err != nil {
+		return err
+	}
+	if _, err := output(exec.Command(d.program, "-p", "-c", trial)); err != nil {
+		return err
+	}
+	if err := os.Rename(trial, d.file()); err != nil {
+		return err
+	}
+	d.config = text
+	switch {
+	case d.process != nil:
+		return d.process.signal(syscall.SIGHUP)
+	case d.held:
+		return nil
+	default:
+		return d.start(l)
+	}
+}
+
+// start starts BIRD, as recovering (-R), which is what Calico always does.
+func (d *daemon) start(l *Lab) (err error) {
+	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	d.process, err = l.start(d.name, d.ns, d.program, "-R", "-f", "-c", d.file(), "-s", d.socket(), "-P", filepath.Join(d.dir, "pid"))
+	return err
+}
+
+// stopBird ends the node's BIRDs for good.
+func (n *node) stopBird() error { return n.holdBird() }
+
+// holdBird kills the node's BIRDs and keeps them down.
+func (n *node) holdBird() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var failed []error
+	for _, d := range n.birds {
+		d.held = true
+		if d.process != nil {
+			failed = append(failed, d.process.end(0))
+			d.process = nil
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// freeBird starts the node's BIRDs again.
+func (n *node) freeBird(l *Lab) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var failed []error
+	for _, d := range n.birds {
+		d.held = false
+		if d.process == nil && d.config != nil {
+			failed = append(failed, d.start(l))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// startBare starts the nodes of a lab without a control plane.
+func (l *Lab) startBare() error {
+	for _, h := range l.nodeHosts() {
+		if err := l.joinBare(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinBare starts the BIRDs of a node that has its block and the appliance for
+// a neighbour, since no API can tell it otherwise.
+func (l *Lab) joinBare(h Host) error {
+	n, err := l.newNode(h)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.nodes[h.Name] = n
+	l.mu.Unlock()
+	appliance, _ := l.host(Appliance)
+	return n.configure(l, func(source netip.Addr) (bird.Config, error) {
+		c := bird.Config{Node: h.Name, Version: l.opts.Bird, RouterID: h.Addr.Addr(), Source: source, AS: l.opts.AS}
+		neighbour, pool := appliance.Addr.Addr(), pool4
+		if source.Is6() {
+			neighbour, pool = appliance.Addr6.Addr(), pool6
+		}
+		for _, b := range h.Blocks {
+			if b.Addr().Is4() == source.Is4() {
+				c.Blocks = append(c.Blocks, bird.Block{Prefix: b, Confirmed: true})
+			}
+		}
+		c.Pools = []bird.Pool{{Prefix: pool}}
+		c.Peers = []bird.Peer{{Name: protocolName("Global", neighbour, 0), Addr: neighbour, AS: l.opts.PeerAS}}
+		return c, nil
+	})
+}

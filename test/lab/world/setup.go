@@ -1,0 +1,151 @@
+package world
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+//go:embed packages.txt
+var packageList string
+
+// Packages are the Debian packages that a lab and the appliance in it need,
+// each with the programs that show that it is there.
+func packages() map[string][]string {
+	list := map[string][]string{}
+	for line := range strings.Lines(packageList) {
+		line, _, _ = strings.Cut(line, "#")
+		if fields := strings.Fields(line); len(fields) > 0 {
+			list[fields[0]] = fields[1:]
+		}
+	}
+	return list
+}
+
+// missingPrograms names what the lab itself cannot do without.
+func missingPrograms() []string {
+	var missing []string
+	for _, program := range []string{"ip", "sysctl", "bird", "bird6", "birdc", "birdc6"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, program)
+		}
+	}
+	return missing
+}
+
+// Setup installs the Debian packages that are missing. Packages that are
+// there stay as they are; a daemon that a new package would start is kept from it.
+func Setup(ctx context.Context, progress io.Writer) error {
+	var missing []string
+	for name, programs := range packages() {
+		for _, p := range programs {
+			if _, err := exec.LookPath(p); err != nil {
+				missing = append(missing, name)
+				break
+			}
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("packages %s are missing: run this as root", strings.Join(missing, ", "))
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return fmt.Errorf("this is not Debian: install %s yourself", strings.Join(missing, ", "))
+	}
+	// dpkg asks this program whether a package may start its daemon (101: no).
+	// Without it BIRD and HAProxy would run on this machine from now on.
+	undo, err := forbidDaemons(ctx, missing)
+	if err != nil {
+		return err
+	}
+	say(progress, "installing %s", strings.Join(missing, ", "))
+	err = apt(ctx, "install", missing)
+	if err != nil {
+		say(progress, "fetching the package lists first")
+		if err = apt(ctx, "update", nil); err == nil {
+			err = apt(ctx, "install", missing)
+		}
+	}
+	return errors.Join(err, undo())
+}
+
+func apt(ctx context.Context, verb string, names []string) error {
+	args := append([]string{verb, "-y", "-q"}, names...)
+	if verb == "install" {
+		args = append(args, "--no-install-recommends")
+	}
+	cmd := exec.CommandContext(ctx, "apt-get", args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	_, err := output(cmd)
+	return err
+}
+
+const policy = "/usr/sbin/policy-rc.d"
+
+// forbidDaemons keeps packages from starting daemons while they are installed
+// and afterwards, and returns what takes the ban on others back.
+func forbidDaemons(ctx context.Context, names []string) (undo func() error, err error) {
+	undo = func() error { return nil }
+	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil { //nolint:gosec // it must be executable
+			return nil, err
+		}
+		undo = func() error { return os.Remove(policy) }
+	}
+	units := map[string][]string{"bird": {"bird.service", "bird6.service"}, "haproxy": {"haproxy.service"}}
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return undo, nil // no systemd: nothing would start them at boot
+	}
+	for _, name := range names {
+		for _, unit := range units[name] {
+			if _, err := output(exec.CommandContext(ctx, "systemctl", "mask", unit)); err != nil {
+				return nil, errors.Join(err, undo())
+			}
+		}
+	}
+	return undo, nil
+}
+
+// fetchBird2 unpacks Debian's bird2 into the cache, for it cannot be installed
+// beside bird, and returns the folder of its programs.
+func fetchBird2(ctx context.Context, progress io.Writer) (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	root := cache + "/bird2"
+	programs := root + "/usr/sbin"
+	if _, err := os.Stat(programs + "/bird"); err == nil {
+		return programs, nil
+	}
+	say(progress, "fetching BIRD 2")
+	scratch, err := os.MkdirTemp("", "bird2")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // only scratch
+	fetch := exec.CommandContext(ctx, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", "bird2")
+	fetch.Dir = scratch
+	if _, err := output(fetch); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o750); err != nil {
+		return "", err
+	}
+	unpack := exec.CommandContext(ctx, "sh", "-c", `dpkg-deb -x bird2_*.deb tree`)
+	unpack.Dir = scratch
+	if _, err := output(unpack); err != nil {
+		return "", err
+	}
+	if _, err := output(exec.CommandContext(ctx, "cp", "-a", scratch+"/tree", root)); err != nil {
+		return "", err
+	}
+	return programs, nil
+}

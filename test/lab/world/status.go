@@ -1,0 +1,138 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Status is a lab as it is now.
+type Status struct {
+	Options
+	Dir          string       `json:"dir"`
+	NoHostAccess string       `json:"noHostAccess,omitempty"` // why this machine is not on the lan though it was asked for
+	Hosts        []HostStatus `json:"hosts"`
+}
+
+// HostStatus is a host as it is now.
+type HostStatus struct {
+	Host
+	Ready    bool      `json:"ready,omitempty"` // the Node is
+	Sessions []Session `json:"sessions,omitempty"`
+}
+
+// Session is a BGP session as a node's BIRD sees it.
+type Session struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // Established, Active...; down if BIRD does not answer
+}
+
+// Status asks the API and every BIRD. What does not answer is shown as not
+// ready, or as down.
+func (l *Lab) Status(ctx context.Context) (Status, error) {
+	s := Status{Options: l.opts, Dir: l.dir, NoHostAccess: l.hostAccess}
+	readyNodes := map[string]bool{}
+	if !l.opts.Bare {
+		nodes, err := l.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return Status{}, err
+		}
+		for _, n := range nodes.Items {
+			readyNodes[n.Name] = ready(&n)
+		}
+	}
+	for _, h := range l.Hosts() {
+		hs := HostStatus{Host: h, Ready: readyNodes[h.Name]}
+		for _, a := range h.addrs() {
+			if h.Node {
+				hs.Sessions = append(hs.Sessions, l.sessions(ctx, h.Name, family(a))...)
+			}
+		}
+		s.Hosts = append(s.Hosts, hs)
+	}
+	return s, nil
+}
+
+func (l *Lab) sessions(ctx context.Context, node string, family int) []Session {
+	out, err := l.BIRD(ctx, node, family, "show", "protocols")
+	if err != nil {
+		return []Session{{Name: fmt.Sprintf("BIRD of IPv%d", family), State: "down"}}
+	}
+	return parseSessions(out)
+}
+
+// parseSessions reads `show protocols`: name, protocol, table, state, since, and
+// what BGP says.
+func parseSessions(out string) []Session {
+	var sessions []Session
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) >= 6 && f[1] == "BGP" {
+			sessions = append(sessions, Session{Name: f[0], State: f[5]})
+		}
+	}
+	return sessions
+}
+
+// Record is what a lab wrote down about itself: enough to run commands in it
+// from another process.
+type Record struct{ record }
+
+// Read reads the record of a lab that is up.
+func Read(name string) (Record, error) {
+	if err := checkLab(name); err != nil {
+		return Record{}, err
+	}
+	var r Record
+	text, err := os.ReadFile(filepath.Join(Root, name, "lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Record{}, fmt.Errorf("lab %s is not up: run `lab up --name %s`", name, name)
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return r, json.Unmarshal(text, &r.record)
+}
+
+// Command is a command on a host, to be run by the caller.
+func (r Record) Command(ctx context.Context, host string, args ...string) (*exec.Cmd, error) {
+	names := []string{}
+	for _, h := range r.Hosts {
+		names = append(names, h.Name)
+	}
+	if !slices.Contains(names, host) {
+		return nil, fmt.Errorf("no host is called %q: there are %s", host, strings.Join(names, ", "))
+	}
+	return command(ctx, r.Name, host, args...), nil
+}
+
+// Kubeconfig is the text of the administrator's kubeconfig.
+func (r Record) Kubeconfig() ([]byte, error) { return os.ReadFile(r.kubeconfig()) }
+
+func (r Record) kubeconfig() string { return filepath.Join(Root, r.Name, "kubeconfig") }
+
+// Kubectl is kubectl as the administrator, to be run by the caller.
+func (r Record) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	if r.Program == "" {
+		return nil, fmt.Errorf("lab %s has no control plane", r.Name)
+	}
+	return kubectl(ctx, r.Name, r.Program, r.kubeconfig(), args), nil
+}
+
+// Birdc is birdc for a node, to be run by the caller.
+func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) *exec.Cmd {
+	socket := filepath.Join(Root, r.Name, "nodes", node, fmt.Sprint(family), "ctl")
+	client := "birdc"
+	if family == 6 {
+		client = "birdc6"
+	}
+	return exec.CommandContext(ctx, client, append([]string{"-s", socket}, args...)...)
+}

@@ -1,0 +1,434 @@
+// Package world builds the lab: a Kubernetes cluster with Calico's BGP, an
+// appliance's host and a client's host, of real parts on one machine.
+//
+// It owns a lab's network namespaces (sp-NAME-…), its processes and its directory below
+// /run/sallyport-lab. It alone knows the plan of addresses, how the parts of
+// the control plane are started, and how calico-node and its restarts look from
+// outside. It promises that labs of different names never meet, that nothing
+// of the machine itself is changed (but one interface when HostAccess is asked
+// for), and that Down, or the next Up after a crash, leaves nothing behind.
+// Its limit: Services have no addresses that work (there is no kube-proxy), there
+// is no cluster DNS, no NetworkPolicy, and pods are processes, not containers.
+//
+// A Lab lives in the process that called Up: kubelets and the watcher that
+// configures BIRD are its goroutines.
+package world
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root holds a directory for each lab.
+const Root = "/run/sallyport-lab"
+
+// DefaultAS is the AS number of the documents' cluster.
+const DefaultAS = 65000
+
+// Options say what kind of lab it shall be. The zero value with a Name is the
+// documents' cluster without workers.
+type Options struct {
+	Name       string            `json:"name"`
+	Workers    int               `json:"workers"`
+	IPv6       bool              `json:"ipv6,omitempty"`
+	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
+	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
+	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
+	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
+	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
+
+	// Bare leaves the control plane out: no API, no pods. Each node announces
+	// its block to the appliance from the start, which then is in PeerAS.
+	Bare   bool   `json:"bare,omitempty"`
+	PeerAS uint32 `json:"peerAS,omitempty"` // zero means AS
+
+	Progress io.Writer    `json:"-"` // one line for each step; nil means none
+	Log      *slog.Logger `json:"-"` // what the kubelets and the BIRD watcher have to say; nil means nothing
+}
+
+// Lab is a lab that runs. Its methods may be called from several goroutines;
+// those that change nodes wait for each other.
+type Lab struct {
+	opts     Options
+	dir      string
+	lock     *os.File // held while the lab lives
+	progress io.Writer
+	log      *slog.Logger
+
+	program    string // the control plane
+	ca         *authority
+	admin      pair
+	clients               // the administrator's, from the master
+	parts      []*process // of the control plane
+	mirror     *mirror
+	hostAccess string          // why HostAccess was not given; empty if it was, or was not asked for
+	life       context.Context // ends when the lab goes down
+	end        context.CancelFunc
+	background sync.WaitGroup
+
+	changing sync.Mutex // held while nodes are added, removed, restarted
+	mu       sync.Mutex // guards the two below
+	hosts    []Host
+	nodes    map[string]*node
+}
+
+// record is what a lab writes down about itself, for commands that need no
+// more than that, and for the sweep after a crash.
+type record struct {
+	Options
+	Program    string `json:"program,omitempty"`
+	HostAccess string `json:"noHostAccess,omitempty"`
+	Hosts      []Host `json:"hosts"`
+}
+
+// Up builds a lab and returns when it can be used: its nodes are Ready. What an
+// earlier lab of the name left behind is removed first. An error leaves
+// nothing behind.
+func Up(ctx context.Context, opts Options) (*Lab, error) {
+	opts.AS = cmp.Or(opts.AS, DefaultAS)
+	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
+	opts.Bird = cmp.Or(opts.Bird, 1)
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	l := &Lab{
+		opts:     opts,
+		dir:      filepath.Join(Root, opts.Name),
+		progress: opts.Progress,
+		log:      opts.Log,
+		hosts:    plan(opts.Name, opts.Workers, opts.IPv6),
+		nodes:    map[string]*node{},
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	l.life, l.end = context.WithCancel(context.Background())
+	if err := l.takeLock(); err != nil {
+		return nil, err
+	}
+	if err := l.build(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab %s: %w", opts.Name, err), l.Down())
+	}
+	return l, nil
+}
+
+func (o Options) check() error {
+	if err := checkLab(o.Name); err != nil {
+		return err
+	}
+	if o.Workers < 0 || o.Workers >= maxNodes {
+		return fmt.Errorf("%d workers: want 0 to %d", o.Workers, maxNodes-1)
+	}
+	if o.Bird != 1 && o.Bird != 2 {
+		return fmt.Errorf("BIRD %d: want 1 or 2", o.Bird)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes network namespaces: run it as root")
+	}
+	if missing := missingPrograms(); len(missing) > 0 {
+		return fmt.Errorf("%v not found: run `go run ./test/lab setup`", missing)
+	}
+	return nil
+}
+
+func (l *Lab) build(ctx context.Context) error {
+	if err := sweep(ctx, l.opts.Name); err != nil {
+		return fmt.Errorf("remove what an earlier lab left: %w", err)
+	}
+	for _, sub := range []string{"log", "proc", "pki", "nodes"} {
+		if err := os.MkdirAll(l.path(sub), 0o700); err != nil {
+			return err
+		}
+	}
+	l.say("lab %s: %d hosts on %s", l.opts.Name, len(l.hosts), lan4)
+	if err := l.save(); err != nil {
+		return err
+	}
+	if err := l.SetImages(l.opts.Images); err != nil {
+		return err
+	}
+	if err := l.buildNetwork(ctx); err != nil {
+		return err
+	}
+	if l.opts.Bare {
+		return l.startBare()
+	}
+	if err := l.startControlPlane(ctx); err != nil {
+		return err
+	}
+	if err := l.save(); err != nil {
+		return err
+	}
+	l.say("defining Calico's resources")
+	if err := l.defineCalico(ctx); err != nil {
+		return err
+	}
+	if err := l.createCalico(ctx); err != nil {
+		return err
+	}
+	if err := l.startMirror(ctx); err != nil {
+		return err
+	}
+	for _, h := range l.nodeHosts() {
+		if err := l.joinNode(ctx, h); err != nil {
+			return err
+		}
+	}
+	l.say("waiting for the nodes to be Ready")
+	for _, h := range l.nodeHosts() {
+		if err := l.awaitReady(ctx, h.Name); err != nil {
+			return err
+		}
+	}
+	return l.awaitServiceAccount(ctx)
+}
+
+func (l *Lab) buildNetwork(ctx context.Context) error {
+	lan := netnsName(l.opts.Name, lanHost)
+	if err := makeLan(ctx, lan); err != nil {
+		return err
+	}
+	for _, h := range l.Hosts() {
+		if err := makeHost(ctx, lan, h); err != nil {
+			return err
+		}
+	}
+	if !l.opts.HostAccess {
+		return nil
+	}
+	var err error
+	if l.hostAccess, err = giveHostAccess(ctx, l.opts.Name, lan, l.opts.IPv6); err != nil {
+		return err
+	}
+	if l.hostAccess != "" {
+		l.say("this machine is not put on the lan: %s; use `lab exec client -- curl ...`", l.hostAccess)
+	}
+	return l.save()
+}
+
+// Down ends the lab and removes everything of it. It may be called again.
+func (l *Lab) Down() error {
+	if l.lock == nil {
+		return nil
+	}
+	l.end()
+	l.background.Wait()
+	// Nothing is kept, so nothing need end gracefully but the pods; their
+	// kubelets have seen to them.
+	var failed []error
+	l.mu.Lock()
+	nodes := l.nodes
+	l.nodes = nil
+	l.mu.Unlock()
+	for _, n := range nodes {
+		failed = append(failed, n.stopBird())
+	}
+	for _, p := range l.parts {
+		failed = append(failed, p.end(0))
+	}
+	failed = append(failed, sweep(context.Background(), l.opts.Name))
+	failed = append(failed, dropLock(l.lock, l.dir))
+	l.lock = nil
+	return errors.Join(failed...)
+}
+
+// Sweep removes what is left of a lab whose process is gone. It is an error if
+// that process still lives.
+func Sweep(ctx context.Context, name string) error {
+	if err := checkLab(name); err != nil {
+		return err
+	}
+	lock, err := lockLab(filepath.Join(Root, name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(sweep(ctx, name), dropLock(lock, filepath.Join(Root, name)))
+}
+
+// sweep ends the lab's processes, then removes its namespaces and its directory.
+func sweep(ctx context.Context, name string) error {
+	dir := filepath.Join(Root, name)
+	if err := sweepProcesses(ctx, dir, name); err != nil {
+		return err
+	}
+	// Its other end dies with the namespace, but when the kernel gets to it.
+	if _, err := os.Stat("/sys/class/net/sp-" + name); err == nil {
+		if err := ip(ctx, "link", "delete", "sp-"+name); err != nil {
+			return err
+		}
+	}
+	spaces, err := namespaces(name)
+	if err != nil {
+		return err
+	}
+	for _, ns := range spaces {
+		if err := ip(ctx, "netns", "delete", ns); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
+}
+
+// ErrInUse is the answer when the lab of a name lives already.
+var ErrInUse = errors.New("the lab is up")
+
+func (l *Lab) takeLock() (err error) {
+	l.lock, err = lockLab(l.dir)
+	return err
+}
+
+// lockLab locks the lab's name. The kernel lets go of the lock when its holder
+// dies, however it dies.
+func lockLab(dir string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	for {
+		lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = lock.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("%s: %w", filepath.Base(dir), ErrInUse)
+			}
+			return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+		}
+		// The last holder may have removed the file between the two calls.
+		ours, err := lock.Stat()
+		if err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+		if now, err := os.Stat(lock.Name()); err == nil && os.SameFile(ours, now) {
+			return lock, nil
+		}
+		_ = lock.Close()
+	}
+}
+
+func dropLock(lock *os.File, dir string) error {
+	return errors.Join(os.Remove(dir+".lock"), lock.Close())
+}
+
+// Names lists the labs that have left a trace: those that are up, and those
+// that crashed.
+func Names() ([]string, error) {
+	entries, err := os.ReadDir(Root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && labName.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Name is the lab's name.
+func (l *Lab) Name() string { return l.opts.Name }
+
+// Options are those the lab was built with, defaults filled in.
+func (l *Lab) Options() Options { return l.opts }
+
+// Dir is the lab's directory; it goes with the lab.
+func (l *Lab) Dir() string { return l.dir }
+
+// Netns is the name of a host's network namespace, as in /run/netns.
+func (l *Lab) Netns(host string) string { return netnsName(l.opts.Name, host) }
+
+// Hosts lists the hosts as they are now.
+func (l *Lab) Hosts() []Host {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.hosts)
+}
+
+func (l *Lab) nodeHosts() []Host {
+	return slices.DeleteFunc(l.Hosts(), func(h Host) bool { return !h.Node })
+}
+
+func (l *Lab) host(name string) (Host, bool) {
+	hosts := l.Hosts()
+	i := slices.IndexFunc(hosts, func(h Host) bool { return h.Name == name })
+	if i < 0 {
+		return Host{}, false
+	}
+	return hosts[i], true
+}
+
+// SetImages says which program stands for which image; containers that run
+// stay as they are.
+func (l *Lab) SetImages(images map[string]string) error {
+	text, err := json.Marshal(images)
+	if err != nil {
+		return err
+	}
+	return writeFile(l.path("images.json"), text)
+}
+
+// Command is a command on a host, to be run by the caller. Ending the context
+// kills it.
+func (l *Lab) Command(ctx context.Context, host string, args ...string) *exec.Cmd {
+	return command(ctx, l.opts.Name, host, args...)
+}
+
+// Exec runs a command on a host and returns what it wrote to its standard
+// output; the error carries its complaint.
+func (l *Lab) Exec(ctx context.Context, host string, args ...string) (string, error) {
+	return output(l.Command(ctx, host, args...))
+}
+
+func command(ctx context.Context, lab, host string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", netnsName(lab, host)}, args...)...)
+}
+
+func (l *Lab) path(parts ...string) string {
+	return filepath.Join(append([]string{l.dir}, parts...)...)
+}
+
+func (l *Lab) save() error {
+	text, err := json.MarshalIndent(record{Options: l.opts, Program: l.program, HostAccess: l.hostAccess, Hosts: l.Hosts()}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(l.path("lab.json"), text)
+}
+
+// writeFile replaces a file whole.
+func writeFile(name string, text []byte) error {
+	if err := os.WriteFile(name+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
+}
+
+func (l *Lab) say(format string, args ...any) { say(l.progress, format, args...) }
+
+func say(w io.Writer, format string, args ...any) {
+	if w != nil {
+		_, _ = fmt.Fprintf(w, format+"\n", args...)
+	}
+}
+
+// grace is how long a program may take to end when it is asked to.
+const grace = 5 * time.Second
