@@ -25,6 +25,7 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 		r := newRig(t, binary)
 		finish := make(chan struct{})
 		slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close") // an idle connection would keep the server some seconds more
 			w.(http.Flusher).Flush()
 			<-finish
 			_, _ = io.WriteString(w, "done")

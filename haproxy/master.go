@@ -88,6 +88,8 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 			answer, err := m.sock.ExecuteMaster("reload")
 			asked = time.Now()
 			switch {
+			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
+				asked = time.Time{} // nobody heard it
 			case err != nil: // it may have been heard; the count will tell
 			case strings.Contains(answer, "Success=0"):
 				_, report, _ := strings.Cut(answer, "--\n")

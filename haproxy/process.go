@@ -100,6 +100,7 @@ func (p *Proxy) ensure(ctx context.Context) error {
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
 		empty := p.text.render(&Config{}, nil)
+		p.shaped, p.shapeID = &Config{}, empty.Shape
 		if err2 := errors.Join(keep, p.disk.sync(empty.Content), p.start(ctx)); err2 != nil {
 			p.startErr = time.Now()
 			return errors.Join(err, err2)

@@ -43,7 +43,8 @@ import (
 
 const (
 	// lingerRetry is the time until a server that could not be removed, for
-	// its connections, is tried again.
+	// its connections, is tried again. HAProxy 2.6 counts idle connections
+	// it keeps for reuse, and lets half of them go every 5 s.
 	lingerRetry = 2 * time.Second
 	// idleReload is how long a reload may wait that only takes backends away:
 	// nothing leads to them any more.
@@ -194,8 +195,10 @@ func New(opt Options) (*Proxy, error) {
 	}
 	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), User: opt.User, Group: opt.Group}
 	p.text.opt = p.files
+	empty := p.text.render(&Config{}, nil)
+	p.shaped, p.shapeID = &Config{}, empty.Shape
 	if _, ok := p.disk.have[configFile]; !ok {
-		if err := p.disk.sync(p.text.render(&Config{}, nil).Content); err != nil {
+		if err := p.disk.sync(empty.Content); err != nil {
 			return nil, err
 		}
 	}

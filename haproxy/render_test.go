@@ -1,0 +1,357 @@
+package haproxy
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the goldens in testdata anew")
+
+// goldens are configurations whose text is kept in testdata, in a file named
+// like the row.
+func goldens() map[string]*Config {
+	addr := netip.MustParseAddrPort
+	server := func(a string) Server { return Server{Name: ServerName(addr(a)), Addr: addr(a)} }
+	return map[string]*Config{
+		"nothing": {},
+		"one application": {
+			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:80")}, HTTPS: []netip.AddrPort{addr("0.0.0.0:443")}},
+			Routes:   []Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
+			Backends: []*Backend{{Name: "default_svc_app_80", Origin: "Service default/app port 80", Servers: []Server{server("172.16.171.65:8080"), server("172.16.189.66:8080")}}},
+		},
+		"IPv6 and checks": {
+			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}},
+			Backends: []*Backend{{Name: "a", Check: true, Servers: []Server{server("[fd00::1]:8080"), server("10.0.0.1:80")}}},
+		},
+		"every kind of route": {
+			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
+			Routes: []Route{
+				{Host: "a.test", Path: "/api", Match: Prefix, Backend: "one"},
+				{Host: "a.test", Path: "/api/", Match: Exact, Backend: "two"},
+				{Host: "*.a.test", Path: "/", Match: Prefix, Backend: "two", TLSOnly: true},
+				{Path: "/free", Match: Prefix, Backend: "one"},
+				{Host: "b.test", Path: "/", Match: Prefix},
+			},
+			DefaultBackend: "two",
+			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
+		},
+		"settings and base text": {
+			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
+			Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
+		},
+	}
+}
+
+func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
+	for name, cfg := range goldens() {
+		t.Run(name, func(t *testing.T) {
+			if err := cfg.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			wish := states(cfg, Open)
+			for i, id := range slices.SortedFunc(mapKeys(wish), func(a, b ServerID) int { return strings.Compare(a.String(), b.String()) }) {
+				wish[id] = []State{Open, Closed, Drain}[i%3]
+			}
+			var got strings.Builder
+			files := Render(cfg, wish, RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", User: "haproxy", Group: "haproxy"})
+			for _, path := range []string{configFile, routeMap, wildMap, crtList} {
+				fmt.Fprintf(&got, "=== %s\n%s", path, strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`))
+			}
+			golden := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".golden")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil { //nolint:gosec // a golden
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			withEach(t, func(t *testing.T, binary string) {
+				dir := t.TempDir()
+				d, err := openDisk(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := d.sync(Render(cfg, wish, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content); err != nil {
+					t.Fatal(err)
+				}
+				if err := check(binary, dir); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestHAProxyRefusesWhatItDoesNotKnow(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		dir := t.TempDir()
+		d, err := openDisk(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := &Config{Tune: Tune{Base: "defaults\n  timeout sever 5m\n"}}
+		if err := d.sync(Render(bad, nil, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content); err != nil {
+			t.Fatal(err)
+		}
+		if err := check(binary, dir); err == nil || !strings.Contains(err.Error(), "sever") {
+			t.Errorf("got %v, want a complaint about \"sever\"", err)
+		}
+	})
+}
+
+func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// world is a small random history: a configuration and states that change a
+// little at each step.
+type world struct {
+	rnd    *rand.Rand
+	bind   Bind
+	base   int
+	names  []string
+	pool   []*Backend
+	certs  []*Cert
+	routes []Route
+	rest   string
+	wish   map[ServerID]State
+}
+
+func newWorld(seed uint64, bind Bind, certs []*Cert) *world {
+	return &world{rnd: rand.New(rand.NewPCG(seed, 1)), bind: bind, certs: certs, wish: make(map[ServerID]State)} //nolint:gosec // a test
+}
+
+// step changes one thing and returns what it did. Shape says whether changes
+// that need a reload may happen.
+func (w *world) step(shape bool) string {
+	pick := w.rnd.IntN(12)
+	switch {
+	case len(w.pool) == 0 || shape && pick == 0 && len(w.pool) < 6:
+		w.base++
+		b := &Backend{Name: fmt.Sprintf("b%d", w.base), Check: w.rnd.IntN(4) == 0}
+		w.pool = append(slices.Clone(w.pool), b)
+		slices.SortFunc(w.pool, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+		return "add " + b.Name
+	case shape && pick == 1:
+		i := w.rnd.IntN(len(w.pool))
+		name := w.pool[i].Name
+		w.pool = slices.Delete(slices.Clone(w.pool), i, i+1)
+		return "remove " + name
+	case pick == 2 && len(w.routes) > 0:
+		i := w.rnd.IntN(len(w.routes))
+		w.routes = slices.Delete(slices.Clone(w.routes), i, i+1)
+		return "drop a route"
+	case pick <= 4:
+		n := 1
+		if w.rnd.IntN(4) == 0 {
+			n = 60 // more than are changed row by row
+		}
+		w.routes = slices.Clone(w.routes)
+		for range n {
+			w.routes = append(w.routes, Route{
+				Host:    []string{"", "a.test", "b.test", "*.test", "*.a.test"}[w.rnd.IntN(5)],
+				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
+				Match:   []PathMatch{Prefix, Exact}[w.rnd.IntN(2)],
+				Backend: w.pool[w.rnd.IntN(len(w.pool))].Name,
+				TLSOnly: w.rnd.IntN(3) == 0,
+			})
+		}
+		return fmt.Sprintf("add %d routes", n)
+	case pick == 5:
+		w.rest = []string{"", w.pool[w.rnd.IntN(len(w.pool))].Name}[w.rnd.IntN(2)]
+		return "default backend " + w.rest
+	default:
+		i := w.rnd.IntN(len(w.pool))
+		b := *w.pool[i]
+		b.Servers = nil
+		for n := range 4 {
+			if w.rnd.IntN(3) > 0 {
+				b.Servers = append(b.Servers, nowhereServer(w.rnd.IntN(3)*10+n))
+			}
+		}
+		for _, s := range b.Servers {
+			w.wish[ServerID{b.Name, s.Name}] = State(w.rnd.IntN(4))
+		}
+		slices.SortFunc(b.Servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+		w.pool = slices.Clone(w.pool)
+		w.pool[i] = &b
+		return "servers of " + b.Name
+	}
+}
+
+func (w *world) config() *Config {
+	var certs []*Cert
+	for _, c := range w.certs {
+		if w.rnd.IntN(2) == 0 && !slices.ContainsFunc(certs, func(o *Cert) bool { return o.Name == c.Name }) {
+			certs = append(certs, c)
+		}
+	}
+	slices.SortFunc(certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
+	return &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs}
+}
+
+func TestRememberingChangesNothing(t *testing.T) {
+	opt := RenderOptions{Dir: "/etc/sp", StatsSocket: "/run/sp.sock"}
+	certs := []*Cert{testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"), testCert(t, "a.pem", "c", "c.test")}
+	bind := Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:443")}}
+	for seed := range uint64(20) {
+		w := newWorld(seed, bind, certs)
+		r := renderer{opt: opt}
+		for range 100 {
+			did := w.step(true)
+			cfg := w.config()
+			if err := cfg.Validate(); err != nil {
+				t.Fatal(err)
+			}
+			got, want := r.render(cfg, w.wish), Render(cfg, w.wish, opt)
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(Files{}, row{}, certEntry{})); diff != "" {
+				t.Fatalf("seed %d, %s: -want +got\n%s", seed, did, diff)
+			}
+		}
+	}
+}
+
+func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		certs := []*Cert{testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"), testCert(t, "a.pem", "c", "a.test", "c.test")}
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				r := newRig(t, binary)
+				w := newWorld(seed, r.config().Bind, certs)
+				for n := range 40 {
+					did := w.step(n%10 == 0)
+					cfg := w.config()
+					r.eventually("every reload but an idle one is done", func() bool {
+						res := r.apply(cfg, w.wish)
+						return res.RetryAt.IsZero() || strings.HasSuffix(res.Reason, "removed")
+					})
+					if n%8 == 7 {
+						r.p = r.fresh() // the appliance restarts
+					}
+					r.believesTheTruth(did, cfg, w.wish)
+				}
+				// What a fresh HAProxy makes of the files.
+				cfg := w.config()
+				r.eventually("everything is done", func() bool {
+					r.p.mu.Lock()
+					r.p.idleSince = r.p.idleSince.Add(-idleReload)
+					r.p.mu.Unlock()
+					return r.apply(cfg, w.wish).RetryAt.IsZero()
+				})
+				was := r.truth()
+				if err := r.p.Shutdown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.p = r.fresh()
+				if err := r.p.start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for id, live := range was.Servers {
+					if live == Drain { // the one thing a file cannot say
+						was.Servers[id] = Closed
+					}
+				}
+				if diff := cmp.Diff(was, r.truth()); diff != "" {
+					t.Errorf("-running +started afresh\n%s", diff)
+				}
+			})
+		}
+	})
+}
+
+// truth is what the worker itself says, read past the Proxy's memory.
+type truth struct {
+	Gen, Shape  string
+	Servers     map[ServerID]State
+	Exact, Wild []string
+	Certs       []string
+}
+
+func (r *rig) truth() truth {
+	r.t.Helper()
+	pic, err := r.p.worker.look()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out := truth{Gen: pic.gen, Shape: pic.shape, Servers: make(map[ServerID]State)}
+	for id, live := range pic.servers {
+		out.Servers[id] = live.State
+	}
+	for path, rows := range map[string]*[]string{routeMap: &out.Exact, wildMap: &out.Wild} {
+		table, err := r.p.worker.table(r.p.path(path))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, x := range table {
+			*rows = append(*rows, x.key+" "+x.value)
+		}
+	}
+	lines, err := r.p.worker.certLines(r.p.path(crtList))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, file := range lines {
+		for _, l := range file {
+			out.Certs = append(out.Certs, l.text)
+		}
+	}
+	slices.Sort(out.Certs)
+	return out
+}
+
+// believesTheTruth compares wish, files and worker.
+func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State) {
+	r.t.Helper()
+	got := r.truth()
+	want := truth{Gen: r.p.disk.gen(), Shape: markerOf(r.p.disk.have[configFile].Content, "proc.shape"), Servers: make(map[ServerID]State)}
+	for id := range states(cfg, Open) {
+		if wish[id] > Absent {
+			want.Servers[id] = wish[id]
+		}
+	}
+	exact, wild := rows(cfg.Routes, cfg.DefaultBackend)
+	for table, rows := range map[*[]string][]row{&want.Exact: exact, &want.Wild: wild} {
+		for _, x := range rows {
+			*table = append(*table, x.key+" "+x.value)
+		}
+	}
+	want.Certs = append(want.Certs, r.p.path(certDir+defaultCert))
+	for _, c := range cfg.Certs {
+		want.Certs = append(want.Certs, strings.Join(append([]string{r.p.path(certDir + c.Name)}, c.Hosts...), " "))
+	}
+	slices.Sort(want.Certs)
+	if diff := cmp.Diff(want, got); diff != "" {
+		r.t.Fatalf("%s: -want +got\n%s", did, diff)
+	}
+	servers, err := r.p.Servers()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	believed := make(map[ServerID]State)
+	for id, live := range servers {
+		believed[id] = live.State
+	}
+	if diff := cmp.Diff(want.Servers, believed); diff != "" {
+		r.t.Fatalf("%s: -want +believed\n%s", did, diff)
+	}
+}
