@@ -219,14 +219,17 @@ func TestAddingWhatIsThereWritesNothing(t *testing.T) {
 	defer close(done)
 	must(t, netlink.RouteSubscribe(updates, done))
 	must(t, k.Add(pfx(block), addr(node1)))
-	must(t, k.Add(pfx("172.16.0.0/26"), addr(node1)))
-	select {
-	case u := <-updates:
-		if got := prefixOf(u.Dst); got != pfx("172.16.0.0/26") {
-			t.Errorf("got a message about %s, want the first about 172.16.0.0/26", got)
+	last := pfx("172.16.0.0/26")
+	must(t, k.Add(last, addr(node1)))
+	for deadline, got := time.After(patience), (netip.Prefix{}); got != last; {
+		select {
+		case u := <-updates:
+			if got = prefixOf(u.Dst); got == pfx(block) {
+				t.Errorf("got a message about %s, want none", got)
+			}
+		case <-deadline:
+			t.Fatalf("no message about %s", last)
 		}
-	case <-time.After(patience):
-		t.Fatal("no message about 172.16.0.0/26")
 	}
 	must(t, k.Drop(pfx(block)))
 	must(t, k.Drop(pfx("172.16.0.0/26")))
@@ -334,11 +337,18 @@ func TestARouteSomeoneChangedIsRepaired(t *testing.T) {
 	must(t, k.Add(pfx(block), addr(node1)))
 	r := route(block, "")
 	r.Gw, r.Protocol, r.Priority = nil, 78, 50
-	r.MultiPath = []*netlink.NexthopInfo{{Gw: net.ParseIP(node1)}, {Gw: net.ParseIP(node2)}}
-	must(t, netlink.RouteReplace(r))
-	wantList(t, k, Table{}, "not one next hop")
-	must(t, k.Add(pfx(block), addr(node1)))
-	wantList(t, k, Table{pfx(block): addr(node1)})
+	hops := []*netlink.NexthopInfo{{Gw: net.ParseIP(node1)}, {Gw: net.ParseIP(node2)}}
+	for name, change := range map[string]func(){
+		"two next hops": func() { r.MultiPath, r.Type = hops, unix.RTN_UNICAST },
+		"a blackhole":   func() { r.MultiPath, r.Type = nil, unix.RTN_BLACKHOLE },
+	} {
+		t.Log(name)
+		change()
+		must(t, netlink.RouteReplace(r))
+		wantList(t, k, Table{}, "not one next hop")
+		must(t, k.Add(pfx(block), addr(node1)))
+		wantList(t, k, Table{pfx(block): addr(node1)})
+	}
 	must(t, k.Drop(pfx(block)))
 	wantPresent(t)
 }
@@ -378,6 +388,31 @@ func TestALinkThatGoesDownTakesItsRoutesAndKnocks(t *testing.T) {
 	wantList(t, k, Table{})
 	must(t, k.Add(pfx(block), addr(node1)))
 	wantList(t, k, Table{pfx(block): addr(node1)})
+}
+
+// Without IPv6 on it, whose routes go with messages, a link that goes down
+// takes its routes in silence but for the message about the link.
+func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
+	near, _ := wire(t, "192.168.50.21/24")
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/near/disable_ipv6", []byte("1"), 0))
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/far/disable_ipv6", []byte("1"), 0))
+	k := open(t, KernelConfig{})
+	must(t, k.Add(pfx(block), addr(node1)))
+	wantList(t, k, Table{pfx(block): addr(node1)})
+
+	events, err := subscribe() // one that has not heard of the route being added
+	must(t, err)
+	fresh := &Kernel{changed: make(chan struct{}, 1)}
+	ended := make(chan error, 1)
+	go func() { ended <- fresh.receive(events) }()
+	defer func() { events.Close(); <-ended }()
+	must(t, netlink.LinkSetDown(near))
+	wantList(t, k, Table{})
+	select {
+	case <-fresh.Changed():
+	case <-time.After(patience):
+		t.Fatal("no knock when the link went down")
+	}
 }
 
 func TestARouteOverALinkWithoutCarrierIsNotUsed(t *testing.T) {
@@ -460,11 +495,50 @@ func TestANextProcessFindsWhatAnEarlierOneLeft(t *testing.T) {
 	begun := route(block, node1)
 	begun.Protocol, begun.Priority = 78, 70
 	must(t, netlink.RouteAdd(begun))
-	k := open(t, KernelConfig{Metric: 70})
-	wantList(t, k, want)
-	wantPresent(t, block+" via "+node1+" of protocol 78 metric 70", "fd00:172::40/122 via fd00:50::23 of protocol 78 metric 70")
-	for p := range want {
-		must(t, k.Drop(p))
+	for _, metric := range []int{70, 40} {
+		k := open(t, KernelConfig{Metric: metric})
+		wantList(t, k, want)
+		wantPresent(t, fmt.Sprintf("%s via %s of protocol 78 metric %d", block, node1, metric),
+			fmt.Sprintf("fd00:172::40/122 via fd00:50::23 of protocol 78 metric %d", metric))
+	}
+}
+
+func TestDropTakesOurRoutesOfEveryMetric(t *testing.T) {
+	wire(t)
+	k := open(t, KernelConfig{})
+	for _, p := range []string{block, "fd00:172::40/122"} {
+		via := node1
+		if pfx(p).Addr().Is6() {
+			via = "fd00:50::23"
+		}
+		must(t, k.Add(pfx(p), addr(via)))
+		foreign(t, p, via, 78, 49)
+		foreign(t, p, via, 78, 51)
+		must(t, k.Drop(pfx(p)))
+		wantPresent(t)
+	}
+}
+
+func TestWhatPacketsReallyTakeIsToldFromOneDump(t *testing.T) {
+	ours := entry{prefix: pfx(block), via: addr(node1), protocol: 78, metric: 50, kind: unix.RTN_UNICAST}
+	for name, test := range map[string]struct {
+		rival entry
+		used  bool
+	}{
+		"the same metric":       {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50, kind: unix.RTN_UNICAST}, false},
+		"ours, a better metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49, kind: unix.RTN_UNICAST}, false},
+		"a worse metric":        {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51, kind: unix.RTN_UNICAST}, true},
+		"dead":                  {entry{prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST, flags: unix.RTNH_F_DEAD}, true},
+		"several next hops":     {entry{prefix: pfx(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
+		"the default route":     {entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST}, true},
+		"unreadable":            {entry{protocol: 4}, true},
+	} {
+		for _, all := range [][]entry{{ours, test.rival}, {test.rival, ours}} {
+			table, conflicts := assess(all, 78, 50)
+			if got := table[pfx(block)] == addr(node1); got != test.used || len(conflicts) == 1 == test.used {
+				t.Errorf("%s: got used %v and conflicts %v, want used %v", name, got, conflicts, test.used)
+			}
+		}
 	}
 }
 

@@ -412,7 +412,7 @@ func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 		return nil, nil, refuse(UnknownPeer, "%s is the BGP address of no node of cluster %s", o.Peer, c.Cluster)
 	}
 	if s.namesakes != nil {
-		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: neither is believed", strings.Join(s.namesakes, ", "), o.Peer)
+		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed", strings.Join(s.namesakes, ", "), o.Peer)
 	}
 	if o.PeerAS != s.asn {
 		return nil, nil, refuse(WrongAS, "%s (%s) speaks for AS %d, expected AS %d", s, o.Peer, o.PeerAS, s.asn)
@@ -508,7 +508,7 @@ func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
 		return refuse(BadNextHop, "the next hop of %s is %s, expected node %s's address %s", o.Prefix, o.NextHop, owner.Name, want)
 	}
 	if ns := c.speakers[want].namesakes; ns != nil {
-		return refuse(Ambiguous, "nodes %s all have the BGP address %s: neither is believed", strings.Join(ns, ", "), want)
+		return refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed", strings.Join(ns, ", "), want)
 	}
 	return nil
 }

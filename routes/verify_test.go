@@ -233,8 +233,14 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"node in another network": {func(_ *Offer, f *Facts) { f.Local.Networks = f.Local.Networks[1:] }, NotOnLink, "give the machine an address"},
 
 		// bounds and pools
-		"inside the bounds":          {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/12")} }, routed, ""},
-		"outside the bounds":         {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/17")} }, OutOfBounds, "configured"},
+		"inside the bounds":       {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/12")} }, routed, ""},
+		"outside the bounds":      {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/17")} }, OutOfBounds, "configured"},
+		"bounds inside the block": {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.64/27")} }, OutOfBounds, ""},
+		"two pools of one network, one not exported": {func(_ *Offer, f *Facts) {
+			again := demo0(f).Pools[0]
+			demo0(f).Pools[0].NoExport = true
+			demo0(f).Pools = append(demo0(f).Pools, again)
+		}, NoExport, ""},
 		"pool not exported":          {func(_ *Offer, f *Facts) { demo0(f).Pools[0].NoExport = true }, NoExport, "default"},
 		"pool of another block size": {func(_ *Offer, f *Facts) { demo0(f).Pools[0].BlockSize = 28 }, WrongLength, "/28"},
 		"pool of the default size":   {func(_ *Offer, f *Facts) { demo0(f).Pools[0].BlockSize = 0 }, routed, ""},
@@ -251,6 +257,14 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"in the bounds of a later cluster": {func(_ *Offer, f *Facts) {
 			f.Topologies = append(f.Topologies, Topology{Cluster: "other", Bounds: []netip.Prefix{pfx("172.16.171.0/24")}})
 		}, OtherCluster, "cluster other"},
+		"around the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
+			small := other()
+			small.Pools[0].CIDR = pfx("172.16.171.96/27")
+			f.Topologies = []Topology{small, f.Topologies[0]}
+		}, OtherCluster, "172.16.171.96/27"},
+		"in a podCIDR of an earlier cluster": {func(_ *Offer, f *Facts) {
+			f.Topologies = []Topology{{Cluster: "other", HostLocal: true, Nodes: []Node{{Name: "x", PodCIDRs: []netip.Prefix{pfx("172.16.171.0/24")}}}}, f.Topologies[0]}
+		}, OtherCluster, "172.16.171.0/24"},
 		"in its own bounds and the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/16")}
 			f.Topologies = []Topology{other(), f.Topologies[0]}
