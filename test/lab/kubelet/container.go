@@ -27,7 +27,7 @@ type container struct {
 	pod  *pod
 	spec *corev1.Container
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards what follows; the pod's mu is never taken under it
 	ending   bool       // it must not be started any more
 	proc     *process   // nil while none runs
 	vars     map[string]string

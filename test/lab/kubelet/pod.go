@@ -26,9 +26,10 @@ const (
 // A pod is what runs for one Pod object, and lives as long as that object.
 type pod struct {
 	*agent
-	uid  types.UID
-	wire wire
-	log  *slog.Logger
+	uid    types.UID
+	wire   wire
+	onNode bool // hostNetwork
+	log    *slog.Logger
 
 	changed chan struct{} // knock: the status may have to be written
 	hurry   chan struct{} // knock: the grace period may have become shorter
@@ -51,6 +52,7 @@ func newPod(a *agent, object *corev1.Pod) *pod {
 	p := &pod{
 		agent: a, uid: object.UID,
 		wire:    wireOf(a.NetnsPrefix, string(object.UID)),
+		onNode:  object.Spec.HostNetwork,
 		log:     a.Log.With("node", a.Node, "pod", object.Namespace+"/"+object.Name),
 		changed: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		leaving: make(chan struct{}), gone: make(chan struct{}),
@@ -96,11 +98,9 @@ func (p *pod) read() *corev1.Pod {
 	return p.object
 }
 
-func (p *pod) hostNetwork() bool { return p.read().Spec.HostNetwork }
-
 // netns is the name of the namespace the pod's programs run in.
 func (p *pod) netns() string {
-	if p.hostNetwork() {
+	if p.onNode {
 		return p.Netns
 	}
 	return p.wire.Netns
@@ -209,7 +209,7 @@ func (p *pod) connect(ctx context.Context) bool {
 }
 
 func (p *pod) network(ctx context.Context) ([]netip.Addr, error) {
-	if p.hostNetwork() {
+	if p.onNode {
 		return p.hostIPs, nil
 	}
 	object := p.read()
@@ -241,7 +241,7 @@ func (p *pod) network(ctx context.Context) ([]netip.Addr, error) {
 
 // strip takes the network away, with everything that still runs in it.
 func (p *pod) strip() {
-	if p.hostNetwork() {
+	if p.onNode {
 		return
 	}
 	killInhabitants(p.wire.Netns)
@@ -250,7 +250,7 @@ func (p *pod) strip() {
 }
 
 func (p *pod) free(ctx context.Context) error {
-	if p.hostNetwork() {
+	if p.onNode {
 		return nil
 	}
 	handle := handlePrefix + string(p.uid)
