@@ -34,7 +34,7 @@ type KernelConfig struct {
 // Its methods are safe for concurrent use, except with Close. Add and Drop are
 // meant for one caller, who alone changes routes with this mark.
 type Kernel struct {
-	KernelConfig
+	cfg     KernelConfig
 	netlink *netlink.Handle
 	changed chan struct{}
 	cancel  context.CancelFunc
@@ -71,10 +71,10 @@ func OpenKernel(ctx context.Context, cfg KernelConfig) (*Kernel, error) {
 		return nil, fmt.Errorf("opening the kernel's routing table: %w", err)
 	}
 	k := &Kernel{
-		KernelConfig: cfg,
-		netlink:      handle,
-		changed:      make(chan struct{}, 1),
-		done:         make(chan struct{}),
+		cfg:     cfg,
+		netlink: handle,
+		changed: make(chan struct{}, 1),
+		done:    make(chan struct{}),
 	}
 	events, err := k.prepare()
 	if err != nil {
@@ -116,12 +116,12 @@ func (k *Kernel) adopt() error {
 		return err
 	}
 	for _, r := range all {
-		if r.protocol != k.Protocol || r.metric == k.Metric {
+		if r.protocol != k.cfg.Protocol || r.metric == k.cfg.Metric {
 			continue
 		}
 		if r.plain() {
 			if err := k.Add(r.prefix, r.via); err != nil {
-				k.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric, "error", err)
+				k.cfg.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric, "error", err)
 			}
 		}
 		old := k.route(r.prefix)
@@ -165,7 +165,7 @@ func (k *Kernel) listen(ctx context.Context, events *nl.NetlinkSocket) {
 		if ctx.Err() != nil {
 			return
 		}
-		k.Log.Warn("subscription to the kernel's route changes broke, subscribing again", "error", err)
+		k.cfg.Log.Warn("subscription to the kernel's route changes broke, subscribing again", "error", err)
 		if events = k.resubscribe(ctx); events == nil {
 			return
 		}
@@ -226,7 +226,7 @@ func (k *Kernel) List() (Table, []Conflict, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	table, conflicts := assess(all, k.Protocol, k.Metric)
+	table, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
 	return table, conflicts, nil
 }
 
@@ -262,10 +262,10 @@ func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) 
 	if err != nil {
 		return fmt.Errorf("replacing route %s via %s: %w", prefix, via, err)
 	}
-	same := func(e entry) bool { return e.prefix == prefix && e.metric == k.Metric }
+	same := func(e entry) bool { return e.prefix == prefix && e.metric == k.cfg.Metric }
 	for _, e := range all {
-		if same(e) && e.protocol != k.Protocol {
-			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or configure another metric", prefix, via, k.Metric, e)
+		if same(e) && e.protocol != k.cfg.Protocol {
+			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or configure another metric", prefix, via, k.cfg.Metric, e)
 		}
 	}
 	if i := slices.IndexFunc(all, same); i < 0 || all[i].via != via || !all[i].plain() {
@@ -274,7 +274,7 @@ func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) 
 		}
 		return nil
 	}
-	_, conflicts := assess(all, k.Protocol, k.Metric)
+	_, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
 	for _, c := range conflicts {
 		if c.Prefix == prefix {
 			return fmt.Errorf("route %s via %s is there but not used: %s", prefix, via, c.Why)
@@ -302,7 +302,7 @@ func (k *Kernel) Drop(prefix netip.Prefix) error {
 			return fmt.Errorf("dropping route %s: %w", prefix, err)
 		}
 	}
-	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.Protocol)
+	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.cfg.Protocol)
 }
 
 // Local returns the addresses of the machine and the networks it is directly
@@ -351,9 +351,9 @@ func (k *Kernel) Local() (Local, error) {
 func (k *Kernel) route(p netip.Prefix) *netlink.Route {
 	return &netlink.Route{
 		Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-		Protocol: netlink.RouteProtocol(k.Protocol),
-		Table:    k.Table,
-		Priority: k.Metric,
+		Protocol: netlink.RouteProtocol(k.cfg.Protocol),
+		Table:    k.cfg.Table,
+		Priority: k.cfg.Metric,
 		Scope:    netlink.SCOPE_NOWHERE,
 	}
 }
@@ -385,7 +385,7 @@ func (k *Kernel) read() ([]entry, error) {
 	err := whole(func() error {
 		all = all[:0]
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.Table}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.cfg.Table}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
 				e := entry{prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type, flags: r.Flags}
 				if len(r.MultiPath) == 0 {
 					e.via, _ = netip.AddrFromSlice(r.Gw)

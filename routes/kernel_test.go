@@ -105,10 +105,8 @@ func must(t *testing.T, err error) {
 }
 
 func route(prefix, via string) *netlink.Route {
-	_, dst, err := net.ParseCIDR(prefix)
-	if err != nil {
-		panic(err)
-	}
+	p := pfx(prefix)
+	dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 	return &netlink.Route{Dst: dst, Gw: net.ParseIP(via), Table: unix.RT_TABLE_MAIN}
 }
 
@@ -123,7 +121,7 @@ func foreign(t *testing.T, prefix, via string, protocol netlink.RouteProtocol, m
 // present prints the routes with a gateway, as the kernel holds them.
 func present(t *testing.T) []string {
 	t.Helper()
-	all, err := (&Kernel{KernelConfig: KernelConfig{Table: unix.RT_TABLE_MAIN}, netlink: &netlink.Handle{}}).read()
+	all, err := (&Kernel{cfg: KernelConfig{Table: unix.RT_TABLE_MAIN}, netlink: &netlink.Handle{}}).read()
 	must(t, err)
 	var lines []string
 	for _, e := range all {
@@ -649,7 +647,7 @@ func TestABrokenSubscriptionIsRenewed(t *testing.T) {
 	must(t, err)
 	events.Close() // as if the kernel had ended it
 	ctx, cancel := context.WithCancel(t.Context())
-	second := &Kernel{KernelConfig: k.KernelConfig, netlink: k.netlink, changed: make(chan struct{}, 1), done: make(chan struct{})}
+	second := &Kernel{cfg: k.cfg, netlink: k.netlink, changed: make(chan struct{}, 1), done: make(chan struct{})}
 	go second.listen(ctx, events)
 	defer func() { cancel(); <-second.done }()
 
@@ -676,9 +674,8 @@ func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
 	for i := range 200 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 26)
 		must(t, k.Add(p, addr(node1)))
-		defer k.Drop(p) //nolint:errcheck // the wire takes them anyway
 	}
-	second := &Kernel{KernelConfig: k.KernelConfig, changed: make(chan struct{}, 1)}
+	second := &Kernel{cfg: k.cfg, changed: make(chan struct{}, 1)}
 	ended := make(chan error, 1)
 	go func() { ended <- second.receive(events) }()
 	select {

@@ -30,6 +30,7 @@ type Offer struct {
 	Prefix  netip.Prefix // NLRI
 	NextHop netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
 	ASPath  []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
+	Since   time.Time    // when the session was established; zero: long ago
 	Lost    Loss         // zero while the session is established
 }
 

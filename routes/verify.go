@@ -557,50 +557,70 @@ func (p Pool) blockSize() int {
 // A blackout is the loss of every session of a cluster at once: rather our
 // fault than that of so many nodes.
 type blackout struct {
-	since, until time.Time // until is FailStatic after the last loss
+	since, until time.Time // until is FailStatic after the last loss, or Retain after the first return
 }
 
 // static returns the clusters that lost every session at once, whether or not
-// they still count. A live offer of any kind shows that the fault is not ours.
-// Losses that were history by then, and counted for nothing, do not stand in
-// the way.
+// their lost offers still count. A session that was up all the time shows that
+// the fault is not ours; one that came back shows that the way is clear, and
+// the others have as long to follow as after any restart. Losses that were
+// history by then, and counted for nothing, do not stand in the way.
 func (w *world) static(offers []Offer) map[string]blackout {
-	live := map[string]bool{}
-	last := map[string]time.Time{}
-	var lost []Offer
+	type losses struct {
+		at       []time.Time
+		last     time.Time
+		up       bool      // a session outlived the last loss
+		returned time.Time // when the first one came back after it
+	}
+	byCluster := map[string]*losses{}
+	var live []Offer
 	for _, o := range offers {
 		if _, _, no := w.introduce(o); no != nil {
 			continue
 		}
 		if o.Lost.Cause == "" {
-			live[o.Cluster] = true
+			live = append(live, o)
 			continue
 		}
-		lost = append(lost, o)
-		if o.Lost.At.After(last[o.Cluster]) {
-			last[o.Cluster] = o.Lost.At
+		l := byCluster[o.Cluster]
+		if l == nil {
+			l = &losses{}
+			byCluster[o.Cluster] = l
+		}
+		l.at = append(l.at, o.Lost.At)
+		if o.Lost.At.After(l.last) {
+			l.last = o.Lost.At
+		}
+	}
+	for _, o := range live {
+		l := byCluster[o.Cluster]
+		switch {
+		case l == nil:
+		case !o.Since.After(l.last):
+			l.up = true
+		case l.returned.IsZero() || o.Since.Before(l.returned):
+			l.returned = o.Since
 		}
 	}
 	dark := map[string]blackout{}
-	for cluster, at := range last {
-		if !live[cluster] && w.FailStatic > 0 {
-			dark[cluster] = blackout{since: at, until: at.Add(w.FailStatic)}
+	for cluster, l := range byCluster {
+		b := blackout{since: l.last, until: l.last.Add(w.FailStatic)}
+		if back := l.returned.Add(w.Retain); !l.returned.IsZero() && back.Before(b.until) {
+			b.until = back
 		}
-	}
-	for _, o := range lost {
-		b, ok := dark[o.Cluster]
-		if !ok {
-			continue
-		}
-		before := last[o.Cluster].Sub(o.Lost.At)
-		switch {
-		case before <= atOnce:
-			if o.Lost.At.Before(b.since) {
-				b.since = o.Lost.At
-				dark[o.Cluster] = b
+		one := true
+		for _, at := range l.at {
+			switch before := l.last.Sub(at); {
+			case before <= atOnce:
+				if at.Before(b.since) {
+					b.since = at
+				}
+			case before <= w.Retain:
+				one = false
 			}
-		case before <= max(w.Retain, atOnce):
-			delete(dark, o.Cluster)
+		}
+		if one && !l.up && w.FailStatic > 0 {
+			dark[cluster] = b
 		}
 	}
 	return dark
@@ -638,6 +658,7 @@ func compareOffers(a, b Offer) int {
 		a.NextHop.Compare(b.NextHop),
 		slices.Compare(a.ASPath, b.ASPath),
 		cmp.Compare(a.PeerAS, b.PeerAS),
+		a.Since.Compare(b.Since),
 		cmp.Compare(a.Lost.Cause, b.Lost.Cause),
 		a.Lost.At.Compare(b.Lost.At),
 	)

@@ -134,6 +134,9 @@ func worldOf(d draw) ([]Offer, Facts) {
 				At:    noon.Add(-time.Duration(d(400, "ago")) * time.Second),
 			}
 		}
+		if d.one(2, "established lately") {
+			o.Since = noon.Add(-time.Duration(d(400, "since")) * time.Second)
+		}
 		offers = append(offers, o)
 	}
 	return offers, f
@@ -300,7 +303,7 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 			why = append(why, "reflected across an AS")
 		case o.Lost.Cause == "", o.Lost.Cause == Closed && !owner.Down && f.Now.Sub(o.Lost.At) < f.Retain:
 			return ""
-		case allLost(t, offers) && f.Now.Sub(o.Lost.At) < f.FailStatic+atOnce:
+		case allLost(t, o.Lost.At, offers) && f.Now.Sub(o.Lost.At) < f.FailStatic+atOnce:
 			return ""
 		default:
 			why = append(why, "lost")
@@ -310,11 +313,11 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 }
 
 // allLost is a necessary condition for failing static, not the whole rule: no
-// session with a node of the cluster is up.
-func allLost(t Topology, offers []Offer) bool {
+// session with a node of the cluster was up then and is still.
+func allLost(t Topology, at time.Time, offers []Offer) bool {
 	for _, o := range offers {
 		for _, n := range t.Nodes {
-			if o.Cluster == t.Cluster && o.Lost.Cause == "" && o.PeerAS == n.ASN && len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
+			if o.Cluster == t.Cluster && o.Lost.Cause == "" && !o.Since.After(at) && o.PeerAS == n.ASN && len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
 				shared := false
 				for _, m := range t.Nodes {
 					shared = shared || m.Name != n.Name && len(m.BGP) > 0 && m.BGP[0].Addr() == o.Peer

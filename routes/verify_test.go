@@ -360,6 +360,7 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 	at := func(c Cause, ago time.Duration) Loss { return Loss{Cause: c, At: noon.Add(-ago)} }
 	for name, test := range map[string]struct {
 		losses losses
+		back   map[string]time.Duration // how long ago a session was established
 		change func(*Facts)
 		want   []string
 		next   time.Duration // from now; 0: none
@@ -388,6 +389,26 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			change: func(f *Facts) { f.FailStatic = 0 },
 			want:   []string{w1}, next: 2 * time.Minute,
 		},
+		"the first is back": {
+			losses: losses{w1: at(HoldExpired, 20*time.Second), w2: at(HoldExpired, 25*time.Second)},
+			back:   map[string]time.Duration{cp: 5 * time.Second},
+			want:   []string{cp, w1, w2}, next: 2*time.Minute - 5*time.Second,
+		},
+		"one is not back long after the first": {
+			losses: losses{w2: at(HoldExpired, 3*time.Minute)},
+			back:   map[string]time.Duration{cp: 2 * time.Minute, w1: time.Minute},
+			want:   []string{cp, w1},
+		},
+		"one that is back keeps the deadline": {
+			losses: losses{w1: at(HoldExpired, 9*time.Minute+59*time.Second), w2: at(HoldExpired, 10*time.Minute)},
+			back:   map[string]time.Duration{cp: time.Second},
+			want:   []string{cp, w1, w2}, next: time.Second,
+		},
+		"one that was up all the time": {
+			losses: losses{w1: at(HoldExpired, 20*time.Second), w2: at(HoldExpired, 25*time.Second)},
+			back:   map[string]time.Duration{cp: 20 * time.Second},
+			want:   []string{cp},
+		},
 		"a node is gone": {
 			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, 0), w2: at(HoldExpired, 0)},
 			change: func(f *Facts) { f.Topologies[0].Nodes = f.Topologies[0].Nodes[:2] },
@@ -408,6 +429,9 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			for p, peer := range all {
 				o := own()
 				o.Prefix, o.Peer, o.NextHop, o.Lost = pfx(p), addr(peer), addr(peer), test.losses[p]
+				if ago, ok := test.back[p]; ok {
+					o.Since = noon.Add(-ago)
+				}
 				offers = append(offers, o)
 			}
 			want := Table{}
