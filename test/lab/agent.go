@@ -78,7 +78,8 @@ func up(ctx context.Context, opts world.Options, out io.Writer) error {
 		return err
 	}
 	defer read.Close() //nolint:errcheck // only read from
-	agent := exec.Command("/proc/self/exe", "agent", string(text))
+	agent := exec.Command("/proc/self/exe", "agent", string(text)) // go run has removed the file itself when it ends
+	agent.Args[0] = "sallyport-lab"
 	agent.Stdout, agent.Stderr = log, log
 	agent.ExtraFiles = []*os.File{write} // becomes file 3
 	agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -41,9 +41,13 @@ func root() *cobra.Command {
 	}
 	cmd.PersistentFlags().StringVar(&name, "name", "demo", "name of the lab; labs of several names run side by side")
 	cmd.AddCommand(
-		setupCommand(), upCommand(&name), downCommand(&name), statusCommand(&name), execCommand(&name),
-		kubeconfigCommand(&name), kubectlCommand(&name), nodeCommand(&name), birdcCommand(&name), agentCommand(),
+		setupCommand(), upCommand(&name), downCommand(&name), statusCommand(&name),
+		kubeconfigCommand(&name), nodeCommand(&name), agentCommand(),
 	)
+	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name)} {
+		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
+		cmd.AddCommand(c)
+	}
 	return cmd
 }
 
@@ -177,7 +181,7 @@ func show(out io.Writer, s world.Status) error {
 
 func execCommand(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use:     "exec HOST -- COMMAND [ARGS]",
+		Use:     "exec HOST -- COMMAND",
 		Short:   "Run a command on a host of a lab: appliance, client, master, worker1...",
 		Example: `  lab exec client -- curl -H 'Host: test.local' http://192.168.50.21/`,
 		Args:    cobra.MinimumNArgs(2),
@@ -197,10 +201,9 @@ func execCommand(name *string) *cobra.Command {
 
 func kubectlCommand(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use:                "kubectl -- ARGS",
-		Short:              "Run kubectl as the administrator",
-		Example:            `  lab kubectl -- get nodes`,
-		DisableFlagParsing: false,
+		Use:     "kubectl -- ARGS",
+		Short:   "Run kubectl as the administrator",
+		Example: `  lab kubectl -- get nodes`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			r, err := world.Read(*name)
 			if err != nil {

@@ -135,8 +135,7 @@ func (l *Lab) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 func kubectl(ctx context.Context, lab, program, kubeconfig string, args []string) *exec.Cmd {
-	cmd := command(ctx, lab, Master, append([]string{program, "kubectl", "--kubeconfig", kubeconfig}, args...)...)
-	return cmd
+	return command(ctx, lab, Master, append([]string{program, "kubectl", "--kubeconfig", kubeconfig}, args...)...)
 }
 
 // await asks again and again until the answer is yes, the time is over, or
@@ -144,7 +143,7 @@ func kubectl(ctx context.Context, lab, program, kubeconfig string, args []string
 func await(ctx context.Context, what string, limit time.Duration, ask func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	var last error
 	for {

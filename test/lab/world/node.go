@@ -82,7 +82,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, Log: l.log.With("node", h.Name),
+			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -431,8 +431,7 @@ func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string)
 	if i < 0 {
 		return "", fmt.Errorf("node %s has no BIRD of IPv%d", name, family)
 	}
-	d := n.birds[i]
-	return output(exec.CommandContext(ctx, d.client, append([]string{"-s", d.socket()}, args...)...))
+	return n.birds[i].ask(ctx, args...)
 }
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "ctl") }
@@ -475,10 +474,10 @@ func (d *daemon) configure(l *Lab, compose func(netip.Addr) (bird.Config, error)
 	}
 	d.config = text
 	switch {
-	case d.process != nil:
-		return d.process.signal(syscall.SIGHUP)
 	case d.held:
 		return nil
+	case d.process != nil && d.process.alive() == nil:
+		return d.process.signal(syscall.SIGHUP)
 	default:
 		return d.start(l)
 	}
@@ -490,7 +489,22 @@ func (d *daemon) start(l *Lab) (err error) {
 		return err
 	}
 	d.process, err = l.start(d.name, d.ns, d.program, "-R", "-f", "-c", d.file(), "-s", d.socket(), "-P", filepath.Join(d.dir, "pid"))
-	return err
+	if err != nil {
+		return err
+	}
+	// Before it answers it may not have a handler for SIGHUP, and would die of it.
+	return await(l.life, d.name, grace, func(ctx context.Context) (bool, error) {
+		if err := d.process.alive(); err != nil {
+			return false, &fatalError{err}
+		}
+		_, err := d.ask(ctx, "show", "status")
+		return err == nil, err
+	})
+}
+
+// ask asks the daemon with birdc.
+func (d *daemon) ask(ctx context.Context, args ...string) (string, error) {
+	return output(exec.CommandContext(ctx, d.client, append([]string{"-s", d.socket()}, args...)...))
 }
 
 // stopBird ends the node's BIRDs for good.

@@ -149,6 +149,12 @@ func (l *Lab) build(ctx context.Context) error {
 	if err := sweep(ctx, l.opts.Name); err != nil {
 		return fmt.Errorf("remove what an earlier lab left: %w", err)
 	}
+	if !l.opts.Bare {
+		var err error
+		if l.program, err = ControlPlane(ctx, l.progress); err != nil {
+			return err
+		}
+	}
 	for _, sub := range []string{"log", "proc", "pki", "nodes"} {
 		if err := os.MkdirAll(l.path(sub), 0o700); err != nil {
 			return err
