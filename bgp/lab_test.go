@@ -73,7 +73,7 @@ func run(t *testing.T, name string, args ...string) string {
 // it does not come.
 func eventually(t *testing.T, what string, ok func() (bool, string)) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	limit := time.NewTimer(45 * time.Second)
 	defer limit.Stop()

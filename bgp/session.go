@@ -33,6 +33,7 @@ type session struct {
 	since time.Time
 	eor   bool
 	eorBy time.Time // when the End-of-RIB counts as received; zero when it is not awaited
+	asked bool      // the hold time of this session has been looked at
 
 	paths map[netip.Prefix]path
 	loss  routes.Loss // the last
@@ -41,7 +42,7 @@ type session struct {
 
 	renewAt time.Time     // when GoBGP's peer is to be replaced; zero is not at all
 	renewed time.Time     // when it last was
-	penalty time.Duration // last pause for too many prefixes; zero is none
+	penalty time.Duration // last pause for a session that we ended on principle; zero is none
 }
 
 // A path is what the peer announced for one prefix.
@@ -103,13 +104,19 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	x.renewAt = time.Time{}
 	switch state {
 	case established:
-		x.eor, x.eorBy = false, at.Add(t.endOfRIB)
+		x.eor, x.eorBy, x.asked = false, at.Add(t.endOfRIB), false
 	case openSent:
 		// Whoever connects from the peer's address and then says nothing
 		// would hold the peer itself off for GoBGP's 4 minutes.
 		x.renewAt = at.Add(t.handshake)
 	case openConfirm:
 		x.renewAt = at.Add(t.handshake)
+	case active:
+		// The same from the other side: GoBGP waits as long for the OPEN of
+		// whoever answers when we dial, and stays in Active meanwhile.
+		if x.peer.Active {
+			x.renewAt = at.Add(t.dial)
+		}
 	case idle:
 		if was != idle {
 			x.renewSoon(at, t)

@@ -64,6 +64,7 @@ type Config struct {
 type pace struct {
 	renew     time.Duration // least time between two renewals of one peer
 	handshake time.Duration // longest time a connection may take from TCP to Established
+	dial      time.Duration // longest time for a peer that we dial to stay in Active
 	endOfRIB  time.Duration // after this long in Established the End-of-RIB counts as received
 	keep      time.Duration // longest time an offer outlives its session
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
@@ -74,6 +75,7 @@ type pace struct {
 var usualPace = pace{
 	renew:     2 * time.Second,
 	handshake: 10 * time.Second,
+	dial:      30 * time.Second,
 	endOfRIB:  time.Minute,
 	keep:      15 * time.Minute,
 	penalty:   30 * time.Second,
@@ -488,6 +490,7 @@ func (s *Speaker) work(ctx context.Context) {
 		}
 		s.expire(time.Now())
 		s.renew(time.Now())
+		s.refuseEndless(ctx)
 		s.say(ctx)
 	}
 }
@@ -541,4 +544,36 @@ func (s *Speaker) due(now time.Time) []*session {
 		}
 	}
 	return due
+}
+
+// refuseEndless ends the sessions whose peer opened with a hold time of 0, by
+// which both ends would never call the other lost (RFC 4271, 4.2). GoBGP takes
+// it, and tells of it only when asked.
+func (s *Speaker) refuseEndless(ctx context.Context) {
+	for _, a := range s.unasked() {
+		endless := false
+		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: a.String()}, func(p *api.Peer) {
+			endless = p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED &&
+				p.GetTimers().GetState().GetNegotiatedHoldTime() == 0
+		})
+		if err == nil && endless {
+			err = s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: a.String()})
+		}
+		if err != nil {
+			s.log.Error("BGP session could not be examined", "address", a.String(), "err", err)
+		}
+	}
+}
+
+func (s *Speaker) unasked() []netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []netip.Addr
+	for a, x := range s.sessions {
+		if x.state == established && !x.asked {
+			x.asked = true
+			all = append(all, a)
+		}
+	}
+	return all
 }

@@ -121,7 +121,7 @@ func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.sessions[now.NeighborAddress.Unmap()]
-	if x == nil {
+	if x == nil || !x.added {
 		return
 	}
 	if state == idle && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
@@ -134,7 +134,7 @@ func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) 
 		lasted := at.Sub(x.since)
 		cause, why := lossOf(now)
 		x.leave(at, cause, why)
-		if now.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+		if now.AdminState != api.PeerState_ADMIN_STATE_UP {
 			x.punish(at, lasted, s.pace)
 		} else {
 			x.renewSoon(at, s.pace)
@@ -168,6 +168,8 @@ func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 		return routes.HoldExpired, "nothing was heard for the hold time"
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
 		return routes.Notified, strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
+	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
+		return routes.Refused, "the peer asked for a hold time of 0, which would leave its loss unseen"
 	default:
 		return routes.Refused, strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
 	}

@@ -1,0 +1,94 @@
+package bgp
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"sallyport/routes"
+)
+
+var dawn = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func TestRenewalIsAtOnceButNotOften(t *testing.T) {
+	t.Parallel()
+	x := newSession(Peer{}, dawn)
+	x.enter(active, dawn, usualPace)
+	now := dawn
+	for i, want := range []time.Duration{0, usualPace.renew, usualPace.renew} {
+		x.enter(openSent, now, usualPace)
+		x.enter(idle, now, usualPace)
+		if got := x.renewAt.Sub(now); got != want {
+			t.Errorf("renewal %d is due after %s, want %s", i, got, want)
+		}
+		now = x.renewAt
+		if x.renewNow(now.Add(-1)) {
+			t.Errorf("renewal %d is too early", i)
+		}
+		if !x.renewNow(now) || x.renewNow(now) {
+			t.Errorf("renewal %d is not due once", i)
+		}
+		x.enter(active, now, usualPace)
+	}
+}
+
+func TestThePauseDoublesUntilASessionHolds(t *testing.T) {
+	t.Parallel()
+	x := newSession(Peer{}, dawn)
+	for _, row := range []struct{ lasted, want time.Duration }{
+		{time.Second, 30 * time.Second},
+		{time.Second, time.Minute},
+		{time.Second, 2 * time.Minute},
+		{time.Second, 4 * time.Minute},
+		{time.Second, 5 * time.Minute},
+		{time.Minute, 5 * time.Minute},
+		{time.Hour, 30 * time.Second},
+	} {
+		x.punish(dawn, row.lasted, usualPace)
+		if got := x.renewAt.Sub(dawn); got != row.want {
+			t.Errorf("after a session of %s the pause is %s, want %s", row.lasted, got, row.want)
+		}
+	}
+	x.forgive()
+	x.punish(dawn, 0, usualPace)
+	if got := x.renewAt.Sub(dawn); got != 30*time.Second {
+		t.Errorf("after new settings the pause is %s, want 30s", got)
+	}
+}
+
+func TestAnEventOfASessionThatIsOverChangesNothing(t *testing.T) {
+	t.Parallel()
+	x := newSession(Peer{}, dawn)
+	prefix := netip.MustParsePrefix("172.16.1.0/26")
+	x.enter(established, dawn, usualPace)
+	if !x.announce(prefix, path{peerAS: 1}) || x.announce(prefix, path{peerAS: 1}) {
+		t.Error("an announcement is news once")
+	}
+	x.leave(dawn.Add(time.Second), routes.Closed, "")
+	lost := x.paths[prefix]
+	if x.withdraw(prefix) || x.announce(prefix, path{}) || x.endOfRIB() {
+		t.Error("something came of it")
+	}
+	if got := x.paths[prefix]; got.lost != lost.lost || got.peerAS != 1 {
+		t.Errorf("path is %+v, want %+v", got, lost)
+	}
+	x.leave(dawn.Add(time.Minute), routes.Notified, "")
+	if x.flaps != 1 || x.loss.Cause != routes.Closed {
+		t.Errorf("%d flaps, the last by %q, want the first only", x.flaps, x.loss.Cause)
+	}
+}
+
+func TestALossIsRememberedForAQuarterOfAnHour(t *testing.T) {
+	t.Parallel()
+	x := newSession(Peer{}, dawn)
+	prefix := netip.MustParsePrefix("172.16.1.0/26")
+	x.enter(established, dawn, usualPace)
+	x.announce(prefix, path{})
+	x.leave(dawn, routes.Closed, "")
+	if x.expire(dawn.Add(15*time.Minute-1), usualPace) || len(x.paths) != 1 {
+		t.Error("the offer went too early")
+	}
+	if !x.expire(dawn.Add(15*time.Minute), usualPace) || len(x.paths) != 0 {
+		t.Error("the offer stays")
+	}
+}
