@@ -85,7 +85,7 @@ func (c *container) run(work, life context.Context) (code int, ran bool) {
 			pause = 0
 		}
 		c.change(func() {
-			c.last, c.restarts = c.state, c.restarts+1
+			c.last = c.state
 			if pause > 0 {
 				c.state = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
 					Reason: "CrashLoopBackOff", Message: fmt.Sprintf("back-off %s restarting container", pause),
@@ -96,6 +96,7 @@ func (c *container) run(work, life context.Context) (code int, ran bool) {
 			return code, ran
 		}
 		pause = min(max(2*pause, firstPause), longPause)
+		c.change(func() { c.restarts++ })
 	}
 	return code, ran
 }

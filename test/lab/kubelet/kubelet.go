@@ -64,7 +64,7 @@ type Config struct {
 func Run(ctx context.Context, cfg Config) error {
 	notes := ledger(filepath.Join(cfg.Dir, "leftovers"))
 	for _, dir := range []string{string(notes), filepath.Join(cfg.Dir, "logs")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make kubelet's directory: %w", err)
 		}
 	}

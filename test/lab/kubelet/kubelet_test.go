@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
@@ -116,118 +117,94 @@ func fetch(t *testing.T, node, url string) (string, error) {
 	return string(text), err
 }
 
-func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
-	node, prefix := testNode(t)
+// A lab is one kubelet with a fake API and a real kernel.
+type lab struct {
+	node, prefix, dir string
+	client            *fake.Clientset
+	calico            *dynamicfake.FakeDynamicClient
+}
+
+// startLab runs a kubelet until the test ends, and then wants nothing left.
+func startLab(t *testing.T) lab {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, client, objects := t.TempDir(), fake.NewClientset(), calico(testPool("172.16.0.0/24", 26), testPool("fd00:172::/64", 122))
-	ctx, cancel := context.WithCancel(t.Context())
+	l := lab{dir: t.TempDir(), client: fake.NewClientset(), calico: calico(testPool("172.16.0.0/24", 28), testPool("fd00:172::/64", 122))}
+	l.node, l.prefix = testNode(t)
+	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() {
 		ran <- Run(ctx, Config{
-			Node: "worker1", Netns: node, NetnsPrefix: prefix, Client: client, Dynamic: objects, IPv6: true,
-			Images: map[string]string{"web": self}, Dir: dir, NodeAddr: netip.MustParseAddr("192.168.50.23"),
+			Node: "worker1", Netns: l.node, NetnsPrefix: l.prefix, Client: l.client, Dynamic: l.calico, IPv6: true,
+			Images: map[string]string{"web": self}, Dir: l.dir, NodeAddr: netip.MustParseAddr("192.168.50.23"),
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-ran; err != nil {
 			t.Error(err)
 		}
-		if got := leftovers(t, prefix); len(got) > 0 {
+		if got := leftovers(t, l.prefix); len(got) > 0 {
 			t.Errorf("left behind: %v", got)
 		}
-	}()
-
-	pods, grace := client.CoreV1().Pods("default"), int64(1)
-	make := func(name, image string) *corev1.Pod {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
-			Spec: corev1.PodSpec{NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
-				Name: "c", Image: image, Args: []string{":$(PORT)"},
-				Env: []corev1.EnvVar{
-					{Name: "LAB_CONTAINER", Value: "yes"}, {Name: "PORT", Value: "8080"},
-					{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
-				},
-				Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
-				ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}}},
-				Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "echo $IP > " + dir + "/stopped"}}}},
-			}}},
-		}
-		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		return pod
-	}
-	read := func(name string) *corev1.Pod {
-		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got
-	}
-	ready := func(pod *corev1.Pod) bool {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodReady {
-				return c.Status == corev1.ConditionTrue
-			}
-		}
-		return false
-	}
-
-	make("lost", "nowhere/none:1")
-	make("web", "web:1")
-	until(t, "pod web is ready", func() bool { return ready(read("web")) })
-	status := read("web").Status
-	if status.Phase != corev1.PodRunning || len(status.PodIPs) != 2 || status.PodIPs[0].IP != status.PodIP || status.HostIP != "192.168.50.23" || status.StartTime == nil {
-		t.Errorf("got status %+v", status)
-	}
-	for _, ip := range status.PodIPs {
-		got, err := fetch(t, node, "http://"+netip.AddrPortFrom(netip.MustParseAddr(ip.IP), 8080).String()+"/")
-		if want := "web " + status.PodIP; err != nil || got != want {
-			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
-		}
-	}
-	until(t, "the unknown image is told", func() bool {
-		s := read("lost").Status.ContainerStatuses
-		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ErrImagePull" && strings.Contains(s[0].State.Waiting.Message, "nowhere/none:1")
 	})
+	return l
+}
 
-	_, _ = fetch(t, node, "http://"+status.PodIP+":8080/quit")
-	until(t, "pod web is ready again", func() bool {
-		got := read("web")
-		return ready(got) && got.Status.ContainerStatuses[0].RestartCount == 1
-	})
-	if last := read("web").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 3 {
-		t.Errorf("got %+v as the last run", last)
+func (l lab) create(t *testing.T, name, image string) {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
+			Name: "c", Image: image, Args: []string{":$(PORT)"},
+			Env: []corev1.EnvVar{
+				{Name: "LAB_CONTAINER", Value: "yes"}, {Name: "PORT", Value: "8080"},
+				{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+			},
+			Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+			ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}}},
+			Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "echo $IP > " + l.dir + "/stopped"}}}},
+		}}},
 	}
-	if got := read("web").Status.PodIP; got != status.PodIP {
-		t.Errorf("a restart moved the pod from %s to %s", status.PodIP, got)
+	if _, err := l.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
+}
 
-	for _, name := range []string{"web", "lost"} {
-		leaving, now := read(name), metav1.Now()
+func (l lab) read(t *testing.T, name string) *corev1.Pod {
+	t.Helper()
+	got, err := l.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// remove deletes pods as the API server does: first they are told to go.
+func (l lab) remove(t *testing.T, names ...string) {
+	t.Helper()
+	pods, grace, now := l.client.CoreV1().Pods("default"), int64(1), metav1.Now()
+	for _, name := range names {
+		leaving := l.read(t, name)
 		leaving.DeletionTimestamp, leaving.DeletionGracePeriodSeconds = &now, &grace
 		if _, err := pods.Update(t.Context(), leaving, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, name := range names {
 		until(t, name+" is gone", func() bool {
 			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		})
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "stopped")); err != nil || strings.TrimSpace(string(text)) != status.PodIP {
-		t.Errorf("the preStop hook wrote %q, %v", text, err)
+	if got := leftovers(t, l.prefix); len(got) > 0 {
+		t.Errorf("pods left behind: %v", got)
 	}
-	if got := leftovers(t, prefix); len(got) > 0 {
-		t.Errorf("a pod left behind: %v", got)
-	}
-	m := ipam{node: "worker1", dynamic: objects}
-	blocks, err := m.blocks(t.Context())
-	if err != nil || len(blocks) != 2 {
+	blocks, err := (&ipam{node: "worker1", dynamic: l.calico}).blocks(t.Context())
+	if err != nil || len(blocks) < 2 {
 		t.Fatalf("got %d blocks, %v", len(blocks), err)
 	}
 	for _, b := range blocks {
@@ -235,7 +212,73 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 			t.Errorf("block %s still has %+v", b.spec.CIDR, b.spec.Attributes)
 		}
 	}
-	lease, err := client.CoordinationV1().Leases(leaseSpace).Get(t.Context(), "worker1", metav1.GetOptions{})
+}
+
+func ready(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func TestManyPodsAtOnceAllServeWithAddressesOfTheirOwn(t *testing.T) {
+	l := startLab(t)
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprintf("web-%d", i))
+		l.create(t, names[i], "web")
+	}
+	seen := map[string]string{}
+	for _, name := range names {
+		until(t, name+" is ready", func() bool { return ready(l.read(t, name)) })
+		ip := l.read(t, name).Status.PodIP
+		if other := seen[ip]; other != "" {
+			t.Errorf("%s and %s both have %s", name, other, ip)
+		}
+		seen[ip] = name
+	}
+	l.remove(t, names...)
+}
+
+func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
+	l := startLab(t)
+	l.create(t, "lost", "nowhere/none:1")
+	l.create(t, "web", "web:1")
+	until(t, "pod web is ready", func() bool { return ready(l.read(t, "web")) })
+	status := l.read(t, "web").Status
+	if status.Phase != corev1.PodRunning || len(status.PodIPs) != 2 || status.PodIPs[0].IP != status.PodIP || status.HostIP != "192.168.50.23" || status.StartTime == nil {
+		t.Errorf("got status %+v", status)
+	}
+	for _, ip := range status.PodIPs {
+		got, err := fetch(t, l.node, "http://"+netip.AddrPortFrom(netip.MustParseAddr(ip.IP), 8080).String()+"/")
+		if want := "web " + status.PodIP; err != nil || got != want {
+			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
+		}
+	}
+	until(t, "the unknown image is told", func() bool {
+		s := l.read(t, "lost").Status.ContainerStatuses
+		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ErrImagePull" && strings.Contains(s[0].State.Waiting.Message, "nowhere/none:1")
+	})
+
+	_, _ = fetch(t, l.node, "http://"+status.PodIP+":8080/quit")
+	until(t, "pod web is ready again", func() bool {
+		got := l.read(t, "web")
+		return ready(got) && got.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	if last := l.read(t, "web").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 3 {
+		t.Errorf("got %+v as the last run", last)
+	}
+	if got := l.read(t, "web").Status.PodIP; got != status.PodIP {
+		t.Errorf("a restart moved the pod from %s to %s", status.PodIP, got)
+	}
+
+	l.remove(t, "web", "lost")
+	if text, err := os.ReadFile(filepath.Join(l.dir, "stopped")); err != nil || strings.TrimSpace(string(text)) != status.PodIP {
+		t.Errorf("the preStop hook wrote %q, %v", text, err)
+	}
+	lease, err := l.client.CoordinationV1().Leases(leaseSpace).Get(t.Context(), "worker1", metav1.GetOptions{})
 	if err != nil || lease.Spec.RenewTime == nil {
 		t.Errorf("got lease %+v, %v", lease, err)
 	}
