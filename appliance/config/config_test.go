@@ -62,8 +62,12 @@ func defaults() *config.Config {
 
 var secrets = cmp.Comparer(func(a, b config.Secret) bool { return a.Reveal() == b.Reveal() })
 
-var values = cmp.Options{secrets, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+var values = cmp.Options{
+	secrets,
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+}
 
 func TestEverythingHasADefaultButTheCredentials(t *testing.T) {
 	got, err := config.Parse("sallyport.yaml", []byte(minimal))

@@ -273,7 +273,7 @@ func (d decoder) list(node ast.Node, path string, v reflect.Value, l limits) {
 // everyAddress makes of a listen address without a host its two wildcards, each
 // of one family; any other list item stays alone.
 func everyAddress(item reflect.Value, written string) []reflect.Value {
-	six, ok := item.Interface().(netip.AddrPort)
+	six, ok := reflect.TypeAssert[netip.AddrPort](item)
 	if !ok || !strings.HasPrefix(written, ":") {
 		return []reflect.Value{item}
 	}
