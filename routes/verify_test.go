@@ -442,6 +442,10 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			if !got.Equal(want) {
 				t.Errorf("got\n%vwant\n%vrefusals %v", got, want, refusals)
 			}
+			slices.Reverse(offers)
+			if again, _ := Verify(offers, f); !again.Equal(want) {
+				t.Errorf("in reverse got\n%vwant\n%v", again, want)
+			}
 			next := Next(offers, f)
 			if test.next == 0 && !next.IsZero() || test.next != 0 && !next.Equal(noon.Add(test.next)) {
 				t.Errorf("got next %v, want %v from %v", next, test.next, noon)
