@@ -64,20 +64,24 @@ func openDisk(dir string) (*disk, error) {
 }
 
 func (d *disk) remember(path string, f File) {
-	d.have[path] = f
-	sum := f.Content
+	d.have[path], d.sums[path] = f, sumOf(path, f.Content)
+}
+
+// sumOf is what a file adds to the generation: haproxy.cfg without the lines
+// that name it.
+func sumOf(path string, content []byte) [sha256.Size]byte {
 	if path == configFile {
-		sum = sum[min(preambleLen, len(sum)):]
+		content = content[min(preambleLen, len(content)):]
 	}
-	d.sums[path] = sha256.Sum256(sum)
+	return sha256.Sum256(content)
 }
 
 // gen is the generation of the files as they are.
 func (d *disk) gen() string { return generation(d.sums) }
 
 // sync makes the directory equal to files: everything else first, haproxy.cfg
-// after it, then what is no longer named is removed.
-func (d *disk) sync(files map[string]File) error {
+// after it, then what is no longer named is removed. sums may be nil.
+func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) error {
 	var errs []error
 	paths := slices.Sorted(maps.Keys(files))
 	for _, path := range append(slices.DeleteFunc(paths, func(p string) bool { return p == configFile }), configFile) {
@@ -89,7 +93,11 @@ func (d *disk) sync(files map[string]File) error {
 			errs = append(errs, err)
 			continue
 		}
-		d.remember(path, f)
+		sum, known := sums[path]
+		if !known {
+			sum = sumOf(path, f.Content)
+		}
+		d.have[path], d.sums[path] = f, sum
 	}
 	for path := range d.have {
 		if _, wanted := files[path]; wanted {
@@ -129,7 +137,7 @@ func (d *disk) closeDoors() error {
 	copy(out.Bytes(), preamble(d.gen(), shape))
 	files := maps.Clone(d.have)
 	delete(d.have, configFile)
-	return d.sync(files)
+	return d.sync(files, nil)
 }
 
 // markerOf is the value haproxy.cfg gives a process variable.

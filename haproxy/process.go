@@ -60,7 +60,7 @@ func (p *Proxy) ensure(ctx context.Context) error {
 	if p.stopped {
 		return errors.New("HAProxy has been shut down")
 	}
-	if p.procs.master != 0 && alive(p.procs.master) {
+	if p.masterLives() {
 		return nil
 	}
 	lost := p.procs.master != 0
@@ -101,7 +101,7 @@ func (p *Proxy) ensure(ctx context.Context) error {
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
 		empty := p.text.render(&Config{}, nil)
 		p.shaped, p.shapeID = &Config{}, empty.Shape
-		if err2 := errors.Join(keep, p.disk.sync(empty.Content), p.start(ctx)); err2 != nil {
+		if err2 := errors.Join(keep, p.disk.sync(empty.Content, empty.sums), p.start(ctx)); err2 != nil {
 			p.startErr = time.Now()
 			return errors.Join(err, err2)
 		}
@@ -110,6 +110,19 @@ func (p *Proxy) ensure(ctx context.Context) error {
 	p.adopted = true
 	p.knock()
 	return nil
+}
+
+// masterLives says whether the master we know is still there. The process
+// number of an External one may be of another namespace, so it is asked.
+func (p *Proxy) masterLives() bool {
+	if p.procs.master == 0 {
+		return false
+	}
+	if p.opt.Mode == Managed {
+		return alive(p.procs.master)
+	}
+	now, err := p.master.show()
+	return err == nil && now.master == p.procs.master
 }
 
 func (p *Proxy) logPath() string { return filepath.Join(p.opt.RunDir, "haproxy.log") }
@@ -152,7 +165,7 @@ func (p *Proxy) start(ctx context.Context) error {
 	for {
 		if pic, err := p.worker.look(); err == nil && pic.pid != orphan && pic.gen == gen {
 			if found, err := p.master.show(); err == nil {
-				p.procs, p.exit, p.startAt = found, exit, time.Now()
+				p.procs, p.exit = found, exit
 				p.forget()
 				p.note(func(i *Info) { i.Running, i.Pid, i.Starts = true, found.master, i.Starts+1 })
 				p.log.Info("HAProxy started", "pid", found.master, "version", p.version)

@@ -132,10 +132,9 @@ type Proxy struct {
 	stopped  bool          // Shutdown was called
 	procs    procs         // as of the last look
 	exit     chan struct{} // closed when the child we started has been reaped; nil if we started none
-	startAt  time.Time
-	startErr time.Time // of the last failed start
-	run      *running  // nil: not known
-	shaped   *Config   // a configuration of the shape that is in shapeID
+	startErr time.Time     // of the last failed start
+	run      *running      // nil: not known
+	shaped   *Config       // a configuration of the shape that is in shapeID
 	shapeID  string
 	valid    map[any]bool // parts of configurations that were validated
 	alarm    *time.Timer
@@ -146,7 +145,7 @@ type Proxy struct {
 	failedErr   error
 	failedUntil time.Time
 	backoff     time.Duration
-	told        int // failures in a row to tell the worker
+	unheard     int // failures in a row to tell the worker
 }
 
 // running is what the worker is believed to be. It is thrown away on any
@@ -155,6 +154,10 @@ type running struct {
 	picture
 	exact, wild []row
 	certs       map[string]certEntry // nil: not known
+
+	// What each backend's servers were told last: while it is the same
+	// fragment, none of them needs to be looked at.
+	told map[*Backend]*fragment
 }
 
 var (
@@ -198,7 +201,7 @@ func New(opt Options) (*Proxy, error) {
 	empty := p.text.render(&Config{}, nil)
 	p.shaped, p.shapeID = &Config{}, empty.Shape
 	if _, ok := p.disk.have[configFile]; !ok {
-		if err := p.disk.sync(empty.Content); err != nil {
+		if err := p.disk.sync(empty.Content, empty.sums); err != nil {
 			return nil, err
 		}
 	}
@@ -308,7 +311,7 @@ func (p *Proxy) know() error {
 		return err
 	}
 	run := &running{picture: pic}
-	if pic.gen == p.disk.gen() && p.told == 0 {
+	if pic.gen == p.disk.gen() && p.unheard == 0 {
 		run.exact, run.wild = parseMap(p.disk.have[routeMap].Content), parseMap(p.disk.have[wildMap].Content)
 		run.certs = p.diskCerts()
 	} else if p.loadsMaps() {
@@ -385,8 +388,13 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 	if err := p.ensure(ctx); err != nil {
 		return res, err
 	}
-	if err := p.know(); err != nil {
-		return res, err
+	blind := p.know()
+	if blind != nil {
+		if !errors.Is(blind, syscall.ECONNREFUSED) && !errors.Is(blind, syscall.ENOENT) {
+			return res, blind
+		}
+		// A master without a worker: only a reload brings one.
+		p.run = &running{}
 	}
 	var failure error
 	want := p.text.render(cfg, states)
@@ -399,9 +407,13 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 			res.Reloaded = true
 		} else {
 			res.RetryAt = p.reloadDue(want.Shape, urgent)
-			if err := p.know(); err != nil {
+			if err := p.know(); err != nil && blind == nil {
 				return res, errors.Join(failure, err)
 			}
+		}
+		if blind != nil && !res.Reloaded {
+			p.forget()
+			return res, errors.Join(blind, failure)
 		}
 		if !res.Reloaded {
 			if p.shaped == nil || p.run.shape != p.shapeID {
@@ -416,14 +428,14 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 		p.idleSince = time.Time{}
 	}
 	p.shaped, p.shapeID = cfg, want.Shape
-	if err := p.disk.sync(want.Content); err != nil {
+	if err := p.disk.sync(want.Content, want.sums); err != nil {
 		return res, errors.Join(failure, err)
 	}
 	if err := p.tellAll(cfg, states, want, &res); err != nil {
-		p.told++
+		p.unheard++
 		return res, errors.Join(failure, err)
 	}
-	p.told = 0
+	p.unheard = 0
 	return res, failure
 }
 
@@ -475,11 +487,14 @@ func (p *Proxy) validate(cfg *Config) error {
 // reasonToReload says in words what of want the worker can only take by a
 // reload, or nothing. Not urgent is what nobody is waiting for.
 func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool) {
-	if p.told >= 2 {
+	if p.unheard >= 2 {
 		return "commands to the worker failed", true
 	}
 	if p.run.shape == want.Shape {
 		return "", false
+	}
+	if p.run.pid == 0 {
+		return "HAProxy has no worker that knows us", true
 	}
 	if p.run.shape == "" {
 		return "HAProxy runs a configuration that is not ours", true
@@ -608,7 +623,7 @@ func within(want, have *Config) *Config {
 func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string) error {
 	before := maps.Clone(p.disk.have)
 	offset := p.logSize()
-	err := p.disk.sync(want.Content)
+	err := p.disk.sync(want.Content, want.sums)
 	if err == nil {
 		err = p.check(ctx)
 	}
@@ -628,7 +643,7 @@ func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string)
 		err = fmt.Errorf("reload (%s): %w", why, err)
 		failed := writeFile(p.path(failedFile), want.Content[configFile])
 		if len(before) > 0 {
-			failed = errors.Join(failed, p.disk.sync(before))
+			failed = errors.Join(failed, p.disk.sync(before, nil))
 		}
 		if want.Shape == p.failedShape {
 			p.backoff = min(2*p.backoff, maxBackoff)
@@ -639,7 +654,7 @@ func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string)
 		p.log.Error("HAProxy was not reloaded", "reason", why, "err", err, "retryIn", p.backoff)
 		return errors.Join(err, failed)
 	}
-	p.failedShape, p.failedErr, p.told = "", nil, 0
+	p.failedShape, p.failedErr, p.unheard = "", nil, 0
 	p.shaped, p.shapeID = cfg, want.Shape
 	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.lastReload, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
@@ -663,7 +678,7 @@ func (p *Proxy) check(ctx context.Context) error {
 // tellServers changes servers, and nothing else, in the backends the worker
 // has.
 func (p *Proxy) tellServers(cfg *Config, states map[ServerID]State, res *Result) error {
-	steps := p.serverSteps(cfg, states)
+	steps := p.serverSteps(cfg, states, nil)
 	res.Commands += len(steps.cmds)
 	if len(steps.cmds) == 0 {
 		return nil
@@ -684,7 +699,7 @@ type serverSteps struct {
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
-func (p *Proxy) serverSteps(cfg *Config, states map[ServerID]State) serverSteps {
+func (p *Proxy) serverSteps(cfg *Config, states map[ServerID]State, fragments map[*Backend]*fragment) serverSteps {
 	var s serverSteps
 	var up []string
 	have := p.run.servers
@@ -696,6 +711,10 @@ func (p *Proxy) serverSteps(cfg *Config, states map[ServerID]State) serverSteps 
 	}
 	found := 0
 	for _, b := range cfg.Backends {
+		if f := fragments[b]; f != nil && f == p.run.told[b] {
+			found += f.present
+			continue
+		}
 		for i := range b.Servers {
 			srv := &b.Servers[i]
 			id := ServerID{b.Name, srv.Name}
@@ -762,7 +781,7 @@ func (p *Proxy) serverSteps(cfg *Config, states map[ServerID]State) serverSteps 
 // then certificates and routes change, then servers nobody wants are removed.
 // The generation is set when all of it is confirmed.
 func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res *Result) error {
-	steps := p.serverSteps(cfg, states)
+	steps := p.serverSteps(cfg, states, want.fragments)
 	var mapCmds []string
 	var replace []func() error
 	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
@@ -815,7 +834,7 @@ func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res 
 			return err
 		}
 	}
-	p.run.gen, p.run.exact, p.run.wild, p.run.certs = want.Gen, want.exact, want.wild, want.certs
+	p.run.gen, p.run.exact, p.run.wild, p.run.certs, p.run.told = want.Gen, want.exact, want.wild, want.certs, want.fragments
 	if res.Commands > 0 {
 		p.note(func(i *Info) { i.Generation = want.Gen })
 	}

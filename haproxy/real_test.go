@@ -23,7 +23,7 @@ import (
 
 // binaries are the HAProxy programs to test with: those that
 // SALLYPORT_TEST_HAPROXY lists, separated by colons, or the one in PATH.
-func binaries(t *testing.T) []string {
+func binaries(t testing.TB) []string {
 	t.Helper()
 	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
 		return filepath.SplitList(list)
@@ -45,7 +45,7 @@ func withEach(t *testing.T, test func(t *testing.T, binary string)) {
 
 // rig is a real HAProxy on loopback with a Proxy that drives it.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	opt    Options
 	p      *Proxy
 	cancel context.CancelFunc
@@ -55,7 +55,7 @@ type rig struct {
 
 // newRig makes directories and a Proxy; HAProxy starts with the first Apply
 // or with run.
-func newRig(t *testing.T, binary string) *rig {
+func newRig(t testing.TB, binary string) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sp")
 	if err != nil {
@@ -87,7 +87,7 @@ func newRig(t *testing.T, binary string) *rig {
 }
 
 // testLog passes log lines to the test.
-type testLog struct{ t *testing.T }
+type testLog struct{ t testing.TB }
 
 func (l testLog) Write(b []byte) (int, error) {
 	if l.t.Context().Err() == nil {
@@ -148,7 +148,7 @@ func (r *rig) eventually(what string, fact func() bool) {
 	eventually(r.t, what, fact)
 }
 
-func eventually(t *testing.T, what string, fact func() bool) {
+func eventually(t testing.TB, what string, fact func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(60 * time.Second)
 	defer deadline.Stop()
@@ -250,7 +250,7 @@ func backend(name string, servers ...Server) *Backend {
 	return &Backend{Name: name, Origin: "Service default/" + name, Servers: servers}
 }
 
-func freePort(t *testing.T) netip.AddrPort {
+func freePort(t testing.TB) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -57,6 +57,8 @@ type Files struct {
 
 	exact, wild []row                // what the maps say
 	certs       map[string]certEntry // what the crt-list says, by file name
+	fragments   map[*Backend]*fragment
+	sums        map[string][sha256.Size]byte // of the contents, as generation takes them
 }
 
 // certEntry is a certificate as HAProxy is told it: the file, and its line in
@@ -107,8 +109,9 @@ type rendered struct {
 
 // fragment is the text of a backend whose servers are in these states.
 type fragment struct {
-	states []State
-	text   []byte
+	states  []State
+	present int // servers that are not Absent
+	text    []byte
 }
 
 // marker is the width of the hashes in the first lines of haproxy.cfg.
@@ -143,8 +146,8 @@ func (r *renderer) render(cfg *Config, states map[ServerID]State) Files {
 		text = append(text, frags[b].text...)
 	}
 
-	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs))}
 	sums := make(map[string][sha256.Size]byte, len(cfg.Certs)+4)
+	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs)), fragments: frags, sums: sums}
 	sums[configFile] = sha256.Sum256(text[preambleLen:])
 
 	m := r.renderMaps(cfg)
@@ -333,6 +336,7 @@ func (r *renderer) fragment(b *Backend, states map[ServerID]State) *fragment {
 		if f.states[i] <= Absent {
 			continue
 		}
+		f.present++
 		text.WriteString("  server " + s.Name + " " + serverText(b, s))
 		if f.states[i] != Open {
 			text.WriteString(" disabled")

@@ -1,16 +1,15 @@
 package haproxy
 
 import (
+	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"crypto/ecdsa"
-	"crypto/rsa"
 )
 
 // nowhere is the backend that answers 404. No backend of a Config may take
@@ -88,8 +87,8 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: the path must begin with \"/\"", r.Host, r.Path)
 	case strings.ContainsFunc(r.Path, func(c rune) bool { return c <= ' ' || c == 0x7f }):
 		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host, r.Path)
-	case len(r.Host)+len(r.Path) > 4096:
-		return fmt.Errorf("route %q: the path is %d bytes long; 4096 with the host is the limit", r.Host, len(r.Path))
+	case len(r.Host)+len(r.Path) > 2048:
+		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
 	case r.Match != Prefix && r.Match != Exact:
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
 	case r.Backend != "" && !isName(r.Backend):
@@ -127,6 +126,9 @@ func (b *Backend) Validate() error {
 func (c *Cert) Validate() error {
 	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert {
 		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only", c.Name)
+	}
+	if len(strings.Join(c.Hosts, " ")) > maxLine {
+		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.Hosts), maxLine)
 	}
 	for _, h := range c.Hosts {
 		if !isHost(h) {
