@@ -1,0 +1,195 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// Hooks is what the program around the appliance gives it and wants to hear.
+type Hooks struct {
+	Log     *slog.Logger
+	Version string
+	Ready   func(status string) // called once, when the appliance is ready for the first time
+	Alive   func()              // called at least every other second while the loop turns
+}
+
+// Run is the appliance, until ctx ends. It leaves HAProxy serving and the routes
+// in the kernel, for the next start to adopt.
+//
+// It returns an error only for what no waiting mends: no right to change routes,
+// no usable HAProxy, a state directory that cannot be written. Everything else
+// (a taken BGP port, an API server that does not answer, bad credentials) is
+// said on the status endpoint and in the log, and tried again.
+func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
+	log := hooks.Log
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return fmt.Errorf("the state directory cannot be made (key stateDir): %w", err)
+	}
+	base := ""
+	if cfg.HAProxy.Base != "" {
+		text, err := os.ReadFile(cfg.HAProxy.Base)
+		if err != nil {
+			return fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
+		}
+		base = string(text)
+	}
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	kernel, err := routes.OpenKernel(ctx, routes.KernelConfig{
+		Protocol: int(cfg.Routes.Protocol), Table: int(cfg.Routes.Table), Metric: int(cfg.Routes.Metric), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	proxy, err := haproxy.New(haproxy.Options{
+		Mode: haproxy.Mode(cfg.HAProxy.Mode), Binary: cfg.HAProxy.Binary,
+		Dir: cfg.HAProxy.Dir, RunDir: cfg.HAProxy.RunDir, MasterSocket: cfg.HAProxy.MasterSocket,
+		User: cfg.HAProxy.User, Group: cfg.HAProxy.Group, MinReload: cfg.HAProxy.MinReloadInterval, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+
+	l := &loop{
+		settings: settings{
+			asn: cfg.BGP.ASN, retain: cfg.BGP.Retain, failStatic: cfg.BGP.FailStatic,
+			bind: haproxy.Bind{HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS},
+			tune: haproxy.Tune{Threads: cfg.HAProxy.Threads, MaxConn: cfg.HAProxy.MaxConnections, Base: base},
+			peer: peerMaker(cfg),
+		},
+		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive,
+		compiler: &ingress.Compiler{}, pictures: newPictures(cfg.StateDir, log),
+	}
+	l.counts.duration = newHistogram()
+
+	l.begin()
+	speaker := lateSpeaker{newLate[*bgp.Speaker]("the BGP speaker")}
+	l.speaker = speaker
+	wg.Go(func() {
+		speaker.open(ctx, log, func() (*bgp.Speaker, error) {
+			return bgp.Start(ctx, bgp.Config{
+				ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, Listen: cfg.BGP.Listen, Port: cfg.BGP.Port,
+				HoldTime: cfg.BGP.HoldTime, Log: log,
+			})
+		}, func(s *bgp.Speaker) {
+			<-ctx.Done()
+			s.Stop()
+		})
+	})
+	for _, c := range cfg.Clusters {
+		l.clusters = append(l.clusters, openCluster(ctx, &wg, cfg, c, kernel, l.pictures, log))
+	}
+
+	status := func() Status {
+		v := l.view.Load()
+		if v == nil {
+			v = &view{notReady: []string{"starting"}, config: &haproxy.Config{}}
+		}
+		s := v.status(proxy.Info())
+		s.Identity, s.Version, s.Now, s.Started = cfg.Identity, hooks.Version, time.Now(), l.started
+		s.Round.Count = l.counts.rounds.Load()
+		return s
+	}
+	registry := registry(&metrics{status, &l.counts})
+	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, handler(status, registry), log) })
+	wg.Go(func() { l.pictures.run(ctx) })
+	wg.Go(func() {
+		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
+			log.Error("HAProxy is not supervised any more", "err", err)
+		}
+	})
+
+	alive, said := l.alive, false
+	l.alive = func() {
+		alive()
+		if v := l.view.Load(); !said && v != nil && len(v.notReady) == 0 {
+			said = true
+			log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))
+			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
+		}
+	}
+	l.run(ctx)
+	return nil
+}
+
+// openCluster starts watching a cluster, with its last good picture in hand
+// until the API answers.
+func openCluster(ctx context.Context, wg *sync.WaitGroup, cfg *config.Config, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
+	log = log.With("cluster", c.Name)
+	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
+	wg.Go(func() {
+		w.open(ctx, log, func() (*ingress.Watcher, error) {
+			kubeconfig, err := c.Kubeconfig.Read()
+			if err != nil {
+				return nil, err
+			}
+			local, err := kernel.Local()
+			if err != nil {
+				return nil, err
+			}
+			return ingress.NewWatcher(watcherConfig(cfg, c, kubeconfig, local.Addrs, log))
+		}, func(w *ingress.Watcher) { w.Run(ctx) })
+	})
+	opened := &cluster{name: c.Name, watcher: w}
+	snapshot, taken, err := pictures.load(c.Name)
+	switch {
+	case err == nil:
+		opened.snapshot, opened.known, opened.pictured = snapshot, true, taken
+		log.Info("last good picture loaded, used until the API answers", "taken", taken)
+	case !errors.Is(err, fs.ErrNotExist):
+		log.Warn("no last good picture", "err", err)
+	}
+	return opened
+}
+
+func watcherConfig(cfg *config.Config, c config.Cluster, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
+	publish := make([]string, len(c.Ingress.Publish))
+	for i, a := range c.Ingress.Publish {
+		publish[i] = a.String()
+	}
+	group := string(c.Calico.APIGroup)
+	if c.Calico.APIGroup == config.AutoGroup {
+		group = ""
+	}
+	return ingress.ClusterConfig{
+		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
+		Options: ingress.Options{
+			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
+		},
+		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
+	}
+}
+
+// peerMaker joins what the config file says of a cluster's sessions with what
+// its API says of a node.
+func peerMaker(cfg *config.Config) func(string, routes.Node, netip.Addr) bgp.Peer {
+	peering := map[string]config.Peering{}
+	for _, c := range cfg.Clusters {
+		peering[c.Name] = c.BGP
+	}
+	return func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
+		p := peering[cluster]
+		return bgp.Peer{
+			Cluster: cluster, Node: n.Name, Addr: addr, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
+			TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
+		}
+	}
+}

@@ -1,0 +1,24 @@
+// Package appliance keeps the one promise of Sallyport: a server is open for
+// traffic only while the kernel holds the verified route to its pod, and a
+// route changes only when no open server's packets would turn with it.
+//
+// It owns the loop. A round reads every source whole (the offers of the BGP
+// peers, the objects of the clusters), makes of them what is wanted, reads
+// back what there is (the routes in the kernel, the servers in HAProxy), lets
+// Plan name the steps that are safe now, takes them, and looks again. An event
+// is only a knock on the door: it says that a round is due, never what
+// happened. One goroutine writes the kernel and HAProxy, so no lock orders
+// them.
+//
+//	offers ──▶ routes.Verify ──▶ ┐                        ┌──▶ kernel
+//	                             ├ Want ─▶ Plan ─▶ steps ─┤
+//	objects ─▶ ingress.Compile ▶ ┘   Have ──┘             └──▶ HAProxy
+//
+// What it creates carries a mark: the kernel's routes the route protocol
+// number, HAProxy's state its generation. A fresh process adopts both: the
+// routes it finds count as offers of sessions that our own restart ended, until
+// the peer has spoken again, so a restart closes nothing and drops nothing.
+//
+// Its limit: it decides by routes and by what the API says of endpoints.
+// Whether a pod answers is for HAProxy's health checks.
+package appliance

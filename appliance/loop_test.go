@@ -1,0 +1,394 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// The edges as small worlds. Each holds its truth in the open and can be told
+// to fail.
+
+type fakeSpeaker struct {
+	peers  []bgp.Peer
+	spoken map[netip.Addr]bool // End-of-RIB has come
+	offers []routes.Offer
+	err    error
+}
+
+func (f *fakeSpeaker) SetPeers(peers []bgp.Peer) error { f.peers = peers; return nil }
+func (f *fakeSpeaker) Offers() ([]routes.Offer, error) { return slices.Clone(f.offers), f.err }
+func (f *fakeSpeaker) Changed() <-chan struct{}        { return nil }
+func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
+	for _, p := range f.peers {
+		states = append(states, bgp.PeerState{Peer: p, EndOfRIB: f.spoken[p.Addr]})
+	}
+	return states
+}
+
+// announce offers a block as its owner does, and ends the initial table.
+func (f *fakeSpeaker) announce(block string, node string) {
+	hop := netip.MustParseAddr(node)
+	f.offers = append(f.offers, routes.Offer{Cluster: "demo", Peer: hop, PeerAS: 65000, Prefix: netip.MustParsePrefix(block), NextHop: hop})
+	f.spoken[hop] = true
+}
+
+type fakeKernel struct {
+	routes  routes.Table
+	err     error
+	failAdd netip.Prefix
+}
+
+func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
+	return maps.Clone(f.routes), nil, f.err
+}
+func (f *fakeKernel) Local() (routes.Local, error) {
+	return routes.Local{
+		Addrs:    []netip.Addr{netip.MustParseAddr("192.168.50.21")},
+		Networks: []netip.Prefix{netip.MustParsePrefix("192.168.50.0/24")},
+	}, nil
+}
+
+func (f *fakeKernel) Add(p netip.Prefix, via netip.Addr) error {
+	if p == f.failAdd {
+		return errors.New("refused by the test")
+	}
+	f.routes[p] = via
+	return nil
+}
+func (f *fakeKernel) Drop(p netip.Prefix) error { delete(f.routes, p); return nil }
+func (f *fakeKernel) Changed() <-chan struct{}  { return nil }
+
+type fakeProxy struct {
+	servers map[haproxy.ServerID]haproxy.Live
+	applied int
+	err     error
+}
+
+func (f *fakeProxy) Servers() (map[haproxy.ServerID]haproxy.Live, error) {
+	return maps.Clone(f.servers), f.err
+}
+
+func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states map[haproxy.ServerID]haproxy.State) (haproxy.Result, error) {
+	f.applied++
+	wanted := wantedServers(cfg)
+	old := f.servers
+	f.servers = map[haproxy.ServerID]haproxy.Live{}
+	for id, state := range states {
+		live := old[id]
+		if w, ok := wanted[id]; ok {
+			live.Addr = w.Addr
+		}
+		live.State = state
+		f.servers[id] = live
+	}
+	return haproxy.Result{}, nil
+}
+func (f *fakeProxy) Info() haproxy.Info       { return haproxy.Info{} }
+func (f *fakeProxy) Changed() <-chan struct{} { return nil }
+
+// String prints the servers as a person would note them: "open 172.16.171.66:80".
+func (f *fakeProxy) String() string {
+	var lines []string
+	for _, live := range f.servers {
+		lines = append(lines, fmt.Sprintf("%s %s", live.State, live.Addr))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, ", ")
+}
+
+type fakeWatcher struct {
+	snapshot ingress.Snapshot
+	err      error
+}
+
+func (f *fakeWatcher) Snapshot() (ingress.Snapshot, error) { return f.snapshot, f.err }
+func (f *fakeWatcher) Health() ingress.Health {
+	if f.err != nil {
+		return ingress.Health{Error: f.err.Error()}
+	}
+	return ingress.Health{}
+}
+func (f *fakeWatcher) Publish([]ingress.ObjectRef, []ingress.Problem) {}
+func (f *fakeWatcher) Changed() <-chan struct{}                       { return nil }
+
+// scene is a loop among the fakes, with one cluster of two workers whose
+// Ingress for test.local has one pod on each.
+type scene struct {
+	*loop
+	speaker *fakeSpeaker
+	kernel  *fakeKernel
+	proxy   *fakeProxy
+	watcher *fakeWatcher
+	clock   time.Time
+}
+
+const (
+	block1, node1, pod1 = "172.16.171.64/26", "192.168.50.23", "172.16.171.66"
+	block2, node2, pod2 = "172.16.189.64/26", "192.168.50.24", "172.16.189.66"
+)
+
+func newScene(t *testing.T) *scene {
+	s := &scene{
+		speaker: &fakeSpeaker{spoken: map[netip.Addr]bool{}},
+		kernel:  &fakeKernel{routes: routes.Table{}},
+		proxy:   &fakeProxy{servers: map[haproxy.ServerID]haproxy.Live{}},
+		watcher: &fakeWatcher{snapshot: demoSnapshot("demo")},
+		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	s.loop = &loop{
+		settings: settings{
+			asn: 65000, retain: 2 * time.Minute, failStatic: 10 * time.Minute,
+			peer: func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
+				return bgp.Peer{Cluster: cluster, Node: n.Name, Addr: addr, ASN: n.ASN}
+			},
+		},
+		log: slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
+		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
+		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
+		clusters: []*cluster{{name: "demo", watcher: s.watcher}},
+	}
+	s.begin()
+	return s
+}
+
+// settle turns the loop until it rests.
+func (s *scene) settle(t *testing.T) {
+	t.Helper()
+	for range roundsAtOnce {
+		if !s.round(t.Context()) {
+			return
+		}
+	}
+	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().steps)
+}
+
+func demoSnapshot(name string) ingress.Snapshot {
+	meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
+	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
+	tcp := corev1.ProtocolTCP
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
+	}
+	for _, pod := range []string{pod1, pod2} {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
+	}
+	return ingress.Snapshot{
+		Cluster: name,
+		Classes: []*networkingv1.IngressClass{{
+			ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+			Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+		}},
+		Ingresses: []*networkingv1.Ingress{{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
+			IngressClassName: &class,
+			Rules: []networkingv1.IngressRule{{Host: "test.local", IngressRuleValue: networkingv1.IngressRuleValue{
+				HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+					Path: "/", PathType: &path,
+					Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+						Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
+					}},
+				}}},
+			}}},
+		}}},
+		Services: []*corev1.Service{{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80), Protocol: tcp}},
+		}}},
+		Slices: []*discoveryv1.EndpointSlice{slice},
+		Topology: routes.Topology{
+			Cluster: name, ASN: 65000,
+			Nodes: []routes.Node{
+				{Name: "worker1", ASN: 65000, BGP: prefixes(node1 + "/24"), Addresses: addrs(node1)},
+				{Name: "worker2", ASN: 65000, BGP: prefixes(node2 + "/24"), Addresses: addrs(node2)},
+			},
+			Affinities: []routes.Affinity{
+				{Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1), State: "confirmed"},
+				{Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2), State: "confirmed"},
+			},
+			Pools: []routes.Pool{{Name: "default", CIDR: netip.MustParsePrefix("172.16.0.0/16"), BlockSize: 26}},
+		},
+	}
+}
+
+const bothOpen = "open 172.16.171.66:80, open 172.16.189.66:80"
+
+func TestServersOpenOnceTheirRoutesAreInTheKernel(t *testing.T) {
+	s := newScene(t)
+	s.settle(t)
+	if got, want := s.proxy.String(), "closed 172.16.171.66:80, closed 172.16.189.66:80"; got != want {
+		t.Errorf("without offers: servers %s, want %s", got, want)
+	}
+	s.speaker.announce(block1, node1)
+	s.settle(t)
+	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
+		t.Errorf("with one block: servers %s, want %s", got, want)
+	}
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	if got := s.proxy.String(); got != bothOpen {
+		t.Errorf("with both: servers %s, want %s", got, bothOpen)
+	}
+	if got, want := s.kernel.routes.String(), (routes.Table{
+		netip.MustParsePrefix(block1): netip.MustParseAddr(node1),
+		netip.MustParsePrefix(block2): netip.MustParseAddr(node2),
+	}).String(); got != want {
+		t.Errorf("routes %s, want %s", got, want)
+	}
+}
+
+// running is the scene in full service, as a former life left it.
+func running(t *testing.T) *scene {
+	t.Helper()
+	before := newScene(t)
+	before.speaker.announce(block1, node1)
+	before.speaker.announce(block2, node2)
+	before.settle(t)
+	s := newScene(t)
+	s.kernel, s.proxy = before.kernel, before.proxy
+	s.loop.kernel, s.loop.proxy = s.kernel, s.proxy
+	return s
+}
+
+func TestARestartClosesAndDropsNothing(t *testing.T) {
+	s := running(t)
+	s.settle(t)
+	if got := s.proxy.String(); got != bothOpen {
+		t.Errorf("before any peer has spoken: servers %s, want %s", got, bothOpen)
+	}
+	s.speaker.announce(block1, node1)
+	s.clock = s.clock.Add(time.Minute)
+	s.settle(t)
+	if got := s.proxy.String(); got != bothOpen {
+		t.Errorf("after one peer has spoken: servers %s, want %s", got, bothOpen)
+	}
+}
+
+func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
+	s := running(t)
+	s.settle(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.spoken[netip.MustParseAddr(node2)] = true // and offers nothing
+	s.settle(t)
+	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
+		t.Errorf("servers %s, want %s", got, want)
+	}
+	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
+		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)
+	}
+}
+
+func TestAnAdoptedRouteGoesWhenItsPeerStaysAway(t *testing.T) {
+	s := running(t)
+	s.settle(t)
+	s.speaker.announce(block1, node1)
+	s.clock = s.clock.Add(s.retain + time.Second)
+	s.settle(t)
+	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
+		t.Errorf("servers %s, want %s", got, want)
+	}
+}
+
+func TestAFailedReadIsNotAnEmptyWorld(t *testing.T) {
+	for name, fail := range map[string]func(*scene){
+		"the BGP table": func(s *scene) { s.speaker.offers, s.speaker.err = nil, errors.New("no answer") },
+		"the kernel":    func(s *scene) { s.kernel.err = errors.New("no answer") },
+		"HAProxy":       func(s *scene) { s.proxy.err = errors.New("no answer") },
+		"the API":       func(s *scene) { s.watcher.snapshot, s.watcher.err = ingress.Snapshot{}, errors.New("no answer") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := running(t)
+			s.speaker.announce(block1, node1)
+			s.speaker.announce(block2, node2)
+			s.settle(t)
+			routed := s.kernel.routes.String()
+			fail(s)
+			s.clock = s.clock.Add(time.Hour)
+			s.settle(t)
+			if got := s.proxy.String(); got != bothOpen {
+				t.Errorf("servers %s, want %s", got, bothOpen)
+			}
+			if got := s.kernel.routes.String(); got != routed {
+				t.Errorf("routes %s, want %s", got, routed)
+			}
+		})
+	}
+}
+
+func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
+	s := running(t)
+	silent := &fakeWatcher{err: errors.New("connection refused")}
+	s.clusters = append(s.clusters, &cluster{name: "other", watcher: silent})
+	applied := s.proxy.applied
+	s.settle(t)
+	if s.proxy.applied != applied {
+		t.Error("HAProxy was changed although one cluster has not answered yet")
+	}
+	s.clock = s.clock.Add(patience + time.Second)
+	s.settle(t)
+	if s.proxy.applied == applied {
+		t.Error("after the patience of a start the known cluster still waits for the other")
+	}
+}
+
+func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
+	first := running(t)
+	if err := first.pictures.write(first.watcher.snapshot); err != nil {
+		t.Fatal(err)
+	}
+	// A reboot: empty kernel, empty HAProxy, no API; but the nodes dial in.
+	s := newScene(t)
+	s.pictures.dir = first.pictures.dir
+	s.watcher.err = errors.New("connection refused")
+	c := s.clusters[0]
+	var err error
+	if c.snapshot, c.pictured, err = s.pictures.load("demo"); err != nil {
+		t.Fatal(err)
+	}
+	c.known = true
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	if got := s.proxy.String(); got != bothOpen {
+		t.Errorf("servers %s, want %s", got, bothOpen)
+	}
+	if why := strings.Join(s.view.Load().notReady, "\n"); !strings.Contains(why, "picture") {
+		t.Errorf("not ready because %q, want a word of the picture", why)
+	}
+}
+
+func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
+	s := newScene(t)
+	s.kernel.failAdd = netip.MustParsePrefix(block1)
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	for range 3 {
+		s.round(t.Context())
+	}
+	if got, want := s.proxy.String(), "closed 172.16.171.66:80, open 172.16.189.66:80"; got != want {
+		t.Errorf("servers %s, want %s", got, want)
+	}
+	if err := s.view.Load().err; err == nil || !strings.Contains(err.Error(), "refused by the test") {
+		t.Errorf("the round says %v, want the kernel's refusal", err)
+	}
+}

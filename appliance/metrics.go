@@ -1,0 +1,160 @@
+package appliance
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"sallyport/haproxy"
+)
+
+// counts is what only the loop can count. What is merely true now is read from
+// the view at each scrape.
+type counts struct {
+	rounds   atomic.Uint64
+	failed   atomic.Uint64
+	steps    [3]atomic.Uint64 // set server, add route, drop route
+	duration prometheus.Histogram
+}
+
+func newHistogram() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "sallyport_round_duration_seconds",
+		Help:    "Time one round of the loop took: reading, planning, acting.",
+		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+	})
+}
+
+func (c *counts) round(v *view) {
+	c.rounds.Add(1)
+	if v.err != nil {
+		c.failed.Add(1)
+	}
+	if c.duration != nil {
+		c.duration.Observe(v.took.Seconds())
+	}
+}
+
+func (c *counts) step(s Step) {
+	switch s.(type) {
+	case SetServer:
+		c.steps[0].Add(1)
+	case AddRoute:
+		c.steps[1].Add(1)
+	case DropRoute:
+		c.steps[2].Add(1)
+	}
+}
+
+// established is the state of a session that works (RFC 4271, 8.2.2).
+const established = "Established"
+
+// metrics reads the state at each scrape.
+type metrics struct {
+	status func() Status
+	counts *counts
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("sallyport_"+name, help, labels, nil)
+}
+
+var (
+	readyDesc        = desc("ready", "1 when what should be served is served (see /readyz).")
+	buildDesc        = desc("build_info", "Always 1; the version is the label.", "version")
+	clusterDesc      = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
+	peerDesc         = desc("bgp_session_established", "1 while the BGP session is Established.", "cluster", "node", "peer")
+	prefixesDesc     = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
+	flapsDesc        = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node", "peer")
+	routesDesc       = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
+	refusedDesc      = desc("offers_refused", "Offers that are no routes now, by reason.", "reason")
+	serversDesc      = desc("servers", "Servers by state.", "state")
+	backendsDesc     = desc("backends", "Backends.")
+	noServersDesc    = desc("backends_without_open_server", "Backends that have servers, none of them open.")
+	problemsDesc     = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.", "cluster", "reason")
+	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
+	roundsDesc       = desc("rounds_total", "Rounds of the loop.")
+	failedRoundsDesc = desc("rounds_failed_total", "Rounds that met an error.")
+	stepsDesc        = desc("steps_total", "Steps taken.", "step")
+)
+
+// registry holds our metrics and the process's own.
+func registry(m *metrics) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(m, m.counts.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// Describe sends nothing: which label values there are is known at a scrape only.
+func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends what is true now.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		for i := range labels {
+			labels[i] = strings.ToValidUTF8(labels[i], "?")
+		}
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	one := func(is bool) float64 {
+		if is {
+			return 1
+		}
+		return 0
+	}
+
+	s := m.status()
+	gauge(readyDesc, one(s.Ready))
+	gauge(buildDesc, 1, s.Version)
+	for _, c := range s.Clusters {
+		gauge(clusterDesc, one(c.Live), c.Name)
+	}
+	for _, p := range s.Peers {
+		gauge(peerDesc, one(p.State == established), p.Cluster, p.Node, p.Addr.String())
+		gauge(prefixesDesc, float64(p.Received), p.Cluster, p.Node, p.Addr.String())
+		counter(flapsDesc, uint64(p.Flaps), p.Cluster, p.Node, p.Addr.String())
+	}
+	installed := countFunc(s.Routes, func(r RouteStatus) bool { return r.Installed })
+	gauge(routesDesc, float64(installed), "true")
+	gauge(routesDesc, float64(len(s.Routes)-installed), "false")
+	for reason, n := range s.Refused.Counts {
+		gauge(refusedDesc, float64(n), string(reason))
+	}
+	states := map[string]int{}
+	for state := haproxy.Absent; state <= haproxy.Open; state++ {
+		states[state.String()] = 0
+	}
+	empty := 0
+	for _, b := range s.Backends {
+		for _, server := range b.Servers {
+			states[server.State]++
+		}
+		if len(b.Servers) > 0 && b.Open == 0 {
+			empty++
+		}
+	}
+	for state, n := range states {
+		gauge(serversDesc, float64(n), state)
+	}
+	gauge(backendsDesc, float64(len(s.Backends)))
+	gauge(noServersDesc, float64(empty))
+	type kind struct{ cluster, reason string }
+	problems := map[kind]int{}
+	for _, p := range s.Problems {
+		problems[kind{p.Cluster, p.Reason}]++
+	}
+	for k, n := range problems {
+		gauge(problemsDesc, float64(n), k.cluster, k.reason)
+	}
+	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
+	counter(roundsDesc, m.counts.rounds.Load())
+	counter(failedRoundsDesc, m.counts.failed.Load())
+	for i, step := range []string{"set_server", "add_route", "drop_route"} {
+		counter(stepsDesc, m.counts.steps[i].Load(), step)
+	}
+}

@@ -1,0 +1,178 @@
+package appliance
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"sallyport/haproxy"
+	"sallyport/routes"
+)
+
+// Want is what should be: the servers of the cluster's endpoints, and the
+// verified routes.
+type Want struct {
+	Servers map[haproxy.ServerID]Wanted
+	Routes  routes.Table
+}
+
+// Wanted is a server as the cluster's objects ask for it.
+type Wanted struct {
+	Addr  netip.AddrPort
+	Drain bool // terminating but serving
+}
+
+// Have is what is: read from HAProxy and from the kernel.
+type Have struct {
+	Servers map[haproxy.ServerID]haproxy.Live
+	Routes  routes.Table
+	// Conflicts are routes of ours that the kernel holds and does not follow,
+	// and so are not in Routes. Plan does not look at them.
+	Conflicts []routes.Conflict
+	// Direct holds the addresses that need no route of ours: known nodes on a
+	// network we are connected to, where the pods with hostNetwork answer.
+	Direct map[netip.Addr]bool
+}
+
+func (h Have) shadowed(s AddRoute) bool {
+	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool { return c.Prefix == s.Prefix && c.Via == s.Via })
+}
+
+// A Step changes one server or one route: SetServer, AddRoute or DropRoute.
+type Step interface{ String() string }
+
+// SetServer brings a server to a state, adding or deleting it where needed.
+type SetServer struct {
+	ID    haproxy.ServerID
+	State haproxy.State
+	Why   string
+}
+
+// AddRoute adds a route to the kernel, or turns ours for the prefix to another
+// next hop.
+type AddRoute struct {
+	Prefix netip.Prefix
+	Via    netip.Addr
+}
+
+// DropRoute deletes our route for a prefix.
+type DropRoute struct {
+	Prefix netip.Prefix
+}
+
+func (s SetServer) String() string {
+	return fmt.Sprintf("set %s/%s %s: %s", s.ID.Backend, s.ID.Server, s.State, s.Why)
+}
+func (s AddRoute) String() string  { return fmt.Sprintf("add route %s via %s", s.Prefix, s.Via) }
+func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefix) }
+
+// Plan names every step that is safe in the world as it is. Each is safe by
+// itself and beside all others: a caller may take them in any order and leave
+// any out, and what a step makes possible is found by planning again. From any
+// world the wanted one is reached in at most three rounds: close, turn the
+// route, open.
+//
+// The argument, for an open server whose longest match among our routes is h:
+// no step drops or turns h while the server is open, and none adds a route
+// that would become its longest match. So its packets keep their way whatever
+// subset is taken. And a step opens a server only where h is wanted as it is
+// and nothing longer is wanted, so no step of the same round touches it either.
+func Plan(want Want, have Have) []Step {
+	var steps []Step
+	wantVia, haveVia := want.Routes.Finder(), have.Routes.Finder()
+	routed := func(a netip.Addr) (bool, string) {
+		if have.Direct[a] {
+			return true, ""
+		}
+		wp, wv, ok := wantVia(a)
+		if !ok {
+			return false, "no verified route"
+		}
+		hp, hv, ok := haveVia(a)
+		switch {
+		case !ok:
+			return false, "route not in the kernel yet"
+		case hp != wp || hv != wv:
+			return false, "route is being changed"
+		}
+		return true, ""
+	}
+
+	set := func(id haproxy.ServerID, from, to haproxy.State, why string) {
+		if from != to {
+			steps = append(steps, SetServer{ID: id, State: to, Why: why})
+		}
+	}
+	for id, w := range want.Servers {
+		live, known := have.Servers[id]
+		if known && live.Addr != w.Addr {
+			continue // somebody gave our name another address: removed below, then made anew
+		}
+		ok, why := routed(w.Addr.Addr())
+		switch {
+		case !ok:
+			set(id, live.State, haproxy.Closed, why)
+		case w.Drain && live.State == haproxy.Absent:
+			// It ends already: nothing is gained by adding it.
+		case w.Drain:
+			set(id, live.State, haproxy.Drain, "endpoint is terminating")
+		default:
+			set(id, live.State, haproxy.Open, "routed")
+		}
+	}
+	for id, live := range have.Servers {
+		if w, wanted := want.Servers[id]; !wanted || w.Addr != live.Addr {
+			set(id, live.State, haproxy.Absent, "endpoint is gone")
+		}
+	}
+
+	return append(steps, planRoutes(want.Routes, have)...)
+}
+
+// planRoutes names the route changes under which no open server's packets turn.
+func planRoutes(want routes.Table, have Have) []Step {
+	changed := routes.Table{} // prefix to the new next hop; zero: drop
+	for p, via := range want {
+		if have.Routes[p] != via {
+			changed[p] = via
+		}
+	}
+	for p := range have.Routes {
+		if _, wanted := want[p]; !wanted {
+			changed[p] = netip.Addr{}
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	lengths := map[int]bool{}
+	for p := range changed {
+		lengths[p.Bits()] = true
+	}
+	match := have.Routes.Finder()
+	for _, s := range have.Servers {
+		if s.State < haproxy.Drain {
+			continue
+		}
+		a := s.Addr.Addr()
+		m, _, ok := match(a)
+		for n := range lengths {
+			// A change at n bits turns this server's packets if it is at, or
+			// longer than, the match they follow now.
+			if p, err := a.Prefix(n); err == nil && (!ok || n >= m.Bits()) {
+				delete(changed, p)
+			}
+		}
+	}
+	steps := make([]Step, 0, len(changed))
+	for p, via := range changed {
+		if via.IsValid() {
+			steps = append(steps, AddRoute{p, via})
+		} else {
+			steps = append(steps, DropRoute{p})
+		}
+	}
+	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.String(), b.String()) })
+	return steps
+}

@@ -1,0 +1,367 @@
+package appliance
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"sallyport/haproxy"
+	"sallyport/routes"
+)
+
+// A world is small on purpose: few addresses, few prefixes that nest, few next
+// hops, so that every kind of collision comes up in a few thousand draws.
+type world struct {
+	want Want
+	have Have
+}
+
+var (
+	worldAddrs    = addrs("172.16.0.1", "172.16.0.2", "172.16.0.65", "172.16.1.1", "172.16.1.65", "192.168.50.23")
+	worldPrefixes = prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.0.0/24", "172.16.0.1/32", "172.16.1.65/32", "172.16.0.0/16")
+	worldHops     = addrs("192.168.50.22", "192.168.50.23", "192.168.50.24")
+)
+
+func addrs(ss ...string) (as []netip.Addr) {
+	for _, s := range ss {
+		as = append(as, netip.MustParseAddr(s))
+	}
+	return as
+}
+
+func prefixes(ss ...string) (ps []netip.Prefix) {
+	for _, s := range ss {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
+}
+
+func draw[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+func drawTable(r *rand.Rand) routes.Table {
+	t := routes.Table{}
+	for range r.IntN(6) {
+		t[draw(r, worldPrefixes)] = draw(r, worldHops)
+	}
+	return t
+}
+
+func drawID(r *rand.Rand) (haproxy.ServerID, netip.AddrPort) {
+	addr := netip.AddrPortFrom(draw(r, worldAddrs), 8080)
+	return haproxy.ServerID{Backend: draw(r, []string{"web", "api"}), Server: haproxy.ServerName(addr)}, addr
+}
+
+func drawWorld(r *rand.Rand) world {
+	w := world{
+		want: Want{Servers: map[haproxy.ServerID]Wanted{}, Routes: drawTable(r)},
+		have: Have{Servers: map[haproxy.ServerID]haproxy.Live{}, Routes: drawTable(r), Direct: map[netip.Addr]bool{}},
+	}
+	if r.IntN(2) == 0 { // often the two tables differ in little
+		w.have.Routes = maps.Clone(w.want.Routes)
+		if r.IntN(2) == 0 {
+			w.have.Routes[draw(r, worldPrefixes)] = draw(r, worldHops)
+		}
+	}
+	if r.IntN(2) == 0 {
+		w.have.Direct[netip.MustParseAddr("192.168.50.23")] = true
+	}
+	for range r.IntN(8) {
+		id, addr := drawID(r)
+		w.want.Servers[id] = Wanted{Addr: addr, Drain: r.IntN(5) == 0}
+	}
+	for range r.IntN(8) {
+		id, addr := drawID(r)
+		if r.IntN(20) == 0 {
+			addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody meddled
+		}
+		w.have.Servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
+	}
+	return w
+}
+
+// way is the tests' own longest match: linear and stupid.
+func way(t routes.Table, a netip.Addr) string {
+	best, via := netip.Prefix{}, "nowhere"
+	for p, v := range t {
+		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
+			best, via = p, fmt.Sprintf("%s via %s", p, v)
+		}
+	}
+	return via
+}
+
+func (w world) clone() world {
+	w.have.Servers = maps.Clone(w.have.Servers)
+	w.have.Routes = maps.Clone(w.have.Routes)
+	return w
+}
+
+// take does one step to the world, as the kernel and HAProxy would.
+func (w world) take(s Step) {
+	switch s := s.(type) {
+	case AddRoute:
+		w.have.Routes[s.Prefix] = s.Via
+	case DropRoute:
+		delete(w.have.Routes, s.Prefix)
+	case SetServer:
+		if s.State == haproxy.Absent {
+			delete(w.have.Servers, s.ID)
+			return
+		}
+		live, known := w.have.Servers[s.ID]
+		if !known {
+			live.Addr = w.want.Servers[s.ID].Addr
+		}
+		live.State = s.State
+		w.have.Servers[s.ID] = live
+	}
+}
+
+type planner func(Want, Have) []Step
+
+// safe plans in a world, takes a random part of the steps in a random order,
+// and says what was broken on the way.
+func safe(plan planner, r *rand.Rand, w world) error {
+	steps := plan(w.want, w.have)
+	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	w = w.clone()
+	opened := map[haproxy.ServerID]bool{}
+	for _, s := range steps[:r.IntN(len(steps)+1)] {
+		before := w.clone()
+		w.take(s)
+		for id, live := range w.have.Servers {
+			if live.State < haproxy.Drain || w.have.Direct[live.Addr.Addr()] {
+				continue
+			}
+			now := way(w.have.Routes, live.Addr.Addr())
+			was, there := before.have.Servers[id]
+			switch {
+			case there && was.State >= haproxy.Drain:
+				if then := way(before.have.Routes, live.Addr.Addr()); then != now {
+					return fmt.Errorf("%s turned the packets of open %v from %s to %s", s, id, then, now)
+				}
+			case now == "nowhere" || now != way(w.want.Routes, live.Addr.Addr()):
+				return fmt.Errorf("%s opened %v, whose way is %s, wanted %s", s, id, now, way(w.want.Routes, live.Addr.Addr()))
+			default:
+				opened[id] = true
+			}
+		}
+	}
+	for id := range opened { // and what we opened still goes the wanted way
+		if a := w.have.Servers[id].Addr.Addr(); way(w.have.Routes, a) != way(w.want.Routes, a) {
+			return fmt.Errorf("%v was opened and then stranded: %s", id, way(w.have.Routes, a))
+		}
+	}
+	return nil
+}
+
+const worlds = 100_000
+
+func TestAnySubsetInAnyOrderIsSafe(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range worlds {
+		w := drawWorld(r)
+		if err := safe(Plan, r, w); err != nil {
+			t.Fatalf("world %d: %v\nwant %+v\nhave %+v", i, err, w.want, w.have)
+		}
+	}
+}
+
+func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
+	mutants := map[string]planner{
+		"route changes do not wait for open servers": func(want Want, have Have) []Step {
+			steps := slices.DeleteFunc(Plan(want, have), func(s Step) bool { _, set := s.(SetServer); return !set })
+			return append(steps, planRoutes(want.Routes, Have{Routes: have.Routes})...)
+		},
+		"a server opens on any route in the kernel": func(want Want, have Have) []Step {
+			lax := want
+			lax.Routes = have.Routes
+			return Plan(lax, have)
+		},
+		"a server opens before its route is there": func(want Want, have Have) []Step {
+			early := have
+			early.Routes = want.Routes
+			return slices.Concat(Plan(want, early), planRoutes(want.Routes, have))
+		},
+		"only the next hop is compared, not the block": func(want Want, have Have) []Step {
+			steps := Plan(want, have)
+			hv, wv := have.Routes.Finder(), want.Routes.Finder()
+			for id, w := range want.Servers {
+				_, a, ok := hv(w.Addr.Addr())
+				_, b, ok2 := wv(w.Addr.Addr())
+				if live := have.Servers[id]; ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
+					steps = append(steps, SetServer{ID: id, State: haproxy.Open})
+				}
+			}
+			return steps
+		},
+	}
+	for name, plan := range mutants {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(3, 4))
+			for range worlds {
+				if safe(plan, r, drawWorld(r)) != nil {
+					return
+				}
+			}
+			t.Errorf("%d worlds and nothing noticed", worlds)
+		})
+	}
+}
+
+func TestSettlesInThreeRounds(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range worlds {
+		w := drawWorld(r)
+		start := w.clone()
+		rounds := 0
+		for steps := Plan(w.want, w.have); len(steps) > 0; steps = Plan(w.want, w.have) {
+			if rounds++; rounds > 3 {
+				t.Fatalf("world %d is not settled after 3 rounds, next: %v\nwant %+v\nhave %+v", i, steps, start.want, start.have)
+			}
+			for _, s := range steps {
+				w.take(s)
+			}
+		}
+		if !maps.Equal(w.want.Routes, w.have.Routes) {
+			t.Fatalf("world %d settled on routes %v, want %v", i, w.have.Routes, w.want.Routes)
+		}
+		for id, wanted := range w.want.Servers {
+			a := wanted.Addr.Addr()
+			if routed := way(w.want.Routes, a) != "nowhere" || w.have.Direct[a]; !wanted.Drain && routed != (w.have.Servers[id].State == haproxy.Open) {
+				t.Fatalf("world %d: %v routed=%t but %s", i, id, routed, w.have.Servers[id].State)
+			}
+		}
+		for id := range w.have.Servers {
+			if _, wanted := w.want.Servers[id]; !wanted {
+				t.Fatalf("world %d: %v is not wanted and still there", i, id)
+			}
+		}
+	}
+}
+
+// The world does not hold still: routes vanish, endpoints come and go, and only
+// some of the steps get done. Once it does hold still, it settles.
+func TestSettlesAfterChaos(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for i := range 2_000 {
+		w := drawWorld(r).clone()
+		for range 20 {
+			switch other := drawWorld(r); r.IntN(4) {
+			case 0:
+				w.want.Routes = other.want.Routes
+			case 1:
+				w.want.Servers = other.want.Servers
+			case 2:
+				for p := range w.have.Routes {
+					delete(w.have.Routes, p) // somebody flushed one
+					break
+				}
+			}
+			if err := safe(Plan, r, w); err != nil {
+				t.Fatalf("history %d: %v", i, err)
+			}
+			steps := Plan(w.want, w.have)
+			r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+			for _, s := range steps[:r.IntN(len(steps)+1)] {
+				w.take(s)
+			}
+		}
+		for range 3 {
+			for _, s := range Plan(w.want, w.have) {
+				w.take(s)
+			}
+		}
+		if left := Plan(w.want, w.have); len(left) > 0 {
+			t.Fatalf("history %d does not settle: %v", i, left)
+		}
+	}
+}
+
+func TestJourneys(t *testing.T) {
+	web3 := netip.MustParseAddrPort("172.16.171.66:80")
+	id := haproxy.ServerID{Backend: "web", Server: haproxy.ServerName(web3)}
+	block := netip.MustParsePrefix("172.16.171.64/26")
+	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
+	wanted := map[haproxy.ServerID]Wanted{id: {Addr: web3}}
+	at := func(s haproxy.State) map[haproxy.ServerID]haproxy.Live {
+		return map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}}
+	}
+	via := func(hop netip.Addr) routes.Table { return routes.Table{block: hop} }
+
+	for name, c := range map[string]struct {
+		want   Want
+		have   Have
+		rounds []string
+	}{
+		"endpoint added, block already routed": {
+			Want{wanted, via(w1)}, Have{Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
+		},
+		"endpoint added, block new too": {
+			Want{wanted, via(w1)}, Have{},
+			[]string{
+				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via 192.168.50.23]",
+				"[set web/s_172-16-171-66_80 open: routed]",
+			},
+		},
+		"endpoint added, nobody offers its block": {
+			Want{wanted, nil}, Have{},
+			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]"},
+		},
+		"node lost": {
+			Want{wanted, nil}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]", "[drop route 172.16.171.64/26]"},
+		},
+		"node lost, its endpoints are gone too": {
+			Want{nil, nil}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 absent: endpoint is gone]", "[drop route 172.16.171.64/26]"},
+		},
+		"kernel lost the route by itself": {
+			Want{wanted, via(w1)}, Have{Servers: at(haproxy.Open)},
+			[]string{
+				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet]",
+				"[add route 172.16.171.64/26 via 192.168.50.23]",
+				"[set web/s_172-16-171-66_80 open: routed]",
+			},
+		},
+		"block moved to another node": {
+			Want{wanted, via(w2)}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			[]string{
+				"[set web/s_172-16-171-66_80 closed: route is being changed]",
+				"[add route 172.16.171.64/26 via 192.168.50.24]",
+				"[set web/s_172-16-171-66_80 open: routed]",
+			},
+		},
+		"endpoint terminates while serving": {
+			Want{map[haproxy.ServerID]Wanted{id: {Addr: web3, Drain: true}}, via(w1)}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
+		},
+		"a pod on the host's network needs no route of ours": {
+			Want{wanted, nil}, Have{Direct: map[netip.Addr]bool{web3.Addr(): true}},
+			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := world{c.want, c.have}.clone()
+			if w.have.Servers == nil {
+				w.have.Servers = map[haproxy.ServerID]haproxy.Live{}
+			}
+			if w.have.Routes == nil {
+				w.have.Routes = routes.Table{}
+			}
+			for i, want := range append(c.rounds, "[]") {
+				steps := Plan(w.want, w.have)
+				if got := fmt.Sprint(steps); got != want {
+					t.Fatalf("round %d:\n got %s\nwant %s", i+1, got, want)
+				}
+				for _, s := range steps {
+					w.take(s)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package appliance
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"ago": func(now, t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return now.Sub(t).Round(time.Second).String()
+	},
+}).Parse(pageText))
+
+// handler serves the status endpoint:
+//
+//	/         the state for people
+//	/status   the same for programs: Status as JSON
+//	/metrics  Prometheus
+//	/healthz  200 while the process answers
+//	/readyz   200 when what should be served is served, else 503 and why
+func handler(status func() Status, registry *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		var b bytes.Buffer
+		if err := page.Execute(&b, status()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = b.WriteTo(w)
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(status())
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		s := status()
+		if !s.Ready {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			for _, why := range s.NotReady {
+				_, _ = fmt.Fprintln(w, why)
+			}
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	return secured(mux)
+}
+
+// secured keeps a page of ours from being framed, sniffed or scripted.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serveStatus listens until ctx ends. An address that is taken is reported and
+// tried again: traffic does not wait for the status page.
+func serveStatus(ctx context.Context, addr netip.AddrPort, h http.Handler, log *slog.Logger) {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	for ctx.Err() == nil {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+		if err == nil {
+			log.Info("status endpoint listens", "address", addr.String())
+			err = server.Serve(listener)
+		}
+		if errors.Is(err, http.ErrServerClosed) {
+			return
+		}
+		log.Error("the status endpoint cannot listen; trying again", "address", addr.String(), "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Second):
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package appliance
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/routes"
+)
+
+// Status is the answer of GET /status. It holds no secret: no credentials, no
+// certificate, no request data.
+type Status struct {
+	Identity string    `json:"identity"`
+	Version  string    `json:"version"`
+	Now      time.Time `json:"now"`
+	Started  time.Time `json:"started"`
+	Ready    bool      `json:"ready"`
+	NotReady []string  `json:"notReady,omitempty"` // why not, a sentence each
+	Warnings []string  `json:"warnings,omitempty"` // what wants a look, though traffic flows
+
+	Clusters []ClusterStatus `json:"clusters"`
+	Peers    []bgp.PeerState `json:"peers"`
+	Routes   []RouteStatus   `json:"routes"`
+	Refused  RefusedStatus   `json:"refused"`
+	Rules    []RuleStatus    `json:"rules"`
+	Backends []BackendStatus `json:"backends"`
+	Problems []ProblemStatus `json:"problems,omitempty"`
+	HAProxy  haproxy.Info    `json:"haproxy"`
+	Round    RoundStatus     `json:"round"`
+}
+
+// ClusterStatus is one cluster of the config file.
+type ClusterStatus struct {
+	Name     string     `json:"name"`
+	Live     bool       `json:"live"`              // its API has answered since the start
+	Picture  *time.Time `json:"picture,omitempty"` // served from the picture taken then
+	Nodes    int        `json:"nodes"`
+	Blocks   int        `json:"blocks"`
+	Error    string     `json:"error,omitempty"`
+	APIGroup string     `json:"apiGroup,omitempty"` // where its Calico objects are read
+}
+
+// RouteStatus is one wanted route.
+type RouteStatus struct {
+	Prefix    netip.Prefix `json:"prefix"`
+	Via       netip.Addr   `json:"via"`
+	Node      string       `json:"node,omitempty"`
+	Cluster   string       `json:"cluster,omitempty"`
+	Installed bool         `json:"installed"`     // the kernel holds it, read back
+	Why       string       `json:"why,omitempty"` // the kernel holds it and does not follow it
+	Servers   int          `json:"servers"`       // open servers behind it
+}
+
+// RefusedStatus counts the offers that did not become routes, and shows some
+// of each kind.
+type RefusedStatus struct {
+	Total  int                   `json:"total"`
+	Counts map[routes.Reason]int `json:"counts,omitempty"`
+	Shown  []RefusalStatus       `json:"shown,omitempty"` // at most refusalsShown of a peer and reason
+}
+
+// RefusalStatus is one refused offer.
+type RefusalStatus struct {
+	Cluster string        `json:"cluster,omitempty"`
+	Peer    netip.Addr    `json:"peer"`
+	Prefix  netip.Prefix  `json:"prefix"`
+	Reason  routes.Reason `json:"reason"`
+	Why     string        `json:"why"`
+}
+
+// RuleStatus is one host and path, and the backend that takes it.
+type RuleStatus struct {
+	Host    string `json:"host,omitempty"`
+	Path    string `json:"path"`
+	Match   string `json:"match"`
+	Backend string `json:"backend,omitempty"`
+}
+
+// BackendStatus is one backend and its servers.
+type BackendStatus struct {
+	Name    string         `json:"name"`
+	Origin  string         `json:"origin,omitempty"`
+	Open    int            `json:"open"`
+	Servers []ServerStatus `json:"servers"`
+}
+
+// ServerStatus is one server, wanted or still there.
+type ServerStatus struct {
+	Name  string         `json:"name"`
+	Addr  netip.AddrPort `json:"addr"`
+	Pod   string         `json:"pod,omitempty"`
+	Node  string         `json:"node,omitempty"`
+	State string         `json:"state"`
+	Check string         `json:"check,omitempty"` // what HAProxy's health check says
+	Why   string         `json:"why,omitempty"`   // why it is not open
+}
+
+// ProblemStatus is something in a cluster's objects that is not served, and why.
+type ProblemStatus struct {
+	Cluster string `json:"cluster"`
+	Object  string `json:"object"` // Kind namespace/name
+	Reason  string `json:"reason"`
+	Why     string `json:"why"`
+}
+
+// RoundStatus is the last round of the loop.
+type RoundStatus struct {
+	Count uint64        `json:"count"`
+	At    time.Time     `json:"at"`
+	Took  time.Duration `json:"tookNanoseconds"`
+	Steps []string      `json:"steps,omitempty"`
+	Error string        `json:"error,omitempty"`
+}
+
+const refusalsShown = 10
+
+// status tells the view of the last round for people and programs.
+func (v *view) status(info haproxy.Info) Status {
+	s := Status{
+		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
+		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info,
+		Round: RoundStatus{At: v.at, Took: v.took},
+	}
+	for _, step := range v.steps[:min(len(v.steps), 100)] {
+		s.Round.Steps = append(s.Round.Steps, step.String())
+	}
+	if v.err != nil {
+		s.Round.Error = v.err.Error()
+	}
+	type owner struct{ cluster, node string }
+	owners := map[netip.Addr]owner{}
+	for _, c := range v.clusters {
+		cs := ClusterStatus{Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes), Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup}
+		if !c.pictured.IsZero() {
+			cs.Picture = &c.pictured
+		}
+		s.Clusters = append(s.Clusters, cs)
+		for _, n := range c.topology.Nodes {
+			for _, p := range n.BGP {
+				owners[p.Addr()] = owner{c.name, n.Name}
+			}
+		}
+	}
+
+	match := v.want.Routes.Finder()
+	behind := map[netip.Prefix]int{}
+	for _, live := range v.have.Servers {
+		if p, _, ok := match(live.Addr.Addr()); ok && live.State == haproxy.Open {
+			behind[p]++
+		}
+	}
+	for p, via := range v.want.Routes {
+		o := owners[via]
+		route := RouteStatus{Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.have.Routes[p] == via, Servers: behind[p]}
+		for _, c := range v.have.Conflicts {
+			if c.Prefix == p {
+				route.Why = c.Why
+			}
+		}
+		s.Routes = append(s.Routes, route)
+	}
+	slices.SortFunc(s.Routes, func(a, b RouteStatus) int { return a.Prefix.Compare(b.Prefix) })
+
+	if v.config != nil {
+		for _, r := range v.config.Routes {
+			s.Rules = append(s.Rules, RuleStatus{r.Host, r.Path, string(r.Match), r.Backend})
+		}
+		s.Backends = v.backends()
+	}
+	for _, p := range v.problems {
+		s.Problems = append(s.Problems, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
+	}
+	return s
+}
+
+func refused(refusals []routes.Refusal) RefusedStatus {
+	s := RefusedStatus{Total: len(refusals), Counts: map[routes.Reason]int{}}
+	type kind struct {
+		peer   netip.Addr
+		reason routes.Reason
+	}
+	shown := map[kind]int{}
+	for _, r := range refusals {
+		s.Counts[r.Reason]++
+		k := kind{r.Offer.Peer, r.Reason}
+		if shown[k]++; shown[k] <= refusalsShown {
+			s.Shown = append(s.Shown, RefusalStatus{r.Offer.Cluster, r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Why})
+		}
+	}
+	return s
+}
+
+func (v *view) backends() []BackendStatus {
+	left := maps.Clone(v.have.Servers) // after the wanted ones are told: what only HAProxy still knows
+	var all []BackendStatus
+	for _, b := range v.config.Backends {
+		bs := BackendStatus{Name: b.Name, Origin: b.Origin}
+		for _, w := range b.Servers {
+			id := haproxy.ServerID{Backend: b.Name, Server: w.Name}
+			live := v.have.Servers[id]
+			delete(left, id)
+			ss := ServerStatus{Name: w.Name, Addr: w.Addr, Pod: w.Pod, Node: w.Node, State: live.State.String(), Check: live.Check}
+			if live.State == haproxy.Open {
+				bs.Open++
+			} else {
+				ss.Why = v.whyNot(w, live)
+			}
+			bs.Servers = append(bs.Servers, ss)
+		}
+		all = append(all, bs)
+	}
+	for id, live := range left {
+		i := slices.IndexFunc(all, func(b BackendStatus) bool { return b.Name == id.Backend })
+		if i < 0 {
+			i = len(all)
+			all = append(all, BackendStatus{Name: id.Backend})
+		}
+		all[i].Servers = append(all[i].Servers, ServerStatus{
+			Name: id.Server, Addr: live.Addr, State: live.State.String(), Check: live.Check,
+			Why: "endpoint is gone; deleted once its last connection ends",
+		})
+	}
+	for _, b := range all {
+		slices.SortFunc(b.Servers, func(a, b ServerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// whyNot says in one sentence why a wanted server is not open.
+func (v *view) whyNot(w haproxy.Server, live haproxy.Live) string {
+	a := w.Addr.Addr()
+	for _, step := range v.steps {
+		if s, ok := step.(SetServer); ok && s.ID.Server == w.Name && s.State < haproxy.Open && s.Why != "no verified route" {
+			return s.Why
+		}
+	}
+	if w.Drain {
+		return "endpoint is terminating"
+	}
+	match := v.want.Routes.Finder()
+	p, via, ok := match(a)
+	switch {
+	case !ok:
+		for _, r := range v.refusals {
+			if r.Offer.Prefix.Contains(a) {
+				return fmt.Sprintf("no route to %s: the offer of %s by %s is refused: %s", a, r.Offer.Prefix, r.Offer.Peer, r.Why)
+			}
+		}
+		return fmt.Sprintf("no route to %s: no BGP peer offers its block", a)
+	case v.have.Routes[p] != via:
+		return fmt.Sprintf("the route %s via %s is not in the kernel", p, via)
+	case live.State == haproxy.Absent:
+		return "its backend is not in HAProxy yet"
+	}
+	return "being opened"
+}

@@ -1,0 +1,210 @@
+// Package e2e proves the main job on real parts: a lab's Kubernetes, BIRD and
+// kernel on one side, HAProxy on the other, sallyport between them, and a client
+// that asks.
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sallyport/test/lab/world"
+)
+
+const app = "default_svc_app_port-1" // HAProxy's name of the sample application
+
+// The journey of the README, step by step, in one lab.
+func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
+	r := newRig(t, world.Options{Name: "main", Workers: 2})
+	r.install("")
+	sample, err := os.ReadFile("../demo/app.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.apply(string(sample))
+	r.start()
+	r.ready()
+
+	t.Run("three sessions are established", func(t *testing.T) {
+		s, err := r.status()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, p := range s.Peers {
+			got[p.Node] = p.State
+		}
+		want := map[string]string{"master": "Established", "worker1": "Established", "worker2": "Established"}
+		if !maps.Equal(got, want) {
+			t.Errorf("sessions %v, want %v", got, want)
+		}
+	})
+	t.Run("exactly the three blocks are routed", func(t *testing.T) {
+		want := []string{
+			"172.16.49.64/26 via 192.168.50.22",
+			"172.16.171.64/26 via 192.168.50.23",
+			"172.16.189.64/26 via 192.168.50.24",
+		}
+		if got := r.routes("-4"); !slices.Equal(got, want) {
+			t.Errorf("routes %q, want %q", got, want)
+		}
+	})
+	t.Run("all five pods answer in turn", func(t *testing.T) { r.answeredBy("http://test.local/", 5) })
+	t.Run("what no Ingress names is not found", func(t *testing.T) {
+		if answer, err := r.get("http://other.local/"); err != nil || answer.Code != 404 {
+			t.Errorf("other.local answers %d (%v), want 404", answer.Code, err)
+		}
+	})
+	t.Run("the Ingress tells its address", func(t *testing.T) {
+		r.eventually("status.loadBalancer is published", func() error {
+			if ip := r.kubectl("get", "ingress", "test-ingress", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"); ip != "192.168.50.21" {
+				return fmt.Errorf("it is %q", ip)
+			}
+			return nil
+		})
+	})
+	t.Run("scaling changes servers without a reload", func(t *testing.T) {
+		before := r.mustStatus()
+		r.kubectl("scale", "deployment", "app", "--replicas", "20")
+		r.answeredBy("http://test.local/", 20)
+		r.kubectl("scale", "deployment", "app", "--replicas", "5")
+		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
+		r.answeredBy("http://test.local/", 5)
+		if after := r.mustStatus(); after.HAProxy.Reloads != before.HAProxy.Reloads {
+			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReload)
+		}
+	})
+	t.Run("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T) {
+		host, err := r.AddNode(t.Context(), "worker9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		route := fmt.Sprintf("%s via %s", host.Blocks[0], host.Addr.Addr())
+		r.eventually("its block is routed", func() error { return contains(r.routes("-4"), route) })
+		r.kubectl("scale", "deployment", "app", "--replicas", "12")
+		r.eventually("a pod on it answers", func() error {
+			for range 12 {
+				if answer, err := r.get("http://test.local/"); err != nil || answer.Node == "worker9" {
+					return err
+				}
+			}
+			return errors.New("none of 12 answers was from it")
+		})
+		if err := r.RemoveNode(t.Context(), "worker9"); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("its route is gone", func() error {
+			if contains(r.routes("-4"), route) == nil {
+				return errors.New("it is still there")
+			}
+			return nil
+		})
+		log, err := os.ReadFile(r.file("log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped, lastServer := -1, -1
+		for i, line := range strings.Split(string(log), "\n") {
+			switch {
+			case strings.Contains(line, "drop route "+host.Blocks[0].String()):
+				dropped = i
+			case strings.Contains(line, "server changed") && strings.Contains(line, serverOn(host)) && !strings.Contains(line, "state=open"):
+				lastServer = max(lastServer, i)
+			}
+		}
+		if lastServer < 0 || dropped < lastServer {
+			t.Errorf("in the log its last server is closed in line %d, its route dropped in line %d: want them in this order", lastServer, dropped)
+		}
+		r.kubectl("scale", "deployment", "app", "--replicas", "5")
+		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
+	})
+	t.Run("routes that somebody flushes come back", func(t *testing.T) {
+		want := r.routes("-4")
+		if _, err := r.Exec(t.Context(), world.Appliance, "ip", "route", "flush", "proto", "78"); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("they are back", func() error {
+			if got := r.routes("-4"); !slices.Equal(got, want) {
+				return fmt.Errorf("routes %q", got)
+			}
+			return serversOf(r, 5, 5)
+		})
+	})
+	t.Run("routes come back when the interface does", func(t *testing.T) {
+		want := r.routes("-4")
+		for _, state := range []string{"down", "up"} {
+			if _, err := r.Exec(t.Context(), world.Appliance, "ip", "link", "set", "eth0", state); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.eventually("they are back", func() error {
+			if got := r.routes("-4"); !slices.Equal(got, want) {
+				return fmt.Errorf("routes %q", got)
+			}
+			return serversOf(r, 5, 5)
+		})
+		r.answeredBy("http://test.local/", 5)
+	})
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run("a restart after "+signal.String()+" takes over what runs", func(t *testing.T) {
+			before := r.mustStatus()
+			routes := r.routes("-4")
+			r.end(signal)
+			if got := r.routes("-4"); !slices.Equal(got, routes) {
+				t.Errorf("after its end: routes %q, want %q", got, routes)
+			}
+			if seen, err := r.pods("http://test.local/", 10); err != nil || len(seen) != 5 {
+				t.Errorf("after its end: answered by %v (%v), want 5 pods", seen, err)
+			}
+			r.start()
+			r.ready()
+			after := r.mustStatus()
+			if after.HAProxy.PID != before.HAProxy.PID {
+				t.Errorf("HAProxy's process was %d and is %d", before.HAProxy.PID, after.HAProxy.PID)
+			}
+			if after.HAProxy.Reloads != 0 {
+				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads, after.HAProxy.LastReload)
+			}
+			if n := open(after, app); n != 5 {
+				t.Errorf("%d open servers, want 5", n)
+			}
+			r.answeredBy("http://test.local/", 5)
+		})
+	}
+}
+
+// serversOf says whether the sample application has this many servers, and this
+// many of them open.
+func serversOf(r *rig, all, opened int) error {
+	s, err := r.status()
+	if err != nil {
+		return err
+	}
+	for _, b := range s.Backends {
+		if b.Name == app {
+			if len(b.Servers) != all || b.Open != opened {
+				return fmt.Errorf("%d servers, %d open: %+v", len(b.Servers), b.Open, b.Servers)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("no backend %s", app)
+}
+
+// serverOn is how the name of every server on a host's first block begins.
+func serverOn(h world.Host) string {
+	b := h.Blocks[0].Addr().As4()
+	return fmt.Sprintf("s_%d-%d-%d-", b[0], b[1], b[2])
+}
+
+func contains(all []string, one string) error {
+	if !slices.Contains(all, one) {
+		return fmt.Errorf("%q is not in %q", one, all)
+	}
+	return nil
+}
