@@ -19,8 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"sallyport/routes"
 )
 
 // roleEnv tells a copy of the test binary what it is to be: nothing is the
@@ -37,10 +35,10 @@ func TestMain(m *testing.M) {
 		_, err := Start(context.Background(), Config{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		fmt.Println(err)
 	default:
-		// The tests mostly wait for other programs' timers.
 		flag.Parse()
-		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err)
+		if err := flag.Set("test.parallel", parallel); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
 		os.Exit(m.Run())
 	}
@@ -424,5 +422,3 @@ func (b *bird) ctl(words ...string) string {
 	})
 	return string(out)
 }
-
-var noLoss routes.Loss

@@ -222,6 +222,31 @@ func TestLostOffersStayUntilEndOfRIBAndKeepTheirFirstLoss(t *testing.T) {
 	}
 }
 
+func TestAnOfferSaysWhatWasAnnouncedAndBelievesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	sp := s.speaker(t, 65000, time.Minute, quick)
+	r := s.raw(t, sp, 66)
+	sp.set(t, Peer{Addr: r.addr, ASN: 65000})
+	c := r.session(t)
+	origin := attribute(0x40, 1, 0)
+	via := func(a string) []byte { return attribute(0x40, 3, netip.MustParseAddr(a).AsSlice()...) }
+	sequenceAndSet := attribute(0x40, 2, 2, 1, 0, 0, 0xfd, 0xe9, 1, 2, 0, 0, 0, 7, 0, 0, 0, 8)
+	send(t, c,
+		update(nil, slices.Concat(origin, sequenceAndSet, via("192.0.2.9")), []byte{26, 172, 16, 1, 13}),
+		update(nil, plain(r.addr), []byte{0}),
+	)
+	sp.waitOffers(t, r.addr,
+		fmt.Sprintf("0.0.0.0/0 via %s path []", r.addr),
+		"172.16.1.0/26 via 192.0.2.9 path [65001 7 8]")
+	// Announced again with less: the later word counts.
+	send(t, c, update([]byte{0}, slices.Concat(origin, attribute(0x40, 2), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
+	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path []")
+	// Malformed, and so a withdrawal (RFC 7606, 7.3).
+	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2), attribute(0x40, 3, 1, 2, 3)), []byte{26, 172, 16, 1, 0}))
+	sp.waitOffers(t, r.addr)
+}
+
 func TestWithoutEndOfRIBTimeEndsTheWait(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
