@@ -73,7 +73,7 @@ func eventually(t *testing.T, what string, ok func() (bool, string)) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.NewTimer(45 * time.Second)
+	limit := time.NewTimer(90 * time.Second)
 	defer limit.Stop()
 	for {
 		done, state := ok()

@@ -116,6 +116,10 @@ func (p Peer) config(c Config) *api.Peer {
 			NeighborAddress: p.Addr.String(),
 			PeerAsn:         p.ASN,
 			AuthPassword:    string(p.Password),
+			// GoBGP drops a path with our own AS in it without a word, also
+			// when it replaces one we hold. We announce nothing, so there is
+			// no loop to guard against, and want to hear all.
+			AllowOwnAsn: 255,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:          hold,

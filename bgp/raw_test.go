@@ -117,7 +117,7 @@ func send(t *testing.T, c net.Conn, messages ...[]byte) {
 }
 
 func read(c net.Conn) (kind byte, body []byte, err error) {
-	if err := c.SetReadDeadline(time.Now().Add(45 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(90 * time.Second)); err != nil {
 		return 0, nil, err
 	}
 	var header [19]byte
@@ -147,7 +147,7 @@ func hangUp(t *testing.T, c *net.TCPConn) {
 
 func (s speaker) waitKnock(t *testing.T) {
 	t.Helper()
-	limit := time.NewTimer(45 * time.Second)
+	limit := time.NewTimer(90 * time.Second)
 	defer limit.Stop()
 	select {
 	case <-s.Changed():
@@ -242,6 +242,9 @@ func TestAnOfferSaysWhatWasAnnouncedAndBelievesNothing(t *testing.T) {
 	// Announced again with less: the later word counts.
 	send(t, c, update([]byte{0}, slices.Concat(origin, attribute(0x40, 2), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path []")
+	// Not even a path through our own AS is kept from view.
+	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2, 2, 1, 0, 0, 0xfd, 0xe8), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
+	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path [65000]")
 	// Malformed, and so a withdrawal (RFC 7606, 7.3).
 	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2), attribute(0x40, 3, 1, 2, 3)), []byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr)

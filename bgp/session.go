@@ -36,6 +36,7 @@ type session struct {
 	asked bool      // the hold time of this session has been looked at
 
 	paths map[netip.Prefix]path
+	stale bool        // some of paths are lost
 	loss  routes.Loss // the last
 	why   string
 	flaps int
@@ -84,7 +85,7 @@ func (x *session) endOfRIB() bool {
 	if x.state != established || x.eor {
 		return false
 	}
-	x.eor, x.eorBy = true, time.Time{}
+	x.eor, x.eorBy, x.stale = true, time.Time{}, false
 	for prefix, p := range x.paths {
 		if p.lost != (routes.Loss{}) {
 			delete(x.paths, prefix)
@@ -130,6 +131,7 @@ func (x *session) leave(at time.Time, cause routes.Cause, why string) {
 	if x.state == established {
 		x.loss, x.why = routes.Loss{Cause: cause, At: at}, why
 		x.flaps++
+		x.stale = len(x.paths) > 0
 		for prefix, p := range x.paths {
 			if p.lost == (routes.Loss{}) {
 				p.lost = x.loss
@@ -184,8 +186,16 @@ func (x *session) expire(now time.Time, t pace) bool {
 	if !x.eorBy.IsZero() && !now.Before(x.eorBy) {
 		change = x.endOfRIB()
 	}
+	if !x.stale {
+		return change
+	}
+	x.stale = false
 	for prefix, p := range x.paths {
-		if p.lost != (routes.Loss{}) && !now.Before(p.lost.At.Add(t.keep)) {
+		switch {
+		case p.lost == (routes.Loss{}):
+		case now.Before(p.lost.At.Add(t.keep)):
+			x.stale = true
+		default:
 			delete(x.paths, prefix)
 			change = true
 		}
