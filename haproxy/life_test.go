@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -288,6 +289,110 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 			t.Errorf("the certificates: got %s", got)
 		}
 		again(&next, false)
+	})
+}
+
+func TestHAProxyOutlivesUs(t *testing.T) {
+	const role = "SALLYPORT_TEST_STARTER"
+	if dir := os.Getenv(role); dir != "" {
+		p, err := New(Options{Binary: binaries(t)[0], Dir: dir + "/etc", RunDir: dir + "/run"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Run(t.Context()); err != nil { // until it is killed
+			t.Fatal(err)
+		}
+		return
+	}
+	r := newRig(t, binaries(t)[0])
+	us := exec.Command(os.Args[0], "-test.run=^TestHAProxyOutlivesUs$") //nolint:gosec // ourselves
+	us.Env = append(os.Environ(), role+"="+filepath.Dir(r.opt.Dir))
+	us.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := us.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var found procs
+	r.eventually("HAProxy runs", func() bool {
+		var err error
+		found, err = r.p.master.show()
+		return err == nil && len(found.workers) > 0
+	})
+	if err := syscall.Kill(-us.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = us.Wait()
+	cfg := r.config(backend("app", origin(t, "a")))
+	r.settle(cfg, states(cfg, Open))
+	if got := r.get("app.test", "/"); got != "a" || r.p.Info().Pid != found.master {
+		t.Errorf("got %q from %d, want a from %d", got, r.p.Info().Pid, found.master)
+	}
+}
+
+func TestAChangeBySomeoneElseIsFound(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", nowhereServer(1)))
+	wish := states(cfg, Closed)
+	r.settle(cfg, wish)
+	for {
+		select {
+		case <-r.p.Changed():
+			continue
+		default:
+		}
+		break
+	}
+	r.p.lookAgain()
+	select {
+	case <-r.p.Changed():
+		t.Error("nothing changed, and somebody knocked")
+	default:
+	}
+	id := ServerID{"app", nowhereServer(1).Name}
+	if err := r.p.worker.tell([]string{"set server " + id.String() + " state ready"}); err != nil {
+		t.Fatal(err)
+	}
+	r.p.lookAgain()
+	select {
+	case <-r.p.Changed():
+	default:
+		t.Error("a server was opened behind our back, and nobody knocked")
+	}
+	servers, err := r.p.Servers()
+	if err != nil || servers[id].State != Open {
+		t.Errorf("got %v, %v, want it open", servers[id], err)
+	}
+	if res := r.apply(cfg, wish); res.Commands != 1 {
+		t.Errorf("got %+v, want one command", res)
+	}
+}
+
+func TestACertificateTooLongForACommandIsReloaded(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app"))
+		r.settle(cfg, nil)
+		long := testCert(t, "long.pem", "long", "long.test")
+		for len(long.PEM) <= maxPayload {
+			link, _, _ := strings.Cut(string(testCert(t, "x.pem", "link").PEM), "-----BEGIN PRIVATE")
+			long.PEM = append(long.PEM, link...)
+		}
+		next := *cfg
+		next.Certs = []*Cert{long, testCert(t, "short.pem", "short", "short.test")}
+		var res Result
+		r.eventually("the reload is done", func() bool { res = r.apply(&next, nil); return res.Reloaded })
+		if want := "a certificate too long for a command changed"; res.Reason != want {
+			t.Errorf("got reason %q, want %q", res.Reason, want)
+		}
+		r.settle(&next, nil)
+		for _, name := range []string{"long", "short"} {
+			if got := r.served(name + ".test"); got != name {
+				t.Errorf("got %q, want %q", got, name)
+			}
+		}
+		r.settle(cfg, nil)
+		if got, want := r.served("long.test"), "default certificate of sallyport"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	})
 }
 

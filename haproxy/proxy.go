@@ -538,7 +538,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "a certificate too long for a command, or the order of backends, changed")
+		reasons = append(reasons, "a certificate too long for a command changed")
 	}
 	return strings.Join(reasons, ", "), urgent
 }

@@ -301,6 +301,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 // client can write the mark himself.
 func (r *renderer) writeRouting(line func(...string)) {
 	exact, wild := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap
+	// A Host header with a slash would be read as the beginning of the path,
+	// and lead any path to a backend that is meant for some.
+	line("http-request deny deny_status 400 if { req.hdr(host) -m sub / }")
 	line("http-request set-var(txn.path) path")
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)

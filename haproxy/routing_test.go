@@ -65,6 +65,8 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			{"exact with slash, asked without", "app.example.com", "/end", "root"},
 			{"the mark in a path is refused", "app.example.com", "/healthz/\x01", "400"},
 			{"the mark percent-encoded is a path", "app.example.com", "/healthz/%01", "root"},
+			{"a path in the Host header is refused", "app.example.com/api", "/admin", "400"},
+			{"a path in the Host header after a port is refused", "app.example.com:80/api", "/admin", "400"},
 			{"known and answered with 404", "app.example.com", "/gone/x", "404"},
 			{"backend without servers", "app.example.com", "/void", "503"},
 			{"backend that is not there", "app.example.com", "/lost", "404"},
