@@ -1,0 +1,245 @@
+package ingress
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// publisher is what is to be told to the cluster, as one whole wish.
+type publisher struct {
+	knock chan struct{}
+
+	mu       sync.Mutex
+	served   []ObjectRef
+	problems []Problem
+	wished   bool
+	refused  map[string]string // what may not be written, to a sentence
+}
+
+// Publish tells the cluster which of its Ingresses are served, as the whole
+// truth: each of them gets the configured addresses in status.loadBalancer, and
+// no other keeps them. A problem that was not there the last time becomes an
+// Event on its object. Publish returns at once; what cannot be written is tried
+// again until the next call replaces it.
+//
+// A status is known to be ours by being exactly the configured addresses, so
+// several appliances that serve one cluster are to publish the same.
+func (w *Watcher) Publish(served []ObjectRef, problems []Problem) {
+	p := &w.publisher
+	p.mu.Lock()
+	p.served, p.problems, p.wished = served, problems, true
+	p.mu.Unlock()
+	select {
+	case p.knock <- struct{}{}:
+	default:
+	}
+}
+
+func (p *publisher) wish() (served []ObjectRef, problems []Problem, wished bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.served, p.problems, p.wished
+}
+
+func (p *publisher) refusals() (all []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, what := range sortedKeys(p.refused) {
+		all = append(all, p.refused[what])
+	}
+	return all
+}
+
+// refuse notes whether something may be written.
+func (w *Watcher) refuse(what, sentence string, err error) {
+	p := &w.publisher
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !apierrors.IsForbidden(err) {
+		if err == nil {
+			delete(p.refused, what)
+		}
+		return
+	}
+	if p.refused[what] == "" {
+		w.log.Warn("cannot write to the cluster", "err", sentence)
+	}
+	if p.refused == nil {
+		p.refused = make(map[string]string)
+	}
+	p.refused[what] = sentence
+}
+
+// republish is how soon what could not be written is tried again, and how long
+// a status that was just written is left alone: the informer has to see it, and
+// somebody else who writes it should not be fought at full speed.
+const republish = 5 * time.Second
+
+// publish writes wishes until ctx ends. Events are limited to what an API
+// server bears, the rest waits.
+func (w *Watcher) publish(ctx context.Context) {
+	var (
+		written = make(map[types.UID]time.Time)
+		told    = make(map[Problem]bool)
+		limit   = flowcontrol.NewTokenBucketRateLimiter(5, 50)
+		tick    = time.NewTicker(republish)
+	)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.publisher.knock:
+		case <-tick.C:
+		}
+		served, problems, wished := w.publisher.wish()
+		if !wished {
+			continue
+		}
+		w.writeStatus(ctx, served, written)
+		told = w.writeEvents(ctx, problems, told, limit)
+	}
+}
+
+func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written map[types.UID]time.Time) {
+	ours := w.loadBalancer()
+	if len(ours) == 0 {
+		return
+	}
+	is := make(map[types.UID]bool, len(served))
+	for _, o := range served {
+		is[types.UID(o.UID)] = true
+	}
+	now := time.Now()
+	for uid, at := range written {
+		if now.Sub(at) >= republish {
+			delete(written, uid)
+		}
+	}
+	for _, ing := range w.ingresses.newest() {
+		has := ing.Status.LoadBalancer.Ingress
+		same := slices.EqualFunc(has, ours, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
+			return a.IP == b.IP && a.Hostname == b.Hostname
+		})
+		if _, waits := written[ing.UID]; waits || is[ing.UID] == same {
+			continue
+		}
+		var (
+			kind types.PatchType
+			body any
+		)
+		if is[ing.UID] {
+			kind, body = types.MergePatchType, map[string]any{
+				"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
+				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ours}},
+			}
+		} else {
+			kind, body = types.JSONPatchType, []map[string]any{
+				{"op": "test", "path": "/metadata/uid", "value": ing.UID},
+				{"op": "test", "path": "/status/loadBalancer/ingress", "value": has},
+				{"op": "remove", "path": "/status/loadBalancer/ingress"},
+			}
+		}
+		patch, err := json.Marshal(body)
+		if err != nil {
+			w.log.Error("status cannot be written down", "err", err)
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		call, cancel := context.WithTimeout(ctx, askFor)
+		_, err = w.kube.NetworkingV1().Ingresses(ing.Namespace).Patch(call, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
+		cancel()
+		written[ing.UID] = now
+		w.refuse("status", "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints", err)
+		switch {
+		case err == nil:
+			w.log.Info("status published", "namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID])
+		case apierrors.IsForbidden(err):
+			return
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+			// It changed meanwhile; its new state decides again.
+		default:
+			w.log.Debug("status not published", "namespace", ing.Namespace, "ingress", ing.Name, "err", err)
+			return // away; the next round tries again
+		}
+	}
+}
+
+func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress) {
+	for _, text := range w.cfg.Publish {
+		if _, err := netip.ParseAddr(text); err == nil {
+			all = append(all, networkingv1.IngressLoadBalancerIngress{IP: text})
+		} else {
+			all = append(all, networkingv1.IngressLoadBalancerIngress{Hostname: text})
+		}
+	}
+	return all
+}
+
+// writeEvents makes an Event of each problem that was not told yet, and
+// returns those that were.
+func (w *Watcher) writeEvents(ctx context.Context, problems []Problem, told map[Problem]bool, limit flowcontrol.RateLimiter) map[Problem]bool {
+	now := make(map[Problem]bool, len(problems))
+	for _, p := range problems {
+		if told[p] {
+			now[p] = true
+		}
+	}
+	for _, p := range problems {
+		if now[p] {
+			continue
+		}
+		if ctx.Err() != nil || !limit.TryAccept() {
+			return now
+		}
+		call, cancel := context.WithTimeout(ctx, askFor)
+		_, err := w.kube.CoreV1().Events(p.Namespace).Create(call, event(p, time.Now()), metav1.CreateOptions{})
+		cancel()
+		w.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply what `sallyport manifests` prints", err)
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+			now[p] = true
+		case apierrors.IsForbidden(err):
+			return now
+		default:
+			w.log.Debug("event not written", "namespace", p.Namespace, "name", p.Name, "err", err)
+			return now
+		}
+	}
+	return now
+}
+
+// event is the Event of a problem. Its name is made of what it says, so that a
+// fresh process does not repeat what the API server still remembers.
+func event(p Problem, at time.Time) *corev1.Event {
+	sum := sha256.Sum256([]byte(p.UID + "\x00" + p.Reason + "\x00" + p.Why))
+	const longestName, longestMessage = 200, 1024 // a name is at most 253, a message 1024 bytes (core/v1 Event)
+	name := strings.TrimRight(p.Name[:min(len(p.Name), longestName)], "-.")
+	message := p.Why[:min(len(p.Why), longestMessage)]
+	about := corev1.ObjectReference{Kind: p.Kind, APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
+	if p.Kind == "Ingress" {
+		about.APIVersion = "networking.k8s.io/v1"
+	}
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
+		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: p.Reason, Message: message,
+		Source: corev1.EventSource{Component: "sallyport"}, ReportingController: "sallyport",
+		FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at), Count: 1,
+	}
+}

@@ -1,0 +1,386 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"sallyport/ingress/calico"
+	"sallyport/routes"
+)
+
+// calicoShelves hold Calico's objects out of one API group.
+type calicoShelves struct {
+	group   string // with version; "" when the cluster has neither
+	stop    context.CancelFunc
+	shelves map[string]*shelf[*unstructured.Unstructured]
+}
+
+// calicoResources are what is watched of Calico; the first is what cannot be
+// done without.
+var calicoResources = []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers"}
+
+func (c *calicoShelves) all() (all []*shelf[*unstructured.Unstructured]) {
+	for _, r := range calicoResources {
+		if s := c.shelves[r]; s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (c *calicoShelves) waiting() (names []string) {
+	for _, s := range c.all() {
+		if full, _ := s.state(); !full && (s.resource == calicoResources[0] || !s.barred()) {
+			names = append(names, s.name())
+		}
+	}
+	return names
+}
+
+func (c *calicoShelves) list(resource string) []*unstructured.Unstructured {
+	if s := c.shelves[resource]; s != nil {
+		return s.list()
+	}
+	return nil
+}
+
+// readable reports whether a resource was ever read.
+func (c *calicoShelves) readable(resource string) bool {
+	s := c.shelves[resource]
+	if s == nil {
+		return false
+	}
+	full, _ := s.state()
+	return full
+}
+
+func groupOf(version string) string {
+	group, _, _ := strings.Cut(version, "/")
+	return group
+}
+
+// surveyEvery is how often the cluster is asked where Calico's objects are. It
+// bounds how late a CRD that appears, or the end of a migration, is noticed.
+const surveyEvery = 30 * time.Second
+
+func (w *Watcher) askSurvey() {
+	select {
+	case w.look <- struct{}{}:
+	default:
+	}
+}
+
+// survey keeps the right group watched until ctx ends.
+func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		w.resolve(ctx)
+		group, served, err := w.chosen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if w.settle(ctx, wg, group, served, err) {
+			pause = surveyEvery
+		} else {
+			pause = min(2*pause, longestPause)
+		}
+		wake := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-wake.C:
+		case <-w.look:
+		}
+		wake.Stop()
+	}
+}
+
+// settle acts on what a survey found. The group in use stays in use until the
+// new one was read whole (promote): a change of group is never a moment
+// without blocks.
+func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, served []string, err error) (found bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch none := errors.Is(err, calico.ErrNone); {
+	case !none:
+		w.noneSince = time.Time{}
+	case w.noneSince.IsZero():
+		w.noneSince = time.Now()
+	case w.calico == nil && w.next == nil && time.Since(w.noneSince) >= lasting:
+		// A cluster without Calico's CRDs may still announce its podCIDRs. One
+		// that had them, and has not any more, keeps what was last known.
+		w.calico = &calicoShelves{stop: func() {}}
+		defer w.tell()
+	}
+	if (err == nil) != (w.surveyed == nil) || err != nil && err.Error() != w.surveyed.Error() {
+		defer w.tell()
+	}
+	w.surveyed = err
+	if err != nil {
+		w.say(err.Error())
+		return w.calico != nil && w.calico.group == "" && errors.Is(err, calico.ErrNone)
+	}
+	if w.next != nil && !w.next.serves(group, served) {
+		w.next.stop()
+		w.next = nil
+	}
+	if w.next == nil && (w.calico == nil || !w.calico.serves(group, served)) {
+		w.next = w.open(ctx, wg, group, served)
+	}
+	return true
+}
+
+// promote puts the group that was read whole in use. The caller holds mu.
+func (w *Watcher) promote() {
+	if w.next == nil || len(w.next.waiting()) > 0 {
+		return
+	}
+	if w.calico != nil {
+		w.calico.stop()
+		w.log.Info("Calico's objects are read from another API group", "was", w.calico.group, "is", w.next.group)
+	}
+	w.calico, w.next = w.next, nil
+}
+
+func (c *calicoShelves) serves(group string, served []string) bool {
+	if c.group != group {
+		return false
+	}
+	for _, r := range calicoResources {
+		if slices.Contains(served, r) != (c.shelves[r] != nil) {
+			return false
+		}
+	}
+	return true
+}
+
+// open starts watching a group. The caller holds mu.
+func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, served []string) *calicoShelves {
+	ctx, cancel := context.WithCancel(ctx)
+	c := &calicoShelves{group: group, stop: cancel, shelves: make(map[string]*shelf[*unstructured.Unstructured])}
+	version, _ := schema.ParseGroupVersion(group) // one of the two constants, or of the configuration, which was served under it
+	for _, r := range calicoResources {
+		if !slices.Contains(served, r) {
+			continue
+		}
+		s := newShelf[*unstructured.Unstructured](w, version.Group, r, byName, func(u *unstructured.Unstructured) {
+			// Annotations of v1 objects repeat their metadata.
+			u.SetAnnotations(nil)
+			unstructured.RemoveNestedField(u.Object, "status")
+		})
+		c.shelves[r] = s
+		from := w.dynamic.Resource(version.WithResource(r))
+		wg.Go(func() {
+			s.run(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return from.List(ctx, o)
+			}, from.Watch)
+		})
+	}
+	return c
+}
+
+// askFor bounds a request that is neither a list nor a watch.
+const askFor = 10 * time.Second
+
+// chosen finds the group that holds Calico's objects, and which of
+// calicoResources it serves.
+func (w *Watcher) chosen(ctx context.Context) (group string, served []string, err error) {
+	v1, err1 := w.servedIn(calico.V1)
+	v3, err3 := w.servedIn(calico.V3)
+	switch {
+	case w.cfg.APIGroup == calico.V1:
+		return given(calico.V1, v1, err1)
+	case w.cfg.APIGroup == calico.V3:
+		return given(calico.V3, v3, err3)
+	case err1 != nil:
+		return "", nil, err1
+	case err3 != nil && len(v1) > 0:
+		// A group that is registered and does not answer is an aggregated API
+		// server that is down, and that is not where the objects are.
+		return calico.V1, v1, nil
+	case err3 != nil:
+		return "", nil, err3
+	}
+	have := calico.Presence{V1: len(v1) > 0, V3: len(v3) > 0}
+	if have.V1 && have.V3 {
+		if have.V3IsCRD, err = w.v3IsCRD(ctx); err != nil {
+			return "", nil, err
+		}
+		if have.V3IsCRD {
+			if have.Ready1, err = w.datastoreReady(ctx, calico.V1); err != nil {
+				return "", nil, err
+			}
+			if have.Ready3, err = w.datastoreReady(ctx, calico.V3); err != nil {
+				return "", nil, err
+			}
+		}
+	}
+	if group, err = calico.Choose(have); group == calico.V3 {
+		return group, v3, err
+	}
+	return group, v1, err
+}
+
+func given(group string, served []string, err error) (string, []string, error) {
+	if err == nil && len(served) == 0 {
+		err = fmt.Errorf("the cluster does not serve %s, which the configuration names as the API group of Calico's objects", group)
+	}
+	return group, served, err
+}
+
+// servedIn lists the resources of a group; none when it is not served.
+func (w *Watcher) servedIn(group string) ([]string, error) {
+	list, err := w.kube.Discovery().ServerResourcesForGroupVersion(group)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the API server was asked for the resources of %s: %w", group, root(err))
+	}
+	var served []string
+	for _, r := range list.APIResources {
+		served = append(served, r.Name)
+	}
+	return served, nil
+}
+
+func (w *Watcher) v3IsCRD(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	kind := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	service, err := w.dynamic.Resource(kind).Get(ctx, v3APIService, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("which of Calico's API groups counts cannot be told without APIService %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", v3APIService, root(err))
+	}
+	return service.GetLabels()["kube-aggregator.kubernetes.io/automanaged"] == "true", nil
+}
+
+func (w *Watcher) datastoreReady(ctx context.Context, group string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	kind := schema.GroupVersionResource{Group: groupOf(group), Version: strings.TrimPrefix(group, groupOf(group)+"/"), Resource: "clusterinformations"}
+	info, err := w.dynamic.Resource(kind).Get(ctx, "default", metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("which of Calico's API groups counts cannot be told without ClusterInformation default of %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", group, root(err))
+	}
+	ready, _, _ := unstructured.NestedBool(info.Object, "spec", "datastoreReady")
+	return ready, nil
+}
+
+// resolve finds the addresses of the API server. What was found once stays
+// when the resolver fails.
+func (w *Watcher) resolve(ctx context.Context) {
+	var addrs []netip.Addr
+	if ip, err := netip.ParseAddr(w.server); err == nil {
+		addrs = []netip.Addr{ip}
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, askFor)
+		defer cancel()
+		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", w.server); err != nil {
+			return
+		}
+	}
+	for i, a := range addrs {
+		addrs[i] = a.Unmap()
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(addrs, w.protected) {
+		w.protected = addrs
+		defer w.tell()
+	}
+}
+
+// topologyInputs are the objects a Topology is made of.
+type topologyInputs struct {
+	nodes                                     []*corev1.Node
+	affinities, blocks, pools, configs, peers []*unstructured.Unstructured
+	group                                     string
+	noAffinities, noConfigs                   bool
+}
+
+func (a topologyInputs) equal(b topologyInputs) bool {
+	return slices.Equal(a.nodes, b.nodes) && slices.Equal(a.affinities, b.affinities) && slices.Equal(a.blocks, b.blocks) &&
+		slices.Equal(a.pools, b.pools) && slices.Equal(a.configs, b.configs) && slices.Equal(a.peers, b.peers) &&
+		a.group == b.group && a.noAffinities == b.noAffinities && a.noConfigs == b.noConfigs
+}
+
+// topologyNow is what Nodes and Calico say. It is made anew only when they
+// changed. The caller holds mu.
+func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Topology {
+	c := w.calico
+	in := topologyInputs{
+		nodes:      w.nodes.list(),
+		affinities: c.list("blockaffinities"), blocks: c.list("ipamblocks"), pools: c.list("ippools"),
+		configs: c.list("bgpconfigurations"), peers: c.list("bgppeers"),
+		group: c.group, noAffinities: c.shelves["blockaffinities"] == nil, noConfigs: !c.readable("bgpconfigurations"),
+	}
+	protected := w.protectedNow(endpoints)
+	if m := &w.topology; m.made && m.from.equal(in) && slices.Equal(m.protected, protected) {
+		return m.value
+	}
+	t, odd := calico.Topology(calico.Objects{
+		Cluster: w.cfg.Name, Nodes: in.nodes, Affinities: in.affinities, Blocks: in.blocks, Pools: in.pools,
+		Configs: in.configs, Peers: in.peers, NoAffinities: in.noAffinities, NoConfigs: in.noConfigs,
+		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs,
+	})
+	t.Bounds, t.Reflectors, t.Protected = w.cfg.Bounds, w.cfg.Reflectors, protected
+	told := w.topology.odd
+	w.topology = topologyMemo{from: in, made: true, value: t, protected: protected}
+	for _, o := range odd {
+		w.topology.odd = append(w.topology.odd, o.String())
+		if !slices.Contains(told, o.String()) {
+			w.log.Warn("object of Calico not understood", "kind", o.Kind, "name", o.Name, "why", o.Why)
+		}
+	}
+	return t
+}
+
+// missing is what the cluster does not have or does not let us do. The caller
+// holds mu.
+func (w *Watcher) missing() (all []string) {
+	if w.secrets.barred() {
+		all = append(all, "TLS Secrets cannot be read: Ingresses are served without their certificates")
+	}
+	if w.classes.barred() {
+		all = append(all, "IngressClasses cannot be read: classes are known by name only")
+	}
+	c := w.calico
+	switch {
+	case c == nil:
+		return append(all, w.publisher.refusals()...)
+	case c.group == "":
+		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes stand in for its blocks"), w.publisher.refusals()...)
+	}
+	for _, r := range []struct{ resource, without string }{
+		{"blockaffinities", "the podCIDRs of the nodes stand in for the blocks"},
+		{"ipamblocks", "addresses lent to other nodes have no route, and two affinities for one block cannot be decided"},
+		{"ippools", "only the bounds of the configuration say what may be imported"},
+		{"bgpconfigurations", "the AS number of the configuration stands in for the cluster's"},
+		{"bgppeers", "a localASNumber for the sessions to the appliance is not noticed"},
+	} {
+		if !c.readable(r.resource) {
+			all = append(all, fmt.Sprintf("%s of %s cannot be read or do not exist: %s", r.resource, c.group, r.without))
+		}
+	}
+	return append(all, w.publisher.refusals()...)
+}

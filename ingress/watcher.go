@@ -1,0 +1,430 @@
+package ingress
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"sallyport/routes"
+)
+
+// ClusterConfig is one cluster to watch.
+type ClusterConfig struct {
+	Name       string // a DNS label
+	Kubeconfig []byte // content of a kubeconfig file
+	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
+	Options    Options
+	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
+	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
+	Bounds     []netip.Prefix // handed on in the Topology
+	Reflectors []netip.Addr   // handed on in the Topology
+	ASN        uint32         // AS of the cluster where its BGPConfiguration cannot be read; 0 is Calico's default
+	Log        *slog.Logger
+}
+
+// A Watcher keeps the objects of one cluster, as its API server tells them.
+// Its methods may be called from any goroutine.
+type Watcher struct {
+	cfg     ClusterConfig
+	log     *slog.Logger
+	server  string // host of the API server, a name or an address
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	changed chan struct{}
+	look    chan struct{} // asks for a survey now
+
+	ingresses *shelf[*networkingv1.Ingress]
+	classes   *shelf[*networkingv1.IngressClass]
+	services  *shelf[*corev1.Service]
+	slices    *shelf[*discoveryv1.EndpointSlice]
+	secrets   *shelf[*corev1.Secret]
+	nodes     *shelf[*corev1.Node]
+
+	publisher publisher
+
+	mu        sync.Mutex     // guards all below
+	calico    *calicoShelves // in use
+	next      *calicoShelves // to be, once it was read whole
+	noneSince time.Time      // since when the cluster shows no group of Calico's; zero: it shows one
+	surveyed  error          // why it is not known, or not clear, where Calico's objects are
+	protected []netip.Addr   // addresses of the API server
+	health    Health
+	logged    map[string]time.Time // sentence to when it was last logged
+	topology  topologyMemo
+}
+
+// Health is how the watcher gets on with its API server.
+type Health struct {
+	Connected bool      `json:"connected"`          // the last request was answered
+	Since     time.Time `json:"since,omitzero"`     // since when Connected is what it is
+	Synced    bool      `json:"synced"`             // every object was read at least once
+	SyncedAt  time.Time `json:"syncedAt,omitzero"`  // when that was
+	APIGroup  string    `json:"apiGroup,omitempty"` // where Calico's objects are read from; empty: nowhere
+	Missing   []string  `json:"missing,omitempty"`  // a sentence for each thing the cluster does not have or does not let us do
+	Odd       []string  `json:"odd,omitempty"`      // a sentence for each Calico object that cannot be read
+	Error     string    `json:"error,omitempty"`    // all that keeps us from reading the cluster now, in sentences; empty: nothing
+}
+
+// NewWatcher reads the kubeconfig; it connects to nothing yet. An error is
+// about the kubeconfig and says what to do.
+func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
+	config, err := restConfig(cfg.Kubeconfig, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: the kubeconfig cannot be used: %w", cfg.Name, err)
+	}
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: the kubeconfig cannot be used: %w", cfg.Name, err)
+	}
+	server := config.Host
+	if u, err := url.Parse(config.Host); err == nil && u.Hostname() != "" {
+		server = u.Hostname()
+	}
+	return newWatcher(cfg, kube, dyn, server), nil
+}
+
+func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interface, server string) *Watcher {
+	w := &Watcher{
+		cfg: cfg, log: cfg.Log, server: server, kube: kube, dynamic: dyn,
+		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
+		surveyed: errors.New("the cluster was not asked yet where Calico's objects are"),
+		logged:   make(map[string]time.Time),
+	}
+	w.publisher.knock = make(chan struct{}, 1)
+	w.ingresses = newShelf[*networkingv1.Ingress](w, "networking.k8s.io", "ingresses", byName, nil)
+	w.ingresses.same = func(a, b *networkingv1.Ingress) bool {
+		// Status is for the publisher, which asks for the newest.
+		x, y := *a, *b
+		x.Status, y.Status = networkingv1.IngressStatus{}, networkingv1.IngressStatus{}
+		return sameButVersion(&x, &y)
+	}
+	w.classes = newShelf[*networkingv1.IngressClass](w, "networking.k8s.io", "ingressclasses", byName, nil)
+	w.services = newShelf[*corev1.Service](w, "", "services", byName, func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} })
+	w.slices = newShelf[*discoveryv1.EndpointSlice](w, "discovery.k8s.io", "endpointslices", byService, func(s *discoveryv1.EndpointSlice) {
+		s.Annotations, s.OwnerReferences = nil, nil
+		for i := range s.Endpoints {
+			s.Endpoints[i].DeprecatedTopology, s.Endpoints[i].Hints = nil, nil
+		}
+	})
+	w.secrets = newShelf[*corev1.Secret](w, "", "secrets", byName, func(s *corev1.Secret) {
+		s.Annotations, s.Labels, s.StringData = nil, nil, nil
+		for key := range s.Data {
+			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey {
+				delete(s.Data, key)
+			}
+		}
+	})
+	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
+	return w
+}
+
+// stripNode leaves of a Node what calico.Topology reads. A node writes its
+// status every few minutes: without its heartbeat that is no change.
+func stripNode(n *corev1.Node) {
+	kept := corev1.Node{
+		TypeMeta: n.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels,
+			CreationTimestamp: n.CreationTimestamp,
+		},
+		Spec:   corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
+		Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
+	}
+	for key, value := range n.Annotations {
+		if strings.HasPrefix(key, "projectcalico.org/") {
+			if kept.Annotations == nil {
+				kept.Annotations = make(map[string]string)
+			}
+			kept.Annotations[key] = value
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			kept.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	*n = kept
+}
+
+func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T)) *shelf[T] {
+	return &shelf[T]{
+		resource: resource, group: group, order: order, strip: strip, knock: w.tell,
+		told: func(err error, lasting bool) { w.answered(group, resource, err, lasting) },
+	}
+}
+
+// tell knocks.
+func (w *Watcher) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed is knocked on when Snapshot or Health has something new.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Run watches until ctx ends. Whatever fails is tried again, for ever.
+func (w *Watcher) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	all := metav1.NamespaceAll
+	start(ctx, &wg, w.ingresses, w.kube.NetworkingV1().Ingresses(all), "")
+	start(ctx, &wg, w.classes, w.kube.NetworkingV1().IngressClasses(), "")
+	start(ctx, &wg, w.services, w.kube.CoreV1().Services(all), "")
+	start(ctx, &wg, w.slices, w.kube.DiscoveryV1().EndpointSlices(all), "")
+	// What is not a TLS Secret never leaves the API server.
+	start(ctx, &wg, w.secrets, w.kube.CoreV1().Secrets(all), "type="+string(corev1.SecretTypeTLS))
+	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
+	wg.Go(func() { w.publish(ctx) })
+	w.survey(ctx, &wg)
+}
+
+// reader is a typed client of client-go for one resource.
+type reader[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, s *shelf[T], from reader[L], fields string) {
+	wg.Go(func() {
+		s.run(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = fields
+			return from.List(ctx, o)
+		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = fields
+			return from.Watch(ctx, o)
+		})
+	})
+}
+
+// Snapshot is what is known of the cluster. It is an error until everything
+// was read once; from then on it is the last known, also while the API server
+// is away.
+//
+// Of what the appliance may not read, TLS Secrets and IngressClasses are done
+// without, and so is what Calico has beyond BlockAffinities. Anything else that
+// is refused is an error: a list that cannot be read is not an empty one.
+func (w *Watcher) Snapshot() (Snapshot, error) {
+	var waiting []string
+	await := func(name string, full, barred bool) {
+		if !full && !barred {
+			waiting = append(waiting, name)
+		}
+	}
+	full := func(full bool, _ error) bool { return full }
+	await(w.ingresses.name(), full(w.ingresses.state()), false)
+	await(w.services.name(), full(w.services.state()), false)
+	await(w.slices.name(), full(w.slices.state()), false)
+	await(w.nodes.name(), full(w.nodes.state()), false)
+	await(w.classes.name(), full(w.classes.state()), w.classes.barred())
+	await(w.secrets.name(), full(w.secrets.state()), w.secrets.barred())
+	s := Snapshot{
+		Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options,
+		Ingresses: w.ingresses.list(), Classes: w.classes.list(), Services: w.services.list(),
+		Slices: w.slices.list(), Secrets: w.secrets.list(),
+	}
+	s.NoSecrets = w.secrets.barred()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.promote()
+	switch {
+	case w.calico != nil:
+		waiting = append(waiting, w.calico.waiting()...)
+	case w.next != nil:
+		waiting = append(waiting, w.next.waiting()...)
+	default:
+		waiting = append(waiting, "Calico's objects")
+	}
+	if len(waiting) > 0 {
+		return Snapshot{}, fmt.Errorf("cluster %s was not read whole yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
+	}
+	if !w.health.Synced {
+		w.health.Synced, w.health.SyncedAt = true, time.Now()
+		w.log.Info("cluster read whole", "ingresses", len(s.Ingresses), "services", len(s.Services), "nodes", len(w.nodes.list()), "calico", w.calico.group)
+	}
+	s.Topology = w.topologyNow(s.Slices)
+	return s, nil
+}
+
+// Health is how it stands with the API server.
+func (w *Watcher) Health() Health {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.health
+	h.Missing, h.Odd = w.missing(), slices.Clone(w.topology.odd)
+	h.Error = w.troubles()
+	if w.calico != nil {
+		h.APIGroup = w.calico.group
+	}
+	return h
+}
+
+// answered takes the outcome of a request for a resource. A failure that
+// lasts is told once.
+func (w *Watcher) answered(group, resource string, err error, lasting bool) {
+	connected := err == nil || isAnswer(err)
+	w.mu.Lock()
+	if connected != w.health.Connected || w.health.Since.IsZero() {
+		w.health.Connected, w.health.Since = connected, time.Now()
+		defer w.tell()
+		if connected {
+			w.log.Info("API server answers", "server", w.server)
+		}
+	}
+	if lasting {
+		defer w.tell()
+		w.say(w.sentence(group, resource, err))
+	}
+	w.mu.Unlock()
+	if apierrors.IsNotFound(err) {
+		w.askSurvey() // a CRD is gone: find out where Calico's objects are now
+	}
+}
+
+// isAnswer reports whether an error came from the API server itself.
+func isAnswer(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status)
+}
+
+// say logs a sentence, and does not repeat it for a while. The caller holds mu.
+func (w *Watcher) say(sentence string) {
+	const silence = 5 * time.Minute
+	now := time.Now()
+	if now.Sub(w.logged[sentence]) < silence {
+		return
+	}
+	for old, at := range w.logged {
+		if now.Sub(at) >= silence {
+			delete(w.logged, old)
+		}
+	}
+	w.logged[sentence] = now
+	w.log.Warn("cannot read the cluster", "err", sentence)
+}
+
+// sentence says what a failed request means and what to do.
+func (w *Watcher) sentence(group, resource string, err error) string {
+	name := resource
+	if group != "" {
+		name += "." + group
+	}
+	var refusedConn *net.OpError
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("the appliance may not list and watch %s (verbs list, watch; API group %q; resource %s): apply what `sallyport manifests` prints", name, group, resource)
+	case apierrors.IsUnauthorized(err):
+		return "the API server does not accept the credentials of the kubeconfig: the token or certificate expired or was revoked; make a new one"
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("the API server has no resource %s", name)
+	case isAnswer(err):
+		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
+	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):
+		return fmt.Sprintf("no TLS with the API server (%s): %v; check the server's name, its CA and the client certificate in the kubeconfig", w.server, root(err))
+	case errors.As(err, &refusedConn):
+		return fmt.Sprintf("the API server (%s) cannot be reached: %v; the last known objects stay", w.server, root(refusedConn))
+	}
+	return fmt.Sprintf("the API server (%s) does not answer: %v; the last known objects stay", w.server, root(err))
+}
+
+// root is the innermost error: what is around it repeats the URL, with
+// parameters that change at each attempt.
+func root(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+// troubles are the sentences for every read that fails now. The caller holds
+// mu.
+func (w *Watcher) troubles() string {
+	var all []string
+	add := func(group, resource string, state func() (bool, error)) {
+		if _, err := state(); err != nil {
+			if s := w.sentence(group, resource, err); !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
+	}
+	add(w.ingresses.group, w.ingresses.resource, w.ingresses.state)
+	add(w.classes.group, w.classes.resource, w.classes.state)
+	add(w.services.group, w.services.resource, w.services.state)
+	add(w.slices.group, w.slices.resource, w.slices.state)
+	add(w.secrets.group, w.secrets.resource, w.secrets.state)
+	add(w.nodes.group, w.nodes.resource, w.nodes.state)
+	for _, c := range []*calicoShelves{w.calico, w.next} {
+		if c == nil {
+			continue
+		}
+		for _, s := range c.all() {
+			add(s.group, s.resource, s.state)
+		}
+	}
+	if w.surveyed != nil && len(all) == 0 {
+		all = append(all, w.surveyed.Error())
+	}
+	return strings.Join(all, "; ")
+}
+
+// protectedNow are the addresses no route may cover: the API server's, by the
+// name or address we call it and by the endpoints it gives itself. The caller
+// holds mu.
+func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.Addr {
+	addrs := slices.Clone(w.protected)
+	own := serviceKey{"default", "kubernetes"}
+	from, _ := slices.BinarySearchFunc(all, own, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
+	for _, s := range all[from:] {
+		if serviceOf(s) != own {
+			break
+		}
+		for _, e := range s.Endpoints {
+			for _, text := range e.Addresses {
+				if ip, err := netip.ParseAddr(text); err == nil {
+					addrs = append(addrs, ip)
+				}
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// topologyMemo is the last Topology and what it was made of.
+type topologyMemo struct {
+	from      topologyInputs
+	made      bool
+	value     routes.Topology
+	odd       []string
+	protected []netip.Addr
+}

@@ -1,0 +1,392 @@
+package ingress
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"sallyport/ingress/calico"
+)
+
+// cluster is a small world of an API server.
+type cluster struct {
+	*fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+}
+
+func newCluster(groups ...string) *cluster {
+	kinds := map[schema.GroupVersionResource]string{{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}: "APIServiceList"}
+	names := map[string]string{"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "clusterinformations": "ClusterInformation"}
+	c := &cluster{Clientset: fake.NewClientset()}
+	for _, group := range []string{calico.V1, calico.V3} {
+		version, _ := schema.ParseGroupVersion(group)
+		list := &metav1.APIResourceList{GroupVersion: group}
+		for resource, kind := range names {
+			kinds[version.WithResource(resource)] = kind + "List"
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: resource, Kind: kind})
+		}
+		if slices.Contains(groups, group) {
+			c.Resources = append(c.Resources, list)
+		}
+	}
+	c.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	return c
+}
+
+func resource(group, name string) schema.GroupVersionResource {
+	version, _ := schema.ParseGroupVersion(group)
+	return version.WithResource(name)
+}
+
+func affinity(group, name, node, cidr string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": group, "kind": "BlockAffinity", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"cidr": cidr, "node": node, "state": "confirmed", "deleted": "false"},
+	}}
+}
+
+// create puts an object of Calico there.
+func (c *cluster) create(t *testing.T, group, plural string, u *unstructured.Unstructured) {
+	t.Helper()
+	if _, err := c.dynamic.Resource(resource(group, plural)).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch runs a Watcher until the test ends.
+func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
+	t.Helper()
+	cfg.Name = "c"
+	cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	w := newWatcher(cfg, c.Clientset, c.dynamic, "192.168.50.22")
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		w.Run(ctx)
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return w
+}
+
+// until waits until a condition holds, looking at every knock and now and then.
+func until(t *testing.T, w *Watcher, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(60 * time.Second)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-w.Changed():
+		case <-look.C:
+		case <-deadline:
+			_, err := w.Snapshot()
+			t.Fatalf("%s never came; snapshot: %v; health: %+v", what, err, w.Health())
+		}
+	}
+}
+
+func synced(t *testing.T, w *Watcher) Snapshot {
+	t.Helper()
+	until(t, w, "the first snapshot", func() bool { _, err := w.Snapshot(); return err == nil })
+	s, err := w.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func testIngress(name string) *networkingv1.Ingress {
+	class := "haproxy"
+	return &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "uid-" + "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
+		Spec:       networkingv1.IngressSpec{IngressClassName: &class},
+	}
+}
+
+func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
+	c := newCluster(calico.V1)
+	ctx := t.Context()
+	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "a", "n1", "172.16.171.64/26"))
+	mustCreate(t, c.CoreV1().Nodes().Create, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"projectcalico.org/IPv4Address": "192.168.50.23/24", "other": "x"}},
+		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"big"}}}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}},
+	})
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("b"))
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("a"))
+	mustCreate(t, c.DiscoveryV1().EndpointSlices("default").Create, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}}},
+	})
+	w := c.watch(t, ClusterConfig{Bounds: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}})
+	s := synced(t, w)
+
+	if len(s.Ingresses) != 2 || s.Ingresses[0].Name != "a" || s.Ingresses[0].ManagedFields != nil {
+		t.Errorf("want the Ingresses in order and stripped, got %v", s.Ingresses)
+	}
+	topology := s.Topology
+	if len(topology.Affinities) != 1 || len(topology.Nodes) != 1 || len(topology.Nodes[0].BGP) != 1 || len(topology.Bounds) != 1 {
+		t.Errorf("got topology %+v", topology)
+	}
+	if want := []netip.Addr{netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("192.168.50.22")}; !slices.Equal(topology.Protected, want) {
+		t.Errorf("want %v protected, got %v", want, topology.Protected)
+	}
+	if h := w.Health(); !h.Connected || !h.Synced || h.APIGroup != calico.V1 || h.Error != "" || len(h.Missing) > 0 {
+		t.Errorf("got health %+v", h)
+	}
+
+	// A heartbeat is no change.
+	node, err := c.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime = "77", metav1.Unix(5, 0)
+	if _, err := c.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("c"))
+	until(t, w, "the third Ingress", func() bool { s, _ := w.Snapshot(); return len(s.Ingresses) == 3 })
+	if err := c.NetworkingV1().Ingresses("default").Delete(ctx, "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, w, "the end of b", func() bool { s, _ := w.Snapshot(); return len(s.Ingresses) == 2 })
+	if len(s.Ingresses) != 2 || s.Ingresses[1].Name != "b" {
+		t.Error("a snapshot changed after it was handed out")
+	}
+}
+
+func mustCreate[T any](t *testing.T, create func(context.Context, *T, metav1.CreateOptions) (*T, error), o *T) {
+	t.Helper()
+	if _, err := create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheGroupThatCountsIsRead(t *testing.T) {
+	info := func(group string, ready bool) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group, "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"}, "spec": map[string]any{"datastoreReady": ready},
+		}}
+	}
+	c := newCluster(calico.V1, calico.V3)
+	c.create(t, "apiregistration.k8s.io/v1", "apiservices", &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": map[string]any{"name": v3APIService, "labels": map[string]any{"kube-aggregator.kubernetes.io/automanaged": "true"}},
+	}})
+	c.create(t, calico.V1, "clusterinformations", info(calico.V1, true))
+	c.create(t, calico.V3, "clusterinformations", info(calico.V3, false))
+	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "old", "n1", "172.16.171.64/26"))
+	c.create(t, calico.V3, "blockaffinities", affinity(calico.V3, "new", "n1", "172.16.171.128/26"))
+	w := c.watch(t, ClusterConfig{})
+	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "old" {
+		t.Fatalf("want those of v1, got %v", got)
+	}
+
+	// Between the datastores nothing is taken away.
+	change := func(group string, ready bool) {
+		t.Helper()
+		if _, err := c.dynamic.Resource(resource(group, "clusterinformations")).Update(t.Context(), info(group, ready), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		w.askSurvey()
+	}
+	change(calico.V1, false)
+	until(t, w, "the sentence about the migration", func() bool { return strings.Contains(w.Health().Error, calico.ErrFrozen.Error()) })
+	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "old" {
+		t.Errorf("want those of v1 to stay, got %v", got)
+	}
+	change(calico.V3, true)
+	until(t, w, "the change to v3", func() bool { _, err := w.Snapshot(); return err == nil && w.Health().APIGroup == calico.V3 })
+	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "new" {
+		t.Errorf("want those of v3, got %v", got)
+	}
+	if h := w.Health(); h.Error != "" {
+		t.Errorf("got health %+v", h)
+	}
+}
+
+func TestGroupsThatVanishLeaveTheLastKnownObjects(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "a", "n1", "172.16.171.64/26"))
+	w := c.watch(t, ClusterConfig{})
+	synced(t, w)
+	c.Fake.Lock()
+	c.Resources = nil
+	c.Fake.Unlock()
+	w.askSurvey()
+	until(t, w, "the sentence about Calico", func() bool { return strings.Contains(w.Health().Error, "none of Calico's objects") })
+	if s := synced(t, w); len(s.Topology.Affinities) != 1 || s.Topology.HostLocal {
+		t.Errorf("want the block to stay, got %+v", s.Topology)
+	}
+}
+
+func TestOneRefusedResourceDoesNotStopTheRest(t *testing.T) {
+	t.Parallel() // it waits until a refusal is believed
+	c := newCluster(calico.V1)
+	forbid := func(action k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: action.GetResource().Resource}, "", errors.New("no"))
+	}
+	c.PrependReactor("list", "secrets", forbid)
+	c.dynamic.PrependReactor("list", "ipamblocks", forbid)
+	w := c.watch(t, ClusterConfig{})
+	s := synced(t, w)
+	if !s.NoSecrets {
+		t.Error("the snapshot does not say that Secrets cannot be read")
+	}
+	h := w.Health()
+	for _, want := range []string{`verbs list, watch; API group ""; resource secrets`, `API group "crd.projectcalico.org"; resource ipamblocks`} {
+		if !strings.Contains(h.Error, want) {
+			t.Errorf("want %q in %q", want, h.Error)
+		}
+	}
+	if len(h.Missing) != 2 {
+		t.Errorf("want two things missing, got %q", h.Missing)
+	}
+}
+
+func TestARefusedListIsNotAnEmptyOne(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.PrependReactor("list", "ingresses", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "", errors.New("no"))
+	})
+	w := c.watch(t, ClusterConfig{})
+	until(t, w, "everything but the Ingresses", func() bool {
+		_, err := w.Snapshot()
+		return err != nil && strings.Contains(err.Error(), "waiting for ingresses.networking.k8s.io: ")
+	})
+	if _, err := w.Snapshot(); err == nil {
+		t.Error("want an error")
+	}
+}
+
+func TestServedIngressesAreToldSo(t *testing.T) {
+	c := newCluster(calico.V1)
+	served, ours, theirs := testIngress("served"), testIngress("ours"), testIngress("theirs")
+	served.UID, ours.UID, theirs.UID = "1", "2", "3"
+	ours.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "192.168.50.21"}, {Hostname: "lb.test"}}
+	theirs.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "10.0.0.1"}}
+	for _, i := range []*networkingv1.Ingress{served, ours, theirs} {
+		mustCreate(t, c.NetworkingV1().Ingresses("default").Create, i)
+	}
+	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21", "lb.test"}})
+	synced(t, w)
+	ref := ObjectRef{"c", "Ingress", "default", "served", "1"}
+	problem := Problem{ref, "PathConflict", "somebody else has it"}
+	for range 3 {
+		w.Publish([]ObjectRef{ref}, []Problem{problem})
+	}
+	status := func(name string) string {
+		i, err := c.NetworkingV1().Ingresses("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, a := range i.Status.LoadBalancer.Ingress {
+			all = append(all, a.IP+a.Hostname)
+		}
+		return strings.Join(all, " ")
+	}
+	until(t, w, "the status", func() bool {
+		return status("served") == "192.168.50.21 lb.test" && status("ours") == "" && status("theirs") == "10.0.0.1"
+	})
+	events := func() []corev1.Event {
+		l, err := c.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Items
+	}
+	until(t, w, "the Event", func() bool { return len(events()) == 1 })
+	if e := events()[0]; e.Reason != "PathConflict" || e.InvolvedObject.UID != "1" || e.InvolvedObject.Kind != "Ingress" || e.Type != "Warning" {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
+	allowed := func(group, resource, verb string) bool {
+		return slices.ContainsFunc(Rules, func(r Rule) bool {
+			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+		})
+	}
+	c := newCluster(calico.V1)
+	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21"}})
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
+	synced(t, w)
+	ref := ObjectRef{"c", "Ingress", "default", "i", "uid-x"}
+	w.Publish([]ObjectRef{ref}, []Problem{{ref, "R", "w"}})
+	until(t, w, "the Event", func() bool {
+		return slices.ContainsFunc(c.Actions(), func(a k8stesting.Action) bool { return a.GetResource().Resource == "events" })
+	})
+	for _, a := range append(c.Actions(), c.dynamic.Actions()...) {
+		name := a.GetResource().Resource
+		if a.GetSubresource() != "" {
+			name += "/" + a.GetSubresource()
+		}
+		if a.GetVerb() == "create" && name == "ingresses" || name == "resource" || name == "group" {
+			continue // of this test, and discovery
+		}
+		if !allowed(a.GetResource().Group, name, a.GetVerb()) {
+			t.Errorf("%s %s of group %q is done and not in the rules", a.GetVerb(), name, a.GetResource().Group)
+		}
+	}
+}
+
+func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
+	expired, key := certificate{until: time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)}.make(t)
+	good, goodKey := certificate{}.make(t)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\nusers: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
+	for name, tt := range map[string]struct{ text, want string }{
+		"nothing":                {"", "is empty"},
+		"not YAML":               {"{token: hunter2", "is not one"},
+		"another kind of YAML":   {"clusters: hunter2", "is not one"},
+		"no such context":        {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
+		"no server":              {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
+		"a program":              {fmt.Sprintf(form, "https://h", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"), "runs no programs"},
+		"a relative path":        {fmt.Sprintf(form, "https://h", "client-certificate: a.crt, client-key: /a", "x"), "not an absolute path"},
+		"a file that is missing": {fmt.Sprintf(form, "https://h", "tokenFile: /nowhere/token", "x"), "cannot be read"},
+		"an expired certificate": {fmt.Sprintf(form, "https://h", "client-certificate-data: "+encode(expired)+", client-key-data: "+encode(key), "x"), "expired on 2021-01-01T00:00:00Z"},
+		"a good certificate":     {fmt.Sprintf(form, "https://h", "client-certificate-data: "+encode(good)+", client-key-data: "+encode(goodKey), "x"), ""},
+		"a token":                {fmt.Sprintf(form, "https://h", "token: t", "x"), ""},
+		"a token in a file":      {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := NewWatcher(ClusterConfig{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2")):
+				t.Errorf("want %q, got %v", tt.want, err)
+			}
+		})
+	}
+}
