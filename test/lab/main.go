@@ -190,7 +190,7 @@ func execCommand(name *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cmd, err := r.Command(context.Background(), args[0], args[1:]...)
+			cmd, err := r.Command(context.Background(), args[0], afterDash(args[1:])...)
 			if err != nil {
 				return err
 			}
@@ -216,6 +216,15 @@ func kubectlCommand(name *string) *cobra.Command {
 			return become(cmd)
 		},
 	}
+}
+
+// afterDash drops the dash that may stand between a host and the command for
+// it: parsing stops at the host, and so leaves it.
+func afterDash(args []string) []string {
+	if len(args) > 1 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
 }
 
 // become replaces this process by the command, so that it has the terminal and
@@ -278,7 +287,7 @@ func birdcCommand(name *string) *cobra.Command {
 			if v6 {
 				family = 6
 			}
-			c := r.Birdc(cmd.Context(), args[0], family, args[1:]...)
+			c := r.Birdc(cmd.Context(), args[0], family, afterDash(args[1:])...)
 			return become(c)
 		},
 	}
