@@ -1,6 +1,9 @@
 package haproxy
 
-import "net/netip"
+import (
+	"log/slog"
+	"net/netip"
+)
 
 // Config is everything HAProxy is to do, as a value: compare it, print it,
 // render it, throw it away. Whoever makes one treats the Backends and Certs it
@@ -78,8 +81,14 @@ type Server struct {
 type Cert struct {
 	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
 	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
-	PEM   []byte   `json:"-"`               // certificate chain, then key
+	PEM   []byte   `json:"pem"`             // certificate chain, then key: a secret
 }
+
+// String is the name alone: the key stays out of logs.
+func (c Cert) String() string { return c.Name }
+
+// LogValue is String, for slog.
+func (c Cert) LogValue() slog.Value { return slog.StringValue(c.Name) }
 
 // ServerID names a server of the running HAProxy.
 type ServerID struct {

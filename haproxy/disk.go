@@ -116,10 +116,16 @@ func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) er
 	return nil
 }
 
+// ours says whether haproxy.cfg, if there is one, was written by us.
+func (d *disk) ours() bool {
+	f, ok := d.have[configFile]
+	return !ok || bytes.HasPrefix(f.Content, []byte(ours))
+}
+
 // closeDoors rewrites haproxy.cfg with every server disabled.
 func (d *disk) closeDoors() error {
 	cfg, ok := d.have[configFile]
-	if !ok || len(cfg.Content) < preambleLen {
+	if !ok || !d.ours() || len(cfg.Content) < preambleLen {
 		return nil
 	}
 	shape := markerOf(cfg.Content, "proc.shape")

@@ -328,6 +328,30 @@ func TestHAProxyOutlivesUs(t *testing.T) {
 	}
 }
 
+func TestAHAProxyThatDoesNotAnswerIsNotDoubled(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", origin(t, "a")))
+	r.settle(cfg, states(cfg, Open))
+	pid := r.p.Info().Pid
+	socket := filepath.Join(r.opt.RunDir, "master.sock")
+	if err := os.Rename(socket, socket+".away"); err != nil {
+		t.Fatal(err)
+	}
+	r.p = r.fresh()
+	if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Open)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", pid)) {
+		t.Errorf("got %v, want it to name process %d", err, pid)
+	}
+	if got := r.get("app.test", "/"); got != "a" {
+		t.Errorf("got %q, want a", got)
+	}
+	if err := os.Rename(socket+".away", socket); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || r.p.Info().Pid != pid {
+		t.Errorf("got %+v from %d, want nothing to do for %d", res, r.p.Info().Pid, pid)
+	}
+}
+
 func TestAChangeBySomeoneElseIsFound(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	cfg := r.config(backend("app", nowhereServer(1)))
@@ -605,11 +629,31 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 		if _, err := New(r.opt); err == nil || !strings.Contains(err.Error(), "start HAProxy with") {
 			t.Errorf("no master socket: got %v", err)
 		}
-		if err := someone.p.start(t.Context()); err != nil {
+		// A file that knows nothing of our sockets.
+		foreign := "global\n  maxconn 100\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\nlisten x\n  bind " + freePort(t).String() + "\n"
+		if err := os.WriteFile(filepath.Join(r.opt.Dir, configFile), []byte(foreign), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		pid := someone.p.procs.master
+		if _, err := New(someone.opt); err == nil || !strings.Contains(err.Error(), "was not written by sallyport") {
+			t.Errorf("a foreign haproxy.cfg: got %v", err)
+		}
+		cmd := exec.Command(binary, "-W", "-S", r.opt.MasterSocket, "-f", filepath.Join(r.opt.Dir, configFile)) //nolint:gosec // in a test
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		pid := cmd.Process.Pid
+		t.Cleanup(func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_ = cmd.Wait()
+		})
+		r.eventually("HAProxy's master answers", func() bool {
+			found, err := someone.p.master.show()
+			return err == nil && len(found.workers) == 1
+		})
 		r.p = r.fresh()
+		if servers, err := r.p.Servers(); err != nil || len(servers) != 0 {
+			t.Errorf("before any Apply: got %v, %v, want none", servers, err)
+		}
 		cfg := r.config(backend("app", origin(t, "a")))
 		r.settle(cfg, states(cfg, Open))
 		if got := r.get("app.test", "/"); got != "a" {
@@ -617,6 +661,10 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 		}
 		if got := r.p.Info(); got.Pid != pid || got.Starts != 0 || got.Reloads != 1 {
 			t.Errorf("got %+v, want one reload of process %d", got, pid)
+		}
+		former, err := os.ReadFile(filepath.Join(r.opt.Dir, formerFile))
+		if err != nil || string(former) != foreign {
+			t.Errorf("the former file was not kept: %v", err)
 		}
 		if err := r.p.Shutdown(t.Context()); err != nil || !alive(pid) {
 			t.Errorf("Shutdown ended what someone else runs: %v", err)

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -83,6 +85,11 @@ func (p *Proxy) ensure(ctx context.Context) error {
 	if p.opt.Mode == External {
 		return fmt.Errorf("waiting for HAProxy on its master socket %s: %w", p.opt.MasterSocket, err)
 	}
+	if pid := p.recordedMaster(); pid != 0 {
+		// HAProxy 2.6 does not listen for a moment while it reloads. A
+		// second HAProxy would be worse than a moment's wait.
+		return fmt.Errorf("HAProxy (pid %d) runs, but does not answer on its master socket: %w", pid, err)
+	}
 	if wait := p.startErr.Add(time.Second); time.Now().Before(wait) {
 		return errors.New("HAProxy could not be started, and is tried again every second")
 	}
@@ -112,6 +119,26 @@ func (p *Proxy) ensure(ctx context.Context) error {
 	return nil
 }
 
+// recordedMaster is the master that the pid file names, if it runs and runs our
+// files; or 0.
+func (p *Proxy) recordedMaster() int {
+	text, err := os.ReadFile(p.pidPath())
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || !alive(pid) {
+		return 0
+	}
+	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil || !slices.Contains(strings.Split(string(args), "\x00"), p.path(configFile)) {
+		return 0
+	}
+	return pid
+}
+
+func (p *Proxy) pidPath() string { return filepath.Join(p.opt.RunDir, "haproxy.pid") }
+
 // masterLives says whether the master we know is still there. The process
 // number of an External one may be of another namespace, so it is asked.
 func (p *Proxy) masterLives() bool {
@@ -132,7 +159,7 @@ func (p *Proxy) logPath() string { return filepath.Join(p.opt.RunDir, "haproxy.l
 // told to finish what it has.
 func (p *Proxy) start(ctx context.Context) error {
 	offset := p.logSize()
-	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", filepath.Join(p.opt.RunDir, "haproxy.pid"), "-f", p.path(configFile)}
+	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", p.pidPath(), "-f", p.path(configFile)}
 	orphan := 0
 	if pic, err := p.worker.look(); err == nil {
 		orphan = pic.pid

@@ -196,6 +196,15 @@ func New(opt Options) (*Proxy, error) {
 	if p.disk, err = openDisk(opt.Dir); err != nil {
 		return nil, fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", opt.Dir, err)
 	}
+	if !p.disk.ours() {
+		if opt.Mode == Managed {
+			return nil, fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory", p.path(configFile))
+		}
+		// Who runs HAProxy needed a first file, and gave it to us.
+		if err := writeFile(p.path(formerFile), p.disk.have[configFile]); err != nil {
+			return nil, fmt.Errorf("keeping the former configuration: %w", err)
+		}
+	}
 	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), User: opt.User, Group: opt.Group}
 	p.text.opt = p.files
 	empty := p.text.render(&Config{}, nil)

@@ -22,7 +22,8 @@ import (
 // Names of files, relative to the configuration directory.
 const (
 	configFile  = "haproxy.cfg"
-	failedFile  = "haproxy.cfg.failed"
+	failedFile  = "haproxy.cfg.failed" // what HAProxy refused last
+	formerFile  = "haproxy.cfg.former" // what was there before us
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	crtList     = "certs/crt-list"
@@ -117,10 +118,13 @@ type fragment struct {
 // marker is the width of the hashes in the first lines of haproxy.cfg.
 const marker = 16
 
+// ours is the first line of a haproxy.cfg we wrote.
+const ours = "# Written by sallyport. What you change here is lost at the next change in the cluster."
+
 // preamble are the first lines of haproxy.cfg. They have the same length
 // whatever the hashes are, so that the hash of what follows can be filled in.
 func preamble(gen, shape string) string {
-	return "# Written by sallyport. What you change here is lost at the next change in the cluster.\n" +
+	return ours + "\n" +
 		"global\n  set-var proc.gen str(" + gen + ")\n  set-var proc.shape str(" + shape + ")\n"
 }
 
