@@ -400,7 +400,12 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		}
 		progress = true
 		l.counts.step(step)
-		l.log.Info("route changed", "step", step.String())
+		switch s := step.(type) {
+		case AddRoute:
+			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
+		case DropRoute:
+			l.log.Info("route dropped", "prefix", s.Prefix)
+		}
 	}
 	maps.DeleteFunc(states, func(_ haproxy.ServerID, s haproxy.State) bool { return s == haproxy.Absent })
 
@@ -408,9 +413,6 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	l.retryAt = result.RetryAt
 	if err != nil {
 		return progress, errors.Join(append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))...)
-	}
-	if result.Reloaded {
-		l.log.Info("HAProxy reloaded", "reason", result.Reason)
 	}
 	// What was reached is HAProxy's to say, at the next reading: a server may
 	// have stayed because connections are still on it, or because its backend

@@ -28,7 +28,7 @@ type Have struct {
 	Servers map[haproxy.ServerID]haproxy.Live
 	Routes  routes.Table
 	// Conflicts are routes of ours that the kernel holds and does not follow,
-	// and so are not in Routes. Plan does not look at them.
+	// and so are not in Routes.
 	Conflicts []routes.Conflict
 	// Direct holds the addresses that need no route of ours: known nodes on a
 	// network we are connected to, where the pods with hostNetwork answer.
@@ -141,6 +141,11 @@ func planRoutes(want routes.Table, have Have) []Step {
 	for p := range have.Routes {
 		if _, wanted := want[p]; !wanted {
 			changed[p] = netip.Addr{}
+		}
+	}
+	for _, c := range have.Conflicts {
+		if _, wanted := want[c.Prefix]; !wanted {
+			changed[c.Prefix] = netip.Addr{}
 		}
 	}
 	if len(changed) == 0 {

@@ -76,7 +76,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 		r.answeredBy("http://test.local/", 5)
 		if after := r.mustStatus(); after.HAProxy.Reloads != before.HAProxy.Reloads {
-			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReload)
+			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReason)
 		}
 	})
 	t.Run("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		dropped, lastServer := -1, -1
 		for i, line := range strings.Split(string(log), "\n") {
 			switch {
-			case strings.Contains(line, "drop route "+host.Blocks[0].String()):
+			case strings.Contains(line, "route dropped") && strings.Contains(line, host.Blocks[0].String()):
 				dropped = i
 			case strings.Contains(line, "server changed") && strings.Contains(line, serverOn(host)) && !strings.Contains(line, "state=open"):
 				lastServer = max(lastServer, i)
@@ -164,11 +164,11 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			r.start()
 			r.ready()
 			after := r.mustStatus()
-			if after.HAProxy.PID != before.HAProxy.PID {
-				t.Errorf("HAProxy's process was %d and is %d", before.HAProxy.PID, after.HAProxy.PID)
+			if after.HAProxy.Pid != before.HAProxy.Pid {
+				t.Errorf("HAProxy's process was %d and is %d", before.HAProxy.Pid, after.HAProxy.Pid)
 			}
 			if after.HAProxy.Reloads != 0 {
-				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads, after.HAProxy.LastReload)
+				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads, after.HAProxy.LastReason)
 			}
 			if n := open(after, app); n != 5 {
 				t.Errorf("%d open servers, want 5", n)
