@@ -290,18 +290,27 @@ func TestTooManyPrefixesEndTheSessionAndFewerBringItBack(t *testing.T) {
 
 func TestNothingIsAnnouncedToNodes(t *testing.T) {
 	t.Parallel()
-	for name, ours := range map[string]uint32{"same AS": 65000, "other AS": 65010} {
+	// Between ASes, since a speaker that is allowed to does not pass on from
+	// one peer of an AS to another of it.
+	for name, row := range map[string]struct {
+		ours uint32
+		asn  [2]uint32
+	}{
+		"ours, another": {65000, [2]uint32{65000, 65001}},
+		"two others":    {65010, [2]uint32{65000, 65001}},
+		"ours alone":    {65000, [2]uint32{65000, 65000}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			sp := s.speaker(t, ours, 0, usualPace)
+			sp := s.speaker(t, row.ours, 0, usualPace)
 			var peers []Peer
 			var birds []*bird
 			for i, block := range []string{"172.16.1.0/26", "172.16.2.0/26"} {
 				n := s.node(t)
-				peers = append(peers, Peer{Addr: n.addr[0], ASN: 65000})
+				peers = append(peers, Peer{Addr: n.addr[0], ASN: row.asn[i]})
 				sp.set(t, peers...)
-				birds = append(birds, n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: ours, blocks: []string{block}}))
+				birds = append(birds, n.bird(t, birdConfig{us: s.us[0], asn: row.asn[i], ours: row.ours, blocks: []string{block}}))
 				sp.waitUp(t, n.addr[0])
 				if all, err := sp.Offers(); err != nil || len(all) != i+1 {
 					t.Fatalf("offers are %v, %v, want %d", all, err, i+1)

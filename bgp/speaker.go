@@ -106,15 +106,7 @@ type Speaker struct {
 	mu       sync.Mutex
 	done     bool
 	sessions map[netip.Addr]*session
-	unsaid   []line
-}
-
-// A line waits for the worker to log it, since a log may be slow to take it
-// and the watcher must not wait.
-type line struct {
-	level slog.Level
-	text  string
-	attrs []slog.Attr
+	unsaid   []slog.Record // for the worker to log: a log may be slow to take a line, and the watcher must not wait
 }
 
 // Start listens and returns a speaker without peers. It ends when ctx does, or
@@ -497,11 +489,13 @@ func (s *Speaker) work(ctx context.Context) {
 
 func (s *Speaker) say(ctx context.Context) {
 	s.mu.Lock()
-	lines := s.unsaid
+	unsaid := s.unsaid
 	s.unsaid = nil
 	s.mu.Unlock()
-	for _, l := range lines {
-		s.log.LogAttrs(ctx, l.level, l.text, l.attrs...)
+	for _, r := range unsaid {
+		if h := s.log.Handler(); h.Enabled(ctx, r.Level) {
+			_ = h.Handle(ctx, r) // as slog's own Logger does
+		}
 	}
 }
 

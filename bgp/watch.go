@@ -139,11 +139,14 @@ func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) 
 		} else {
 			x.renewSoon(at, s.pace)
 		}
-		s.unsaid = append(s.unsaid, line{slog.LevelWarn, "BGP session lost",
-			[]slog.Attr{slog.Any("peer", x.peer), slog.String("cause", string(cause)), slog.String("reason", why)}})
+		r := slog.NewRecord(at, slog.LevelWarn, "BGP session lost", 0)
+		r.Add("peer", x.peer, "cause", string(cause), "reason", why)
+		s.unsaid = append(s.unsaid, r)
 	case state == established:
 		x.enter(state, at, s.pace)
-		s.unsaid = append(s.unsaid, line{slog.LevelInfo, "BGP session established", []slog.Attr{slog.Any("peer", x.peer)}})
+		r := slog.NewRecord(at, slog.LevelInfo, "BGP session established", 0)
+		r.Add("peer", x.peer)
+		s.unsaid = append(s.unsaid, r)
 	default:
 		x.enter(state, at, s.pace)
 	}
