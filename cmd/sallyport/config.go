@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance/config"
+)
+
+func configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file, or show what may be in one",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "check FILE",
+		Short: "Check a configuration file and the files it names",
+		Long: `Check a configuration file and the files it names. Every mistake is shown with its
+line, the key, and what is allowed there. The exit code is 2 if there is one.`,
+		Example: "  sallyport config check /etc/sallyport/sallyport.yaml",
+		Args:    cobra.ExactArgs(1),
+		RunE: work(func(cmd *cobra.Command, args []string) error {
+			cfg, err := config.Load(args[0])
+			if err != nil {
+				return badConfig(err)
+			}
+			for _, warning := range cfg.Warnings {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", warning)
+			}
+			doubts := ""
+			if n := len(cfg.Warnings); n > 0 {
+				doubts = fmt.Sprintf(", with warnings: %d", n)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok%s\n", args[0], doubts)
+			return err
+		}),
+	}, &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the configuration file",
+		Long: `Print the JSON Schema of the configuration file: every key with its meaning, its
+default and what is allowed. Editors check and complete YAML with it.`,
+		Example: "  sallyport config schema > sallyport.schema.json",
+		Args:    cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(config.Schema())
+			return err
+		}),
+	}, &cobra.Command{
+		Use:     "example",
+		Short:   "Print a complete configuration file for the usual case",
+		Example: "  sallyport config example > /etc/sallyport/sallyport.yaml",
+		Args:    cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example)
+			return err
+		}),
+	})
+	return cmd
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait; it is no measure of speed.
+const patience = 60 * time.Second
+
+// eventually asks until the answer is no error.
+func eventually(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	deadline, tick := time.After(patience), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("not within %s: %s: %v", patience, what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// host is a network namespace with a loopback and nothing else.
+func host(t *testing.T) string {
+	t.Helper()
+	name := fmt.Sprintf("spcmd%d", os.Getpid())
+	ip := func(args ...string) {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	ip("netns", "add", name)
+	t.Cleanup(func() { ip("netns", "del", name) })
+	ip("-n", name, "link", "set", "lo", "up")
+	return name
+}
+
+// TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real
+// program as systemd would, on a machine that reaches no API server.
+func TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy(t *testing.T) {
+	dir, err := os.MkdirTemp("", "spcmd") // the path of a socket has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	program := filepath.Join(dir, "sallyport")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	config := write(t, "sallyport.yaml", fmt.Sprintf(`
+identity: lonely
+clusters:
+- kubeconfig:
+    apiVersion: v1
+    kind: Config
+    current-context: c
+    clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+    contexts: [{name: c, context: {cluster: c, user: u}}]
+    users: [{name: u, user: {token: tops3cret}}]
+bgp: {listen: [127.0.0.1], routerID: 192.0.2.1}
+haproxy: {http: ["127.0.0.1:80"], https: [], dir: %[1]s/haproxy, runDir: %[1]s/run}
+stateDir: %[1]s/state
+log: {format: json}
+`, dir))
+
+	ns := host(t)
+	var log bytes.Buffer
+	cmd := exec.Command("ip", "netns", "exec", ns, program, "run", "--config", config)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket.LocalAddr().String(), "WATCHDOG_USEC=30000000", "WATCHDOG_PID=")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // if the test has failed before it ended
+		if t.Failed() {
+			t.Logf("log:\n%s", log.String())
+		}
+	})
+
+	told := func(want string) {
+		t.Helper()
+		if err := socket.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 1024)
+		for {
+			n, err := socket.Read(buf)
+			if err != nil {
+				t.Fatalf("systemd was not told %s: %v", want, err)
+			}
+			if strings.HasPrefix(string(buf[:n]), want) {
+				return
+			}
+		}
+	}
+	told("EXTEND_TIMEOUT_USEC=")
+	told("WATCHDOG=1")
+
+	var status string
+	eventually(t, "sallyport status shows a running HAProxy", func() error {
+		out, err := exec.Command("ip", "netns", "exec", ns, program, "status").CombinedOutput()
+		status = string(out)
+		if err == nil && !strings.Contains(status, "; HAProxy 2.") && !strings.Contains(status, "; HAProxy 3.") {
+			err = errors.New(status)
+		}
+		return err
+	})
+	if !strings.HasPrefix(status, "lonely is not ready: ") {
+		t.Errorf("got status %q, want that lonely is not ready", status)
+	}
+
+	pidFile := filepath.Join(dir, "run", "haproxy.pid")
+	var haproxy int
+	eventually(t, "HAProxy has written its PID", func() error {
+		text, err := os.ReadFile(pidFile)
+		if err == nil {
+			haproxy, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	})
+	t.Cleanup(func() {
+		_ = syscall.Kill(haproxy, syscall.SIGTERM)
+		eventually(t, "HAProxy ends", func() error {
+			if err := syscall.Kill(haproxy, 0); !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("process %d is still there: %w", haproxy, err)
+			}
+			return nil
+		})
+	})
+
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	told("STOPPING=1")
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("after SIGTERM: got %v, want exit code 0", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the appliance does not end on SIGTERM")
+	}
+	if err := syscall.Kill(haproxy, 0); err != nil {
+		t.Errorf("HAProxy has gone with the appliance: %v", err)
+	}
+	if strings.Contains(log.String(), "tops3cret") || strings.Contains(status, "tops3cret") {
+		t.Error("the token shows in the log or the status")
+	}
+}

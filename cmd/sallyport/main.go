@@ -1,0 +1,132 @@
+// Command sallyport is the appliance and the few tools around it.
+//
+// It owns the command line, the logger, the signals and the conversation with
+// systemd, and builds nothing else: package appliance is what runs.
+//
+// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line or in
+// the configuration, which starting again does not mend.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// defaultConfig is where the configuration is looked for.
+const defaultConfig = "/etc/sallyport/sallyport.yaml"
+
+func main() {
+	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns the exit code.
+func execute(args []string, stdout, stderr io.Writer) int {
+	root := command()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteC()
+	var failed *failure
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &failed):
+		fmt.Fprintln(stderr, failed)
+		return failed.code
+	default:
+		fmt.Fprintf(stderr, "%v\nSee '%s --help'.\n", err, cmd.CommandPath())
+		return exitUsage
+	}
+}
+
+// A failure is an error of a command's work. Any other error of a command line
+// is cobra's: it was not understood.
+type failure struct {
+	code int
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// badConfig is the failure of a configuration that is not accepted.
+func badConfig(err error) error { return &failure{exitUsage, err} }
+
+// work makes the errors of a command's work failures.
+func work(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		var failed *failure
+		if err == nil || errors.As(err, &failed) {
+			return err
+		}
+		return &failure{exitFailure, err}
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sallyport",
+		Short: "External ingress appliance for Kubernetes clusters that run Calico",
+		Long: `Sallyport serves the Ingresses of a Kubernetes cluster from outside it. It learns
+the routes to the pods from the Calico nodes by BGP, and opens a server in
+HAProxy only while the kernel holds the verified route to its pod.`,
+		Example: `  sallyport manifests --address 192.168.50.21 | kubectl apply -f -
+  sallyport config check /etc/sallyport/sallyport.yaml
+  sallyport run --config /etc/sallyport/sallyport.yaml
+  sallyport status`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(runCommand(), statusCommand(), manifestsCommand(), configCommand(), versionCommand())
+	return root
+}
+
+// oneOf is the value of a flag that takes one of a few words.
+type oneOf struct {
+	value string
+	words []string
+}
+
+// oneOfFlag adds such a flag, with completion; the first word is the default.
+func oneOfFlag(cmd *cobra.Command, name, short, usage string, words ...string) *oneOf {
+	o := &oneOf{words[0], words}
+	cmd.Flags().VarP(o, name, short, usage)
+	err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	cobra.CheckErr(err)
+	return o
+}
+
+// String returns the word.
+func (o *oneOf) String() string { return o.value }
+
+// Type names the words in the help.
+func (o *oneOf) Type() string {
+	all := o.words[0]
+	for _, w := range o.words[1:] {
+		all += "|" + w
+	}
+	return all
+}
+
+// Set takes one of the words.
+func (o *oneOf) Set(s string) error {
+	for _, w := range o.words {
+		if s == w {
+			o.value = s
+			return nil
+		}
+	}
+	return fmt.Errorf("allowed: %s", o.Type())
+}

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares got with a file of testdata.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s: want -, got +:\n%s", path, diff)
+	}
+}
+
+// sallyport runs a command line.
+func sallyport(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = execute(args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
+	bad := write(t, "bad.yaml", "bgp: {asm: 1}\n")
+	for name, row := range map[string]struct {
+		args   []string
+		code   int
+		stderr string // part of it
+	}{
+		"help":                  {[]string{"--help"}, 0, ""},
+		"version":               {[]string{"version"}, 0, ""},
+		"no command":            {[]string{}, 0, ""},
+		"unknown command":       {[]string{"fly"}, 2, `unknown command "fly" for "sallyport"`},
+		"unknown flag":          {[]string{"run", "--conf"}, 2, "unknown flag: --conf\nSee 'sallyport run --help'.\n"},
+		"too many arguments":    {[]string{"version", "please"}, 2, "See 'sallyport version --help'."},
+		"argument missing":      {[]string{"config", "check"}, 2, "accepts 1 arg(s), received 0"},
+		"unknown form":          {[]string{"status", "-o", "xml"}, 2, "allowed: text|json"},
+		"config missing":        {[]string{"run", "--config", "/nonexistent.yaml"}, 2, "/nonexistent.yaml: no such file"},
+		"config wrong":          {[]string{"run", "--config", bad}, 2, `did you mean "asn"?`},
+		"checked config wrong":  {[]string{"config", "check", bad}, 2, `did you mean "asn"?`},
+		"no appliance answers":  {[]string{"status", "--address", "127.0.0.1:1"}, 1, "no appliance answers at 127.0.0.1:1"},
+		"address missing":       {[]string{"manifests"}, 2, "--address is missing"},
+		"address wrong":         {[]string{"manifests", "--address", "here"}, 2, `--address "here" is not the address of a machine`},
+		"namespace wrong":       {[]string{"manifests", "--address", "10.0.0.1", "-n", "a: b"}, 2, `"a: b" is not the name of a namespace`},
+		"cluster wrong":         {[]string{"manifests", "--address", "10.0.0.1", "--cluster", "x"}, 2, "allowed: default"},
+		"manifests config gone": {[]string{"manifests", "--config", "/nonexistent.yaml"}, 2, "no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, stderr := sallyport(row.args...)
+			if code != row.code || !strings.Contains(stderr, row.stderr) {
+				t.Errorf("got exit code %d and %q, want %d and %q", code, stderr, row.code, row.stderr)
+			}
+		})
+	}
+}
+
+func TestEveryCommandHasAnExample(t *testing.T) {
+	root := command()
+	for _, name := range []string{"run", "status", "manifests", "config check", "config schema", "config example", "version"} {
+		cmd, _, err := root.Find(strings.Fields(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(cmd.Example, "sallyport "+name) {
+			t.Errorf("%s: the example is %q, want one that begins with sallyport %s", name, cmd.Example, name)
+		}
+	}
+}
+
+func TestFlagsWithFewValuesComplete(t *testing.T) {
+	_, got, _ := sallyport("__complete", "status", "--output", "")
+	if want := "text\njson\n:4\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestConfigCheckAcceptsWhatConfigExamplePrints(t *testing.T) {
+	_, example, _ := sallyport("config", "example")
+	kubeconfig := write(t, "kubeconfig", "apiVersion: v1\n")
+	path := write(t, "sallyport.yaml", strings.ReplaceAll(example, "/etc/sallyport/kubeconfig", kubeconfig))
+	code, stdout, stderr := sallyport("config", "check", path)
+	if want := path + ": ok\n"; code != 0 || stdout != want || stderr != "" {
+		t.Errorf("got exit code %d, %q and %q, want 0 and %q", code, stdout, stderr, want)
+	}
+}
+
+func TestManifestsAreWhatTheGoldensSay(t *testing.T) {
+	signed := write(t, "signed.yaml", `
+clusters:
+- name: demo
+  kubeconfig: /not/there/yet
+  bgp: {asn: 64512, password: tops3cret, ttlSecurity: true}
+  ingress: {class: outside, controller: example.org/outside}
+  calico: {apiGroup: projectcalico.org/v3}
+bgp: {asn: 65010, listen: [192.168.50.21, "fd00::21"], port: 1790}
+`)
+	for name, args := range map[string][]string{
+		"plain.yaml":  {"--address", "192.168.50.21"},
+		"signed.yaml": {"--config", signed},
+		"two.yaml":    {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, got, stderr := sallyport(append([]string{"manifests"}, args...)...)
+			if code != 0 {
+				t.Fatal(stderr)
+			}
+			golden(t, "manifests-"+name, []byte(got))
+			if strings.Contains(got, "tops3cret") {
+				t.Error("the manifests show the key of the sessions")
+			}
+			for doc := range strings.SplitSeq(got, "\n---\n") {
+				var object struct{ Kind, APIVersion string }
+				if err := yaml.UnmarshalStrict([]byte(doc), &map[string]any{}); err != nil {
+					t.Errorf("not YAML: %v\n%s", err, doc)
+				}
+				if err := yaml.Unmarshal([]byte(doc), &object); err != nil || (object.Kind == "") != strings.HasPrefix(doc, "# What") {
+					t.Errorf("not an object: %v\n%s", err, doc)
+				}
+			}
+		})
+	}
+}
+
+func TestManifestsAsJSONAreTheSameObjects(t *testing.T) {
+	_, text, _ := sallyport("manifests", "--address", "192.168.50.21")
+	_, list, _ := sallyport("manifests", "--address", "192.168.50.21", "--output", "json")
+	var want []any
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		var object any
+		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
+			t.Fatal(err)
+		}
+		if object != nil {
+			want = append(want, object)
+		}
+	}
+	var got struct{ Items []any }
+	if err := yaml.Unmarshal([]byte(list), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got.Items); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+}
+
+func TestTheRightsAreToReadAndToTell(t *testing.T) {
+	_, list, _ := sallyport("manifests", "--address", "192.168.50.21", "-o", "json")
+	var manifests struct {
+		Items []struct {
+			Kind  string
+			Rules []struct{ APIGroups, Resources, Verbs []string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(list), &manifests); err != nil {
+		t.Fatal(err)
+	}
+	told := []string{"ingresses/status", "events"} // what the appliance writes
+	count := 0
+	for _, object := range manifests.Items {
+		for _, rule := range object.Rules {
+			count++
+			for _, resource := range rule.Resources {
+				reads := !slices.ContainsFunc(rule.Verbs, func(v string) bool { return !slices.Contains([]string{"get", "list", "watch"}, v) })
+				if !reads && !slices.Contains(told, resource) || resource == "*" || slices.Contains(rule.Verbs, "*") {
+					t.Errorf("%v on %s is more than the appliance needs", rule.Verbs, resource)
+				}
+			}
+		}
+	}
+	if count == 0 {
+		t.Error("no rules found")
+	}
+}
+
+// TestTheLinesThatMakeTheKubeconfigWork runs the lines of the manifests'
+// comments, beside a kubectl that answers as a cluster would.
+func TestTheLinesThatMakeTheKubeconfigWork(t *testing.T) {
+	_, text, _ := sallyport("manifests", "--address", "192.168.50.21")
+	var script strings.Builder
+	for line := range strings.SplitSeq(text, "\n") {
+		if code, ok := strings.CutPrefix(line, "#: "); ok {
+			script.WriteString(code + "\n")
+		}
+	}
+	dir := t.TempDir()
+	kubectl := `#!/bin/sh
+case "$*" in
+*config*view*) printf https://192.168.50.22:6443 ;;
+"-n kube-system get secret sallyport -o jsonpath={.data.ca\.crt}") printf Y2E= ;;
+"-n kube-system get secret sallyport -o jsonpath={.data.token}") printf dG9rZW4= ;;
+*) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "-e", "-c", script.String())
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want any
+	if err := yaml.UnmarshalStrict(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	err = yaml.Unmarshal([]byte(`{apiVersion: v1, kind: Config, current-context: sallyport,
+clusters: [{name: cluster, cluster: {server: "https://192.168.50.22:6443", certificate-authority-data: Y2E=}}],
+users: [{name: sallyport, user: {token: token}}], contexts: [{name: sallyport, context: {cluster: cluster, user: sallyport}}]}`), &want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+	info, err := os.Stat(filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := info.Mode().Perm(), os.FileMode(0o600); got != want {
+		t.Errorf("mode of the kubeconfig: got %o, want %o", got, want)
+	}
+}
+
+func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
+	answer, err := os.ReadFile("testdata/status.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/status" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(answer)
+	}))
+	t.Cleanup(server.Close)
+	address := strings.TrimPrefix(server.URL, "http://")
+
+	code, got, stderr := sallyport("status", "--address", address)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	golden(t, "status.txt", []byte(got))
+	if strings.Contains(got, "\x1b") {
+		t.Error("the text holds an escape sequence")
+	}
+	if _, got, _ = sallyport("status", "--address", address, "-o", "json"); got != string(answer) {
+		t.Errorf("JSON: got %q, want what the appliance answered", got)
+	}
+	if code, _, _ := sallyport("status", "--address", address+"/elsewhere"); code != 1 {
+		t.Errorf("an answer that is not 200: got exit code %d, want 1", code)
+	}
+}
+
+func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	if err := socket.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	next := func(want string) {
+		t.Helper()
+		buf := make([]byte, 1024)
+		n, err := socket.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(buf[:n]); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Setenv("WATCHDOG_USEC", "30000000")
+	t.Setenv("WATCHDOG_PID", "")
+	s := newSystemd(nil)
+	for _, key := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		if _, ok := os.LookupEnv(key); ok {
+			t.Errorf("%s is left for HAProxy to inherit", key)
+		}
+	}
+
+	s.Alive()
+	next("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting")
+	next("WATCHDOG=1")
+	s.Alive() // too soon for another sign of life
+	s.Ready("3 routes, 1 backends")
+	next("READY=1\nSTATUS=3 routes, 1 backends")
+	s.last = s.last.Add(-time.Minute)
+	s.Alive()
+	next("WATCHDOG=1")
+	s.Stopping()
+	next("STOPPING=1")
+}
+
+func TestWithoutSystemdNobodyIsTold(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	s := newSystemd(nil)
+	s.Alive()
+	s.Ready("")
+	s.Stopping()
+}
+
+func TestAnotherProcessesWatchdogIsNotOurs(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	t.Setenv("WATCHDOG_USEC", "30000000")
+	t.Setenv("WATCHDOG_PID", "1")
+	if s := newSystemd(nil); s.watchdog != 0 {
+		t.Errorf("watchdog: got %s, want none", s.watchdog)
+	}
+}
+
+// section is what stands between two marks of the README, without indent.
+func section(t *testing.T, name string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(readme), "<!-- "+name+": begin -->\n")
+	text, _, ok2 := strings.Cut(rest, "<!-- "+name+": end -->")
+	if !ok || !ok2 {
+		t.Fatalf("the README has no section %q", name)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if line = strings.TrimPrefix(line, "   "); !strings.HasPrefix(line, "```") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n")) + "\n"
+}
+
+func TestTheReadmeShowsTheExampleAndTheLinesOfTheManifests(t *testing.T) {
+	_, want, _ := sallyport("config", "example")
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "```yaml\n"+want+"```") {
+		t.Error("the README's configuration is not what sallyport config example prints")
+	}
+	_, manifests, _ := sallyport("manifests", "--address", "192.168.50.21")
+	var lines strings.Builder
+	for line := range strings.SplitSeq(manifests, "\n") {
+		if code, ok := strings.CutPrefix(line, "#: "); ok {
+			lines.WriteString(code + "\n")
+		}
+	}
+	if diff := cmp.Diff(lines.String(), section(t, "kubeconfig")); diff != "" {
+		t.Errorf("lines that make the kubeconfig: manifests -, README +:\n%s", diff)
+	}
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance/config"
+	"sallyport/ingress"
+)
+
+//go:embed manifests.yaml.tmpl
+var manifestsText string
+
+var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
+	"json": func(v any) (string, error) {
+		text, err := json.Marshal(v)
+		return string(text), err
+	},
+}).Parse(manifestsText))
+
+// wish is what the manifests are made from.
+type wish struct {
+	Namespace, CalicoNamespace string
+	Rules                      []ingress.Rule
+	Class, Controller          string
+	CalicoAPI                  config.APIGroup
+	ASN, ClusterASN            uint32
+	TTLSecurity, Password      bool
+	Peers                      []peer
+}
+
+// peer is a BGPPeer: where the nodes find one address of an appliance.
+type peer struct{ Name, Address string }
+
+// manifestsFlags are what the command line says.
+type manifestsFlags struct {
+	config, cluster            string
+	addresses                  []string
+	asn                        uint32
+	namespace, calicoNamespace string
+}
+
+func manifestsCommand() *cobra.Command {
+	var f manifestsFlags
+	cmd := &cobra.Command{
+		Use:   "manifests",
+		Short: "Print what the cluster needs, for kubectl apply -f -",
+		Long: `Print what the cluster needs: a ServiceAccount with no more rights than the appliance
+uses, the IngressClass, and Calico's BGPConfiguration, BGPFilter and BGPPeer. How to
+make the kubeconfig of the appliance is told in the comments.
+
+What is not given by a flag comes from the configuration file, if one is given; the
+kubeconfig it names need not exist yet.`,
+		Example: `  sallyport manifests --address 192.168.50.21 | kubectl apply -f -
+  sallyport manifests --config sallyport.yaml > sallyport-manifests.yaml
+  sallyport manifests --address 192.168.50.21 --address 192.168.50.20   # two appliances`,
+		Args: cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&f.config, "config", "c", "", "take the values from this configuration file")
+	flags.StringVar(&f.cluster, "cluster", "", "name of the cluster in that file, if it has several")
+	flags.StringSliceVar(&f.addresses, "address", nil, "address the nodes peer with; may be given several times")
+	flags.Uint32Var(&f.asn, "asn", 0, "AS number of the appliance (default 65000)")
+	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
+	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, for the key of signed sessions")
+	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto is that of the configuration file, or else the first",
+		string(config.AutoGroup), string(config.CRDv1), string(config.APIv3))
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "yaml", "json")
+	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		w, err := f.wish(config.APIGroup(api.value))
+		if err != nil {
+			return badConfig(err)
+		}
+		text, err := w.manifests()
+		if err == nil && output.value == "json" {
+			text, err = toJSON(text)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = cmd.OutOrStdout().Write(text)
+		return err
+	})
+	return cmd
+}
+
+// namespaceName is what Kubernetes allows (DNS label, RFC 1123 section 2.1).
+var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// wish joins the flags with the configuration file.
+func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
+	cfg, cluster, err := f.read()
+	if err != nil {
+		return wish{}, err
+	}
+	for _, namespace := range []string{f.namespace, f.calicoNamespace} {
+		if !namespaceName.MatchString(namespace) {
+			return wish{}, fmt.Errorf("%q is not the name of a namespace", namespace)
+		}
+	}
+	w := wish{
+		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: ingress.Rules,
+		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
+		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
+		TTLSecurity: cluster.BGP.TTLSecurity,
+		Password:    !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
+	}
+	if f.asn != 0 {
+		if w.ClusterASN == w.ASN {
+			w.ClusterASN = f.asn
+		}
+		w.ASN = f.asn
+	}
+	if w.CalicoAPI == config.AutoGroup {
+		w.CalicoAPI = cluster.Calico.APIGroup
+	}
+	if w.CalicoAPI == config.AutoGroup {
+		w.CalicoAPI = config.CRDv1
+	}
+	w.Peers, err = f.peers(cfg.BGP)
+	return w, err
+}
+
+// read returns the configuration file and the cluster that is meant; without a
+// file it is the defaults.
+func (f manifestsFlags) read() (*config.Config, *config.Cluster, error) {
+	name, data := "defaults", []byte("clusters: [{kubeconfig: /etc/sallyport/kubeconfig}]")
+	if f.config != "" {
+		var err error
+		if data, err = os.ReadFile(f.config); err != nil {
+			return nil, nil, fmt.Errorf("read configuration: %w", err)
+		}
+		name = f.config
+	}
+	cfg, err := config.Parse(name, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	var names []string
+	for i := range cfg.Clusters {
+		if c := &cfg.Clusters[i]; c.Name == f.cluster || f.cluster == "" && len(cfg.Clusters) == 1 {
+			return cfg, c, nil
+		}
+		names = append(names, cfg.Clusters[i].Name)
+	}
+	return nil, nil, fmt.Errorf("--cluster %q is not in %s; allowed: %s", f.cluster, name, strings.Join(names, ", "))
+}
+
+// peers are the addresses given, or else those the configuration listens on.
+func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
+	var addrs []netip.Addr
+	for _, text := range f.addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" || !addr.Unmap().IsGlobalUnicast() {
+			return nil, fmt.Errorf("--address %q is not the address of a machine; it is where the nodes reach the appliance, such as 192.168.50.21", text)
+		}
+		addrs = append(addrs, addr.Unmap())
+	}
+	if len(addrs) == 0 {
+		addrs = slices.DeleteFunc(slices.Clone(bgp.Listen), func(a netip.Addr) bool { return a.IsUnspecified() })
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("--address is missing: where do the nodes reach the appliance? (a configuration file whose bgp.listen names addresses says it too)")
+	}
+	var all []peer
+	for _, addr := range addrs {
+		at := addr.String()
+		if bgp.Port != 179 {
+			at = net.JoinHostPort(at, strconv.Itoa(int(bgp.Port)))
+		}
+		all = append(all, peer{"sallyport-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.StringExpanded()), at})
+	}
+	return all, nil
+}
+
+// manifests are the documents, as YAML with comments.
+func (w wish) manifests() ([]byte, error) {
+	var b bytes.Buffer
+	if err := manifests.Execute(&b, w); err != nil {
+		return nil, fmt.Errorf("write manifests: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// toJSON makes one List of YAML documents.
+func toJSON(text []byte) ([]byte, error) {
+	list := struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+	}{"v1", "List", nil}
+	_, docs, _ := bytes.Cut(text, []byte("\n---\n")) // the first is comments alone
+	for doc := range bytes.SplitSeq(docs, []byte("\n---\n")) {
+		item, err := yaml.YAMLToJSON(doc)
+		if err != nil {
+			return nil, fmt.Errorf("convert manifests: %w", err)
+		}
+		list.Items = append(list.Items, item)
+	}
+	out, err := json.MarshalIndent(list, "", "  ")
+	return append(out, '\n'), err
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance"
+)
+
+// statusTimeout bounds the whole question, statusSize the answer.
+const (
+	statusTimeout = 10 * time.Second
+	statusSize    = 256 << 20
+)
+
+func statusCommand() *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how a running appliance is doing",
+		Long: `Show how a running appliance is doing: its BGP peers, the routes they brought, the
+offers it refused and the servers, each with the reason when it is not in use.`,
+		Example: `  sallyport status
+  sallyport status --address 192.168.50.21:9090 -o json`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
+	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		body, err := askStatus(cmd.Context(), address)
+		if err != nil {
+			return err
+		}
+		if output.value == "json" {
+			_, err = cmd.OutOrStdout().Write(body)
+			return err
+		}
+		var s appliance.Status
+		if err := json.Unmarshal(body, &s); err != nil {
+			return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
+		}
+		return writeStatus(cmd.OutOrStdout(), s)
+	})
+	return cmd
+}
+
+// askStatus fetches the status as JSON.
+func askStatus(ctx context.Context, address string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	if err != nil {
+		return nil, fmt.Errorf("--address %q: %w", address, err)
+	}
+	// A proxy of the environment is not on the way to an appliance.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", address, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", address, resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, statusSize))
+	if err != nil {
+		return nil, fmt.Errorf("read status of %s: %w", address, err)
+	}
+	return body, nil
+}
+
+// writeStatus writes the status for people. What comes from a cluster may hold
+// anything; it cannot move the cursor.
+func writeStatus(w io.Writer, s appliance.Status) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(cells ...any) {
+		texts := make([]string, len(cells))
+		for i, c := range cells {
+			texts[i] = strings.Map(printable, fmt.Sprint(c))
+		}
+		fmt.Fprintln(t, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
+	}
+	title := func(text string) {
+		// A line without a tab ends a column block, so each table has widths of its own.
+		fmt.Fprintf(t, "\n%s\n", text)
+	}
+
+	state := "ready"
+	if !s.Ready {
+		state = "not ready"
+	}
+	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %d reloads", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, s.HAProxy.Reloads))
+	for _, why := range s.NotReady {
+		line("  not ready: " + why)
+	}
+	for _, warning := range s.Warnings {
+		line("  warning: " + warning)
+	}
+	if s.HAProxy.LastReason != "" {
+		line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
+	}
+	if s.Round.Error != "" {
+		line("  last round: " + s.Round.Error)
+	}
+
+	title("Clusters")
+	for _, c := range s.Clusters {
+		api := "in sync"
+		switch {
+		case !c.Live && c.Picture != nil:
+			api = "served from the picture of " + c.Picture.Format(time.DateTime)
+		case !c.Live:
+			api = "not known yet"
+		}
+		line("  "+c.Name, api, fmt.Sprintf("%d nodes, %d blocks", c.Nodes, c.Blocks), c.Error)
+	}
+	title("BGP peers")
+	for _, p := range s.Peers {
+		loss := p.LossReason
+		if loss != "" {
+			loss = "last lost " + ago(s.Now, p.LastLoss.At) + " ago: " + loss
+		}
+		line("  "+p.Node, p.Addr, fmt.Sprintf("AS %d", p.ASN), p.State+" for "+ago(s.Now, p.Since), fmt.Sprintf("%d prefixes", p.Received), loss)
+	}
+	title("Routes")
+	for _, r := range s.Routes {
+		installed := "in the kernel"
+		if !r.Installed {
+			installed = "NOT in the kernel"
+		}
+		line(fmt.Sprintf("  %s", r.Prefix), "via "+r.Via.String(), r.Node, installed, fmt.Sprintf("%d open servers", r.Servers))
+	}
+	if s.Refused.Total > 0 {
+		title(fmt.Sprintf("Refused offers: %d", s.Refused.Total))
+		for _, r := range s.Refused.Shown {
+			line(fmt.Sprintf("  %s", r.Prefix), "from "+r.Peer.String(), r.Reason, r.Why)
+		}
+	}
+	title("Rules")
+	for _, r := range s.Rules {
+		line("  "+cmp.Or(r.Host, "any host"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
+	}
+	title("Servers")
+	for _, b := range s.Backends {
+		line(fmt.Sprintf("  %s: %d of %d open", b.Name, b.Open, len(b.Servers)))
+		for _, x := range b.Servers {
+			line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
+		}
+	}
+	if len(s.Problems) > 0 {
+		title("Problems")
+		for _, p := range s.Problems {
+			line("  "+p.Object, p.Cluster, p.Reason, p.Why)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write status: %w", err)
+	}
+	return nil
+}
+
+// printable takes out what a terminal would act on.
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
+}
+
+func ago(now, then time.Time) string {
+	if then.IsZero() {
+		return "0s"
+	}
+	return now.Sub(then).Round(time.Second).String()
+}
