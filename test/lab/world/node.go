@@ -450,10 +450,14 @@ func (n *node) configure(l *Lab, compose func(source netip.Addr) (bird.Config, e
 }
 
 func (d *daemon) configure(l *Lab, compose func(netip.Addr) (bird.Config, error)) error {
-	c, err := compose(d.source)
-	if err != nil {
-		return err
+	c, broken := compose(d.source) // what is not broken goes on
+	if c.Node == "" {
+		return broken
 	}
+	return errors.Join(broken, d.apply(l, c))
+}
+
+func (d *daemon) apply(l *Lab, c bird.Config) error {
 	text, err := bird.Render(c)
 	if err != nil {
 		return err

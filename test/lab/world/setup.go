@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -113,6 +114,9 @@ func forbidDaemons(ctx context.Context, names []string) (undo func() error, err 
 	return undo, nil
 }
 
+//go:embed fetchbird2.sh
+var fetchScript string
+
 // fetchBird2 unpacks Debian's bird2 into the cache, for it cannot be installed
 // beside bird, and returns the folder of its programs.
 func fetchBird2(ctx context.Context, progress io.Writer) (string, error) {
@@ -120,32 +124,23 @@ func fetchBird2(ctx context.Context, progress io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	root := cache + "/bird2"
-	programs := root + "/usr/sbin"
-	if _, err := os.Stat(programs + "/bird"); err == nil {
-		return programs, nil
+	folder := filepath.Join(cache, "bird2")
+	if _, err := os.Stat(folder); err == nil {
+		return folder, nil
 	}
 	say(progress, "fetching BIRD 2")
-	scratch, err := os.MkdirTemp("", "bird2")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // only scratch
-	fetch := exec.CommandContext(ctx, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", "bird2")
-	fetch.Dir = scratch
-	if _, err := output(fetch); err != nil {
-		return "", err
-	}
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return "", err
 	}
-	unpack := exec.CommandContext(ctx, "sh", "-c", `dpkg-deb -x bird2_*.deb tree`)
-	unpack.Dir = scratch
-	if _, err := output(unpack); err != nil {
+	half, err := os.MkdirTemp(cache, "bird2-")
+	if err != nil {
 		return "", err
 	}
-	if _, err := output(exec.CommandContext(ctx, "cp", "-a", scratch+"/tree", root)); err != nil {
-		return "", err
+	defer os.RemoveAll(half) //nolint:errcheck // gone, if all went well
+	fetch := exec.CommandContext(ctx, "sh", "-c", fetchScript, "fetchbird2", folder)
+	fetch.Dir = half
+	if _, err := output(fetch); err != nil {
+		return "", fmt.Errorf("fetch BIRD 2: %w", err)
 	}
-	return programs, nil
+	return folder, os.Rename(half, folder)
 }

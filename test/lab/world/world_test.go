@@ -1,22 +1,362 @@
 package world_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"sallyport/test/lab/world"
 )
 
-func TestUp(t *testing.T) {
-	l, err := world.Up(t.Context(), world.Options{Name: "t1", Workers: 2, Progress: os.Stderr})
+// patience is long: the machine may have other things to do.
+const patience = 90 * time.Second
+
+// eventually waits until no more is said against it.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// labNamed brings a lab up for one test, under a name that no other uses.
+func labNamed(t *testing.T, prefix string, opts world.Options) *world.Lab {
+	t.Helper()
+	opts.Name = fmt.Sprintf("%s%d", prefix, os.Getpid()%10_000_000)
+	opts.Progress = t.Output()
+	l, err := world.Up(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := l.Kubectl(t.Context(), "get", "nodes,blockaffinities,bgppeers", "-o", "wide").CombinedOutput()
-	t.Logf("%s", out)
-	o, err := l.BIRD(t.Context(), "worker1", 4, "show", "protocols")
-	t.Log(o, err)
-	if err := l.Down(); err != nil {
+	t.Cleanup(func() {
+		if err := l.Down(); err != nil {
+			t.Error(err)
+		}
+		nothingLeft(t, opts.Name)
+	})
+	return l
+}
+
+// nothingLeft looks for what a lab might leave behind.
+func nothingLeft(t *testing.T, name string) {
+	t.Helper()
+	for _, pattern := range []string{"/run/netns/sp-" + name + "-*", "/sys/class/net/sp-" + name, world.Root + "/" + name + "*"} {
+		left, err := filepath.Glob(pattern)
+		if err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+	programs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
 		t.Fatal(err)
 	}
+	for _, p := range programs {
+		if text, err := os.ReadFile(p); err == nil && strings.Contains(string(text), filepath.Join(world.Root, name)+"/") {
+			t.Errorf("left behind: process %s", strings.ReplaceAll(string(text), "\x00", " "))
+		}
+	}
+}
+
+// listener is a BIRD on the appliance that takes what the nodes announce.
+type listener struct {
+	lab *world.Lab
+	dir string
+}
+
+func listen(t *testing.T, l *world.Lab) listener {
+	t.Helper()
+	dir := t.TempDir()
+	config := "router id 192.168.50.21;\nprotocol device { scan time 1; }\nprotocol direct { interface \"eth0\"; }\nprotocol kernel { export all; }\n"
+	for octet := 22; octet < 30; octet++ {
+		config += fmt.Sprintf("protocol bgp n%d { local 192.168.50.21 as 65000; neighbor 192.168.50.%d as 65000; passive; hold time 9; graceful restart off; import all; export none; }\n", octet, octet)
+	}
+	file := filepath.Join(dir, "bird.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	cmd := l.Command(ctx, world.Appliance, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait() // killed, as it should be
+	})
+	return listener{l, dir}
+}
+
+// want waits until the appliance's kernel has exactly these routes by BGP.
+func (r listener) want(t *testing.T, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	eventually(t, "routes on the appliance", func() error {
+		out, err := r.lab.Exec(t.Context(), world.Appliance, "ip", "-4", "route", "show", "proto", "bird")
+		if err != nil {
+			return err
+		}
+		var got []string
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == "via" {
+				got = append(got, f[0]+" via "+f[2])
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(want, got) {
+			return fmt.Errorf("want %q, got %q", want, got)
+		}
+		return nil
+	})
+}
+
+const (
+	masterRoute  = "172.16.49.64/26 via 192.168.50.22"
+	worker1Route = "172.16.171.64/26 via 192.168.50.23"
+	worker2Route = "172.16.189.64/26 via 192.168.50.24"
+	thirdRoute   = "172.16.4.64/26 via 192.168.50.25"
+)
+
+func TestNodesAnnounceTheirBlocksWithoutAControlPlane(t *testing.T) {
+	l := labNamed(t, "bare", world.Options{Workers: 2, Bare: true})
+	r := listen(t, l)
+	r.want(t, masterRoute, worker1Route, worker2Route)
+
+	if _, err := l.AddNode(t.Context(), "edge"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
+
+	if err := l.KillNode(t.Context(), "worker2"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, thirdRoute) // the hold timer notices
+	if err := l.ReviveNode(t.Context(), "worker2"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
+
+	if err := l.RemoveNode(t.Context(), "edge"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route)
+
+	if err := l.RestartCalico(t.Context(), "worker1", 0); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route)
+}
+
+func TestTheSecondKindOfBIRDAnnouncesTheSame(t *testing.T) {
+	l := labNamed(t, "two", world.Options{Workers: 1, Bare: true, Bird: 2})
+	out, err := l.BIRD(t.Context(), "worker1", 4, "show", "status")
+	if err != nil || !strings.Contains(out, "BIRD 2.") {
+		t.Fatalf("want BIRD 2, got %q, %v", out, err)
+	}
+	listen(t, l).want(t, masterRoute, worker1Route)
+}
+
+func TestLabsOfTwoNamesNeverMeet(t *testing.T) {
+	one := labNamed(t, "one", world.Options{Workers: 1, Bare: true, IPv6: true})
+	other := labNamed(t, "other", world.Options{Workers: 1, Bare: true, IPv6: true})
+	for _, addr := range []string{"192.168.50.23", "fd00:50::23"} {
+		if _, err := one.Exec(t.Context(), world.Client, "ping", "-c1", "-W5", addr); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := other.Down(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Exec(t.Context(), world.Client, "ping", "-c1", "-W5", "192.168.50.23"); err != nil {
+		t.Errorf("the first lab after the second went down: %v", err)
+	}
+}
+
+func TestANameIsTakenWhileItsLabLives(t *testing.T) {
+	l := labNamed(t, "taken", world.Options{Bare: true})
+	if _, err := world.Up(t.Context(), world.Options{Name: l.Name(), Bare: true}); !errors.Is(err, world.ErrInUse) {
+		t.Errorf("want %v, got %v", world.ErrInUse, err)
+	}
+	if err := world.Sweep(t.Context(), l.Name()); !errors.Is(err, world.ErrInUse) {
+		t.Errorf("want %v, got %v", world.ErrInUse, err)
+	}
+	if _, err := l.Exec(t.Context(), world.Client, "true"); err != nil {
+		t.Errorf("the lab that was there: %v", err)
+	}
+}
+
+func TestOrdersToNodesThatAreNotThereAreRefused(t *testing.T) {
+	l := labNamed(t, "refuse", world.Options{Bare: true})
+	for what, err := range map[string]error{
+		"kill":    l.KillNode(t.Context(), "nobody"),
+		"revive":  l.ReviveNode(t.Context(), "nobody"),
+		"remove":  l.RemoveNode(t.Context(), "nobody"),
+		"restart": l.RestartCalico(t.Context(), "nobody", 0),
+		"master":  l.RemoveNode(t.Context(), world.Master),
+	} {
+		if err == nil {
+			t.Errorf("%s: want an error", what)
+		}
+	}
+	if _, err := l.AddNode(t.Context(), world.Client); err == nil {
+		t.Error("a node called client: want an error")
+	}
+	if _, err := l.AddNode(t.Context(), world.Master); err == nil {
+		t.Error("a second master: want an error")
+	}
+}
+
+const application = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 4
+  selector: {matchLabels: {run: app}}
+  template:
+    metadata: {labels: {run: app}}
+    spec:
+      containers:
+      - name: app
+        image: example/app
+        ports: [{containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec:
+  selector: {run: app}
+  ports: [{name: web, port: 80, targetPort: 8080}]
+---
+apiVersion: crd.projectcalico.org/v1
+kind: BGPPeer
+metadata: {name: appliance}
+spec: {peerIP: 192.168.50.21, asNumber: 65000}
+`
+
+func TestAClusterOfRealParts(t *testing.T) {
+	app := filepath.Join(t.TempDir(), "app")
+	if out, err := exec.Command("go", "build", "-o", app, "sallyport/test/app").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l := labNamed(t, "full", world.Options{Workers: 2, Images: map[string]string{"example/app": app}})
+	r := listen(t, l)
+	apply := l.Kubectl(t.Context(), "apply", "-f", "-")
+	apply.Stdin = strings.NewReader(application)
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route)
+
+	kube, err := kubernetes.NewForConfig(l.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// addresses of the pods that are Ready; each has to answer the appliance.
+	serving := func() map[string]string {
+		pods, err := kube.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "run=app"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes := map[string]string{}
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				nodes[p.Status.PodIP] = p.Spec.NodeName
+			}
+		}
+		return nodes
+	}
+	answer := func() {
+		eventually(t, "four pods", func() error {
+			if want, got := 4, len(serving()); want != got {
+				return fmt.Errorf("want %d ready, got %d", want, got)
+			}
+			return nil
+		})
+		for addr, node := range serving() {
+			if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "10", "http://"+addr+":8080/"); err != nil {
+				t.Errorf("pod on %s: %v", node, err)
+			}
+			if node == world.Master {
+				t.Error("a pod runs on the control plane's node")
+			}
+		}
+	}
+	answer()
+
+	t.Run("a ServiceAccount may do what RBAC allows", func(t *testing.T) {
+		text, err := l.ServiceAccountKubeconfig(t.Context(), "default", "default", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := clientcmd.RESTConfigFromKubeConfig(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Dial = l.RESTConfig().Dial
+		poor, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := poor.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("want it forbidden, got %v", err)
+		}
+	})
+
+	t.Run("a node that joins is announced, one that leaves is not", func(t *testing.T) {
+		if _, err := l.AddNode(t.Context(), "worker3"); err != nil {
+			t.Fatal(err)
+		}
+		r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
+		if err := l.RemoveNode(t.Context(), "worker1"); err != nil {
+			t.Fatal(err)
+		}
+		r.want(t, masterRoute, worker2Route, thirdRoute)
+		answer()
+	})
+
+	t.Run("the status shows it", func(t *testing.T) {
+		eventually(t, "sessions", func() error {
+			s, err := l.Status(t.Context())
+			if err != nil {
+				return err
+			}
+			for _, h := range s.Hosts {
+				if !h.Node {
+					continue
+				}
+				if !h.Ready || len(h.Sessions) != 1 || h.Sessions[0].State != "Established" {
+					return fmt.Errorf("%s: ready %t, sessions %v", h.Name, h.Ready, h.Sessions)
+				}
+			}
+			return nil
+		})
+	})
 }

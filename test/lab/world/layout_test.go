@@ -1,0 +1,96 @@
+package world
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestTheHostsAreThoseOfTheDocuments(t *testing.T) {
+	type row struct{ Addr, Block string }
+	want := map[string]row{
+		"client":    {"192.168.50.10/24", ""},
+		"appliance": {"192.168.50.21/24", ""},
+		"master":    {"192.168.50.22/24", "172.16.49.64/26"},
+		"worker1":   {"192.168.50.23/24", "172.16.171.64/26"},
+		"worker2":   {"192.168.50.24/24", "172.16.189.64/26"},
+	}
+	got := map[string]row{}
+	for _, h := range plan("demo", 2, false) {
+		r := row{Addr: h.Addr.String()}
+		if h.Node {
+			r.Block = h.Blocks[0].String()
+		}
+		got[h.Name] = r
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNoTwoNodesMeet(t *testing.T) {
+	hosts := plan("demo", maxNodes-1, true)
+	seen := map[netip.Prefix]string{}
+	for _, h := range hosts {
+		for _, p := range append([]netip.Prefix{netip.PrefixFrom(h.Addr.Addr(), 32), netip.PrefixFrom(h.Addr6.Addr(), 128)}, h.Blocks...) {
+			if p != p.Masked() {
+				t.Errorf("%s of %s is no whole prefix", p, h.Name)
+			}
+			if other, there := seen[p]; there {
+				t.Errorf("%s is that of %s and of %s", p, other, h.Name)
+			}
+			seen[p] = h.Name
+		}
+	}
+	if h, err := nextNode("demo", "late", hosts, true); err == nil {
+		t.Errorf("a full lab: want an error, got %v", h)
+	}
+}
+
+func TestANewNodeTakesTheLowestFreeAddress(t *testing.T) {
+	hosts := plan("demo", 3, false)
+	hosts = append(hosts[:3], hosts[4:]...) // without worker1
+	got, err := nextNode("demo", "new", hosts, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := nodeHost("demo", "new", 23, false)
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNamesFitIntoTheKernel(t *testing.T) {
+	for name, want := range map[string]bool{
+		"demo": true, "a": true, "abcdefghijkl": true,
+		"": false, "Demo": false, "1st": false, "a-b": false, "abcdefghijklm": false, "a/b": false, "..": false,
+	} {
+		if got := checkLab(name) == nil; got != want {
+			t.Errorf("lab %q: want %t, got %t", name, want, got)
+		}
+	}
+	for name, want := range map[string]bool{
+		"worker1": true, "edge-1": true,
+		"": false, "client": false, "appliance": false, "lan": false, "host": false, "a.b": false, "abcdefghijklmnop": false, "a-": false,
+	} {
+		if got := checkNode(name) == nil; got != want {
+			t.Errorf("node %q: want %t, got %t", name, want, got)
+		}
+	}
+}
+
+func TestANodesPodsAreNotThoseOfANodeWithALongerName(t *testing.T) {
+	short, long := nodeHost("demo", "edge", 23, false), nodeHost("demo", "edge-1", 24, false)
+	hosts := []Host{short, long}
+	for ns, want := range map[string]bool{
+		"sp-demo-edge-0123456789":   true,
+		"sp-demo-edge-1":            false,
+		"sp-demo-edge-1-0123456789": false,
+		"sp-demo-edge":              false,
+	} {
+		if got := podOf(ns, short, hosts); got != want {
+			t.Errorf("%s: want %t, got %t", ns, want, got)
+		}
+	}
+}
