@@ -92,11 +92,10 @@ type clerk struct {
 // route hears every Ingress, the older first. Across clusters the first
 // configured goes first, whatever its age: it is the operator who orders them.
 func (c *Compiler) route(worlds []*world) *routing {
-	k := &clerk{
-		Compiler: c, routing: &routing{}, worlds: worlds,
-		needed: make(map[string]need), routed: make(map[routeKey]haproxy.Route), owner: make(map[routeKey]*petition),
-	}
+	k := &clerk{Compiler: c, routing: &routing{}, worlds: worlds}
 	k.hear()
+	most := len(k.petitions)
+	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
 	k.certify()
 	k.grant()
 
@@ -165,7 +164,7 @@ func (k *clerk) grant() {
 		}
 		fallback = p
 		p.effective = true
-		k.routing.fallback = k.need(p, *p.claims.fallback, "the default of all hosts")
+		k.routing.fallback = k.need(p, *p.claims.fallback, defaultOf("all hosts"))
 	}
 	for _, p := range k.petitions {
 		for _, claim := range p.rules {
@@ -178,7 +177,7 @@ func (k *clerk) grant() {
 				}
 				continue
 			}
-			k.give(key, p, claim.to, claim.String())
+			k.give(key, p, claim.to, claim)
 		}
 	}
 	// The default of an Ingress with rules stands behind the rules of all
@@ -198,7 +197,7 @@ func (k *clerk) grant() {
 				continue
 			}
 			implicit[key] = p
-			k.give(key, p, *p.claims.fallback, "the default of "+cmp.Or(host, "any host"))
+			k.give(key, p, *p.claims.fallback, defaultOf(host))
 		}
 	}
 	// A host that somebody names is never answered by a wildcard or by the
@@ -213,7 +212,13 @@ func (k *clerk) grant() {
 	}
 }
 
-func (k *clerk) give(key routeKey, p *petition, to reference, what string) {
+// defaultOf is a host, as the place where a default backend is asked for.
+type defaultOf string
+
+func (d defaultOf) String() string { return "the default of " + cmp.Or(string(d), "any host") }
+
+// give grants a route; what it is for is told when its Service is not there.
+func (k *clerk) give(key routeKey, p *petition, to reference, what fmt.Stringer) {
 	k.owner[key] = p
 	p.effective = true
 	k.routed[key] = haproxy.Route{
@@ -260,9 +265,7 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return n, Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name; requests are answered with 503", key)}
 	}
-	var has []string
 	for _, port := range service.Spec.Ports {
-		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
 		if to.port != "" && port.Name != to.port || to.port == "" && port.Port != to.number {
 			continue
 		}
@@ -274,6 +277,10 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 		return n, Problem{}
 	}
 	n.name += ".none"
+	var has []string
+	for _, port := range service.Spec.Ports {
+		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
+	}
 	return n, Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s: requests are answered with 503 until it does", key, to.portText(), list(has))}
 }
 
@@ -281,7 +288,7 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 // nowhere still has one, without servers: that is a 503, which says that the
 // host is served here and the application is not there, as a Service without
 // endpoints does. A 404 would be the answer of a host we do not know.
-func (k *clerk) need(p *petition, to reference, what string) string {
+func (k *clerk) need(p *petition, to reference, what fmt.Stringer) string {
 	n, why := k.backend(p, to)
 	if why.Reason != "" {
 		k.complain(p, why.Reason, "%s: %s", what, why.Why)

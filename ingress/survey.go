@@ -199,8 +199,8 @@ const askFor = 10 * time.Second
 // chosen finds the group that holds Calico's objects, and which of
 // calicoResources it serves.
 func (w *Watcher) chosen(ctx context.Context) (group string, served []string, err error) {
-	v1, err1 := w.servedIn(calico.V1)
-	v3, err3 := w.servedIn(calico.V3)
+	v1, err1 := w.servedIn(ctx, calico.V1)
+	v3, err3 := w.servedIn(ctx, calico.V3)
 	switch {
 	case w.cfg.APIGroup == calico.V1:
 		return given(calico.V1, v1, err1)
@@ -243,8 +243,24 @@ func given(group string, served []string, err error) (string, []string, error) {
 }
 
 // servedIn lists the resources of a group; none when it is not served.
-func (w *Watcher) servedIn(group string) ([]string, error) {
-	list, err := w.kube.Discovery().ServerResourcesForGroupVersion(group)
+func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	var (
+		list *metav1.APIResourceList
+		err  error
+		done = make(chan struct{})
+	)
+	// Discovery takes no context: left to itself it ends after 32 seconds.
+	go func() {
+		list, err = w.kube.Discovery().ServerResourcesForGroupVersion(group)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the API server does not say what resources %s has: %w", group, ctx.Err())
+	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
