@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -441,6 +442,58 @@ func TestAColdStartOpensNothing(t *testing.T) {
 	}
 }
 
+func TestFilesThatDoNotStartAreNotTheEnd(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		for name, spoil := range map[string]func(*rig) func(){
+			"an address is taken": func(r *rig) func() {
+				l, err := net.Listen("tcp", r.http.String())
+				if err != nil {
+					r.t.Fatal(err)
+				}
+				return func() { _ = l.Close() }
+			},
+			"the file is broken": func(r *rig) func() {
+				f := r.p.disk.have[configFile]
+				f.Content = append(slices.Clone(f.Content), "\nnonsense\n"...)
+				if err := writeFile(r.p.path(configFile), f); err != nil {
+					r.t.Fatal(err)
+				}
+				return func() {}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, binary)
+				cfg := r.config(backend("app", origin(t, "a")))
+				r.settle(cfg, states(cfg, Open))
+				if err := r.p.Shutdown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				mend := spoil(r)
+				r.p = r.fresh()
+				r.run()
+				r.eventually("HAProxy runs", func() bool { return r.p.Info().Running })
+				if got := r.p.Info(); got.Starts != 1 || got.LastError == "" {
+					t.Errorf("got %+v, want one start and an error", got)
+				}
+				r.eventually("everything is as wished", func() bool {
+					if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Open)); err != nil {
+						if !strings.Contains(err.Error(), r.http.String()+" is taken by haproxy.test") {
+							t.Fatal(err)
+						}
+						mend()
+						r.p.mu.Lock()
+						r.p.failedUntil = time.Time{}
+						r.p.mu.Unlock()
+						return false
+					}
+					got, err := r.try("app.test", "/")
+					return err == nil && got == "a"
+				})
+			})
+		}
+	})
+}
+
 func TestAFailedReloadKeepsServing(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
@@ -714,10 +767,9 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	if _, err := p.Apply(ctx, &Config{}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
-	eventually(t, "the HAProxy just started can be ended", func() bool {
-		_, err := p.master.show()
-		return err == nil
-	})
+	if pid := p.recordedMaster(); pid != 0 {
+		t.Errorf("a cancelled Apply started HAProxy, process %d", pid)
+	}
 	if err := p.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -29,7 +29,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	said := ""
 	for {
 		p.mu.Lock()
-		err := p.ensure(ctx)
+		err := p.ensure()
 		exit := p.exit
 		p.mu.Unlock()
 		switch {
@@ -58,7 +58,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // ensure finds the master, or starts one. It costs next to nothing while the
 // master lives.
-func (p *Proxy) ensure(ctx context.Context) error {
+func (p *Proxy) ensure() error {
 	if p.stopped {
 		return errors.New("HAProxy has been shut down")
 	}
@@ -90,9 +90,10 @@ func (p *Proxy) ensure(ctx context.Context) error {
 		// second HAProxy would be worse than a moment's wait.
 		return fmt.Errorf("HAProxy (pid %d) runs, but does not answer on its master socket: %w", pid, err)
 	}
-	if wait := p.startErr.Add(time.Second); time.Now().Before(wait) {
-		return errors.New("HAProxy could not be started, and is tried again every second")
+	if time.Since(p.tried) < time.Second {
+		return errors.New("HAProxy ended soon after its start, and is started once a second at most")
 	}
+	p.tried = time.Now()
 	if !p.adopted {
 		// Nobody ran, so nobody kept the routes either: this may be a boot.
 		// Every server stays shut until Apply says otherwise.
@@ -100,19 +101,21 @@ func (p *Proxy) ensure(ctx context.Context) error {
 			return err
 		}
 	}
-	err = p.start(ctx)
-	if err != nil {
+	err = p.start()
+	switch {
+	case errors.Is(err, errEnded):
 		// What is on disk does not start. An empty HAProxy at least takes
 		// orders.
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
 		empty := p.text.render(&Config{}, nil)
 		p.shaped, p.shapeID = &Config{}, empty.Shape
-		if err2 := errors.Join(keep, p.disk.sync(empty.Content, empty.sums), p.start(ctx)); err2 != nil {
-			p.startErr = time.Now()
+		if err2 := errors.Join(keep, p.disk.sync(empty.Content, empty.sums), p.start()); err2 != nil {
 			return errors.Join(err, err2)
 		}
 		p.noteError(err)
+	case err != nil:
+		return err
 	}
 	p.adopted = true
 	p.knock()
@@ -154,10 +157,13 @@ func (p *Proxy) masterLives() bool {
 
 func (p *Proxy) logPath() string { return filepath.Join(p.opt.RunDir, "haproxy.log") }
 
+var errEnded = errors.New("HAProxy ended at once")
+
 // start runs HAProxy from the files on disk, in a session of its own, and
-// returns when its worker answers. A worker that a dead master left behind is
-// told to finish what it has.
-func (p *Proxy) start(ctx context.Context) error {
+// returns when its worker answers, or it has ended. It cannot be interrupted,
+// so that there is never one on its way that nobody waits for. A worker that a
+// dead master left behind is told to finish what it has.
+func (p *Proxy) start() error {
 	offset := p.logSize()
 	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", p.pidPath(), "-f", p.path(configFile)}
 	orphan := 0
@@ -201,13 +207,11 @@ func (p *Proxy) start(ctx context.Context) error {
 		}
 		select {
 		case <-exit:
-			return p.explain(errors.New("HAProxy ended at once"), nil, offset)
+			return p.explain(errEnded, nil, offset)
 		case <-deadline.C:
 			_ = cmd.Process.Kill()
+			<-exit
 			return errors.New("HAProxy was started, but its worker does not answer")
-		case <-ctx.Done():
-			// It may come up all the same, and is adopted then.
-			return ctx.Err()
 		case <-tick.C:
 		}
 	}

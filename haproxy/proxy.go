@@ -125,19 +125,19 @@ type Proxy struct {
 	changed chan struct{}
 	info    atomic.Pointer[Info]
 
-	mu       sync.Mutex // holds for everything below
-	text     renderer
-	disk     *disk
-	adopted  bool          // a master was found or started by this Proxy
-	stopped  bool          // Shutdown was called
-	procs    procs         // as of the last look
-	exit     chan struct{} // closed when the child we started has been reaped; nil if we started none
-	startErr time.Time     // of the last failed start
-	run      *running      // nil: not known
-	shaped   *Config       // a configuration of the shape that is in shapeID
-	shapeID  string
-	valid    map[any]bool // parts of configurations that were validated
-	alarm    *time.Timer
+	mu      sync.Mutex // holds for everything below
+	text    renderer
+	disk    *disk
+	adopted bool          // a master was found or started by this Proxy
+	stopped bool          // Shutdown was called
+	procs   procs         // as of the last look
+	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
+	tried   time.Time     // when a start was last tried
+	run     *running      // nil: not known
+	shaped  *Config       // a configuration of the shape that is in shapeID
+	shapeID string
+	valid   map[any]bool // parts of configurations that were validated
+	alarm   *time.Timer
 
 	lastReload  time.Time
 	idleSince   time.Time // since when a reload that is not urgent waits
@@ -391,10 +391,13 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 
 func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]State) (Result, error) {
 	var res Result
+	if err := ctx.Err(); err != nil {
+		return res, err
+	}
 	if err := p.validate(cfg); err != nil {
 		return res, err
 	}
-	if err := p.ensure(ctx); err != nil {
+	if err := p.ensure(); err != nil {
 		return res, err
 	}
 	blind := p.know()

@@ -264,7 +264,7 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.p = r.fresh()
-				if err := r.p.start(t.Context()); err != nil {
+				if err := r.p.start(); err != nil {
 					t.Fatal(err)
 				}
 				for id, live := range was.Servers {
