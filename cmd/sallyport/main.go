@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -112,21 +114,13 @@ func oneOfFlag(cmd *cobra.Command, name, short, usage string, words ...string) *
 func (o *oneOf) String() string { return o.value }
 
 // Type names the words in the help.
-func (o *oneOf) Type() string {
-	all := o.words[0]
-	for _, w := range o.words[1:] {
-		all += "|" + w
-	}
-	return all
-}
+func (o *oneOf) Type() string { return strings.Join(o.words, "|") }
 
 // Set takes one of the words.
 func (o *oneOf) Set(s string) error {
-	for _, w := range o.words {
-		if s == w {
-			o.value = s
-			return nil
-		}
+	if !slices.Contains(o.words, s) {
+		return fmt.Errorf("allowed: %s", o.Type())
 	}
-	return fmt.Errorf("allowed: %s", o.Type())
+	o.value = s
+	return nil
 }
