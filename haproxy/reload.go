@@ -1,0 +1,203 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// reasonToReload says in words what of want the worker can only take by a
+// reload, or nothing. Not urgent is what nobody is waiting for.
+func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool) {
+	if p.unheard >= 2 {
+		return "commands to the worker failed", true
+	}
+	if p.run.shape == want.Shape {
+		return "", false
+	}
+	if p.run.pid == 0 {
+		return "HAProxy has no worker that knows us", true
+	}
+	if p.run.shape == "" {
+		return "HAProxy runs a configuration that is not ours", true
+	}
+	if p.shaped == nil || p.shapeID != p.run.shape {
+		return "HAProxy runs another configuration than the files say", true
+	}
+	var reasons []string
+	if !slices.Equal(p.shaped.Bind.HTTP, cfg.Bind.HTTP) || !slices.Equal(p.shaped.Bind.HTTPS, cfg.Bind.HTTPS) {
+		reasons = append(reasons, "listen addresses changed")
+	}
+	if p.shaped.Tune != cfg.Tune {
+		reasons = append(reasons, "settings of the process changed")
+	}
+	old := make(map[string]*Backend, len(p.shaped.Backends))
+	for _, b := range p.shaped.Backends {
+		old[b.Name] = b
+	}
+	var added, changed, removed []string
+	for _, b := range cfg.Backends {
+		switch was := old[b.Name]; {
+		case was == nil:
+			added = append(added, b.Name)
+		case was.Check != b.Check:
+			changed = append(changed, b.Name)
+		}
+		delete(old, b.Name)
+	}
+	removed = slices.Sorted(maps.Keys(old))
+	urgent = len(reasons)+len(added)+len(changed) > 0 || len(removed) == 0
+	for _, r := range []struct {
+		verb  string
+		names []string
+	}{{"added", added}, {"changed", changed}, {"removed", removed}} {
+		switch len(r.names) {
+		case 0:
+		case 1:
+			reasons = append(reasons, "backend "+r.names[0]+" "+r.verb)
+		default:
+			reasons = append(reasons, fmt.Sprintf("%d backends %s", len(r.names), r.verb))
+		}
+	}
+	if len(reasons) == 0 {
+		reasons = append(reasons, "a certificate too long for a command changed")
+	}
+	return strings.Join(reasons, ", "), urgent
+}
+
+// reloadDue is the earliest time for a reload to this shape.
+func (p *Proxy) reloadDue(shape string, urgent bool) time.Time {
+	due := p.lastReload.Add(p.opt.MinReload)
+	if !urgent {
+		if p.idleSince.IsZero() {
+			p.idleSince = time.Now()
+		}
+		due = later(due, p.idleSince.Add(idleReload))
+	}
+	if shape == p.failedShape {
+		due = later(due, p.failedUntil)
+	}
+	return due
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// failureOf is the error of the last reload to this shape, if it failed.
+func (p *Proxy) failureOf(shape string) error {
+	if shape == p.failedShape {
+		return p.failedErr
+	}
+	return nil
+}
+
+// within is the part of want that a worker with the shape of have can take by
+// command: the same listen addresses, settings and backends, with the servers,
+// routes and certificates that are wanted of them.
+func within(want, have *Config) *Config {
+	out := &Config{Bind: have.Bind, Tune: have.Tune, DefaultBackend: want.DefaultBackend}
+	wanted := make(map[string]*Backend, len(want.Backends))
+	for _, b := range want.Backends {
+		wanted[b.Name] = b
+	}
+	known := make(map[string]bool, len(have.Backends))
+	for _, b := range have.Backends {
+		known[b.Name] = true
+		switch next := wanted[b.Name]; {
+		case next == nil && len(b.Servers) == 0:
+			out.Backends = append(out.Backends, b)
+		case next == nil:
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, Check: b.Check})
+		case next.Check == b.Check:
+			out.Backends = append(out.Backends, next)
+		default:
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, Check: b.Check, Servers: next.Servers})
+		}
+	}
+	for _, r := range want.Routes {
+		if r.Backend == "" || known[r.Backend] || wanted[r.Backend] == nil {
+			out.Routes = append(out.Routes, r)
+		}
+	}
+	long := make(map[string]*Cert)
+	for _, c := range have.Certs {
+		if len(c.PEM) > maxPayload {
+			long[c.Name] = c
+		}
+	}
+	for _, c := range want.Certs {
+		if len(c.PEM) <= maxPayload && long[c.Name] == nil {
+			out.Certs = append(out.Certs, c)
+		}
+	}
+	out.Certs = append(out.Certs, slices.Collect(maps.Values(long))...)
+	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// reload writes the files, has them checked, and makes HAProxy start a worker
+// from them. If that fails the old worker serves on, and the files are as they
+// were.
+func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string) error {
+	before := maps.Clone(p.disk.have)
+	offset := p.logSize()
+	err := p.disk.sync(want.Content, want.sums)
+	if err == nil {
+		err = p.check(ctx)
+	}
+	if err == nil {
+		err = p.master.reload(ctx, func() bool {
+			_, gen, err := p.worker.ask("show version")
+			return err == nil && gen == want.Gen
+		})
+		if errors.Is(err, errRefused) {
+			err = p.explain(err, cfg, offset)
+		}
+	}
+	p.lastReload = time.Now()
+	p.idleSince = time.Time{}
+	p.forget()
+	if err != nil {
+		err = fmt.Errorf("reload (%s): %w", why, err)
+		failed := writeFile(p.path(failedFile), want.Content[configFile])
+		if len(before) > 0 {
+			failed = errors.Join(failed, p.disk.sync(before, nil))
+		}
+		if want.Shape == p.failedShape {
+			p.backoff = min(2*p.backoff, maxBackoff)
+		} else {
+			p.backoff = minBackoff
+		}
+		p.failedShape, p.failedErr, p.failedUntil = want.Shape, err, time.Now().Add(p.backoff)
+		p.log.Error("HAProxy was not reloaded", "reason", why, "err", err, "retryIn", p.backoff)
+		return errors.Join(err, failed)
+	}
+	p.failedShape, p.failedErr, p.unheard = "", nil, 0
+	p.shaped, p.shapeID = cfg, want.Shape
+	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.lastReload, why })
+	p.log.Info("HAProxy reloaded", "reason", why)
+	return p.know()
+}
+
+// check lets HAProxy read the files without acting on them.
+func (p *Proxy) check(ctx context.Context) error {
+	if p.opt.Binary == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", p.path(configFile)).CombinedOutput() //nolint:gosec // the operator's own program
+	if err != nil {
+		return fmt.Errorf("HAProxy refuses the configuration (kept as %s): %s", p.path(failedFile), complaints(string(out)))
+	}
+	return nil
+}
