@@ -27,7 +27,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	said := ""
-	for {
+	for ctx.Err() == nil {
 		p.mu.Lock()
 		err := p.ensure()
 		exit := p.exit
@@ -42,7 +42,6 @@ func (p *Proxy) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-exit:
 			p.mu.Lock()
 			if p.exit == exit {
@@ -54,6 +53,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.lookAgain()
 		}
 	}
+	return nil
 }
 
 // ensure finds the master, or starts one. It costs next to nothing while the
