@@ -44,10 +44,12 @@ func restConfig(kubeconfig []byte, now time.Time) (*rest.Config, error) {
 	case user.AuthProvider != nil:
 		return nil, fmt.Errorf("user %q of the kubeconfig gets its credentials from an auth-provider, which Kubernetes no longer supports: %s", current.AuthInfo, remedy)
 	}
-	for what, path := range map[string]string{
+	paths := map[string]string{
 		"certificate-authority": cluster.CertificateAuthority, "client-certificate": user.ClientCertificate,
 		"client-key": user.ClientKey, "tokenFile": user.TokenFile,
-	} {
+	}
+	for _, what := range sortedKeys(paths) {
+		path := paths[what]
 		if path == "" {
 			continue
 		}

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"sync"
@@ -33,6 +34,7 @@ type shelf[T object] struct {
 	strip    func(T)                       // takes off what nobody reads
 	same     func(a, b T) bool             // whether a new version of an object is no change to anybody
 	knock    func()                        // called after a change
+	wary     bool                          // what is deleted goes only when a new list does not have it
 	told     func(err error, lasting bool) // called with the outcome of each request; see lasting
 
 	mu     sync.Mutex
@@ -42,6 +44,8 @@ type shelf[T object] struct {
 	full   bool             // it was read whole at least once
 	err    error            // why the last request failed; nil when it was answered
 	no     time.Time        // since when it is refused; zero while it is not
+	doubt  *time.Timer      // of a wary shelf: asks for a new list after something was deleted
+	again  func()           // ends the watch that runs, so that a new list is read
 }
 
 // lasting is how long a refusal, or the absence of a resource, has to stand
@@ -139,6 +143,13 @@ func (s *shelf[T]) Delete(o any) error {
 	}
 	s.mu.Lock()
 	old, known := s.latest[keyOf(item)]
+	if s.wary {
+		if known && s.doubt == nil {
+			s.doubt = time.AfterFunc(doubtful, s.relist)
+		}
+		s.mu.Unlock()
+		return nil
+	}
 	if known {
 		delete(s.latest, keyOf(item))
 		s.take(old)
@@ -148,6 +159,20 @@ func (s *shelf[T]) Delete(o any) error {
 		s.knock()
 	}
 	return nil
+}
+
+// doubtful is how long a wary shelf waits before it believes a deletion. A CRD
+// that is deleted takes its objects along one by one, each a deletion like any
+// other, before the list of them is gone too.
+const doubtful = 5 * time.Second
+
+func (s *shelf[T]) relist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doubt = nil
+	if s.again != nil {
+		s.again()
+	}
 }
 
 // Replace takes a whole list.
@@ -281,7 +306,7 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 	ctx = logr.NewContext(ctx, quiet)
 	failed := false
 	note := func(err error) {
-		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return // the end, or a list that is due: not a failure
 		}
 		failed = err != nil
@@ -304,8 +329,12 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 	})
 	pause := firstPause
 	for ctx.Err() == nil {
-		// What it returns was noted above.
-		_ = reflector.ListAndWatchWithContext(ctx)
+		attempt, again := context.WithCancel(ctx)
+		s.mu.Lock()
+		s.again = again
+		s.mu.Unlock()
+		_ = reflector.ListAndWatchWithContext(attempt) // what it returns was noted above
+		again()
 		pause = min(2*pause, longestPause)
 		if !failed {
 			pause = firstPause

@@ -182,6 +182,9 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 			u.SetAnnotations(nil)
 			unstructured.RemoveNestedField(u.Object, "status")
 		})
+		// A block that is released says so in its state before it is deleted:
+		// nothing waits for this.
+		s.wary = true
 		c.shelves[r] = s
 		from := w.dynamic.Resource(version.WithResource(r))
 		wg.Go(func() {

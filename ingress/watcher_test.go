@@ -245,6 +245,44 @@ func TestGroupsThatVanishLeaveTheLastKnownObjects(t *testing.T) {
 	}
 }
 
+func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
+	t.Parallel() // it waits until a deletion is believed
+	c := newCluster(calico.V1)
+	blocks := c.dynamic.Resource(resource(calico.V1, "blockaffinities"))
+	for name, cidr := range map[string]string{"a": "172.16.171.64/26", "b": "172.16.171.128/26", "c": "172.16.171.192/26"} {
+		c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, name, "n1", cidr))
+	}
+	w := c.watch(t, ClusterConfig{})
+	synced(t, w)
+	has := func(n int) func() bool {
+		return func() bool { s, err := w.Snapshot(); return err == nil && len(s.Topology.Affinities) == n }
+	}
+	// A deletion that a new list confirms is one.
+	if err := blocks.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, w, "the end of a", has(2))
+
+	// With its CRD gone the resource is not found any more.
+	lists := make(chan struct{}, 100)
+	c.dynamic.PrependReactor("list", "blockaffinities", func(k8stesting.Action) (bool, runtime.Object, error) {
+		lists <- struct{}{}
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "blockaffinities"}, "")
+	})
+	for _, name := range []string{"b", "c"} {
+		if err := blocks.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		<-lists
+	}
+	if !has(2)() {
+		t.Error("want the blocks to stay")
+	}
+	until(t, w, "the sentence", func() bool { return strings.Contains(w.Health().Error, "no resource blockaffinities") })
+}
+
 func TestOneRefusedResourceDoesNotStopTheRest(t *testing.T) {
 	t.Parallel() // it waits until a refusal is believed
 	c := newCluster(calico.V1)
