@@ -92,7 +92,7 @@ func listen(t *testing.T, l *world.Lab) listener {
 	dir := t.TempDir()
 	config := "router id 192.168.50.21;\nprotocol device { scan time 1; }\nprotocol direct { interface \"eth0\"; }\nprotocol kernel { export all; }\n"
 	for octet := 22; octet < 30; octet++ {
-		config += fmt.Sprintf("protocol bgp n%d { local 192.168.50.21 as 65000; neighbor 192.168.50.%d as 65000; passive; hold time 9; graceful restart off; import all; export none; }\n", octet, octet)
+		config += fmt.Sprintf("protocol bgp n%d { local 192.168.50.21 as 65000; neighbor 192.168.50.%d as 65000; passive; hold time 9; error wait time 1,2; graceful restart off; import all; export none; }\n", octet, octet)
 	}
 	file := filepath.Join(dir, "bird.conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -115,6 +115,8 @@ func listen(t *testing.T, l *world.Lab) listener {
 func (r listener) want(t *testing.T, want ...string) {
 	t.Helper()
 	slices.Sort(want)
+	begun := time.Now()
+	defer func() { t.Logf("%d routes after %s", len(want), time.Since(begun).Round(100*time.Millisecond)) }()
 	eventually(t, "routes on the appliance", func() error {
 		out, err := r.lab.Exec(t.Context(), world.Appliance, "ip", "-4", "route", "show", "proto", "bird")
 		if err != nil {
