@@ -65,6 +65,8 @@ const (
 	// patience is how long a start waits for clusters and peers that do not
 	// answer before it goes on without them.
 	patience = 30 * time.Second
+	// screenful is how many changes of one kind a round logs one by one.
+	screenful = 20
 	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
 	// any world (see Plan); more means that the world moves meanwhile.
 	roundsAtOnce = 8
@@ -411,24 +413,35 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 
 	result, err := l.proxy.Apply(ctx, v.config, states)
 	l.retryAt = result.RetryAt
-	if err != nil {
-		return progress, errors.Join(append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))...)
+	if err != nil { // what could be done was done all the same
+		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))
 	}
 	// What was reached is HAProxy's to say, at the next reading: a server may
 	// have stayed because connections are still on it, or because its backend
 	// waits for a reload.
-	reached, readErr := l.proxy.Servers()
-	if readErr != nil {
-		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", readErr))...)
+	reached, err := l.proxy.Servers()
+	if err != nil {
+		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", err))...)
 	}
+	var done []SetServer
 	for _, step := range v.steps {
 		if s, ok := step.(SetServer); ok && reached[s.ID].State == s.State {
-			progress = true
+			done = append(done, s)
 			l.counts.step(step)
-			l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)
 		}
 	}
-	return progress || result.Reloaded, errors.Join(errs...)
+	l.tellServers(done)
+	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
+}
+
+// tellServers logs each server that changed; beyond a screenful, only how many.
+func (l *loop) tellServers(done []SetServer) {
+	for _, s := range done[:min(len(done), screenful)] {
+		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)
+	}
+	if more := len(done) - screenful; more > 0 {
+		l.log.Info("more servers changed, see the status page", "count", more)
+	}
 }
 
 // publish tells each cluster which of its Ingresses are served, and what is wrong.
@@ -456,7 +469,6 @@ func (l *loop) keep() {
 // tellRefusals logs each refusal once, when it appears, and no more than a
 // screenful at a time: a peer that offers 100,000 prefixes is one fact.
 func (l *loop) tellRefusals(refusals []routes.Refusal) {
-	const most = 20
 	now := make(map[string]bool, len(refusals))
 	told := 0
 	for _, r := range refusals {
@@ -465,12 +477,12 @@ func (l *loop) tellRefusals(refusals []routes.Refusal) {
 		if l.refused[key] {
 			continue
 		}
-		if told++; told <= most {
+		if told++; told <= screenful {
 			l.log.Warn("offer refused", "cluster", r.Offer.Cluster, "peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "reason", r.Reason, "why", r.Why)
 		}
 	}
-	if told > most {
-		l.log.Warn("more offers refused, see the status page", "count", told-most)
+	if told > screenful {
+		l.log.Warn("more offers refused, see the status page", "count", told-screenful)
 	}
 	l.refused = now
 }

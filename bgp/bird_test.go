@@ -41,7 +41,7 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := all[0]; got.Cluster != "main" || got.PeerAS != 65000 || got.Lost != (routes.Loss{}) {
+			if got := all[0]; got.Cluster != "main" || got.PeerAS != 65000 || got.Lost != (routes.Loss{}) || got.Since.IsZero() {
 				t.Errorf("offer is %+v", got)
 			}
 

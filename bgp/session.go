@@ -215,6 +215,9 @@ func (x *session) all() iter.Seq[routes.Offer] {
 				ASPath:  slices.Clone(p.asPath),
 				Lost:    p.lost,
 			}
+			if p.lost == (routes.Loss{}) {
+				o.Since = x.since
+			}
 			if !yield(o) {
 				return
 			}

@@ -104,8 +104,6 @@ type Ingress struct {
 	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
 	// Addresses written into status.loadBalancer of the Ingresses served. Empty: nothing is written.
 	Publish []netip.Addr `json:"publish"`
-	// Serve Services of type ExternalName. They let the owner of a namespace send traffic anywhere.
-	AllowExternalName bool `json:"allowExternalName" jsonschema:"default=false"`
 }
 
 // Calico says how Calico's own objects are read.

@@ -137,7 +137,7 @@ clusters:
   kubeconfig: /a
   pools: [172.16.0.0/16, "fd00:10::/48"]
   bgp: {asn: 64512, mode: active, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
-  ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"], allowExternalName: true}
+  ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"]}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
   kubeconfig: /b
@@ -155,7 +155,7 @@ clusters:
 		},
 		Ingress: config.Ingress{
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
-			Publish: addrs("192.168.50.21", "fd00::21"), AllowExternalName: true,
+			Publish: addrs("192.168.50.21", "fd00::21"),
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
 	}

@@ -104,12 +104,8 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			}
 			return nil
 		})
-		log, err := os.ReadFile(r.file("log"))
-		if err != nil {
-			t.Fatal(err)
-		}
 		dropped, lastServer := -1, -1
-		for i, line := range strings.Split(string(log), "\n") {
+		for i, line := range strings.Split(r.log(), "\n") {
 			switch {
 			case strings.Contains(line, "route dropped") && strings.Contains(line, host.Blocks[0].String()):
 				dropped = i

@@ -70,8 +70,7 @@ func newRig(t *testing.T, opts world.Options) *rig {
 	r := &rig{Lab: lab, t: t, dir: t.TempDir()}
 	t.Cleanup(func() {
 		if t.Failed() {
-			log, _ := os.ReadFile(r.file("log"))
-			t.Logf("log of the appliance:\n%s", tail(string(log), 150))
+			t.Logf("log of the appliance:\n%s", tail(r.log(), 150))
 		}
 		r.end(syscall.SIGTERM)
 		if err := lab.Down(); err != nil {
@@ -85,6 +84,21 @@ func newRig(t *testing.T, opts world.Options) *rig {
 // its end; manifests gets further flags.
 func (r *rig) install(more string, manifests ...string) {
 	r.t.Helper()
+	r.write("sallyport.yaml", fmt.Sprintf(`
+identity: e2e
+clusters:
+- name: lab
+  kubeconfig: kubeconfig
+  pools: [172.16.0.0/16, "fd00:172:16::/48"]
+  bgp: {asn: 65000}
+  ingress:
+    publish: [192.168.50.21]
+haproxy:
+  dir: %[1]s/haproxy
+  runDir: %[1]s/run
+stateDir: %[1]s/state
+log: {level: debug}
+%[2]s`, r.dir, more))
 	args := append([]string{"manifests", "--address", "192.168.50.21"}, manifests...)
 	text, err := exec.Command(programs.sallyport, args...).Output()
 	if err != nil {
@@ -96,20 +110,6 @@ func (r *rig) install(more string, manifests ...string) {
 		r.t.Fatal(err)
 	}
 	r.write("kubeconfig", string(credentials))
-	r.write("sallyport.yaml", fmt.Sprintf(`
-identity: e2e
-clusters:
-- name: lab
-  kubeconfig: kubeconfig
-  pools: [172.16.0.0/16, "fd00:172:16::/48"]
-  ingress:
-    publish: [192.168.50.21]
-haproxy:
-  dir: %[1]s/haproxy
-  runDir: %[1]s/run
-stateDir: %[1]s/state
-log: {level: debug}
-%[2]s`, r.dir, more))
 }
 
 func (r *rig) file(name string) string { return filepath.Join(r.dir, name) }
@@ -152,6 +152,15 @@ func (r *rig) end(signal syscall.Signal) {
 		<-r.ended
 	}
 	r.process = nil
+}
+
+// log is what the appliance has said so far.
+func (r *rig) log() string {
+	text, err := os.ReadFile(r.file("log"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Error(err)
+	}
+	return string(text)
 }
 
 // status asks the status endpoint.

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sallyport/test/lab/world"
+)
+
+// apiServer closes or opens the appliance's way to the API server.
+func (r *rig) apiServer(reachable bool) {
+	r.t.Helper()
+	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
+	if reachable {
+		script = "nft delete table inet cut"
+	}
+	if _, err := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// reboot takes away all that a reboot does: processes, routes, /run.
+func (r *rig) reboot() {
+	r.t.Helper()
+	r.end(syscall.SIGKILL)
+	script := "for p in $(ip netns pids " + r.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip -4 route flush proto 78; ip -6 route flush proto 78"
+	_, _ = r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script) // the shell is in the namespace too, and its own kill may end it
+	if _, err := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", "ip -4 route flush proto 78"); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.RemoveAll(r.file("run")); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
+	r := newRig(t, world.Options{Name: "faults", Workers: 2})
+	r.install("")
+	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.start()
+	r.ready()
+	r.answeredBy("http://test.local/", 4)
+	all := r.routes("-4")
+
+	t.Run("calico-node restarts: nothing is closed", func(t *testing.T) {
+		said := len(r.log())
+		if err := r.RestartCalico(t.Context(), "worker1", 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("the session is back", func() error {
+			for _, p := range r.mustStatus().Peers {
+				if p.Node == "worker1" && (p.Flaps != 1 || p.State != "Established") {
+					return fmt.Errorf("%s after %d losses", p.State, p.Flaps)
+				}
+			}
+			return nil
+		})
+		if log := r.log()[said:]; strings.Contains(log, "state=closed") || strings.Contains(log, "route dropped") {
+			t.Errorf("the log tells of servers closed or routes dropped:\n%s", log)
+		}
+		if got := r.routes("-4"); !slices.Equal(got, all) {
+			t.Errorf("routes %q, want %q", got, all)
+		}
+	})
+	t.Run("the API server is gone: traffic flows, and a restart changes nothing", func(t *testing.T) {
+		r.apiServer(false)
+		r.answeredBy("http://test.local/", 4)
+		r.end(syscall.SIGKILL)
+		r.start()
+		r.eventually("it says that it serves from the picture", func() error {
+			s, err := r.status()
+			if err == nil && !strings.Contains(strings.Join(s.NotReady, ";"), "picture") {
+				err = fmt.Errorf("not ready because %q", s.NotReady)
+			}
+			return err
+		})
+		r.answeredBy("http://test.local/", 4)
+	})
+	t.Run("a reboot without the API server serves from the last good picture", func(t *testing.T) {
+		r.reboot()
+		if got := r.routes("-4"); len(got) > 0 {
+			t.Fatalf("routes %q after the reboot, want none", got)
+		}
+		r.start()
+		r.answeredBy("http://test.local/", 4)
+		r.apiServer(true)
+		r.ready()
+		r.answeredBy("http://test.local/", 4)
+	})
+	t.Run("a node dies: its servers are closed, then its route goes, the others serve", func(t *testing.T) {
+		if err := r.KillNode(t.Context(), "worker2"); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("its route is gone", func() error {
+			for _, route := range r.routes("-4") {
+				if strings.HasSuffix(route, "192.168.50.24") {
+					return errors.New(route)
+				}
+			}
+			return nil
+		})
+		for range 10 {
+			if answer, err := r.get("http://test.local/"); err != nil || answer.Code != 200 {
+				t.Errorf("answer %d (%v), want 200", answer.Code, err)
+			}
+		}
+		if err := r.ReviveNode(t.Context(), "worker2"); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("its route is back", func() error {
+			if got := r.routes("-4"); !slices.Equal(got, all) {
+				return fmt.Errorf("routes %q", got)
+			}
+			return nil
+		})
+		r.answeredBy("http://test.local/", 4)
+	})
+	t.Run("HAProxy is killed: it serves again", func(t *testing.T) {
+		if err := syscall.Kill(r.mustStatus().HAProxy.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		r.answeredBy("http://test.local/", 4)
+	})
+}
+
+func TestBothFamiliesAreRouted(t *testing.T) {
+	r := newRig(t, world.Options{Name: "six", Workers: 2, IPv6: true})
+	r.install("", "--address", "fd00:50::21")
+	r.apply(strings.Replace(application("app", 4, ""), "spec:\n  selector: {app", "spec:\n  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n  selector: {app", 1) +
+		ingress("app", "", "test.local / Prefix app"))
+	r.start()
+	r.ready()
+	if got := r.routes("-4"); len(got) != 3 {
+		t.Errorf("IPv4 routes %q, want three", got)
+	}
+	if got := r.routes("-6"); len(got) != 3 {
+		t.Errorf("IPv6 routes %q, want three", got)
+	}
+	r.eventually("every pod has a server of each family, all open", func() error {
+		s, err := r.status()
+		if n := open(s, "default_svc_app_web"); err == nil && n != 8 {
+			err = fmt.Errorf("%d are open", n)
+		}
+		return err
+	})
+	r.answeredBy("http://test.local/", 4)
+}
+
+// With another AS and the mesh on, every node announces the blocks of all
+// nodes with itself as the next hop (the BGPFilter that forbids it is taken away).
+func TestOfABlockAnnouncedByAllOnlyTheOwnersRouteCounts(t *testing.T) {
+	r := newRig(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true})
+	r.install("bgp: {asn: 65010}", "--config", r.file("sallyport.yaml"))
+	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`)
+	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.start()
+	r.ready()
+	want := []string{"172.16.49.64/26 via 192.168.50.22", "172.16.171.64/26 via 192.168.50.23", "172.16.189.64/26 via 192.168.50.24"}
+	r.eventually("the blocks of others are refused", func() error {
+		s, err := r.status()
+		if err == nil && s.Refused.Total != 6 {
+			err = fmt.Errorf("%d are refused: %v", s.Refused.Total, s.Refused.Counts)
+		}
+		return err
+	})
+	if got := r.routes("-4"); !slices.Equal(got, want) {
+		t.Errorf("routes %q, want %q", got, want)
+	}
+	r.answeredBy("http://test.local/", 4)
+}

@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/test/lab/world"
+)
+
+// application is a Deployment with its Service of the same name.
+func application(name string, replicas int, podSpec string) string {
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s}
+spec:
+  replicas: %[2]d
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      %[3]s
+      containers:
+      - name: app
+        image: sample-app
+        args: [-listen=:8080]
+        env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s}
+spec:
+  selector: {app: %[1]s}
+  ports: [{name: web, port: 80, targetPort: http}]
+---
+`, name, replicas, podSpec)
+}
+
+// ingress is an Ingress; each rule is "host path pathType service".
+func ingress(name, tls string, rules ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
+	for _, rule := range rules {
+		f := strings.Fields(rule)
+		host := fmt.Sprintf("host: %q, ", f[0])
+		if f[0] == "any" {
+			host = ""
+		}
+		fmt.Fprintf(&b, "  - {%shttp: {paths: [{path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}]}}\n", host, f[1], f[2], f[3])
+	}
+	return b.String() + "---\n"
+}
+
+// secret is a TLS Secret with a fresh certificate for a name.
+func secret(t *testing.T, name, host string) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}, &x509.Certificate{Subject: pkix.Name{CommonName: host}}, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := func(kind string, der []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n---\n",
+		name, encode("CERTIFICATE", cert), encode("PRIVATE KEY", der))
+}
+
+// serial is that of the certificate served for a name.
+func (r *rig) serial(host string) (string, error) {
+	out, err := r.Exec(r.t.Context(), world.Client, "sh", "-c",
+		"openssl s_client -connect 192.168.50.21:443 -servername "+host+" </dev/null 2>/dev/null | openssl x509 -noout -subject -serial")
+	return strings.Join(strings.Fields(out), " "), err
+}
+
+// expect waits until a URL answers with a code, by a pod of an application if
+// one is named.
+func (r *rig) expect(url string, code int, by string, more ...string) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%s answers %d %s", url, code, by), func() error {
+		answer, err := r.get(url, more...)
+		if err == nil && (answer.Code != code || !strings.HasPrefix(answer.Pod, by)) {
+			err = fmt.Errorf("it answers %d %s", answer.Code, answer.Pod)
+		}
+		return err
+	})
+}
+
+func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
+	r := newRig(t, world.Options{Name: "ingress", Workers: 2})
+	r.install("")
+	r.apply(application("one", 1, "") + application("two", 1, "") + application("node", 1, "hostNetwork: true"))
+	r.start()
+	r.ready()
+
+	t.Run("hosts and paths", func(t *testing.T) {
+		r.apply(ingress("paths", "",
+			"a.local / Prefix one", "a.local /two Prefix two", "a.local /two/exact Exact one",
+			"*.wild.local / Prefix two", "any /anywhere Prefix one"))
+		r.expect("http://a.local/", 200, "one-")
+		for url, want := range map[string]string{
+			"http://a.local/two": "two-", "http://a.local/two/": "two-", "http://a.local/two/x?y": "two-", "http://a.local/twofold": "one-",
+			"http://a.local/two/exact": "one-", "http://a.local/two/exact/": "two-", "http://A.LOCAL:80/two": "two-",
+			"http://x.wild.local/": "two-", "http://elsewhere.local/anywhere": "one-",
+		} {
+			r.expect(url, 200, want)
+		}
+		for _, url := range []string{"http://wild.local/", "http://x.y.wild.local/", "http://elsewhere.local/"} {
+			r.expect(url, 404, "")
+		}
+	})
+	t.Run("a pod on the host's network is served", func(t *testing.T) {
+		r.apply(ingress("node", "", "node.local / Prefix node"))
+		r.expect("http://node.local/", 200, "node-")
+	})
+	t.Run("a pod that is not ready is out, and back when it is", func(t *testing.T) {
+		pod := r.kubectl("get", "pods", "-l", "app=two", "-o", "jsonpath={.items[0].status.podIP}")
+		for path, code := range map[string]int{"fail": 503, "heal": 200} {
+			if path == "heal" {
+				continue
+			}
+			if _, err := r.Exec(t.Context(), "worker1", "curl", "-sf", "-X", "POST", "http://"+pod+":8080/"+path); err != nil {
+				t.Fatal(err)
+			}
+			r.expect("http://a.local/two", code, "")
+		}
+		if _, err := r.Exec(t.Context(), "worker1", "curl", "-sf", "-X", "POST", "http://"+pod+":8080/heal"); err != nil {
+			t.Fatal(err)
+		}
+		r.expect("http://a.local/two", 200, "two-")
+	})
+	t.Run("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T) {
+		r.apply(secret(t, "web-tls", "tls.local") + ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
+		r.expect("https://tls.local/", 200, "one-")
+		answer, err := r.get("http://tls.local/path?q=1")
+		if err != nil || answer.Code/100 != 3 || answer.Location != "https://tls.local/path?q=1" {
+			t.Errorf("plain HTTP answers %d to %q (%v), want a redirect to https://tls.local/path?q=1", answer.Code, answer.Location, err)
+		}
+		before, err := r.serial("tls.local")
+		if err != nil || !strings.Contains(before, "tls.local") {
+			t.Fatalf("certificate %q (%v), want the one of tls.local", before, err)
+		}
+		reloads := r.mustStatus().HAProxy.Reloads
+		r.apply(secret(t, "web-tls", "tls.local"))
+		r.eventually("the new certificate is served", func() error {
+			now, err := r.serial("tls.local")
+			if err == nil && now == before {
+				err = errors.New("it is still the old one")
+			}
+			return err
+		})
+		if s := r.mustStatus(); s.HAProxy.Reloads != reloads {
+			t.Errorf("%d reloads, %d before; last because %q", s.HAProxy.Reloads, reloads, s.HAProxy.LastReason)
+		}
+	})
+	t.Run("of two claims to one path the older wins, and the other is told", func(t *testing.T) {
+		r.apply(ingress("thief", "", "a.local /two Prefix one", "thief.local / Prefix one"))
+		r.expect("http://thief.local/", 200, "one-")
+		r.expect("http://a.local/two", 200, "two-")
+		r.eventually("the later one has an Event that names the winner", func() error {
+			if said := r.kubectl("get", "events", "--field-selector", "involvedObject.name=thief", "-o", "jsonpath={.items[*].message}"); !strings.Contains(said, "paths") {
+				return fmt.Errorf("Events say %q", said)
+			}
+			return nil
+		})
+	})
+	t.Run("a broken Ingress stops nobody", func(t *testing.T) {
+		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n---\n" +
+			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody", "half.local / Prefix one") +
+			ingress("after", "", "after.local / Prefix two"))
+		r.expect("http://after.local/", 200, "two-")
+		r.expect("http://half.local/", 200, "one-")
+		r.expect("http://broken.local/", 503, "")
+		for _, p := range r.mustStatus().Problems {
+			if strings.Contains(p.Object, "broken") {
+				return
+			}
+		}
+		t.Errorf("no problem of it among %+v", r.mustStatus().Problems)
+	})
+	t.Run("an Ingress of another class is not ours", func(t *testing.T) {
+		r.apply(strings.Replace(ingress("other", "", "other-class.local / Prefix one"), "haproxy", "nginx", 1) +
+			ingress("ours", "", "ours.local / Prefix one"))
+		r.expect("http://ours.local/", 200, "one-")
+		r.expect("http://other-class.local/", 404, "")
+	})
+	t.Run("a deleted Ingress is not served any more", func(t *testing.T) {
+		r.kubectl("delete", "ingress", "after")
+		r.expect("http://after.local/", 404, "")
+	})
+}
