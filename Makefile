@@ -21,10 +21,11 @@ build: ## Build bin/sallyport
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sallyport ./cmd/sallyport
 
 demo: setup build ## Bring up a cluster, the appliance and a sample application, and leave them running
-	go run ./test/demo up
+	go build -o bin/ ./test/lab ./test/app
+	test/demo/up
 
 demo-down: ## Remove all that make demo brought up
-	go run ./test/demo down
+	test/demo/down
 
 test: setup ## Run all tests, on real parts (as root)
 	go test -timeout 30m ./...
