@@ -77,7 +77,7 @@ func up(ctx context.Context, opts world.Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer read.Close() //nolint:errcheck // only read from
+	defer read.Close()                                             //nolint:errcheck // only read from
 	agent := exec.Command("/proc/self/exe", "agent", string(text)) // go run has removed the file itself when it ends
 	agent.Args[0] = "sallyport-lab"
 	agent.Stdout, agent.Stderr = log, log
@@ -99,10 +99,23 @@ func up(ctx context.Context, opts world.Options, out io.Writer) error {
 		return errors.Join(ctx.Err(), agent.Process.Release())
 	}
 	if err := agent.Wait(); err != nil {
-		said, _ := os.ReadFile(logFile(opts.Name))
-		return fmt.Errorf("%s", strings.TrimPrefix(strings.TrimSpace(string(said)), "lab: "))
+		return errors.New(lastWords(opts.Name, err))
 	}
 	return context.Cause(ctx)
+}
+
+// lastWords is what the agent complained of when it ended: the end of its log,
+// from where main speaks.
+func lastWords(name string, err error) string {
+	text, unread := os.ReadFile(logFile(name))
+	if unread != nil {
+		return err.Error()
+	}
+	said := "\n" + strings.TrimSpace(string(text))
+	if at := strings.LastIndex(said, "\nlab: "); at >= 0 {
+		return strings.TrimPrefix(said[at:], "\nlab: ")
+	}
+	return fmt.Sprintf("the agent ended: %v (see %s)", err, logFile(name))
 }
 
 // different names the first thing in which two labs differ; images may.
