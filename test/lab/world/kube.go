@@ -223,7 +223,7 @@ func calicoDefinitions() ([]*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	var objects []*unstructured.Unstructured
-	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal(document, &o.Object); err != nil {
 			return nil, fmt.Errorf("calico.yaml: %w", err)

@@ -10,14 +10,17 @@ import (
 )
 
 // sleeper starts a process that ends when it is told to, and by itself never.
-func sleeper(t *testing.T) (*exec.Cmd, chan error) {
+func sleeper(t *testing.T) (*exec.Cmd, chan struct{}) {
 	t.Helper()
 	cmd := exec.Command("tail", "-f", os.DevNull)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // killed, or else the test has failed
+		close(ended)
+	}()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return cmd, ended
 }
@@ -71,8 +74,11 @@ func TestAProcessThatDoesNotListenIsKilled(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // killed, or else the test has failed
+		close(ended)
+	}()
 	if err := endAll([]int{cmd.Process.Pid}, 10*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
