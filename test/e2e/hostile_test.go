@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sallyport/test/lab/world"
+)
+
+// announce makes the BIRD of a node tell the appliance these prefixes and
+// nothing else, whatever Calico would say.
+func (r *rig) announce(node world.Host, prefixes ...string) {
+	r.t.Helper()
+	var routes strings.Builder
+	for _, p := range prefixes {
+		fmt.Fprintf(&routes, "  route %s blackhole;\n", p)
+	}
+	conf := filepath.Join(r.t.TempDir(), "hostile.conf")
+	text := fmt.Sprintf(`
+router id %[1]s;
+protocol device {}
+protocol static hostile {
+%[2]s}
+protocol bgp Global_192_168_50_21 {
+  local %[1]s as 65000;
+  neighbor 192.168.50.21 as 65000;
+  multihop;
+  connect delay time 1; connect retry time 1; error wait time 1,2;
+  import none;
+  export all;
+}
+`, node.Addr.Addr(), routes.String())
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil { //nolint:gosec // BIRD reads it
+		r.t.Fatal(err)
+	}
+	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+conf+`"`); err != nil || !strings.Contains(out, "econfigur") {
+		r.t.Fatalf("birdc configure: %v\n%s", err, out)
+	}
+}
+
+func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
+	r := newRig(t, world.Options{Name: "hostile", Workers: 2})
+	r.install("")
+	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	evil, err := r.AddNode(t.Context(), "evil")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.ready()
+	r.answeredBy("http://test.local/", 4)
+	good := r.routes("-4")
+	if len(good) != 4 {
+		t.Fatalf("routes %q, want four", good)
+	}
+
+	t.Run("what is not its own is refused, each with its reason", func(t *testing.T) {
+		want := map[string]string{
+			"0.0.0.0/0":        "default-route",
+			"172.16.171.64/26": "not-owner",    // of another node
+			"172.16.200.64/26": "no-affinity",  // of nobody
+			"172.16.171.70/32": "wrong-length", // one of another node's pods
+			"172.16.4.64/27":   "wrong-length", // a half of its own
+			"172.16.0.0/16":    "wrong-length",
+			"192.168.50.0/24":  "own-network",
+			"192.168.50.22/32": "own-network", // the API server
+			"10.96.0.0/16":     "not-pods",
+		}
+		prefixes := []string{evil.Blocks[0].String()}
+		for p := range want {
+			prefixes = append(prefixes, p)
+		}
+		slices.Sort(prefixes)
+		r.announce(evil, prefixes...)
+		r.eventually("all of it is judged", func() error {
+			s, err := r.status()
+			if err != nil {
+				return err
+			}
+			got := map[string]string{}
+			for _, refusal := range s.Refused.Shown {
+				if refusal.Peer == evil.Addr.Addr() {
+					got[refusal.Prefix.String()] = string(refusal.Reason)
+				}
+			}
+			for p, reason := range want {
+				if got[p] != reason {
+					return fmt.Errorf("%s is refused as %q, want %q; all: %v", p, got[p], reason, got)
+				}
+			}
+			return nil
+		})
+		if got := r.routes("-4"); !slices.Equal(got, good) {
+			t.Errorf("routes %q, want %q", got, good)
+		}
+		r.answeredBy("http://test.local/", 4)
+	})
+	t.Run("100,000 prefixes end its session and hurt nobody", func(t *testing.T) {
+		flood := make([]string, 0, 100_000)
+		for i := range 100_000 {
+			flood = append(flood, fmt.Sprintf("10.%d.%d.%d/32", 128+i>>16, i>>8&255, i&255))
+		}
+		r.announce(evil, flood...)
+		r.eventually("its session ends", func() error {
+			for _, p := range r.mustStatus().Peers {
+				if p.Node == "evil" && p.LastLoss.Cause == "" {
+					return fmt.Errorf("%s with %d prefixes", p.State, p.Received)
+				}
+			}
+			return nil
+		})
+		for _, route := range good {
+			if !strings.HasSuffix(route, evil.Addr.Addr().String()) {
+				if err := contains(r.routes("-4"), route); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		for range 8 {
+			if answer, err := r.get("http://test.local/"); err != nil || answer.Code != 200 {
+				t.Errorf("answer %d (%v), want 200", answer.Code, err)
+			}
+		}
+	})
+	t.Run("it is heard again once it behaves", func(t *testing.T) {
+		r.announce(evil, evil.Blocks[0].String())
+		r.eventually("its block is routed", func() error {
+			if got := r.routes("-4"); !slices.Equal(got, good) {
+				return fmt.Errorf("routes %q, want %q", got, good)
+			}
+			return nil
+		})
+		r.answeredBy("http://test.local/", 4)
+	})
+}
