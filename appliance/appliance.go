@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		})
 	})
 	for _, c := range cfg.Clusters {
-		l.clusters = append(l.clusters, openCluster(ctx, &wg, cfg, c, kernel, l.pictures, log))
+		l.clusters = append(l.clusters, openCluster(ctx, &wg, c, kernel, l.pictures, log))
 	}
 
 	status := func() Status {
@@ -132,7 +132,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 
 // openCluster starts watching a cluster, with its last good picture in hand
 // until the API answers.
-func openCluster(ctx context.Context, wg *sync.WaitGroup, cfg *config.Config, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
+func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
 	log = log.With("cluster", c.Name)
 	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
 	wg.Go(func() {
@@ -145,7 +145,7 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, cfg *config.Config, c 
 			if err != nil {
 				return nil, err
 			}
-			return ingress.NewWatcher(watcherConfig(cfg, c, kubeconfig, local.Addrs, log))
+			return ingress.NewWatcher(watcherConfig(c, kubeconfig, local.Addrs, log))
 		}, func(w *ingress.Watcher) { w.Run(ctx) })
 	})
 	opened := &cluster{name: c.Name, watcher: w}
@@ -160,7 +160,7 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, cfg *config.Config, c 
 	return opened
 }
 
-func watcherConfig(cfg *config.Config, c config.Cluster, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
+func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
 	publish := make([]string, len(c.Ingress.Publish))
 	for i, a := range c.Ingress.Publish {
 		publish[i] = a.String()

@@ -60,6 +60,7 @@ type fakeKernel struct {
 func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
 	return maps.Clone(f.routes), nil, f.err
 }
+
 func (f *fakeKernel) Local() (routes.Local, error) {
 	return routes.Local{
 		Addrs:    []netip.Addr{netip.MustParseAddr("192.168.50.21")},

@@ -298,30 +298,36 @@ func TestJourneys(t *testing.T) {
 		rounds []string
 	}{
 		"endpoint added, block already routed": {
-			Want{wanted, via(w1)}, Have{Routes: via(w1)},
+			Want{wanted, via(w1)},
+			Have{Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},
 		"endpoint added, block new too": {
-			Want{wanted, via(w1)}, Have{},
+			Want{wanted, via(w1)},
+			Have{},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via 192.168.50.23]",
 				"[set web/s_172-16-171-66_80 open: routed]",
 			},
 		},
 		"endpoint added, nobody offers its block": {
-			Want{wanted, nil}, Have{},
+			Want{wanted, nil},
+			Have{},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]"},
 		},
 		"node lost": {
-			Want{wanted, nil}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Want{wanted, nil},
+			Have{Servers: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]", "[drop route 172.16.171.64/26]"},
 		},
 		"node lost, its endpoints are gone too": {
-			Want{nil, nil}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Want{nil, nil},
+			Have{Servers: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 absent: endpoint is gone]", "[drop route 172.16.171.64/26]"},
 		},
 		"kernel lost the route by itself": {
-			Want{wanted, via(w1)}, Have{Servers: at(haproxy.Open)},
+			Want{wanted, via(w1)},
+			Have{Servers: at(haproxy.Open)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet]",
 				"[add route 172.16.171.64/26 via 192.168.50.23]",
@@ -329,7 +335,8 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"block moved to another node": {
-			Want{wanted, via(w2)}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Want{wanted, via(w2)},
+			Have{Servers: at(haproxy.Open), Routes: via(w1)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route is being changed]",
 				"[add route 172.16.171.64/26 via 192.168.50.24]",
@@ -337,11 +344,13 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint terminates while serving": {
-			Want{map[haproxy.ServerID]Wanted{id: {Addr: web3, Drain: true}}, via(w1)}, Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Want{map[haproxy.ServerID]Wanted{id: {Addr: web3, Drain: true}}, via(w1)},
+			Have{Servers: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
 		"a pod on the host's network needs no route of ours": {
-			Want{wanted, nil}, Have{Direct: map[netip.Addr]bool{web3.Addr(): true}},
+			Want{wanted, nil},
+			Have{Direct: map[netip.Addr]bool{web3.Addr(): true}},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},
 	} {

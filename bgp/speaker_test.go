@@ -28,7 +28,7 @@ func TestAPasswordIsNeverShown(t *testing.T) {
 		slog.New(slog.NewTextHandler(shown, nil)).Info("text", "v", v)
 		slog.New(slog.NewJSONHandler(shown, nil)).Info("json", "v", v)
 	}
-	for _, form := range []string{secret, fmt.Sprintf("%x", secret), fmt.Sprint([]byte(secret))} {
+	for _, form := range []string{secret, fmt.Sprintf("%x", secret), fmt.Sprintf("%d", []byte(secret))} {
 		if strings.Contains(shown.String(), form) {
 			t.Errorf("%q is in:\n%s", form, shown)
 		}

@@ -277,7 +277,7 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		// What a crash between writing and telling leaves: files ahead.
 		next := *cfg
 		next.Backends = []*Backend{backend("app", a, b), backend("other")}
-		next.Routes = append(cfg.Routes, Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
+		next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
 		next.Certs = []*Cert{testCert(t, "one.pem", "renewed", "one.test"), testCert(t, "two.pem", "second", "two.test")}
 		if err := r.p.disk.sync(Render(&next, states(&next, Open), r.p.files).Content, nil); err != nil {
 			t.Fatal(err)

@@ -147,6 +147,6 @@ func alive(pid int) bool {
 	if err != nil {
 		return false
 	}
-	_, after, _ := cutLast(string(stat), ") ")
+	_, after := cutLast(string(stat), ") ")
 	return !strings.HasPrefix(after, "Z")
 }

@@ -241,8 +241,11 @@ func (p *Proxy) findBinary() error {
 	}
 	out, err := exec.Command(path, "-v").CombinedOutput() //nolint:gosec // the operator's own program
 	m := versionWords.FindStringSubmatch(string(out))
-	if err != nil || m == nil {
-		return fmt.Errorf("%s does not say that it is HAProxy: %q (%v)", path, firstLine(out), err)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s cannot tell its version: %w: %q", path, err, firstLine(out))
+	case m == nil:
+		return fmt.Errorf("%s does not say that it is HAProxy: %q", path, firstLine(out))
 	}
 	major, _ := strconv.Atoi(m[2])
 	minor, _ := strconv.Atoi(m[3])

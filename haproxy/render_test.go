@@ -130,7 +130,6 @@ type world struct {
 	rnd    *rand.Rand
 	bind   Bind
 	base   int
-	names  []string
 	pool   []*Backend
 	certs  []*Cert
 	routes []Route

@@ -336,18 +336,18 @@ func (w worker) certLines(list string) (map[string][]crtLine, error) {
 		if len(words) == 0 || words[0][0] != '/' {
 			continue
 		}
-		file, number, _ := cutLast(words[0], ":")
+		file, number := cutLast(words[0], ":")
 		words[0] = file
 		out[file] = append(out[file], crtLine{number, strings.Join(words, " ")})
 	}
 	return out, nil
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
+func cutLast(s, sep string) (before, after string) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
+		return s[:i], s[i+len(sep):]
 	}
-	return s, "", false
+	return s, ""
 }
 
 // certFiles lists the certificates the worker holds.

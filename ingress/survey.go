@@ -282,8 +282,7 @@ func (w *Watcher) v3IsCRD(ctx context.Context) (bool, error) {
 	defer cancel()
 	kind := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 	service, err := w.dynamic.Resource(kind).Get(ctx, v3APIService, metav1.GetOptions{})
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, fmt.Errorf("which of Calico's API groups counts cannot be told without APIService %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", v3APIService, root(err))
 	}
 	return service.GetLabels()["kube-aggregator.kubernetes.io/automanaged"] == "true", nil

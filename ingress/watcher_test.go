@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -79,7 +78,7 @@ func (c *cluster) create(t *testing.T, group, plural string, u *unstructured.Uns
 func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
-	cfg.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	cfg.Log = slog.New(slog.DiscardHandler)
 	w := newWatcher(cfg, c.Clientset, c.dynamic, "192.168.50.22")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -418,7 +417,7 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 		"a token in a file":      {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewWatcher(ClusterConfig{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			_, err := NewWatcher(ClusterConfig{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.DiscardHandler)})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)

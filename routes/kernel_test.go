@@ -403,7 +403,12 @@ func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
 	fresh := &Kernel{changed: make(chan struct{}, 1)}
 	ended := make(chan error, 1)
 	go func() { ended <- fresh.receive(events) }()
-	defer func() { events.Close(); <-ended }()
+	defer func() {
+		events.Close()
+		if err := <-ended; err == nil {
+			t.Error("receiving ended without a reason")
+		}
+	}()
 	must(t, netlink.LinkSetDown(near))
 	wantList(t, k, Table{})
 	select {

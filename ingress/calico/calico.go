@@ -180,7 +180,7 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
 // affinity reads a BlockAffinity. "deleted" is a string in v1 and a boolean in
 // v3; what cannot be read counts as deleted.
 func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok bool) {
-	spec := mapOf(u, "spec")
+	spec := specOf(u)
 	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]), Type: text(spec["type"])}
 	if a.Prefix, ok = network(text(spec["cidr"])); !ok {
 		r.complain("BlockAffinity", a.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
@@ -207,7 +207,7 @@ func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok b
 // allocation is not the host of the block's affinity
 // (libcalico-go/lib/backend/model/block.go).
 func (r *reader) block(u *unstructured.Unstructured) (b routes.IPAMBlock, ok bool) {
-	spec := mapOf(u, "spec")
+	spec := specOf(u)
 	if gone, _ := spec["deleted"].(bool); gone {
 		return b, false
 	}
@@ -246,7 +246,7 @@ func (r *reader) block(u *unstructured.Unstructured) (b routes.IPAMBlock, ok boo
 }
 
 func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {
-	spec := mapOf(u, "spec")
+	spec := specOf(u)
 	p.Name = u.GetName()
 	if p.CIDR, ok = network(text(spec["cidr"])); !ok {
 		r.complain("IPPool", p.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
@@ -280,7 +280,7 @@ func (r *reader) clusterASN(o Objects) uint32 {
 		if u.GetName() != "default" {
 			continue // Calico does not read the AS of node.NAME objects
 		}
-		if given, there := mapOf(u, "spec")["asNumber"]; there {
+		if given, there := specOf(u)["asNumber"]; there {
 			if asn, ok := asnOf(given); ok {
 				return asn
 			}
@@ -310,7 +310,7 @@ func (p peer) selects(n *corev1.Node) bool {
 func (r *reader) peers(o Objects) []peer {
 	var found []peer
 	for _, u := range o.Peers {
-		spec := mapOf(u, "spec")
+		spec := specOf(u)
 		ip, ok := peerAddr(text(spec["peerIP"]))
 		if !ok || !slices.Contains(o.Own, ip) {
 			continue
@@ -399,8 +399,8 @@ func network(s string) (netip.Prefix, bool) {
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-func mapOf(u *unstructured.Unstructured, field string) map[string]any {
-	m, _ := u.Object[field].(map[string]any)
+func specOf(u *unstructured.Unstructured) map[string]any {
+	m, _ := u.Object["spec"].(map[string]any)
 	return m
 }
 

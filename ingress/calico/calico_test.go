@@ -69,55 +69,66 @@ func TestNodes(t *testing.T) {
 	}{
 		"annotations, and not the InternalIP": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24, projectcalico.org/IPv6Address: "fd00:50::23/64"}}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: Hostname, address: w1}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/24"), p("fd00:50::23/64")}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, 0,
+			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/24"), p("fd00:50::23/64")}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			0,
 		},
 		"a bare address": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/IPv4Address: 192.168.50.23}}}`,
-			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/32")}}, 0,
+			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/32")}},
+			0,
 		},
 		"no annotation is no speaker": {
 			asn + `{kind: Node, metadata: {name: w1}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, 0,
+			routes.Node{Name: "w1", ASN: 65000, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			0,
 		},
 		"addresses that cannot be": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/IPv4Address: 127.0.0.1/8, projectcalico.org/IPv6Address: 10.0.0.1}}}`,
-			routes.Node{Name: "w1", ASN: 65000}, 2,
+			routes.Node{Name: "w1", ASN: 65000},
+			2,
 		},
 		"without any AS it is Calico's default": {
 			`{kind: Node, metadata: {name: w1}}`, routes.Node{Name: "w1", ASN: 64512}, 0,
 		},
 		"the node's own AS, dotted": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/ASNumber: "1.10"}}}`,
-			routes.Node{Name: "w1", ASN: 65546}, 0,
+			routes.Node{Name: "w1", ASN: 65546},
+			0,
 		},
 		"an AS that is none": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/ASNumber: "x"}}}`,
-			routes.Node{Name: "w1", ASN: 65000}, 1,
+			routes.Node{Name: "w1", ASN: 65000},
+			1,
 		},
 		"the BGPPeer's local AS goes before all": {
 			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"192.168.50.21:179\", asNumber: 65000, localASNumber: 65123, nodeSelector: rack == '1'}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}, annotations: {projectcalico.org/ASNumber: "65001"}}}`,
-			routes.Node{Name: "w1", ASN: 65123}, 0,
+			routes.Node{Name: "w1", ASN: 65123},
+			0,
 		},
 		"a BGPPeer for other nodes, and one that is not us": {
 			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: 192.168.50.21, localASNumber: 65123, nodeSelector: rack == '2'}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: them}, spec: {peerIP: 192.168.50.99, localASNumber: 65124}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: other}, spec: {peerIP: 192.168.50.21, localASNumber: 65125, node: m}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}}}`,
-			routes.Node{Name: "w1", ASN: 65000}, 0,
+			routes.Node{Name: "w1", ASN: 65000},
+			0,
 		},
 		"a selector that cannot be read is every node": {
 			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"[fd00:50::21]:1179\", localASNumber: \"65123\", nodeSelector: \"rack ==\"}}\n---\n" +
 				`{kind: Node, metadata: {name: w1}}`,
-			routes.Node{Name: "w1", ASN: 65123}, 1,
+			routes.Node{Name: "w1", ASN: 65123},
+			1,
 		},
 		"a reflector that is down": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/RouteReflectorClusterID: 244.0.0.1}}, status: {conditions: [{type: Ready, status: Unknown}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, Reflector: true, Down: true}, 0,
+			routes.Node{Name: "w1", ASN: 65000, Reflector: true, Down: true},
+			0,
 		},
 		"not ready is not down; podCIDRs": {
 			asn + `{kind: Node, metadata: {name: w1}, spec: {podCIDRs: [10.244.1.0/24, "fd00:1::/80", rubbish]}, status: {conditions: [{type: Ready, status: "False"}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, PodCIDRs: []netip.Prefix{p("10.244.1.0/24"), p("fd00:1::/80")}}, 1,
+			routes.Node{Name: "w1", ASN: 65000, PodCIDRs: []netip.Prefix{p("10.244.1.0/24"), p("fd00:1::/80")}},
+			1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

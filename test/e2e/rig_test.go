@@ -145,11 +145,13 @@ func (r *rig) end(signal syscall.Signal) {
 	}
 	_ = r.process.Process.Signal(signal) // ip netns exec has become the program: same process
 	select {
-	case <-r.ended:
+	case err := <-r.ended:
+		r.t.Logf("the appliance ended: %v", err)
 	case <-time.After(patience):
 		r.t.Errorf("the appliance does not end on %s", signal)
 		_ = r.process.Process.Kill()
-		<-r.ended
+		err := <-r.ended
+		r.t.Logf("the appliance ended: %v", err)
 	}
 	r.process = nil
 }

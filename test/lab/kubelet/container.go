@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -126,12 +127,7 @@ func (c *container) again(code int) bool {
 }
 
 func (c *container) isInit() bool {
-	for _, other := range c.pod.init {
-		if other == c {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.pod.init, c)
 }
 
 // start starts the program. Without an error and without a process the

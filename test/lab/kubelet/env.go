@@ -86,7 +86,10 @@ func environ(pod *corev1.Pod, c *corev1.Container, objects lookup) (map[string]s
 }
 
 func valueFrom(pod *corev1.Pod, from *corev1.EnvVarSource, objects lookup) (string, bool, error) {
-	kind, name, key, optional := "", "", "", (*bool)(nil)
+	var (
+		kind, name, key string
+		optional        *bool
+	)
 	switch {
 	case from.FieldRef != nil:
 		value, err := field(pod, from.FieldRef.FieldPath)

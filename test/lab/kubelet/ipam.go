@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -368,9 +369,7 @@ func (b block) into(object *unstructured.Unstructured) error {
 		spec = map[string]any{}
 	}
 	delete(spec, "sequenceNumberForAllocation") // absent when empty
-	for key, value := range fields {
-		spec[key] = value
-	}
+	maps.Copy(spec, fields)
 	object.Object["spec"] = spec
 	return nil
 }

@@ -161,7 +161,8 @@ func (l lab) create(t *testing.T, name, image string) {
 		Spec: corev1.PodSpec{NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
 			Name: "c", Image: image, Args: []string{":$(PORT)"},
 			Env: []corev1.EnvVar{
-				{Name: "LAB_CONTAINER", Value: "yes"}, {Name: "PORT", Value: "8080"},
+				{Name: "LAB_CONTAINER", Value: "yes"},
+				{Name: "PORT", Value: "8080"},
 				{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 			},
 			Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},

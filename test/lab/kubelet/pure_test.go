@@ -44,10 +44,13 @@ func TestTheEnvironmentIsBuiltInOrder(t *testing.T) {
 	c := &corev1.Container{
 		EnvFrom: []corev1.EnvFromSource{{Prefix: "C_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
 		Env: []corev1.EnvVar{
-			{Name: "POD", ValueFrom: ref("metadata.name")}, {Name: "NS", ValueFrom: ref("metadata.namespace")},
-			{Name: "IP", ValueFrom: ref("status.podIP")}, {Name: "NODE", ValueFrom: ref("spec.nodeName")},
+			{Name: "POD", ValueFrom: ref("metadata.name")},
+			{Name: "NS", ValueFrom: ref("metadata.namespace")},
+			{Name: "IP", ValueFrom: ref("status.podIP")},
+			{Name: "NODE", ValueFrom: ref("spec.nodeName")},
 			{Name: "APP", ValueFrom: ref("metadata.labels['app']")},
-			{Name: "URL", Value: "http://$(IP):$(C_port)/$(LATER)"}, {Name: "LATER", Value: "x"},
+			{Name: "URL", Value: "http://$(IP):$(C_port)/$(LATER)"},
+			{Name: "LATER", Value: "x"},
 			{Name: "OPT", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k", Optional: &yes}}},
 		},
 	}
