@@ -258,6 +258,8 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	case w.calico != nil:
 		waiting = append(waiting, w.calico.waiting()...)
 	case w.next != nil:
+		// Were it full by now, its knock for another look is under way.
+		waiting = append(waiting, "Calico's objects")
 		waiting = append(waiting, w.next.waiting()...)
 	default:
 		waiting = append(waiting, "Calico's objects")

@@ -1,0 +1,128 @@
+package appliance
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sallyport/haproxy"
+)
+
+// endpoint is the status endpoint over a scene.
+func endpoint(s *scene) (http.Handler, *metrics) {
+	status := func() Status {
+		answer := s.view.Load().status(haproxy.Info{})
+		answer.Identity, answer.Version = "test", "v0"
+		return answer
+	}
+	s.counts.duration = newHistogram()
+	m := &metrics{status, &s.counts}
+	return handler(status, registry(m)), m
+}
+
+func ask(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// half is a scene in which worker1 serves and worker2 offers a block that is
+// not its own.
+func half(t *testing.T) *scene {
+	t.Helper()
+	s := newScene(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.announce("172.16.9.0/26", node2)
+	s.settle(t)
+	return s
+}
+
+func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
+	h, _ := endpoint(half(t))
+	code, page := ask(t, h, "/")
+	if code != http.StatusOK {
+		t.Fatalf("answers %d: %s", code, page)
+	}
+	for _, want := range []string{
+		"172.16.171.64/26", "installed", "test.local", "default_svc_web_80", "172.16.171.66:80",
+		"no route to 172.16.189.66: no BGP peer offers its block",
+		"172.16.9.0/26", "no-affinity",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+}
+
+func TestStatusIsTheSameForPrograms(t *testing.T) {
+	h, _ := endpoint(half(t))
+	_, text := ask(t, h, "/status")
+	var s Status
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Routes) != 1 || !s.Routes[0].Installed || s.Routes[0].Node != "worker1" || s.Routes[0].Servers != 1 {
+		t.Errorf("routes %+v, want the installed one of worker1 with one open server", s.Routes)
+	}
+	if s.Refused.Total != 1 || s.Refused.Counts["no-affinity"] != 1 {
+		t.Errorf("refused %+v, want one without affinity", s.Refused)
+	}
+	if len(s.Backends) != 1 || s.Backends[0].Open != 1 || len(s.Backends[0].Servers) != 2 {
+		t.Errorf("backends %+v, want one with one of two servers open", s.Backends)
+	}
+}
+
+func TestReadyzFollowsTheWorldAndHealthzOnlyTheProcess(t *testing.T) {
+	s := newScene(t)
+	s.settle(t)
+	h, _ := endpoint(s)
+	if code, why := ask(t, h, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(why, "BGP peers have not told their routes yet") {
+		t.Errorf("before the peers have spoken: %d %q", code, why)
+	}
+	if code, _ := ask(t, h, "/healthz"); code != http.StatusOK {
+		t.Errorf("healthz answers %d", code)
+	}
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	if code, why := ask(t, h, "/readyz"); code != http.StatusOK {
+		t.Errorf("with all in place: %d %q", code, why)
+	}
+}
+
+func TestMetricsKeepPrometheusConventions(t *testing.T) {
+	h, m := endpoint(half(t))
+	problems, err := testutil.CollectAndLint(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	_, text := ask(t, h, "/metrics")
+	for _, want := range []string{
+		`sallyport_routes{installed="true"} 1`,
+		`sallyport_offers_refused{reason="no-affinity"} 1`,
+		`sallyport_servers{state="open"} 1`,
+		`sallyport_servers{state="closed"} 1`,
+		`sallyport_steps_total{step="add_route"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no line %s", want)
+		}
+	}
+}
+
+func TestNothingElseIsAnswered(t *testing.T) {
+	h, _ := endpoint(half(t))
+	for _, path := range []string{"/nothing", "/status/", "/debug/pprof/"} {
+		if code, _ := ask(t, h, path); code != http.StatusNotFound {
+			t.Errorf("%s answers %d, want 404", path, code)
+		}
+	}
+}
