@@ -254,14 +254,9 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.promote()
-	switch {
-	case w.calico != nil:
+	if w.calico != nil {
 		waiting = append(waiting, w.calico.waiting()...)
-	case w.next != nil:
-		// Were it full by now, its knock for another look is under way.
-		waiting = append(waiting, "Calico's objects")
-		waiting = append(waiting, w.next.waiting()...)
-	default:
+	} else { // also if the last of them came just now: its knock asks for another look
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
