@@ -110,35 +110,6 @@ type loop struct {
 	counts counts
 }
 
-// view is what one round saw and decided, kept whole for the status endpoint.
-// It is never written again.
-type view struct {
-	at       time.Time
-	took     time.Duration
-	clusters []clusterView
-	peers    []bgp.PeerState
-	offers   int
-	refusals []routes.Refusal
-	static   map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
-	want     Want
-	have     Have
-	config   *haproxy.Config
-	problems []ingress.Problem
-	steps    []Step // named in the last round, done or not
-	err      error
-	notReady []string
-	warnings []string
-}
-
-type clusterView struct {
-	name     string
-	health   ingress.Health
-	known    bool
-	live     bool
-	pictured time.Time
-	topology routes.Topology
-}
-
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
@@ -297,48 +268,6 @@ func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer) {
 	return peers
 }
 
-// adopt remembers the routes that a former life of ours left in the kernel.
-func (l *loop) adopt(found routes.Table) {
-	l.adopted = maps.Clone(found)
-	if l.adopted == nil {
-		l.adopted = routes.Table{}
-	}
-	if len(found) > 0 {
-		l.log.Info("adopted the routes found in the kernel", "routes", len(found))
-	}
-}
-
-// adoptedOffers makes offers of the adopted routes, as of sessions that closed
-// when this life began. Verify holds them to the same rules as any other, and to
-// the same time. What a peer has to say itself replaces them once it has said
-// all of it.
-func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState) (offers []routes.Offer) {
-	for _, p := range peers {
-		if p.EndOfRIB {
-			l.heard[p.Addr] = true
-		}
-	}
-	for prefix, via := range l.adopted {
-		if l.heard[via] {
-			delete(l.adopted, prefix)
-			continue
-		}
-		offer := routes.Offer{Peer: via, Prefix: prefix, NextHop: via, Lost: routes.Loss{Cause: routes.Closed, At: l.started}}
-		for _, t := range topologies {
-			for _, n := range t.Nodes {
-				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == via }) {
-					offer.Cluster, offer.PeerAS = t.Cluster, n.ASN
-					if n.ASN != l.asn {
-						offer.ASPath = []uint32{n.ASN}
-					}
-				}
-			}
-		}
-		offers = append(offers, offer)
-	}
-	return offers
-}
-
 func wantedServers(config *haproxy.Config) map[haproxy.ServerID]Wanted {
 	n := 0
 	for _, b := range config.Backends {
@@ -485,69 +414,4 @@ func (l *loop) tellRefusals(refusals []routes.Refusal) {
 		l.log.Warn("more offers refused, see the status page", "count", told-screenful)
 	}
 	l.refused = now
-}
-
-// judge says whether the world is as it should be, and why not, in sentences.
-func (l *loop) judge(v *view) {
-	const soon = 10 * time.Second // what is mended within this time is not worth a page
-	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
-	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
-
-	for _, c := range v.clusters {
-		switch {
-		case !c.known:
-			notReady("cluster %s: nothing is known of it yet: %s", c.name, c.health.Error)
-		case !c.live:
-			notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s", c.name, c.pictured.Format(time.RFC3339), c.health.Error)
-		case c.health.Error != "":
-			warn("cluster %s: %s", c.name, c.health.Error)
-		}
-	}
-	for cluster, until := range v.static {
-		warn("cluster %s: every BGP session was lost at once; its routes are kept until %s, and health checks decide meanwhile", cluster, until.Format(time.TimeOnly))
-	}
-	if age := v.at.Sub(l.started); age < patience {
-		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !l.heard[p.Addr] }); silent > 0 {
-			notReady("%d of %d BGP peers have not told their routes yet; waiting for another %s", silent, len(v.peers), (patience - age).Round(time.Second))
-		}
-	}
-	if !l.settled {
-		notReady("the first rounds are not done yet")
-	}
-	if lasted := since(&l.brokenAt, v.err != nil, v.at); v.err != nil {
-		warn("%s", v.err)
-		if lasted > soon {
-			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), v.err)
-		}
-	}
-	missing := 0
-	for p, via := range v.want.Routes {
-		if v.have.Routes[p] != via {
-			missing++
-		}
-	}
-	if lasted := since(&l.missingAt, missing > 0, v.at); lasted > soon {
-		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
-	}
-}
-
-// since keeps the time at which a condition began, and says how long it lasts.
-func since(began *time.Time, is bool, now time.Time) time.Duration {
-	switch {
-	case !is:
-		*began = time.Time{}
-		return 0
-	case began.IsZero():
-		*began = now
-	}
-	return now.Sub(*began)
-}
-
-func countFunc[T any](s []T, is func(T) bool) (n int) {
-	for _, e := range s {
-		if is(e) {
-			n++
-		}
-	}
-	return n
 }

@@ -1,0 +1,52 @@
+package appliance
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"sallyport/bgp"
+	"sallyport/routes"
+)
+
+// adopt remembers the routes that a former life of ours left in the kernel.
+func (l *loop) adopt(found routes.Table) {
+	l.adopted = maps.Clone(found)
+	if l.adopted == nil {
+		l.adopted = routes.Table{}
+	}
+	if len(found) > 0 {
+		l.log.Info("adopted the routes found in the kernel", "routes", len(found))
+	}
+}
+
+// adoptedOffers makes offers of the adopted routes, as of sessions that closed
+// when this life began. Verify holds them to the same rules as any other, and to
+// the same time. What a peer has to say itself replaces them once it has said
+// all of it.
+func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState) (offers []routes.Offer) {
+	for _, p := range peers {
+		if p.EndOfRIB {
+			l.heard[p.Addr] = true
+		}
+	}
+	for prefix, via := range l.adopted {
+		if l.heard[via] {
+			delete(l.adopted, prefix)
+			continue
+		}
+		offer := routes.Offer{Peer: via, Prefix: prefix, NextHop: via, Lost: routes.Loss{Cause: routes.Closed, At: l.started}}
+		for _, t := range topologies {
+			for _, n := range t.Nodes {
+				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == via }) {
+					offer.Cluster, offer.PeerAS = t.Cluster, n.ASN
+					if n.ASN != l.asn {
+						offer.ASPath = []uint32{n.ASN}
+					}
+				}
+			}
+		}
+		offers = append(offers, offer)
+	}
+	return offers
+}

@@ -1,0 +1,109 @@
+package appliance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// view is what one round saw and decided, kept whole for the status endpoint.
+// It is never written again.
+type view struct {
+	at       time.Time
+	took     time.Duration
+	clusters []clusterView
+	peers    []bgp.PeerState
+	offers   int
+	refusals []routes.Refusal
+	static   map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
+	want     Want
+	have     Have
+	config   *haproxy.Config
+	problems []ingress.Problem
+	steps    []Step // named in the last round, done or not
+	err      error
+	notReady []string
+	warnings []string
+}
+
+type clusterView struct {
+	name     string
+	health   ingress.Health
+	known    bool
+	live     bool
+	pictured time.Time
+	topology routes.Topology
+}
+
+// judge says whether the world is as it should be, and why not, in sentences.
+func (l *loop) judge(v *view) {
+	const soon = 10 * time.Second // what is mended within this time is not worth a page
+	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
+	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
+
+	for _, c := range v.clusters {
+		switch {
+		case !c.known:
+			notReady("cluster %s: nothing is known of it yet: %s", c.name, c.health.Error)
+		case !c.live:
+			notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s", c.name, c.pictured.Format(time.RFC3339), c.health.Error)
+		case c.health.Error != "":
+			warn("cluster %s: %s", c.name, c.health.Error)
+		}
+		for _, sentence := range slices.Concat(c.health.Missing, c.health.Odd) {
+			warn("cluster %s: %s", c.name, sentence)
+		}
+	}
+	for cluster, until := range v.static {
+		warn("cluster %s: every BGP session was lost at once; its routes are kept until %s, and health checks decide meanwhile", cluster, until.Format(time.TimeOnly))
+	}
+	if age := v.at.Sub(l.started); age < patience {
+		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !l.heard[p.Addr] }); silent > 0 {
+			notReady("%d of %d BGP peers have not told their routes yet; waiting for another %s", silent, len(v.peers), (patience - age).Round(time.Second))
+		}
+	}
+	if !l.settled {
+		notReady("the first rounds are not done yet")
+	}
+	if lasted := since(&l.brokenAt, v.err != nil, v.at); v.err != nil {
+		warn("%s", v.err)
+		if lasted > soon {
+			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), v.err)
+		}
+	}
+	missing := 0
+	for p, via := range v.want.Routes {
+		if v.have.Routes[p] != via {
+			missing++
+		}
+	}
+	if lasted := since(&l.missingAt, missing > 0, v.at); lasted > soon {
+		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
+	}
+}
+
+// since keeps the time at which a condition began, and says how long it lasts.
+func since(began *time.Time, is bool, now time.Time) time.Duration {
+	switch {
+	case !is:
+		*began = time.Time{}
+		return 0
+	case began.IsZero():
+		*began = now
+	}
+	return now.Sub(*began)
+}
+
+func countFunc[T any](s []T, is func(T) bool) (n int) {
+	for _, e := range s {
+		if is(e) {
+			n++
+		}
+	}
+	return n
+}
