@@ -100,11 +100,30 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 	// announces nothing, so nothing is lost by taking one for the other.
 	t.HostLocal = (o.NoAffinities || len(o.Affinities) == 0) && slices.ContainsFunc(t.Nodes, func(n routes.Node) bool { return len(n.PodCIDRs) > 0 })
 
+	r.mute(t)
 	slices.SortFunc(t.Nodes, func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(t.Affinities, func(a, b routes.Affinity) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(t.Blocks, func(a, b routes.IPAMBlock) int { return comparePrefixes(a.Prefix, b.Prefix) })
 	slices.SortFunc(t.Pools, func(a, b routes.Pool) int { return cmp.Compare(a.Name, b.Name) })
 	return t, r.odd
+}
+
+// mute complains of the nodes that own blocks and have no address to announce
+// them from: their pods get no route.
+func (r *reader) mute(t routes.Topology) {
+	for _, n := range t.Nodes {
+		owns := func(a routes.Affinity) bool { return a.Node == n.Name && !a.Deleted }
+		for _, family := range []struct {
+			name, annotation string
+			is4              bool
+		}{{"IPv4", ipv4Annotation, true}, {"IPv6", ipv6Annotation, false}} {
+			blocks := slices.ContainsFunc(t.Affinities, func(a routes.Affinity) bool { return owns(a) && a.Prefix.Addr().Is4() == family.is4 })
+			speaks := slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 })
+			if blocks && !speaks {
+				r.complain("Node", n.Name, "it owns %s blocks and has no annotation %s with its BGP address, so their pods get no route: is calico-node running there, and does it find the address (IP_AUTODETECTION_METHOD)?", family.name, family.annotation)
+			}
+		}
+	}
 }
 
 func comparePrefixes(a, b netip.Prefix) int {

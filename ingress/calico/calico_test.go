@@ -180,6 +180,21 @@ func TestAffinitiesOfBothGroups(t *testing.T) {
 	}
 }
 
+func TestANodeThatOwnsBlocksAndHasNoBGPAddressIsTold(t *testing.T) {
+	_, odd := Topology(objects(t, `
+{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24}}}
+---
+{kind: Node, metadata: {name: idle}}
+---
+{kind: BlockAffinity, metadata: {name: a}, spec: {node: w1, cidr: 172.16.171.64/26, state: confirmed, deleted: "false"}}
+---
+{kind: BlockAffinity, metadata: {name: b}, spec: {node: w1, cidr: "fd00:172::40/122", state: confirmed, deleted: "false"}}
+`))
+	if len(odd) != 1 || !strings.Contains(odd[0].String(), "w1") || !strings.Contains(odd[0].Why, "projectcalico.org/IPv6Address") {
+		t.Errorf("got %v, want one complaint about the IPv6 address of w1", odd)
+	}
+}
+
 func TestLentAddressesAreFound(t *testing.T) {
 	got, odd := Topology(objects(t, `
 kind: IPAMBlock

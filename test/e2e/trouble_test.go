@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"sallyport/test/lab/world"
+)
+
+// squat holds a port of the appliance's host until it is told to go.
+func (r *rig) squat(address string) (leave func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	cmd := r.Command(ctx, world.Appliance, programs.app, "-listen", address)
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.eventually(address+" is taken", func() error {
+		out, err := r.Exec(ctx, world.Appliance, "ss", "-Hltn", "src", address)
+		if err == nil && out == "" {
+			err = errors.New("nobody listens")
+		}
+		return err
+	})
+	return func() {
+		cancel()
+		if err := cmd.Wait(); err == nil {
+			r.t.Error("the squatter left by itself")
+		}
+	}
+}
+
+// says waits until a warning, or a reason for not being ready, holds all words.
+func (r *rig) says(words ...string) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("the status says %q", words), func() error {
+		s, err := r.status()
+		if err != nil {
+			return err
+		}
+		said := append(s.Warnings, s.NotReady...)
+		for _, sentence := range said {
+			missing := false
+			for _, w := range words {
+				missing = missing || !strings.Contains(sentence, w)
+			}
+			if !missing {
+				return nil
+			}
+		}
+		return fmt.Errorf("it says %q", said)
+	})
+}
+
+func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
+	r := newRig(t, world.Options{Name: "trouble", Workers: 1})
+	r.install("")
+	r.apply(application("app", 1, "") + ingress("app", "", "test.local / Prefix app"))
+
+	t.Run("what no waiting mends ends the program with a sentence", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			before []string
+			change [2]string
+			words  string
+		}{
+			"no right to change routes": {before: []string{"setpriv", "--bounding-set=-net_admin"}, words: "CAP_NET_ADMIN"},
+			"no HAProxy":                {change: [2]string{"haproxy:", "haproxy:\n  binary: /nonexistent/haproxy"}, words: "/nonexistent/haproxy"},
+			"an unknown key":            {change: [2]string{"identity:", "identiti:"}, words: "identity"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				config, err := r.Exec(t.Context(), world.Appliance, "cat", r.file("sallyport.yaml"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.write("other.yaml", strings.Replace(config, c.change[0], c.change[1], 1))
+				args := append(c.before, programs.sallyport, "run", "--config", r.file("other.yaml"))
+				out, err := r.Command(t.Context(), world.Appliance, args...).CombinedOutput()
+				if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !strings.Contains(string(out), c.words) {
+					t.Errorf("ended with %v, saying %s; want a failure and a word of %q", err, out, c.words)
+				}
+			})
+		}
+	})
+
+	good, err := r.Exec(t.Context(), world.Appliance, "cat", r.file("kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.write("kubeconfig", "nonsense")
+	leaveBGP, leaveHTTP := r.squat("192.168.50.21:179"), r.squat("192.168.50.21:80")
+	r.start()
+	t.Run("bad credentials, a taken BGP port", func(*testing.T) {
+		r.says("kubeconfig")
+		r.says("BGP", "179")
+		r.write("kubeconfig", good)
+		leaveBGP()
+	})
+	t.Run("a taken HTTP port", func(*testing.T) {
+		r.says(":80 is taken by app")
+		leaveHTTP()
+		r.ready()
+		r.answeredBy("http://test.local/", 1)
+	})
+	t.Run("a node without a BGP address", func(*testing.T) {
+		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address-")
+		r.says("worker1", "projectcalico.org/IPv4Address")
+		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address=192.168.50.23/24")
+		r.answeredBy("http://test.local/", 1)
+	})
+}
