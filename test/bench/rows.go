@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/test/lab/world"
+)
+
+// endpointChanges adds an endpoint to the first Service and takes it away
+// again. It returns the times from the API's answer until the server is open,
+// and until a bare watch of the slice has heard of it and one exchange with
+// HAProxy's socket is done.
+func (s *stage) endpointChanges(ctx context.Context, samples int) (open, floor []time.Duration, err error) {
+	slices := s.kube.DiscoveryV1().EndpointSlices("default")
+	watch, err := slices.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name(0)})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer watch.Stop()
+	heard := make(chan time.Time, 16)
+	show := "show servers state default_svc_" + name(0) + "_80"
+	go func() {
+		for range watch.ResultChan() {
+			if _, err := s.exchange(show); err == nil {
+				heard <- time.Now()
+			}
+		}
+	}()
+	<-heard // the slice as it is
+	state := func(server string, present bool) error {
+		deadline := time.Now().Add(limit)
+		tick := time.NewTicker(200 * time.Microsecond)
+		defer tick.Stop()
+		for time.Now().Before(deadline) {
+			answer, err := s.exchange(show)
+			if err != nil {
+				return err
+			}
+			if isOpen(answer, server) == present {
+				return nil
+			}
+			<-tick.C
+		}
+		return fmt.Errorf("server %s is not as wanted within %s", server, limit)
+	}
+	for i := range samples {
+		address := fmt.Sprintf("172.16.171.%d", 100+i%20)
+		server := "s_" + strings.ReplaceAll(address, ".", "-") + "_8080"
+		if _, err := slices.Update(ctx, s.slice(name(0), address), metav1.UpdateOptions{}); err != nil {
+			return nil, nil, err
+		}
+		began := time.Now()
+		if err := state(server, true); err != nil {
+			return nil, nil, err
+		}
+		open = append(open, time.Since(began))
+		floor = append(floor, max((<-heard).Sub(began), time.Microsecond))
+		if _, err := slices.Update(ctx, s.slice(name(0)), metav1.UpdateOptions{}); err != nil {
+			return nil, nil, err
+		}
+		if err := state(server, false); err != nil {
+			return nil, nil, err
+		}
+		<-heard
+	}
+	return open, floor, nil
+}
+
+// isOpen finds a server in the answer to "show servers state": the fourth
+// column is its name, the seventh its administrative state (HAProxy's
+// management guide, 9.3), where 0 is open.
+func isOpen(answer, server string) bool {
+	for line := range strings.Lines(answer) {
+		if f := strings.Fields(line); len(f) > 6 && f[3] == server {
+			return f[6] == "0"
+		}
+	}
+	return false
+}
+
+// newIngresses adds Ingresses and waits for their first 200.
+func (s *stage) newIngresses(ctx context.Context, samples int, backend bool) (took []time.Duration, err error) {
+	for i := range samples {
+		id := fmt.Sprintf("new-%d-%t-%d", s.size, backend, i)
+		service := name(0)
+		if backend {
+			service = id
+			if err := s.addService(ctx, id); err != nil {
+				return nil, err
+			}
+		}
+		if err := s.addIngress(ctx, id, id+".bench", service); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		at, err := s.served(id + ".bench")
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, at.Sub(began))
+	}
+	return took, nil
+}
+
+// restart kills the appliance and starts it again; cold takes HAProxy, the
+// routes and all state away as well. It returns the time until every host is
+// served.
+func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
+	s.stop()
+	if cold {
+		script := "for p in $(ip netns pids " + s.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip route flush proto 78; true"
+		if _, err := s.Exec(ctx, world.Appliance, "sh", "-c", script); err != nil {
+			return 0, err
+		}
+		for _, dir := range []string{"haproxy", "run", "state"} {
+			if err := os.RemoveAll(filepath.Join(s.dir, dir)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	hosts := make([]string, 0, s.size)
+	for i := range s.size {
+		hosts = append(hosts, host(i))
+	}
+	began := time.Now()
+	if err := s.start(ctx); err != nil {
+		return 0, err
+	}
+	at, err := s.served(hosts...)
+	return at.Sub(began), err
+}
+
+// memory returns the resident megabytes of the appliance and of HAProxy's worker.
+func (s *stage) memory() (appliance, worker float64, err error) {
+	if appliance, err = resident(s.process.Process.Pid); err != nil {
+		return 0, 0, err
+	}
+	info, err := s.exchange("show info")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(info) {
+		if pid, ok := strings.CutPrefix(line, "Pid: "); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(pid))
+			if err != nil {
+				return 0, 0, err
+			}
+			worker, err = resident(n)
+			return appliance, worker, err
+		}
+	}
+	return 0, 0, fmt.Errorf("no pid in %q", info)
+}
+
+func resident(pid int) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
+			kb, err := strconv.ParseFloat(f[1], 64)
+			return kb / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d tells no VmRSS", pid)
+}
+
+// idle is the share of one processor the appliance uses while nothing happens.
+func (s *stage) idle(ctx context.Context, span time.Duration) (float64, error) {
+	before, err := ticks(s.process.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-time.After(span):
+	}
+	after, err := ticks(s.process.Process.Pid)
+	return (after - before) / 100 / span.Seconds(), err // USER_HZ is 100
+}
+
+// ticks is the processor time of a process (proc_pid_stat(5), fields 14 and 15).
+func ticks(pid int) (float64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, err := strconv.ParseFloat(f[11], 64)
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.ParseFloat(f[12], 64)
+	return user + system, err
+}
+
+// blocks lets worker1 announce a second block of its own, again and again, to
+// the appliance and to a BIRD on the client's host, and compares when each has
+// the route in its kernel.
+func (s *stage) blocks(ctx context.Context, t *table, samples int) error {
+	const block = "172.16.200.0/26"
+	affinity := s.Kubectl(ctx, "apply", "-f", "-")
+	affinity.Stdin = strings.NewReader(`
+apiVersion: crd.projectcalico.org/v1
+kind: BlockAffinity
+metadata: {name: worker1-172-16-200-0-26}
+spec: {node: worker1, cidr: ` + block + `, state: confirmed, deleted: "false"}
+`)
+	if out, err := affinity.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	session := func(neighbour, own string) string {
+		return fmt.Sprintf("protocol bgp to_%s { local %s as 65000; neighbor %s as 65000; multihop; connect delay time 1; connect retry time 1; import all; export all; }\n",
+			strings.ReplaceAll(neighbour, ".", "_"), own, neighbour)
+	}
+	conf := "router id %s;\nprotocol device {}\n"
+	sender := fmt.Sprintf(conf, "192.168.50.23") + "protocol static own { route 172.16.171.64/26 blackhole; }\nprotocol static more { disabled; route " + block + " blackhole; }\n" +
+		session("192.168.50.21", "192.168.50.23") + session("192.168.50.10", "192.168.50.23")
+	receiver := fmt.Sprintf(conf, "192.168.50.10") + "protocol kernel { export all; }\n" +
+		strings.Replace(session("192.168.50.23", "192.168.50.10"), "export all", "export none", 1)
+	files := map[string]string{"sender.conf": sender, "receiver.conf": receiver}
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(s.dir, file), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	bird := s.Command(ctx, world.Client, "bird", "-f", "-c", s.dir+"/receiver.conf", "-s", s.dir+"/receiver.ctl", "-P", s.dir+"/receiver.pid")
+	if err := bird.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = bird.Process.Signal(unix.SIGTERM)
+		_ = bird.Wait()
+		// The node's own configuration comes back with the next change; this asks for it.
+		_ = s.Kubectl(context.WithoutCancel(ctx), "delete", "blockaffinity", "worker1-172-16-200-0-26").Run()
+	}()
+	if out, err := s.BIRD(ctx, "worker1", 4, "configure", `"`+s.dir+`/sender.conf"`); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	ours, err := s.watchRoute(ctx, world.Appliance, block)
+	if err != nil {
+		return err
+	}
+	theirs, err := s.watchRoute(ctx, world.Client, block)
+	if err != nil {
+		return err
+	}
+	var us, them []time.Duration
+	for i := range samples + 1 {
+		began := time.Now()
+		if out, err := s.BIRD(ctx, "worker1", 4, "enable", "more"); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		a, err := next(ctx, ours, true)
+		if err != nil {
+			return fmt.Errorf("the appliance's route: %w", err)
+		}
+		b, err := next(ctx, theirs, true)
+		if err != nil {
+			return fmt.Errorf("BIRD's route: %w", err)
+		}
+		if i > 0 { // the first waits for the sessions
+			us, them = append(us, a.Sub(began)), append(them, b.Sub(began))
+		}
+		if out, err := s.BIRD(ctx, "worker1", 4, "disable", "more"); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if _, err := next(ctx, ours, false); err != nil {
+			return err
+		}
+		if _, err := next(ctx, theirs, false); err != nil {
+			return err
+		}
+	}
+	for _, p := range []float64{0.5, 0.99} {
+		t.beside(fmt.Sprintf("block announced → route in the kernel, p%g", p*100), percentile(us, p), percentile(them, p), "ms", "BIRD 1.6")
+	}
+	return nil
+}
+
+// change is a route that came or went, and when.
+type change struct {
+	added bool
+	at    time.Time
+}
+
+// watchRoute hears from a host's kernel when a route comes and goes.
+func (s *stage) watchRoute(ctx context.Context, host, prefix string) (<-chan change, error) {
+	ns, err := netns.GetFromName(s.Netns(host))
+	if err != nil {
+		return nil, err
+	}
+	updates, changes := make(chan netlink.RouteUpdate, 64), make(chan change, 64)
+	if err := netlink.RouteSubscribeAt(ns, updates, ctx.Done()); err != nil {
+		return nil, err
+	}
+	want := netip.MustParsePrefix(prefix).String()
+	go func() {
+		for u := range updates {
+			if u.Dst != nil && u.Dst.String() == want {
+				changes <- change{u.Type == unix.RTM_NEWROUTE, time.Now()}
+			}
+		}
+	}()
+	return changes, nil
+}
+
+// next waits until a route is there, or is not.
+func next(ctx context.Context, changes <-chan change, added bool) (time.Time, error) {
+	for {
+		select {
+		case c := <-changes:
+			if c.added == added {
+				return c.at, nil
+			}
+		case <-ctx.Done():
+			return time.Time{}, context.Cause(ctx)
+		case <-time.After(limit):
+			return time.Time{}, fmt.Errorf("nothing within %s", limit)
+		}
+	}
+}
