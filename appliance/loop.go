@@ -65,6 +65,9 @@ const (
 	// patience is how long a start waits for clusters and peers that do not
 	// answer before it goes on without them.
 	patience = 30 * time.Second
+	// reapply is how long HAProxy is left alone while nothing changes: a bound
+	// on how long something that no reading shows can stay wrong.
+	reapply = 10 * time.Second
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
@@ -99,7 +102,7 @@ type loop struct {
 	compiler  *ingress.Compiler
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
-	retryAt   time.Time // when HAProxy wants to be asked again
+	applied   applied
 	settled   bool      // a round has ended with nothing left to do
 	brokenAt  time.Time // since when rounds fail; zero: they do not
 	missingAt time.Time // since when wanted routes are not in the kernel
@@ -135,8 +138,8 @@ func (l *loop) run(ctx context.Context) {
 		}
 		l.alive()
 		rest := tick
-		if !l.retryAt.IsZero() {
-			rest = max(min(rest, l.retryAt.Sub(l.now())), time.Millisecond)
+		if at := l.applied.retryAt; !at.IsZero() {
+			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
 		timer.Reset(rest)
 	}
@@ -217,7 +220,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	compiled := l.compiler.Compile(snapshots)
 	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
 	v.config, v.problems = &compiled.Config, compiled.Problems
-	v.want.Servers = wantedServers(v.config)
+	v.want.Backends = v.config.Backends
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {
 		return false
 	}
@@ -268,20 +271,6 @@ func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer) {
 	return peers
 }
 
-func wantedServers(config *haproxy.Config) map[haproxy.ServerID]Wanted {
-	n := 0
-	for _, b := range config.Backends {
-		n += len(b.Servers)
-	}
-	servers := make(map[haproxy.ServerID]Wanted, n)
-	for _, b := range config.Backends {
-		for _, s := range b.Servers {
-			servers[haproxy.ServerID{Backend: b.Name, Server: s.Name}] = Wanted{s.Addr, s.Drain}
-		}
-	}
-	return servers
-}
-
 // have reads the world back from its owners.
 func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have, err error) {
 	if have.Routes, have.Conflicts, err = l.kernel.List(); err != nil {
@@ -306,11 +295,8 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 // take does the steps of the view: the routes one by one, the servers as one
 // wish. A step that fails leaves the others as they are.
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
-	states := make(map[haproxy.ServerID]haproxy.State, len(v.have.Servers))
-	for id, live := range v.have.Servers {
-		states[id] = live.State
-	}
 	var errs []error
+	var servers []SetServer
 	for _, step := range v.steps {
 		var err error
 		switch s := step.(type) {
@@ -322,7 +308,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		case DropRoute:
 			err = l.kernel.Drop(s.Prefix)
 		case SetServer:
-			states[s.ID] = s.State
+			servers = append(servers, s)
 			continue
 		}
 		if err != nil {
@@ -338,11 +324,22 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			l.log.Info("route dropped", "prefix", s.Prefix)
 		}
 	}
+	if len(servers) == 0 && l.applied.still(v.config, v.at) {
+		return progress, errors.Join(errs...)
+	}
+	states := make(map[haproxy.ServerID]haproxy.State, len(v.have.Servers)+len(servers))
+	for id, live := range v.have.Servers {
+		states[id] = live.State
+	}
+	for _, s := range servers {
+		states[s.ID] = s.State
+	}
 	maps.DeleteFunc(states, func(_ haproxy.ServerID, s haproxy.State) bool { return s == haproxy.Absent })
 
 	result, err := l.proxy.Apply(ctx, v.config, states)
-	l.retryAt = result.RetryAt
+	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
 	if err != nil { // what could be done was done all the same
+		l.applied.config = nil
 		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))
 	}
 	// What was reached is HAProxy's to say, at the next reading: a server may
@@ -353,14 +350,29 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", err))...)
 	}
 	var done []SetServer
-	for _, step := range v.steps {
-		if s, ok := step.(SetServer); ok && reached[s.ID].State == s.State {
+	for _, s := range servers {
+		if reached[s.ID].State == s.State {
 			done = append(done, s)
-			l.counts.step(step)
+			l.counts.step(s)
 		}
 	}
 	l.tellServers(done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
+}
+
+// applied is what HAProxy was last asked to be, but for its servers' states.
+type applied struct {
+	config  *haproxy.Config // nil: nothing, or it failed
+	until   time.Time       // when it is to be asked again in any case
+	retryAt time.Time       // when HAProxy wants to be asked again; zero: it does not
+}
+
+// still says whether there is nothing new to ask of HAProxy. What did not
+// change has the same pointers (see ingress.Compiler).
+func (a applied) still(c *haproxy.Config, now time.Time) bool {
+	return a.config != nil && now.Before(a.until) && (a.retryAt.IsZero() || now.Before(a.retryAt)) &&
+		slices.Equal(a.config.Backends, c.Backends) && slices.Equal(a.config.Certs, c.Certs) &&
+		slices.Equal(a.config.Routes, c.Routes) && a.config.DefaultBackend == c.DefaultBackend
 }
 
 // tellServers logs each server that changed; beyond a screenful, only how many.

@@ -90,13 +90,13 @@ func (f *fakeProxy) Servers() (map[haproxy.ServerID]haproxy.Live, error) {
 
 func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states map[haproxy.ServerID]haproxy.State) (haproxy.Result, error) {
 	f.applied++
-	wanted := wantedServers(cfg)
+	wanted := Want{Backends: cfg.Backends}.servers()
 	old := f.servers
 	f.servers = map[haproxy.ServerID]haproxy.Live{}
 	for id, state := range states {
 		live := old[id]
 		if w, ok := wanted[id]; ok {
-			live.Addr = w.Addr
+			live.Addr = w
 		}
 		live.State = state
 		f.servers[id] = live
@@ -147,7 +147,7 @@ const (
 	block2, node2, pod2 = "172.16.189.64/26", "192.168.50.24", "172.16.189.66"
 )
 
-func newScene(t *testing.T) *scene {
+func newScene(t testing.TB) *scene {
 	s := &scene{
 		speaker: &fakeSpeaker{spoken: map[netip.Addr]bool{}},
 		kernel:  &fakeKernel{routes: routes.Table{}},

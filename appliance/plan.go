@@ -13,14 +13,8 @@ import (
 // Want is what should be: the servers of the cluster's endpoints, and the
 // verified routes.
 type Want struct {
-	Servers map[haproxy.ServerID]Wanted
-	Routes  routes.Table
-}
-
-// Wanted is a server as the cluster's objects ask for it.
-type Wanted struct {
-	Addr  netip.AddrPort
-	Drain bool // terminating but serving
+	Backends []*haproxy.Backend // no two have the same name, nor two servers of one
+	Routes   routes.Table
 }
 
 // Have is what is: read from HAProxy and from the kernel.
@@ -80,54 +74,84 @@ func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefi
 // and nothing longer is wanted, so no step of the same round touches it either.
 func Plan(want Want, have Have) []Step {
 	var steps []Step
-	wantVia, haveVia := want.Routes.Finder(), have.Routes.Finder()
-	routed := func(a netip.Addr) (bool, string) {
-		if have.Direct[a] {
-			return true, ""
-		}
-		wp, wv, ok := wantVia(a)
-		if !ok {
-			return false, "no verified route"
-		}
-		hp, hv, ok := haveVia(a)
-		switch {
-		case !ok:
-			return false, "route not in the kernel yet"
-		case hp != wp || hv != wv:
-			return false, "route is being changed"
-		}
-		return true, ""
-	}
-
 	set := func(id haproxy.ServerID, from, to haproxy.State, why string) {
 		if from != to {
 			steps = append(steps, SetServer{ID: id, State: to, Why: why})
 		}
 	}
-	for id, w := range want.Servers {
-		live, known := have.Servers[id]
-		if known && live.Addr != w.Addr {
-			continue // somebody gave our name another address: removed below, then made anew
+	astray := follow(want.Routes, have)
+	right := 0 // servers of have that are wanted, as they are
+	for _, b := range want.Backends {
+		for i := range b.Servers {
+			w := &b.Servers[i]
+			id := haproxy.ServerID{Backend: b.Name, Server: w.Name}
+			live, known := have.Servers[id]
+			if known && live.Addr != w.Addr {
+				continue // somebody gave our name another address: removed below, then made anew
+			}
+			if known {
+				right++
+			}
+			why := astray(w.Addr.Addr())
+			switch {
+			case why != "":
+				set(id, live.State, haproxy.Closed, why)
+			case w.Drain && live.State == haproxy.Absent:
+				// It ends already: nothing is gained by adding it.
+			case w.Drain:
+				set(id, live.State, haproxy.Drain, "endpoint is terminating")
+			default:
+				set(id, live.State, haproxy.Open, "routed")
+			}
 		}
-		ok, why := routed(w.Addr.Addr())
+	}
+	if right < len(have.Servers) {
+		wanted := want.servers()
+		for id, live := range have.Servers {
+			if addr, ok := wanted[id]; !ok || addr != live.Addr {
+				set(id, live.State, haproxy.Absent, "endpoint is gone")
+			}
+		}
+	}
+	return append(steps, planRoutes(want.Routes, have)...)
+}
+
+// servers are the wanted ones and their addresses.
+func (w Want) servers() map[haproxy.ServerID]netip.AddrPort {
+	all := map[haproxy.ServerID]netip.AddrPort{}
+	for _, b := range w.Backends {
+		for _, s := range b.Servers {
+			all[haproxy.ServerID{Backend: b.Name, Server: s.Name}] = s.Addr
+		}
+	}
+	return all
+}
+
+// follow returns a function that says why packets to an address do not go the
+// wanted way now; empty: they do.
+func follow(want routes.Table, have Have) func(netip.Addr) string {
+	wantVia, haveVia := want.Finder(), have.Routes.Finder()
+	same := want.Equal(have.Routes) // the usual case, and then one look is enough
+	return func(a netip.Addr) string {
+		if have.Direct[a] {
+			return ""
+		}
+		wp, wv, ok := wantVia(a)
+		if !ok {
+			return "no verified route"
+		}
+		if same {
+			return ""
+		}
+		hp, hv, ok := haveVia(a)
 		switch {
 		case !ok:
-			set(id, live.State, haproxy.Closed, why)
-		case w.Drain && live.State == haproxy.Absent:
-			// It ends already: nothing is gained by adding it.
-		case w.Drain:
-			set(id, live.State, haproxy.Drain, "endpoint is terminating")
-		default:
-			set(id, live.State, haproxy.Open, "routed")
+			return "route not in the kernel yet"
+		case hp != wp || hv != wv:
+			return "route is being changed"
 		}
+		return ""
 	}
-	for id, live := range have.Servers {
-		if w, wanted := want.Servers[id]; !wanted || w.Addr != live.Addr {
-			set(id, live.State, haproxy.Absent, "endpoint is gone")
-		}
-	}
-
-	return append(steps, planRoutes(want.Routes, have)...)
 }
 
 // planRoutes names the route changes under which no open server's packets turn.

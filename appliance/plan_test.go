@@ -56,7 +56,7 @@ func drawID(r *rand.Rand) (haproxy.ServerID, netip.AddrPort) {
 
 func drawWorld(r *rand.Rand) world {
 	w := world{
-		want: Want{Servers: map[haproxy.ServerID]Wanted{}, Routes: drawTable(r)},
+		want: Want{Routes: drawTable(r)},
 		have: Have{Servers: map[haproxy.ServerID]haproxy.Live{}, Routes: drawTable(r), Direct: map[netip.Addr]bool{}},
 	}
 	if r.IntN(2) == 0 { // often the two tables differ in little
@@ -68,10 +68,12 @@ func drawWorld(r *rand.Rand) world {
 	if r.IntN(2) == 0 {
 		w.have.Direct[netip.MustParseAddr("192.168.50.23")] = true
 	}
+	wanted := map[haproxy.ServerID]haproxy.Server{}
 	for range r.IntN(8) {
 		id, addr := drawID(r)
-		w.want.Servers[id] = Wanted{Addr: addr, Drain: r.IntN(5) == 0}
+		wanted[id] = haproxy.Server{Name: id.Server, Addr: addr, Drain: r.IntN(5) == 0}
 	}
+	w.want.Backends = backendsOf(wanted)
 	for range r.IntN(8) {
 		id, addr := drawID(r)
 		if r.IntN(20) == 0 {
@@ -80,6 +82,28 @@ func drawWorld(r *rand.Rand) world {
 		w.have.Servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
 	}
 	return w
+}
+
+func backendsOf(wanted map[haproxy.ServerID]haproxy.Server) []*haproxy.Backend {
+	byName := map[string]*haproxy.Backend{}
+	for id, s := range wanted {
+		if byName[id.Backend] == nil {
+			byName[id.Backend] = &haproxy.Backend{Name: id.Backend}
+		}
+		byName[id.Backend].Servers = append(byName[id.Backend].Servers, s)
+	}
+	return slices.Collect(maps.Values(byName))
+}
+
+// each are the wanted servers.
+func (w Want) each() map[haproxy.ServerID]haproxy.Server {
+	all := map[haproxy.ServerID]haproxy.Server{}
+	for _, b := range w.Backends {
+		for _, s := range b.Servers {
+			all[haproxy.ServerID{Backend: b.Name, Server: s.Name}] = s
+		}
+	}
+	return all
 }
 
 // way is the tests' own longest match: linear and stupid.
@@ -113,7 +137,7 @@ func (w world) take(s Step) {
 		}
 		live, known := w.have.Servers[s.ID]
 		if !known {
-			live.Addr = w.want.Servers[s.ID].Addr
+			live.Addr = w.want.servers()[s.ID]
 		}
 		live.State = s.State
 		w.have.Servers[s.ID] = live
@@ -189,7 +213,7 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 		"only the next hop is compared, not the block": func(want Want, have Have) []Step {
 			steps := Plan(want, have)
 			hv, wv := have.Routes.Finder(), want.Routes.Finder()
-			for id, w := range want.Servers {
+			for id, w := range want.each() {
 				_, a, ok := hv(w.Addr.Addr())
 				_, b, ok2 := wv(w.Addr.Addr())
 				if live := have.Servers[id]; ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
@@ -229,14 +253,14 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		if !maps.Equal(w.want.Routes, w.have.Routes) {
 			t.Fatalf("world %d settled on routes %v, want %v", i, w.have.Routes, w.want.Routes)
 		}
-		for id, wanted := range w.want.Servers {
+		for id, wanted := range w.want.each() {
 			a := wanted.Addr.Addr()
 			if routed := way(w.want.Routes, a) != "nowhere" || w.have.Direct[a]; !wanted.Drain && routed != (w.have.Servers[id].State == haproxy.Open) {
 				t.Fatalf("world %d: %v routed=%t but %s", i, id, routed, w.have.Servers[id].State)
 			}
 		}
 		for id := range w.have.Servers {
-			if _, wanted := w.want.Servers[id]; !wanted {
+			if _, wanted := w.want.each()[id]; !wanted {
 				t.Fatalf("world %d: %v is not wanted and still there", i, id)
 			}
 		}
@@ -254,7 +278,7 @@ func TestSettlesAfterChaos(t *testing.T) {
 			case 0:
 				w.want.Routes = other.want.Routes
 			case 1:
-				w.want.Servers = other.want.Servers
+				w.want.Backends = other.want.Backends
 			case 2:
 				for p := range w.have.Routes {
 					delete(w.have.Routes, p) // somebody flushed one
@@ -286,7 +310,7 @@ func TestJourneys(t *testing.T) {
 	id := haproxy.ServerID{Backend: "web", Server: haproxy.ServerName(web3)}
 	block := netip.MustParsePrefix("172.16.171.64/26")
 	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
-	wanted := map[haproxy.ServerID]Wanted{id: {Addr: web3}}
+	wanted := []*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
 	at := func(s haproxy.State) map[haproxy.ServerID]haproxy.Live {
 		return map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}}
 	}
@@ -344,7 +368,7 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint terminates while serving": {
-			Want{map[haproxy.ServerID]Wanted{id: {Addr: web3, Drain: true}}, via(w1)},
+			Want{[]*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1)},
 			Have{Servers: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
