@@ -1,74 +1,177 @@
-// Command bench measures the appliance on real parts and prints a table: a lab
-// of its own, an API server with many Services, HAProxy, BIRD. Where there is
-// something to hold a figure to, that is measured in the same run, by turns, and
-// the table shows the ratio: a figure alone says more about the machine.
+// Command bench measures the appliance in a lab of its own and prints a table.
+// What can be held against a floor or a neighbour is measured beside it in the
+// same run: read the ratios, the milliseconds are this machine's.
 //
-// It promises figures, not a verdict: its exit status is 0 unless something
-// broke. Its limit: appliance, cluster, HAProxy, pods and the clock share one
-// machine's processors, so a figure holds what these take from each other.
+//	endpoint   change of an EndpointSlice committed → server open in HAProxy,
+//	           beside a bare watch of the same object and one exchange with HAProxy's socket
+//	block      block announced by a node → route in the kernel, beside BIRD 1.6
+//	ingress    Ingress committed → its first 200
+//	start      process start → every host served, with and without a former life
+//	memory     resident, and the processor time of an appliance with nothing to do
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"syscall"
+	"text/tabwriter"
 	"time"
-
-	"sallyport/test/lab/world"
 )
 
+// row is one line of the table.
+type row struct {
+	What   string  `json:"what"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`
+	Beside string  `json:"beside,omitempty"` // what it is held against, measured in the same run
+	Ratio  float64 `json:"ratio,omitempty"`
+	Target string  `json:"target,omitempty"`
+	Met    *bool   `json:"met,omitempty"`
+}
+
+type table struct{ rows []row }
+
+func (t *table) add(r row) {
+	t.rows = append(t.rows, r)
+	progress("%s: %.3g %s", r.What, r.Value, r.Unit)
+}
+
+// atMost is a row with a bound on its value.
+func (t *table) atMost(what string, value float64, unit string, bound float64) {
+	met := value <= bound
+	t.add(row{What: what, Value: value, Unit: unit, Target: fmt.Sprintf("≤ %g %s", bound, unit), Met: &met})
+}
+
+// beside is a row held against another figure of the same run.
+func (t *table) beside(what string, value, other float64, unit, name string) {
+	t.add(row{What: what, Value: value, Unit: unit, Beside: fmt.Sprintf("%s %.3g %s", name, other, unit), Ratio: value / other})
+}
+
+func (t *table) print(format string) error {
+	if format == "json" {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(t.rows)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "WHAT\tFIGURE\tBESIDE\tRATIO\tTARGET\t")
+	for _, r := range t.rows {
+		ratio, met := "", ""
+		if r.Ratio > 0 {
+			ratio = fmt.Sprintf("%.2f", r.Ratio)
+		}
+		if r.Met != nil {
+			met = map[bool]string{true: "met", false: "MISSED"}[*r.Met]
+		}
+		fmt.Fprintf(w, "%s\t%.3g %s\t%s\t%s\t%s\t%s\n", r.What, r.Value, r.Unit, r.Beside, ratio, r.Target, met)
+	}
+	return w.Flush()
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+}
+
+// percentile of unsorted samples, in milliseconds.
+func percentile(samples []time.Duration, p float64) float64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	return float64(sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]) / float64(time.Millisecond)
+}
+
 func main() {
-	var b bench
-	flag.IntVar(&b.services, "services", 1000, "number of Services, each with an Ingress")
-	flag.IntVar(&b.endpoints, "endpoints", 5, "endpoints of each Service")
-	flag.IntVar(&b.samples, "samples", 100, "samples of each figure")
-	output := flag.String("o", "table", "output: table or json")
-	flag.Parse()
+	if len(os.Args) > 1 && os.Args[1] == pollArg {
+		poll()
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := b.run(ctx)
-	if show := b.report.print(os.Stdout, *output); show != nil {
-		err = errors.Join(err, show)
-	}
-	if err != nil {
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is one run.
-type bench struct {
-	services, endpoints, samples int
-	report                       report
+func run(ctx context.Context) (err error) {
+	services := flag.Int("services", 1000, "Services of the large cluster, each with an Ingress")
+	endpoints := flag.Int("endpoints", 5, "endpoints of each Service")
+	samples := flag.Int("samples", 100, "samples of each latency")
+	format := flag.String("o", "text", "text or json")
+	flag.Parse()
 
-	*rig
-	floor *floor
-}
-
-func (b *bench) run(ctx context.Context) (err error) {
-	b.report.Machine = fmt.Sprintf("%d cores, load %s", runtime.NumCPU(), load())
-	b.report.Date = time.Now().UTC()
-	b.rig, err = newRig(ctx)
-	defer func() {
-		if b.rig == nil {
-			return
-		}
-		if err != nil {
-			_, _ = fmt.Fprintf(os.Stderr, "last words of the appliance:\n%s\n", tail(b.file("appliance.log")))
-		}
-		err = errors.Join(err, b.close())
-	}()
+	dir, err := os.MkdirTemp("", "sallyport-bench-")
 	if err != nil {
 		return err
 	}
-	if b.rig.floor, err = b.newFloor(ctx); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building")
+	for _, name := range []string{"cmd/sallyport", "test/app"} {
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)), "sallyport/"+name).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	s, err := newStage(ctx, dir, *endpoints)
+	if err != nil {
 		return err
 	}
-	return nil
+	defer func() { err = errors.Join(err, s.close()) }()
+
+	t := &table{}
+	if err := s.blocks(ctx, t, *samples); err != nil {
+		return fmt.Errorf("block: %w", err)
+	}
+	var p99 []float64
+	for _, n := range []int{1, *services} {
+		progress("a cluster with %d Services, %d endpoints each", n, *endpoints)
+		if err := s.populate(ctx, n); err != nil {
+			return err
+		}
+		of := fmt.Sprintf(", %d Services", n)
+		open, floor, err := s.endpointChanges(ctx, *samples)
+		if err != nil {
+			return fmt.Errorf("endpoint: %w", err)
+		}
+		for _, p := range []float64{0.5, 0.9, 0.99} {
+			t.beside(fmt.Sprintf("endpoint → open, p%g%s", p*100, of), percentile(open, p), percentile(floor, p), "ms", "bare watch + socket")
+		}
+		p99 = append(p99, percentile(open, 0.99))
+		for _, backend := range []bool{false, true} {
+			kind := map[bool]string{false: "known backend", true: "new backend (reload)"}[backend]
+			took, err := s.newIngresses(ctx, max(*samples/10, 3), backend)
+			if err != nil {
+				return fmt.Errorf("ingress: %w", err)
+			}
+			t.add(row{What: fmt.Sprintf("Ingress → first 200, %s, p50%s", kind, of), Value: percentile(took, 0.5), Unit: "ms"})
+		}
+		rss, proxy, err := s.memory()
+		if err != nil {
+			return err
+		}
+		t.atMost("resident memory of the appliance"+of, rss, "MB", 150)
+		t.add(row{What: "resident memory of HAProxy's worker" + of, Value: proxy, Unit: "MB"})
+	}
+	met := p99[1] <= 2*p99[0]
+	t.add(row{What: "endpoint → open, p99, large over small", Value: p99[1] / p99[0], Unit: "×", Target: "≤ 2 ×", Met: &met})
+	share, err := s.idle(ctx, 10*time.Second)
+	if err != nil {
+		return err
+	}
+	t.add(row{What: fmt.Sprintf("processor of an idle appliance, %d Services", *services), Value: 100 * share, Unit: "%"})
+	for _, cold := range []bool{false, true} {
+		what := map[bool]string{false: "again, HAProxy and routes adopted", true: "with nothing but its config file"}[cold]
+		took, err := s.restart(ctx, cold)
+		if err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+		t.atMost("start "+what+" → all hosts served", took.Seconds(), "s", 3)
+	}
+	return t.print(cmp.Or(*format, "text"))
 }
