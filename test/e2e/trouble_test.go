@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +43,7 @@ func (r *rig) says(words ...string) {
 		if err != nil {
 			return err
 		}
-		said := append(s.Warnings, s.NotReady...)
+		said := slices.Concat(s.Warnings, s.NotReady)
 		for _, sentence := range said {
 			missing := false
 			for _, w := range words {
@@ -77,7 +78,7 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.write("other.yaml", strings.Replace(config, c.change[0], c.change[1], 1))
-				args := append(c.before, programs.sallyport, "run", "--config", r.file("other.yaml"))
+				args := slices.Concat(c.before, []string{programs.sallyport, "run", "--config", r.file("other.yaml")})
 				out, err := r.Command(t.Context(), world.Appliance, args...).CombinedOutput()
 				if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !strings.Contains(string(out), c.words) {
 					t.Errorf("ended with %v, saying %s; want a failure and a word of %q", err, out, c.words)
