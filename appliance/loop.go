@@ -83,6 +83,9 @@ type cluster struct {
 	known    bool      // snapshot holds something: live, or the last good picture
 	live     bool      // it has come from the API in this life
 	pictured time.Time // when the picture in use was taken; zero once live
+
+	told   ingress.Result   // what was last published to it,
+	toldOf ingress.Snapshot // and what of
 }
 
 // loop makes the wanted world of the clusters' objects and the peers' offers,
@@ -103,9 +106,10 @@ type loop struct {
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
 	applied   applied
-	settled   bool      // a round has ended with nothing left to do
-	brokenAt  time.Time // since when rounds fail; zero: they do not
-	missingAt time.Time // since when wanted routes are not in the kernel
+	states    map[haproxy.ServerID]haproxy.State // scratch of take
+	settled   bool                               // a round has ended with nothing left to do
+	brokenAt  time.Time                          // since when rounds fail; zero: they do not
+	missingAt time.Time                          // since when wanted routes are not in the kernel
 	refused   map[string]bool
 	pictures  *pictures
 
@@ -116,6 +120,7 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
+	l.states = map[haproxy.ServerID]haproxy.State{}
 	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
 }
 
@@ -327,7 +332,8 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {
 		return progress, errors.Join(errs...)
 	}
-	states := make(map[haproxy.ServerID]haproxy.State, len(v.have.Servers)+len(servers))
+	states := l.states
+	clear(states)
 	for id, live := range v.have.Servers {
 		states[id] = live.State
 	}
@@ -385,12 +391,17 @@ func (l *loop) tellServers(done []SetServer) {
 	}
 }
 
-// publish tells each cluster which of its Ingresses are served, and what is wrong.
+// publish tells each cluster which of its Ingresses are served, and what is
+// wrong, when any of it or an Ingress has changed.
 func (l *loop) publish(r ingress.Result) {
 	for _, c := range l.clusters {
 		if !c.live {
 			continue
 		}
+		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) && slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) {
+			continue
+		}
+		c.told, c.toldOf = r, c.snapshot
 		c.watcher.Publish(
 			slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
 			slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),

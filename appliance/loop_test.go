@@ -90,13 +90,13 @@ func (f *fakeProxy) Servers() (map[haproxy.ServerID]haproxy.Live, error) {
 
 func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states map[haproxy.ServerID]haproxy.State) (haproxy.Result, error) {
 	f.applied++
-	wanted := Want{Backends: cfg.Backends}.servers()
+	wanted := Want{Backends: cfg.Backends}.each()
 	old := f.servers
 	f.servers = map[haproxy.ServerID]haproxy.Live{}
 	for id, state := range states {
 		live := old[id]
 		if w, ok := wanted[id]; ok {
-			live.Addr = w
+			live.Addr = w.Addr
 		}
 		live.State = state
 		f.servers[id] = live

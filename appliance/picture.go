@@ -22,7 +22,7 @@ import (
 // certificates' keys: its file is 0600.
 //
 // Saving is off the loop's path and at most once in pictureInterval: what a
-// crash loses is the last seconds of changes, and the API tells them again.
+// crash loses is the last half minute of changes, and the API tells them again.
 type pictures struct {
 	dir string
 	log *slog.Logger
@@ -35,7 +35,7 @@ type pictures struct {
 
 const (
 	pictureVersion  = 1
-	pictureInterval = 5 * time.Second
+	pictureInterval = 30 * time.Second
 )
 
 // picture is the file's content.

@@ -3,6 +3,7 @@ package appliance
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -106,25 +107,49 @@ func Plan(want Want, have Have) []Step {
 		}
 	}
 	if right < len(have.Servers) {
-		wanted := want.servers()
-		for id, live := range have.Servers {
-			if addr, ok := wanted[id]; !ok || addr != live.Addr {
-				set(id, live.State, haproxy.Absent, "endpoint is gone")
-			}
+		for id := range surplus(want.Backends, have.Servers) {
+			set(id, have.Servers[id].State, haproxy.Absent, "endpoint is gone")
 		}
 	}
 	return append(steps, planRoutes(want.Routes, have)...)
 }
 
-// servers are the wanted ones and their addresses.
-func (w Want) servers() map[haproxy.ServerID]netip.AddrPort {
-	all := map[haproxy.ServerID]netip.AddrPort{}
-	for _, b := range w.Backends {
-		for _, s := range b.Servers {
-			all[haproxy.ServerID{Backend: b.Name, Server: s.Name}] = s.Addr
+// surplus yields the servers that are not wanted, or not at their address.
+// They are few among many as a rule, so only the backends whose servers do not
+// add up are looked through.
+func surplus(want []*haproxy.Backend, have map[haproxy.ServerID]haproxy.Live) iter.Seq[haproxy.ServerID] {
+	type account struct {
+		backend *haproxy.Backend
+		extra   int // servers there, less those that are right
+	}
+	accounts := make(map[string]*account, len(want))
+	all := make([]account, len(want))
+	for i, b := range want {
+		all[i].backend = b
+		accounts[b.Name] = &all[i]
+		for j := range b.Servers {
+			s := &b.Servers[j]
+			if live, ok := have[haproxy.ServerID{Backend: b.Name, Server: s.Name}]; ok && live.Addr == s.Addr {
+				all[i].extra--
+			}
 		}
 	}
-	return all
+	for id := range have {
+		if a := accounts[id.Backend]; a != nil {
+			a.extra++
+		}
+	}
+	return func(yield func(haproxy.ServerID) bool) {
+		for id, live := range have {
+			a := accounts[id.Backend]
+			if a != nil && (a.extra == 0 || slices.ContainsFunc(a.backend.Servers, func(s haproxy.Server) bool { return s.Name == id.Server && s.Addr == live.Addr })) {
+				continue
+			}
+			if !yield(id) {
+				return
+			}
+		}
+	}
 }
 
 // follow returns a function that says why packets to an address do not go the

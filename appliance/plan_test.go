@@ -137,7 +137,7 @@ func (w world) take(s Step) {
 		}
 		live, known := w.have.Servers[s.ID]
 		if !known {
-			live.Addr = w.want.servers()[s.ID]
+			live.Addr = w.want.each()[s.ID].Addr
 		}
 		live.State = s.State
 		w.have.Servers[s.ID] = live
