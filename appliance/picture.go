@@ -22,7 +22,8 @@ import (
 // certificates' keys: its file is 0600.
 //
 // Saving is off the loop's path and at most once in pictureInterval: what a
-// crash loses is the last half minute of changes, and the API tells them again.
+// crash loses is the last seconds of changes, and the API tells them again; only
+// if it is away at the next start are they missed.
 type pictures struct {
 	dir string
 	log *slog.Logger
@@ -35,7 +36,7 @@ type pictures struct {
 
 const (
 	pictureVersion  = 1
-	pictureInterval = 30 * time.Second
+	pictureInterval = 5 * time.Second
 )
 
 // picture is the file's content.

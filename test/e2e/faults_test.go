@@ -39,6 +39,22 @@ func (r *rig) reboot() {
 	}
 }
 
+// pictured waits until the last good picture holds every pod there is: it is
+// written a few seconds after a change.
+func (r *rig) pictured() {
+	r.t.Helper()
+	pods := strings.Fields(r.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.podIP}"))
+	r.eventually("the picture holds all pods", func() error {
+		picture, err := os.ReadFile(r.file("state/picture-lab.json"))
+		for _, pod := range pods {
+			if err == nil && !strings.Contains(string(picture), `"`+pod+`"`) {
+				err = fmt.Errorf("%s is not in it", pod)
+			}
+		}
+		return err
+	})
+}
+
 func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 	r := newRig(t, world.Options{Name: "faults", Workers: 2})
 	r.install("")
@@ -68,7 +84,8 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 			t.Errorf("routes %q, want %q", got, all)
 		}
 	})
-	t.Run("the API server is gone: traffic flows, and a restart changes nothing", func(t *testing.T) {
+	t.Run("the API server is gone: traffic flows, and a restart changes nothing", func(*testing.T) {
+		r.pictured()
 		r.apiServer(false)
 		r.answeredBy("http://test.local/", 4)
 		r.end(syscall.SIGKILL)
