@@ -64,7 +64,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 	r.answeredBy("http://test.local/", 4)
 	all := r.routes("-4")
 
-	t.Run("calico-node restarts: nothing is closed", func(t *testing.T) {
+	r.sub("calico-node restarts: nothing is closed", func(t *testing.T, r *rig) {
 		said := len(r.log())
 		if err := r.RestartCalico(t.Context(), "worker1", 3*time.Second); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 			t.Errorf("routes %q, want %q", got, all)
 		}
 	})
-	t.Run("the API server is gone: traffic flows, and a restart changes nothing", func(*testing.T) {
+	r.sub("the API server is gone: traffic flows, and a restart changes nothing", func(_ *testing.T, r *rig) {
 		r.pictured()
 		r.apiServer(false)
 		r.answeredBy("http://test.local/", 4)
@@ -99,7 +99,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		})
 		r.answeredBy("http://test.local/", 4)
 	})
-	t.Run("a reboot without the API server serves from the last good picture", func(t *testing.T) {
+	r.sub("a reboot without the API server serves from the last good picture", func(t *testing.T, r *rig) {
 		r.reboot()
 		if got := r.routes("-4"); len(got) > 0 {
 			t.Fatalf("routes %q after the reboot, want none", got)
@@ -110,7 +110,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		r.ready()
 		r.answeredBy("http://test.local/", 4)
 	})
-	t.Run("a node dies: its servers are closed, then its route goes, the others serve", func(t *testing.T) {
+	r.sub("a node dies: its servers are closed, then its route goes, the others serve", func(t *testing.T, r *rig) {
 		if err := r.KillNode(t.Context(), "worker2"); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		})
 		r.answeredBy("http://test.local/", 4)
 	})
-	t.Run("HAProxy is killed: it serves again", func(t *testing.T) {
+	r.sub("HAProxy is killed: it serves again", func(t *testing.T, r *rig) {
 		if err := syscall.Kill(r.mustStatus().HAProxy.Pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ func (r *rig) announce(node world.Host, prefixes ...string) {
 	for _, p := range prefixes {
 		fmt.Fprintf(&routes, "  route %s blackhole;\n", p)
 	}
-	conf := filepath.Join(r.t.TempDir(), "hostile.conf")
+	conf := r.file("hostile.conf")
 	text := fmt.Sprintf(`
 router id %[1]s;
 protocol device {}
@@ -34,7 +33,7 @@ protocol bgp Global_192_168_50_21 {
   export all;
 }
 `, node.Addr.Addr(), routes.String())
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil { //nolint:gosec // BIRD reads it
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
 	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+conf+`"`); err != nil || !strings.Contains(out, "econfigur") {
@@ -58,7 +57,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		t.Fatalf("routes %q, want four", good)
 	}
 
-	t.Run("what is not its own is refused, each with its reason", func(t *testing.T) {
+	r.sub("what is not its own is refused, each with its reason", func(t *testing.T, r *rig) {
 		want := map[string]string{
 			"0.0.0.0/0":        "default-route",
 			"172.16.171.64/26": "not-owner",    // of another node
@@ -99,7 +98,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		}
 		r.answeredBy("http://test.local/", 4)
 	})
-	t.Run("100,000 prefixes end its session and hurt nobody", func(t *testing.T) {
+	r.sub("100,000 prefixes end its session and hurt nobody", func(t *testing.T, r *rig) {
 		flood := make([]string, 0, 100_000)
 		for i := range 100_000 {
 			flood = append(flood, fmt.Sprintf("10.%d.%d.%d/32", 128+i>>16, i>>8&255, i&255))
@@ -126,7 +125,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 			}
 		}
 	})
-	t.Run("it is heard again once it behaves", func(t *testing.T) {
+	r.sub("it is heard again once it behaves", func(t *testing.T, r *rig) {
 		r.announce(evil, evil.Blocks[0].String())
 		r.eventually("its block is routed", func() error {
 			if got := r.routes("-4"); !slices.Equal(got, good) {

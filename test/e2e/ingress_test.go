@@ -121,7 +121,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 	r.start()
 	r.ready()
 
-	t.Run("hosts and paths", func(t *testing.T) {
+	r.sub("hosts and paths", func(t *testing.T, r *rig) {
 		r.apply(ingress("paths", "",
 			"a.local / Prefix one", "a.local /two Prefix two", "a.local /two/exact Exact one",
 			"*.wild.local / Prefix two", "any /anywhere Prefix one"))
@@ -137,11 +137,11 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			r.expect(url, 404, "")
 		}
 	})
-	t.Run("a pod on the host's network is served", func(t *testing.T) {
+	r.sub("a pod on the host's network is served", func(t *testing.T, r *rig) {
 		r.apply(ingress("node", "", "node.local / Prefix node"))
 		r.expect("http://node.local/", 200, "node-")
 	})
-	t.Run("a pod that is not ready is out, and back when it is", func(t *testing.T) {
+	r.sub("a pod that is not ready is out, and back when it is", func(t *testing.T, r *rig) {
 		pod := r.kubectl("get", "pods", "-l", "app=two", "-o", "jsonpath={.items[0].status.podIP}")
 		for path, code := range map[string]int{"fail": 503, "heal": 200} {
 			if path == "heal" {
@@ -157,7 +157,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		}
 		r.expect("http://a.local/two", 200, "two-")
 	})
-	t.Run("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T) {
+	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T, r *rig) {
 		r.apply(secret(t, "web-tls", "tls.local") + ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
 		r.expect("https://tls.local/", 200, "one-")
 		answer, err := r.get("http://tls.local/path?q=1")
@@ -181,7 +181,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			t.Errorf("%d reloads, %d before; last because %q", s.HAProxy.Reloads, reloads, s.HAProxy.LastReason)
 		}
 	})
-	t.Run("of two claims to one path the older wins, and the other is told", func(t *testing.T) {
+	r.sub("of two claims to one path the older wins, and the other is told", func(t *testing.T, r *rig) {
 		r.apply(ingress("thief", "", "a.local /two Prefix one", "thief.local / Prefix one"))
 		r.expect("http://thief.local/", 200, "one-")
 		r.expect("http://a.local/two", 200, "two-")
@@ -192,7 +192,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("a broken Ingress stops nobody", func(t *testing.T) {
+	r.sub("a broken Ingress stops nobody", func(t *testing.T, r *rig) {
 		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n---\n" +
 			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody", "half.local / Prefix one") +
 			ingress("after", "", "after.local / Prefix two"))
@@ -206,13 +206,13 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		}
 		t.Errorf("no problem of it among %+v", r.mustStatus().Problems)
 	})
-	t.Run("an Ingress of another class is not ours", func(t *testing.T) {
+	r.sub("an Ingress of another class is not ours", func(t *testing.T, r *rig) {
 		r.apply(strings.Replace(ingress("other", "", "other-class.local / Prefix one"), "haproxy", "nginx", 1) +
 			ingress("ours", "", "ours.local / Prefix one"))
 		r.expect("http://ours.local/", 200, "one-")
 		r.expect("http://other-class.local/", 404, "")
 	})
-	t.Run("a deleted Ingress is not served any more", func(t *testing.T) {
+	r.sub("a deleted Ingress is not served any more", func(t *testing.T, r *rig) {
 		r.kubectl("delete", "ingress", "after")
 		r.expect("http://after.local/", 404, "")
 	})

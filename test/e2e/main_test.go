@@ -30,7 +30,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	r.start()
 	r.ready()
 
-	t.Run("three sessions are established", func(t *testing.T) {
+	r.sub("three sessions are established", func(t *testing.T, r *rig) {
 		s, err := r.status()
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			t.Errorf("sessions %v, want %v", got, want)
 		}
 	})
-	t.Run("exactly the three blocks are routed", func(t *testing.T) {
+	r.sub("exactly the three blocks are routed", func(t *testing.T, r *rig) {
 		want := []string{
 			"172.16.49.64/26 via 192.168.50.22",
 			"172.16.171.64/26 via 192.168.50.23",
@@ -54,13 +54,13 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			t.Errorf("routes %q, want %q", got, want)
 		}
 	})
-	t.Run("all five pods answer in turn", func(t *testing.T) { r.answeredBy("http://test.local/", 5) })
-	t.Run("what no Ingress names is not found", func(t *testing.T) {
+	r.sub("all five pods answer in turn", func(_ *testing.T, r *rig) { r.answeredBy("http://test.local/", 5) })
+	r.sub("what no Ingress names is not found", func(t *testing.T, r *rig) {
 		if answer, err := r.get("http://other.local/"); err != nil || answer.Code != 404 {
 			t.Errorf("other.local answers %d (%v), want 404", answer.Code, err)
 		}
 	})
-	t.Run("the Ingress tells its address", func(t *testing.T) {
+	r.sub("the Ingress tells its address", func(t *testing.T, r *rig) {
 		r.eventually("status.loadBalancer is published", func() error {
 			if ip := r.kubectl("get", "ingress", "test-ingress", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"); ip != "192.168.50.21" {
 				return fmt.Errorf("it is %q", ip)
@@ -68,7 +68,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("scaling changes servers without a reload", func(t *testing.T) {
+	r.sub("scaling changes servers without a reload", func(t *testing.T, r *rig) {
 		before := r.mustStatus()
 		r.kubectl("scale", "deployment", "app", "--replicas", "20")
 		r.answeredBy("http://test.local/", 20)
@@ -79,7 +79,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReason)
 		}
 	})
-	t.Run("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T) {
+	r.sub("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T, r *rig) {
 		host, err := r.AddNode(t.Context(), "worker9")
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +119,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.kubectl("scale", "deployment", "app", "--replicas", "5")
 		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 	})
-	t.Run("routes that somebody flushes come back", func(t *testing.T) {
+	r.sub("routes that somebody flushes come back", func(t *testing.T, r *rig) {
 		want := r.routes("-4")
 		if _, err := r.Exec(t.Context(), world.Appliance, "ip", "route", "flush", "proto", "78"); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			return serversOf(r, 5, 5)
 		})
 	})
-	t.Run("routes come back when the interface does", func(t *testing.T) {
+	r.sub("routes come back when the interface does", func(t *testing.T, r *rig) {
 		want := r.routes("-4")
 		for _, state := range []string{"down", "up"} {
 			if _, err := r.Exec(t.Context(), world.Appliance, "ip", "link", "set", "eth0", state); err != nil {
@@ -147,7 +147,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.answeredBy("http://test.local/", 5)
 	})
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		t.Run("a restart after "+signal.String()+" takes over what runs", func(t *testing.T) {
+		r.sub("a restart after "+signal.String()+" takes over what runs", func(t *testing.T, r *rig) {
 			before := r.mustStatus()
 			routes := r.routes("-4")
 			r.end(signal)

@@ -50,11 +50,25 @@ func TestMain(m *testing.M) {
 // rig is a lab with an appliance in it, as the README sets one up.
 type rig struct {
 	*world.Lab
-	t   *testing.T
-	dir string // of the appliance: config, state, log
+	t   *testing.T // that fails when something does
+	dir string     // of the appliance: config, state, log
+	run *run
+}
 
-	process *exec.Cmd
+// A run is the appliance's process, the same one for all subtests.
+type run struct {
+	process *exec.Cmd // nil while there is none
 	ended   chan error
+}
+
+// sub runs a subtest, with the rig that fails it and no other test.
+func (r *rig) sub(name string, f func(t *testing.T, r *rig)) {
+	r.t.Helper()
+	r.t.Run(name, func(t *testing.T) {
+		own := *r
+		own.t = t
+		f(t, &own)
+	})
 }
 
 // newRig brings up a lab and gives the cluster what `sallyport manifests`
@@ -67,7 +81,7 @@ func newRig(t *testing.T, opts world.Options) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Lab: lab, t: t, dir: t.TempDir()}
+	r := &rig{Lab: lab, t: t, dir: t.TempDir(), run: &run{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of the appliance:\n%s", tail(r.log(), 150))
@@ -134,26 +148,27 @@ func (r *rig) start() {
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	r.process, r.ended = cmd, make(chan error, 1)
-	go func() { r.ended <- cmd.Wait() }()
+	ended := make(chan error, 1)
+	r.run.process, r.run.ended = cmd, ended
+	go func() { ended <- cmd.Wait() }()
 }
 
 // end ends the appliance with a signal. HAProxy stays.
 func (r *rig) end(signal syscall.Signal) {
-	if r.process == nil {
+	if r.run.process == nil {
 		return
 	}
-	_ = r.process.Process.Signal(signal) // ip netns exec has become the program: same process
+	_ = r.run.process.Process.Signal(signal) // ip netns exec has become the program: same process
 	select {
-	case err := <-r.ended:
+	case err := <-r.run.ended:
 		r.t.Logf("the appliance ended: %v", err)
 	case <-time.After(patience):
 		r.t.Errorf("the appliance does not end on %s", signal)
-		_ = r.process.Process.Kill()
-		err := <-r.ended
+		_ = r.run.process.Process.Kill()
+		err := <-r.run.ended
 		r.t.Logf("the appliance ended: %v", err)
 	}
-	r.process = nil
+	r.run.process = nil
 }
 
 // log is what the appliance has said so far.

@@ -62,7 +62,7 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 	r.install("")
 	r.apply(application("app", 1, "") + ingress("app", "", "test.local / Prefix app"))
 
-	t.Run("what no waiting mends ends the program with a sentence", func(t *testing.T) {
+	r.sub("what no waiting mends ends the program with a sentence", func(t *testing.T, r *rig) {
 		for name, c := range map[string]struct {
 			before []string
 			change [2]string
@@ -72,7 +72,7 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 			"no HAProxy":                {change: [2]string{"haproxy:", "haproxy:\n  binary: /nonexistent/haproxy"}, words: "/nonexistent/haproxy"},
 			"an unknown key":            {change: [2]string{"identity:", "identiti:"}, words: "identity"},
 		} {
-			t.Run(name, func(t *testing.T) {
+			r.sub(name, func(t *testing.T, r *rig) {
 				config, err := r.Exec(t.Context(), world.Appliance, "cat", r.file("sallyport.yaml"))
 				if err != nil {
 					t.Fatal(err)
@@ -94,19 +94,19 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 	r.write("kubeconfig", "nonsense")
 	leaveBGP, leaveHTTP := r.squat("192.168.50.21:179"), r.squat("192.168.50.21:80")
 	r.start()
-	t.Run("bad credentials, a taken BGP port", func(*testing.T) {
+	r.sub("bad credentials, a taken BGP port", func(_ *testing.T, r *rig) {
 		r.says("kubeconfig")
 		r.says("BGP", "179")
 		r.write("kubeconfig", good)
 		leaveBGP()
 	})
-	t.Run("a taken HTTP port", func(*testing.T) {
+	r.sub("a taken HTTP port", func(_ *testing.T, r *rig) {
 		r.says(":80 is taken by app")
 		leaveHTTP()
 		r.ready()
 		r.answeredBy("http://test.local/", 1)
 	})
-	t.Run("a node without a BGP address", func(*testing.T) {
+	r.sub("a node without a BGP address", func(_ *testing.T, r *rig) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address-")
 		r.says("worker1", "projectcalico.org/IPv4Address")
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address=192.168.50.23/24")
