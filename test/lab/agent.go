@@ -33,6 +33,11 @@ type (
 		Node string        `json:"node"`
 		Down time.Duration `json:"down,omitempty"`
 	}
+	partitionRequest struct {
+		A       string        `json:"a"`
+		B       string        `json:"b"`
+		Traffic world.Traffic `json:"traffic,omitempty"`
+	}
 	kubeconfigRequest struct {
 		Account string        `json:"account"`
 		Life    time.Duration `json:"life"`
@@ -231,6 +236,10 @@ func routes(l *world.Lab) http.Handler {
 		}
 		return l.ServiceAccountKubeconfig(ctx, namespace, name, r.Life)
 	})
+	handle(mux, "POST /partition", func(ctx context.Context, r partitionRequest) (any, error) {
+		return nil, l.Partition(ctx, r.A, r.B, r.Traffic)
+	})
+	handle(mux, "POST /heal", func(ctx context.Context, r partitionRequest) (any, error) { return nil, l.Heal(ctx, r.A, r.B) })
 	for verb, do := range map[string]func(context.Context, nodeRequest) error{
 		"add":            func(ctx context.Context, r nodeRequest) error { _, err := l.AddNode(ctx, r.Node); return err },
 		"remove":         func(ctx context.Context, r nodeRequest) error { return l.RemoveNode(ctx, r.Node) },

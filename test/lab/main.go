@@ -42,7 +42,7 @@ func root() *cobra.Command {
 	cmd.PersistentFlags().StringVar(&name, "name", "demo", "name of the lab; labs of several names run side by side")
 	cmd.AddCommand(
 		setupCommand(), upCommand(&name), downCommand(&name), statusCommand(&name),
-		kubeconfigCommand(&name), nodeCommand(&name), agentCommand(),
+		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name), agentCommand(),
 	)
 	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name)} {
 		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
@@ -320,4 +320,33 @@ func nodeCommand(name *string) *cobra.Command {
 	restart.Flags().DurationVar(&pause, "down", 10*time.Second, "how long it stays down")
 	cmd.AddCommand(restart)
 	return cmd
+}
+
+func partitionCommand(name *string) *cobra.Command {
+	var onlyBGP bool
+	cmd := &cobra.Command{
+		Use:   "partition HOST HOST",
+		Short: "Keep two hosts from hearing each other, without telling them",
+		Example: `  lab partition worker1 appliance
+  lab partition --bgp worker1 appliance`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			traffic := world.AllTraffic
+			if onlyBGP {
+				traffic = world.OnlyBGP
+			}
+			return ask(cmd.Context(), *name, "POST", "/partition", partitionRequest{args[0], args[1], traffic}, nil)
+		},
+	}
+	cmd.Flags().BoolVar(&onlyBGP, "bgp", false, "only BGP (TCP port 179), as a firewall does; the rest passes")
+	return cmd
+}
+
+func healCommand(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "heal HOST HOST", Short: "Let two hosts hear each other again", Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return ask(cmd.Context(), *name, "POST", "/heal", partitionRequest{A: args[0], B: args[1]}, nil)
+		},
+	}
 }

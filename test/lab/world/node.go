@@ -333,6 +333,9 @@ func (l *Lab) discard(ctx context.Context, h Host) error {
 	if n != nil {
 		failed = append(failed, n.stopBird())
 	}
+	failed = append(failed, l.repartition(ctx, func(all []partition) []partition {
+		return slices.DeleteFunc(all, func(p partition) bool { return p.a == h.Name || p.b == h.Name })
+	}))
 	failed = append(failed, l.removeNamespaces(ctx, h), os.RemoveAll(l.path("nodes", h.Name)), l.save())
 	return errors.Join(failed...)
 }

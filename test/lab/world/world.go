@@ -84,6 +84,9 @@ type Lab struct {
 	mu       sync.Mutex // guards the two below
 	hosts    []Host
 	nodes    map[string]*node
+
+	parting    sync.Mutex // guards the one below, and the rules made of it
+	partitions []partition
 }
 
 // record is what a lab writes down about itself, for commands that need no

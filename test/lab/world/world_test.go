@@ -182,6 +182,75 @@ func TestTheSecondKindOfBIRDAnnouncesTheSame(t *testing.T) {
 	listen(t, l).want(t, masterRoute, worker1Route)
 }
 
+func TestAPartitionIsBetweenTwoHostsAndHeals(t *testing.T) {
+	l := labNamed(t, "part", world.Options{Workers: 2, Bare: true})
+	r := listen(t, l)
+	r.want(t, masterRoute, worker1Route, worker2Route)
+	heard := func(from string, to ...string) (n int) {
+		for _, addr := range to {
+			if _, err := l.Exec(t.Context(), from, "ping", "-c1", "-W1", addr); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	const appliance, worker1, worker2 = "192.168.50.21", "192.168.50.23", "192.168.50.24"
+
+	if err := l.Partition(t.Context(), "worker1", world.Appliance, world.AllTraffic); err != nil {
+		t.Fatal(err)
+	}
+	if heard(world.Appliance, worker1) != 0 || heard("worker1", appliance) != 0 {
+		t.Error("the two hear each other")
+	}
+	if heard(world.Appliance, worker2) != 1 || heard("worker1", worker2) != 1 {
+		t.Error("a third host is not heard by one of the two")
+	}
+	for _, host := range []string{world.Appliance, "worker1"} {
+		if out, err := l.Exec(t.Context(), host, "cat", "/sys/class/net/eth0/carrier"); err != nil || strings.TrimSpace(out) != "1" {
+			t.Errorf("the cable of %s: carrier %q, %v; want it plugged in", host, out, err)
+		}
+	}
+	r.want(t, masterRoute, worker2Route) // the hold timer notices
+
+	if err := l.Partition(t.Context(), world.Appliance, "worker2", world.OnlyBGP); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute)
+	if heard(world.Appliance, worker2) != 1 {
+		t.Error("a filter of BGP keeps a ping back")
+	}
+
+	for _, worker := range []string{"worker1", "worker2"} {
+		if err := l.Heal(t.Context(), world.Appliance, worker); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if heard(world.Appliance, worker1, worker2) != 2 {
+		t.Error("after it was healed the two do not hear each other")
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route)
+}
+
+func TestANodeThatLeavesTakesItsPartitionsWithIt(t *testing.T) {
+	l := labNamed(t, "parted", world.Options{Bare: true})
+	for range 2 {
+		if _, err := l.AddNode(t.Context(), "edge"); err != nil {
+			t.Fatal(err)
+		}
+		// The client may still have the address of the one before in mind.
+		eventually(t, "it answers", func() error {
+			_, err := l.Exec(t.Context(), world.Client, "ping", "-c1", "-W1", "192.168.50.23")
+			return err
+		})
+		if err := l.Partition(t.Context(), "edge", world.Client, world.AllTraffic); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.RemoveNode(t.Context(), "edge"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestLabsOfTwoNamesNeverMeet(t *testing.T) {
 	one := labNamed(t, "one", world.Options{Workers: 1, Bare: true, IPv6: true})
 	other := labNamed(t, "other", world.Options{Workers: 1, Bare: true, IPv6: true})
@@ -219,6 +288,10 @@ func TestOrdersToNodesThatAreNotThereAreRefused(t *testing.T) {
 		"remove":  l.RemoveNode(t.Context(), "nobody"),
 		"restart": l.RestartCalico(t.Context(), "nobody", 0),
 		"master":  l.RemoveNode(t.Context(), world.Master),
+		"cut":     l.Partition(t.Context(), world.Master, "nobody", world.AllTraffic),
+		"itself":  l.Partition(t.Context(), world.Master, world.Master, world.AllTraffic),
+		"kind":    l.Partition(t.Context(), world.Master, world.Client, "some"),
+		"heal":    l.Heal(t.Context(), "nobody", world.Client),
 	} {
 		if err == nil {
 			t.Errorf("%s: want an error", what)

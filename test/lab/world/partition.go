@@ -1,0 +1,98 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// Traffic is what a partition keeps two hosts from telling each other.
+type Traffic string
+
+// What a partition may take away. BGP is TCP with port 179 at either end.
+const (
+	AllTraffic Traffic = "all"
+	OnlyBGP    Traffic = "bgp"
+)
+
+// partition is two hosts that do not hear each other.
+type partition struct {
+	a, b string
+	what Traffic
+}
+
+func (p partition) of(a, b string) bool { return p.a == a && p.b == b || p.a == b && p.b == a }
+
+// Partition keeps two hosts, with the pods on them, from hearing each other.
+// Their cables stay plugged in: nobody is told, frames are just lost. A second
+// partition of the same two takes the place of the first.
+func (l *Lab) Partition(ctx context.Context, a, b string, what Traffic) error {
+	if what != AllTraffic && what != OnlyBGP {
+		return fmt.Errorf("traffic %q: want %s or %s", what, AllTraffic, OnlyBGP)
+	}
+	if err := l.twoHosts(a, b); err != nil {
+		return err
+	}
+	return l.repartition(ctx, func(all []partition) []partition {
+		return append(slices.DeleteFunc(all, func(p partition) bool { return p.of(a, b) }), partition{a, b, what})
+	})
+}
+
+// Heal ends the partition of two hosts. If there is none, it does nothing.
+func (l *Lab) Heal(ctx context.Context, a, b string) error {
+	if err := l.twoHosts(a, b); err != nil {
+		return err
+	}
+	return l.repartition(ctx, func(all []partition) []partition {
+		return slices.DeleteFunc(all, func(p partition) bool { return p.of(a, b) })
+	})
+}
+
+func (l *Lab) twoHosts(a, b string) error {
+	for _, name := range []string{a, b} {
+		if _, ok := l.host(name); !ok {
+			return fmt.Errorf("no host is called %q", name)
+		}
+	}
+	if a == b {
+		return errors.New("a partition is between two hosts")
+	}
+	return nil
+}
+
+// repartition changes the list of partitions and tells the bridge the whole of
+// it, in one transaction. The rules are in the lan's namespace, and go with it.
+func (l *Lab) repartition(ctx context.Context, change func([]partition) []partition) error {
+	l.parting.Lock()
+	defer l.parting.Unlock()
+	now := change(slices.Clone(l.partitions))
+	if slices.Equal(now, l.partitions) {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", netnsName(l.opts.Name, lanHost), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules(now))
+	if _, err := output(cmd); err != nil {
+		return fmt.Errorf("the bridge takes no rules (is nftables installed?): %w", err)
+	}
+	l.partitions = now
+	return nil
+}
+
+// rules are all partitions in the words of nft. A port of the bridge has the
+// name of the host behind it.
+func rules(all []partition) string {
+	var b strings.Builder
+	b.WriteString("add table bridge partition\nflush table bridge partition\n")
+	b.WriteString("add chain bridge partition forward { type filter hook forward priority 0; }\n")
+	for _, p := range all {
+		for _, way := range [][2]string{{p.a, p.b}, {p.b, p.a}} {
+			for _, match := range map[Traffic][]string{AllTraffic: {""}, OnlyBGP: {"tcp sport 179 ", "tcp dport 179 "}}[p.what] {
+				fmt.Fprintf(&b, "add rule bridge partition forward iifname %q oifname %q %sdrop\n", way[0], way[1], match)
+			}
+		}
+	}
+	return b.String()
+}
