@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -41,8 +40,8 @@ type (
 		Changed() <-chan struct{}
 	}
 	proxy interface {
-		Servers() (map[haproxy.ServerID]haproxy.Live, error)
-		Apply(context.Context, *haproxy.Config, map[haproxy.ServerID]haproxy.State) (haproxy.Result, error)
+		Servers() (map[string]*haproxy.LiveBackend, error)
+		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -106,10 +105,9 @@ type loop struct {
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
 	applied   applied
-	states    map[haproxy.ServerID]haproxy.State // scratch of take
-	settled   bool                               // a round has ended with nothing left to do
-	brokenAt  time.Time                          // since when rounds fail; zero: they do not
-	missingAt time.Time                          // since when wanted routes are not in the kernel
+	settled   bool      // a round has ended with nothing left to do
+	brokenAt  time.Time // since when rounds fail; zero: they do not
+	missingAt time.Time // since when wanted routes are not in the kernel
 	refused   map[string]bool
 	pictures  *pictures
 
@@ -120,7 +118,6 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
-	l.states = map[haproxy.ServerID]haproxy.State{}
 	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
 }
 
@@ -281,7 +278,7 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 	if have.Routes, have.Conflicts, err = l.kernel.List(); err != nil {
 		return have, fmt.Errorf("reading our routes from the kernel: %w", err)
 	}
-	if have.Servers, err = l.proxy.Servers(); err != nil {
+	if have.Backends, err = l.proxy.Servers(); err != nil {
 		return have, fmt.Errorf("reading the servers from HAProxy: %w", err)
 	}
 	have.Direct = map[netip.Addr]bool{}
@@ -332,17 +329,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {
 		return progress, errors.Join(errs...)
 	}
-	states := l.states
-	clear(states)
-	for id, live := range v.have.Servers {
-		states[id] = live.State
-	}
-	for _, s := range servers {
-		states[s.ID] = s.State
-	}
-	maps.DeleteFunc(states, func(_ haproxy.ServerID, s haproxy.State) bool { return s == haproxy.Absent })
-
-	result, err := l.proxy.Apply(ctx, v.config, states)
+	result, err := l.proxy.Apply(ctx, v.config, after(v.config.Backends, v.have.Backends, servers))
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
 	if err != nil { // what could be done was done all the same
 		l.applied.config = nil
@@ -357,13 +344,42 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	}
 	var done []SetServer
 	for _, s := range servers {
-		if reached[s.ID].State == s.State {
+		if live, _ := reached[s.ID.Backend].Find(s.ID.Server); live.State == s.State {
 			done = append(done, s)
 			l.counts.step(s)
 		}
 	}
 	l.tellServers(done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
+}
+
+// after are the states of the wanted servers once the steps are taken.
+func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps []SetServer) haproxy.States {
+	changes := make(map[haproxy.ServerID]haproxy.State, len(steps))
+	touched := map[string]bool{}
+	for _, s := range steps {
+		changes[s.ID] = s.State
+		touched[s.ID.Backend] = true
+	}
+	states := make(haproxy.States, len(want))
+	for _, b := range want {
+		next := make([]haproxy.State, len(b.Servers))
+		for i, live := range have[b.Name].Match(b.Servers) {
+			if i < 0 {
+				continue
+			}
+			if live != nil {
+				next[i] = live.State
+			}
+			if touched[b.Name] {
+				if s, ok := changes[haproxy.ServerID{Backend: b.Name, Server: b.Servers[i].Name}]; ok {
+					next[i] = s
+				}
+			}
+		}
+		states[b.Name] = next
+	}
+	return states
 }
 
 // applied is what HAProxy was last asked to be, but for its servers' states.

@@ -79,27 +79,26 @@ func (f *fakeKernel) Drop(p netip.Prefix) error { delete(f.routes, p); return ni
 func (f *fakeKernel) Changed() <-chan struct{}  { return nil }
 
 type fakeProxy struct {
-	servers map[haproxy.ServerID]haproxy.Live
-	applied int
-	err     error
+	backends map[string]*haproxy.LiveBackend
+	applied  int
+	err      error
 }
 
-func (f *fakeProxy) Servers() (map[haproxy.ServerID]haproxy.Live, error) {
-	return maps.Clone(f.servers), f.err
+func (f *fakeProxy) Servers() (map[string]*haproxy.LiveBackend, error) {
+	return f.backends, f.err
 }
 
-func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states map[haproxy.ServerID]haproxy.State) (haproxy.Result, error) {
+func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy.States) (haproxy.Result, error) {
 	f.applied++
-	wanted := Want{Backends: cfg.Backends}.each()
-	old := f.servers
-	f.servers = map[haproxy.ServerID]haproxy.Live{}
-	for id, state := range states {
-		live := old[id]
-		if w, ok := wanted[id]; ok {
-			live.Addr = w.Addr
+	f.backends = make(map[string]*haproxy.LiveBackend, len(cfg.Backends))
+	for _, b := range cfg.Backends {
+		next := &haproxy.LiveBackend{}
+		for i, s := range b.Servers {
+			if state := states[b.Name][i]; state > haproxy.Absent {
+				next.Servers = append(next.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
+			}
 		}
-		live.State = state
-		f.servers[id] = live
+		f.backends[b.Name] = next
 	}
 	return haproxy.Result{}, nil
 }
@@ -109,7 +108,7 @@ func (f *fakeProxy) Changed() <-chan struct{} { return nil }
 // String prints the servers as a person would note them: "open 172.16.171.66:80".
 func (f *fakeProxy) String() string {
 	var lines []string
-	for _, live := range f.servers {
+	for live := range (Have{Backends: f.backends}).servers() {
 		lines = append(lines, fmt.Sprintf("%s %s", live.State, live.Addr))
 	}
 	slices.Sort(lines)
@@ -151,7 +150,7 @@ func newScene(t testing.TB) *scene {
 	s := &scene{
 		speaker: &fakeSpeaker{spoken: map[netip.Addr]bool{}},
 		kernel:  &fakeKernel{routes: routes.Table{}},
-		proxy:   &fakeProxy{servers: map[haproxy.ServerID]haproxy.Live{}},
+		proxy:   &fakeProxy{},
 		watcher: &fakeWatcher{snapshot: demoSnapshot("demo")},
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}

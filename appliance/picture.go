@@ -1,10 +1,12 @@
 package appliance
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -23,7 +25,8 @@ import (
 //
 // Saving is off the loop's path and at most once in pictureInterval: what a
 // crash loses is the last seconds of changes, and the API tells them again; only
-// if it is away at the next start are they missed.
+// if it is away at the next start are they missed. The text of an object is
+// remembered, so that a picture costs what changed, and writing.
 type pictures struct {
 	dir string
 	log *slog.Logger
@@ -32,25 +35,62 @@ type pictures struct {
 	pending map[string]ingress.Snapshot
 	kept    map[string]ingress.Snapshot // the last one noted, by cluster
 	wake    chan struct{}
+
+	texts map[string]map[any][]byte // by cluster and object; owned by save
 }
 
 const (
-	pictureVersion  = 1
+	pictureVersion  = 2
 	pictureInterval = 5 * time.Second
 )
 
-// picture is the file's content.
+// picture is the first line of the file. Every object follows on a line of its
+// own, in the order of the lists of objectsOf, as many as Counts says.
 type picture struct {
 	Version  int              `json:"version"`
 	Taken    time.Time        `json:"taken"`
-	Snapshot ingress.Snapshot `json:"snapshot"`
+	Snapshot ingress.Snapshot `json:"snapshot"` // without the objects
+	Counts   []int            `json:"counts"`
 }
+
+// A list is one of a snapshot's lists of objects.
+type list interface {
+	take() (objects []any) // and leave it empty
+	read(n int, from *json.Decoder) error
+}
+
+type listOf[T any] struct{ in *[]*T }
+
+func (l listOf[T]) take() (objects []any) {
+	for _, o := range *l.in {
+		objects = append(objects, o)
+	}
+	*l.in = nil
+	return objects
+}
+
+func (l listOf[T]) read(n int, from *json.Decoder) error {
+	for range n {
+		o := new(T)
+		if err := from.Decode(o); err != nil {
+			return err
+		}
+		*l.in = append(*l.in, o)
+	}
+	return nil
+}
+
+func objectsOf(s *ingress.Snapshot) []list {
+	return []list{inList(&s.Ingresses), inList(&s.Classes), inList(&s.Services), inList(&s.Slices), inList(&s.Secrets)}
+}
+
+func inList[T any](in *[]*T) list { return listOf[T]{in} }
 
 func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
 		dir: dir, log: log,
 		pending: map[string]ingress.Snapshot{}, kept: map[string]ingress.Snapshot{},
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), texts: map[string]map[any][]byte{},
 	}
 }
 
@@ -113,20 +153,81 @@ func same(a, b ingress.Snapshot) bool {
 		reflect.DeepEqual(a.Topology, b.Topology)
 }
 
+// encode writes a picture.
+func (p *pictures) encode(to io.Writer, s ingress.Snapshot) error {
+	head := picture{Version: pictureVersion, Taken: time.Now()}
+	known, texts := p.texts[s.Cluster], map[any][]byte{}
+	var lines [][]byte
+	cluster := s.Cluster
+	for _, l := range objectsOf(&s) {
+		objects := l.take()
+		head.Counts = append(head.Counts, len(objects))
+		for _, o := range objects {
+			text, ok := known[o]
+			if !ok {
+				var err error
+				if text, err = json.Marshal(o); err != nil {
+					return err
+				}
+				text = append(text, '\n')
+			}
+			texts[o] = text
+			lines = append(lines, text)
+		}
+	}
+	p.texts[cluster] = texts
+	head.Snapshot = s
+	if err := json.NewEncoder(to).Encode(head); err != nil {
+		return err
+	}
+	for _, line := range lines {
+		if _, err := to.Write(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode reads what encode wrote, to its end.
+func decode(from io.Reader) (picture, error) {
+	var pic picture
+	d := json.NewDecoder(from)
+	if err := d.Decode(&pic); err != nil {
+		return pic, err
+	}
+	lists := objectsOf(&pic.Snapshot)
+	switch {
+	case pic.Version != pictureVersion:
+		return pic, fmt.Errorf("it has version %d, this program knows %d", pic.Version, pictureVersion)
+	case len(pic.Counts) != len(lists):
+		return pic, fmt.Errorf("it has %d lists of objects, not %d", len(pic.Counts), len(lists))
+	}
+	for i, l := range lists {
+		err := l.read(pic.Counts[i], d)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errors.New("its end is missing")
+		}
+		if err != nil {
+			return pic, err
+		}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return pic, errors.New("there is more in it than it says")
+	}
+	return pic, nil
+}
+
 // write replaces the file in one step, so that a crash leaves the old picture
 // or the new one.
 func (p *pictures) write(s ingress.Snapshot) error {
-	data, err := json.Marshal(picture{pictureVersion, time.Now(), s})
-	if err != nil {
-		return err
-	}
 	f, err := os.CreateTemp(p.dir, ".picture-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // nothing there after the rename
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	buffer := bufio.NewWriterSize(f, 64<<10)
+	err = p.encode(buffer, s)
+	if err = errors.Join(err, buffer.Flush(), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), p.path(s.Cluster)); err != nil {
@@ -143,18 +244,16 @@ func (p *pictures) write(s ingress.Snapshot) error {
 // used is set aside under another name, with a reason; none at all is
 // fs.ErrNotExist.
 func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
-	data, err := os.ReadFile(p.path(cluster))
+	f, err := os.Open(p.path(cluster))
 	if err != nil {
 		return ingress.Snapshot{}, time.Time{}, err
 	}
-	var pic picture
-	err = json.Unmarshal(data, &pic)
-	switch {
-	case err == nil && pic.Version != pictureVersion:
-		err = fmt.Errorf("it has version %d, this program knows %d", pic.Version, pictureVersion)
-	case err == nil && pic.Snapshot.Cluster != cluster:
+	defer f.Close() //nolint:errcheck // only read
+	pic, err := decode(bufio.NewReader(f))
+	if err == nil && pic.Snapshot.Cluster != cluster {
 		err = fmt.Errorf("it is of cluster %q", pic.Snapshot.Cluster)
-	case err == nil:
+	}
+	if err == nil {
 		return pic.Snapshot, pic.Taken, nil
 	}
 	aside := p.path(cluster) + ".bad"

@@ -1,15 +1,21 @@
 package appliance
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 func TestAPictureComesBackAsItWas(t *testing.T) {
@@ -22,8 +28,8 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(got.Secrets[0].Data["tls.key"]) != "secret" || len(got.Ingresses) != 1 || got.Topology.Nodes[0].BGP[0] != want.Topology.Nodes[0].BGP[0] {
-		t.Errorf("got %+v", got)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
 	}
 	if taken.IsZero() || time.Since(taken) > time.Hour {
 		t.Errorf("taken %s", taken)
@@ -39,9 +45,14 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 
 func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
-		"torn":           {`{"version": 1, "snap`, "unexpected end"},
+		"empty":          {``, "EOF"},
+		"torn":           {`{"version": 2, "snap`, "unexpected EOF"},
+		"older":          {`{"version": 1, "snapshot": {"Cluster": "demo"}}`, "version 1"},
 		"of the future":  {`{"version": 99}`, "version 99"},
-		"of another one": {`{"version": 1, "snapshot": {"Cluster": "other"}}`, `"other"`},
+		"of another one": {`{"version": 2, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0]}`, `"other"`},
+		"too short":      {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0]}`, "end is missing"},
+		"too long":       {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0]} {}`, "more in it"},
+		"other lists":    {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -58,6 +69,48 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 				t.Errorf("the second time: %v, want that there is none", err)
 			}
 		})
+	}
+}
+
+func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
+	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	var whole bytes.Buffer
+	if err := p.encode(&whole, demoSnapshot("demo")); err != nil {
+		t.Fatal(err)
+	}
+	text := bytes.TrimSuffix(whole.Bytes(), []byte("\n"))
+	if _, err := decode(bytes.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range text {
+		if _, err := decode(bytes.NewReader(text[:n])); err == nil {
+			t.Fatalf("the first %d of %d bytes were taken for a picture", n, len(text))
+		}
+	}
+}
+
+// What is remembered of objects changes how long a picture takes, and nothing else.
+func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
+	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	s := demoSnapshot("demo")
+	for i := range 5 {
+		changed := s.Slices[0].DeepCopy()
+		changed.ResourceVersion = strconv.Itoa(i)
+		s.Slices = append([]*discoveryv1.EndpointSlice{changed}, s.Slices[1:]...)
+		var text bytes.Buffer
+		if err := p.encode(&text, s); err != nil {
+			t.Fatal(err)
+		}
+		pic, err := decode(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s, pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+		if len(p.texts["demo"]) != len(s.Ingresses)+len(s.Classes)+len(s.Services)+len(s.Slices)+len(s.Secrets) {
+			t.Errorf("%d objects are remembered, more than there are", len(p.texts["demo"]))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -14,20 +15,33 @@ import (
 // Want is what should be: the servers of the cluster's endpoints, and the
 // verified routes.
 type Want struct {
-	Backends []*haproxy.Backend // no two have the same name, nor two servers of one
+	Backends []*haproxy.Backend // no two have the same name; servers sorted by theirs
 	Routes   routes.Table
 }
 
 // Have is what is: read from HAProxy and from the kernel.
 type Have struct {
-	Servers map[haproxy.ServerID]haproxy.Live
-	Routes  routes.Table
+	Backends map[string]*haproxy.LiveBackend
+	Routes   routes.Table
 	// Conflicts are routes of ours that the kernel holds and does not follow,
 	// and so are not in Routes.
 	Conflicts []routes.Conflict
 	// Direct holds the addresses that need no route of ours: known nodes on a
 	// network we are connected to, where the pods with hostNetwork answer.
 	Direct map[netip.Addr]bool
+}
+
+// servers yields every server there is.
+func (h Have) servers() iter.Seq[haproxy.Live] {
+	return func(yield func(haproxy.Live) bool) {
+		for _, b := range h.Backends {
+			for _, s := range b.Servers {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (h Have) shadowed(s AddRoute) bool {
@@ -75,81 +89,60 @@ func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefi
 // and nothing longer is wanted, so no step of the same round touches it either.
 func Plan(want Want, have Have) []Step {
 	var steps []Step
-	set := func(id haproxy.ServerID, from, to haproxy.State, why string) {
+	set := func(backend, server string, from, to haproxy.State, why string) {
 		if from != to {
-			steps = append(steps, SetServer{ID: id, State: to, Why: why})
+			steps = append(steps, SetServer{ID: haproxy.ServerID{Backend: backend, Server: server}, State: to, Why: why})
 		}
 	}
 	astray := follow(want.Routes, have)
-	right := 0 // servers of have that are wanted, as they are
+	seen := 0 // backends with servers
 	for _, b := range want.Backends {
-		for i := range b.Servers {
+		there := have.Backends[b.Name]
+		if there != nil && len(there.Servers) > 0 {
+			seen++
+		}
+		for i, live := range there.Match(b.Servers) {
+			switch {
+			case i < 0:
+				set(b.Name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
+				continue
+			case live == nil:
+				live = &haproxy.Live{Addr: b.Servers[i].Addr}
+			}
 			w := &b.Servers[i]
-			id := haproxy.ServerID{Backend: b.Name, Server: w.Name}
-			live, known := have.Servers[id]
-			if known && live.Addr != w.Addr {
-				continue // somebody gave our name another address: removed below, then made anew
-			}
-			if known {
-				right++
-			}
 			why := astray(w.Addr.Addr())
 			switch {
+			case live.Addr != w.Addr:
+				// Somebody gave our name another address: made anew next.
+				set(b.Name, w.Name, live.State, haproxy.Absent, "its address was changed")
 			case why != "":
-				set(id, live.State, haproxy.Closed, why)
+				set(b.Name, w.Name, live.State, haproxy.Closed, why)
 			case w.Drain && live.State == haproxy.Absent:
 				// It ends already: nothing is gained by adding it.
 			case w.Drain:
-				set(id, live.State, haproxy.Drain, "endpoint is terminating")
+				set(b.Name, w.Name, live.State, haproxy.Drain, "endpoint is terminating")
 			default:
-				set(id, live.State, haproxy.Open, "routed")
+				set(b.Name, w.Name, live.State, haproxy.Open, "routed")
 			}
 		}
 	}
-	if right < len(have.Servers) {
-		for id := range surplus(want.Backends, have.Servers) {
-			set(id, have.Servers[id].State, haproxy.Absent, "endpoint is gone")
+	for _, b := range have.Backends {
+		if len(b.Servers) > 0 {
+			seen--
+		}
+	}
+	if seen < 0 { // there are servers in backends that nobody wants
+		rest := maps.Clone(have.Backends)
+		for _, b := range want.Backends {
+			delete(rest, b.Name)
+		}
+		for name, b := range rest {
+			for _, live := range b.Servers {
+				set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
+			}
 		}
 	}
 	return append(steps, planRoutes(want.Routes, have)...)
-}
-
-// surplus yields the servers that are not wanted, or not at their address.
-// They are few among many as a rule, so only the backends whose servers do not
-// add up are looked through.
-func surplus(want []*haproxy.Backend, have map[haproxy.ServerID]haproxy.Live) iter.Seq[haproxy.ServerID] {
-	type account struct {
-		backend *haproxy.Backend
-		extra   int // servers there, less those that are right
-	}
-	accounts := make(map[string]*account, len(want))
-	all := make([]account, len(want))
-	for i, b := range want {
-		all[i].backend = b
-		accounts[b.Name] = &all[i]
-		for j := range b.Servers {
-			s := &b.Servers[j]
-			if live, ok := have[haproxy.ServerID{Backend: b.Name, Server: s.Name}]; ok && live.Addr == s.Addr {
-				all[i].extra--
-			}
-		}
-	}
-	for id := range have {
-		if a := accounts[id.Backend]; a != nil {
-			a.extra++
-		}
-	}
-	return func(yield func(haproxy.ServerID) bool) {
-		for id, live := range have {
-			a := accounts[id.Backend]
-			if a != nil && (a.extra == 0 || slices.ContainsFunc(a.backend.Servers, func(s haproxy.Server) bool { return s.Name == id.Server && s.Addr == live.Addr })) {
-				continue
-			}
-			if !yield(id) {
-				return
-			}
-		}
-	}
 }
 
 // follow returns a function that says why packets to an address do not go the
@@ -205,7 +198,7 @@ func planRoutes(want routes.Table, have Have) []Step {
 		lengths[p.Bits()] = true
 	}
 	match := have.Routes.Finder()
-	for _, s := range have.Servers {
+	for s := range have.servers() {
 		if s.State < haproxy.Drain {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"sallyport/haproxy"
@@ -15,9 +16,31 @@ import (
 // A world is small on purpose: few addresses, few prefixes that nest, few next
 // hops, so that every kind of collision comes up in a few thousand draws.
 type world struct {
-	want Want
-	have Have
+	want    Want
+	have    Have                              // but for its Backends
+	servers map[haproxy.ServerID]haproxy.Live // which are these
 }
+
+// now is what is.
+func (w world) now() Have {
+	w.have.Backends = live(w.servers)
+	return w.have
+}
+
+func live(servers map[haproxy.ServerID]haproxy.Live) map[string]*haproxy.LiveBackend {
+	backends := map[string]*haproxy.LiveBackend{}
+	for _, id := range slices.SortedFunc(maps.Keys(servers), compareIDs) {
+		if backends[id.Backend] == nil {
+			backends[id.Backend] = &haproxy.LiveBackend{}
+		}
+		l := servers[id]
+		l.Name = id.Server
+		backends[id.Backend].Servers = append(backends[id.Backend].Servers, l)
+	}
+	return backends
+}
+
+func compareIDs(a, b haproxy.ServerID) int { return strings.Compare(a.String(), b.String()) }
 
 var (
 	worldAddrs    = addrs("172.16.0.1", "172.16.0.2", "172.16.0.65", "172.16.1.1", "172.16.1.65", "192.168.50.23")
@@ -57,7 +80,7 @@ func drawID(r *rand.Rand) (haproxy.ServerID, netip.AddrPort) {
 func drawWorld(r *rand.Rand) world {
 	w := world{
 		want: Want{Routes: drawTable(r)},
-		have: Have{Servers: map[haproxy.ServerID]haproxy.Live{}, Routes: drawTable(r), Direct: map[netip.Addr]bool{}},
+		have: Have{Routes: drawTable(r), Direct: map[netip.Addr]bool{}}, servers: map[haproxy.ServerID]haproxy.Live{},
 	}
 	if r.IntN(2) == 0 { // often the two tables differ in little
 		w.have.Routes = maps.Clone(w.want.Routes)
@@ -79,18 +102,18 @@ func drawWorld(r *rand.Rand) world {
 		if r.IntN(20) == 0 {
 			addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody meddled
 		}
-		w.have.Servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
+		w.servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
 	}
 	return w
 }
 
 func backendsOf(wanted map[haproxy.ServerID]haproxy.Server) []*haproxy.Backend {
 	byName := map[string]*haproxy.Backend{}
-	for id, s := range wanted {
+	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareIDs) {
 		if byName[id.Backend] == nil {
 			byName[id.Backend] = &haproxy.Backend{Name: id.Backend}
 		}
-		byName[id.Backend].Servers = append(byName[id.Backend].Servers, s)
+		byName[id.Backend].Servers = append(byName[id.Backend].Servers, wanted[id])
 	}
 	return slices.Collect(maps.Values(byName))
 }
@@ -118,7 +141,7 @@ func way(t routes.Table, a netip.Addr) string {
 }
 
 func (w world) clone() world {
-	w.have.Servers = maps.Clone(w.have.Servers)
+	w.servers = maps.Clone(w.servers)
 	w.have.Routes = maps.Clone(w.have.Routes)
 	return w
 }
@@ -132,15 +155,15 @@ func (w world) take(s Step) {
 		delete(w.have.Routes, s.Prefix)
 	case SetServer:
 		if s.State == haproxy.Absent {
-			delete(w.have.Servers, s.ID)
+			delete(w.servers, s.ID)
 			return
 		}
-		live, known := w.have.Servers[s.ID]
+		live, known := w.servers[s.ID]
 		if !known {
 			live.Addr = w.want.each()[s.ID].Addr
 		}
 		live.State = s.State
-		w.have.Servers[s.ID] = live
+		w.servers[s.ID] = live
 	}
 }
 
@@ -149,19 +172,19 @@ type planner func(Want, Have) []Step
 // safe plans in a world, takes a random part of the steps in a random order,
 // and says what was broken on the way.
 func safe(plan planner, r *rand.Rand, w world) error {
-	steps := plan(w.want, w.have)
+	steps := plan(w.want, w.now())
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 	w = w.clone()
 	opened := map[haproxy.ServerID]bool{}
 	for _, s := range steps[:r.IntN(len(steps)+1)] {
 		before := w.clone()
 		w.take(s)
-		for id, live := range w.have.Servers {
+		for id, live := range w.servers {
 			if live.State < haproxy.Drain || w.have.Direct[live.Addr.Addr()] {
 				continue
 			}
 			now := way(w.have.Routes, live.Addr.Addr())
-			was, there := before.have.Servers[id]
+			was, there := before.servers[id]
 			switch {
 			case there && was.State >= haproxy.Drain:
 				if then := way(before.have.Routes, live.Addr.Addr()); then != now {
@@ -175,7 +198,7 @@ func safe(plan planner, r *rand.Rand, w world) error {
 		}
 	}
 	for id := range opened { // and what we opened still goes the wanted way
-		if a := w.have.Servers[id].Addr.Addr(); way(w.have.Routes, a) != way(w.want.Routes, a) {
+		if a := w.servers[id].Addr.Addr(); way(w.have.Routes, a) != way(w.want.Routes, a) {
 			return fmt.Errorf("%v was opened and then stranded: %s", id, way(w.have.Routes, a))
 		}
 	}
@@ -189,7 +212,7 @@ func TestAnySubsetInAnyOrderIsSafe(t *testing.T) {
 	for i := range worlds {
 		w := drawWorld(r)
 		if err := safe(Plan, r, w); err != nil {
-			t.Fatalf("world %d: %v\nwant %+v\nhave %+v", i, err, w.want, w.have)
+			t.Fatalf("world %d: %v\nwant %+v\nhave %+v", i, err, w.want, w.now())
 		}
 	}
 }
@@ -216,7 +239,7 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			for id, w := range want.each() {
 				_, a, ok := hv(w.Addr.Addr())
 				_, b, ok2 := wv(w.Addr.Addr())
-				if live := have.Servers[id]; ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
+				if live, _ := have.Backends[id.Backend].Find(id.Server); ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
 					steps = append(steps, SetServer{ID: id, State: haproxy.Open})
 				}
 			}
@@ -242,7 +265,7 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		w := drawWorld(r)
 		start := w.clone()
 		rounds := 0
-		for steps := Plan(w.want, w.have); len(steps) > 0; steps = Plan(w.want, w.have) {
+		for steps := Plan(w.want, w.now()); len(steps) > 0; steps = Plan(w.want, w.now()) {
 			if rounds++; rounds > 3 {
 				t.Fatalf("world %d is not settled after 3 rounds, next: %v\nwant %+v\nhave %+v", i, steps, start.want, start.have)
 			}
@@ -255,11 +278,11 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		}
 		for id, wanted := range w.want.each() {
 			a := wanted.Addr.Addr()
-			if routed := way(w.want.Routes, a) != "nowhere" || w.have.Direct[a]; !wanted.Drain && routed != (w.have.Servers[id].State == haproxy.Open) {
-				t.Fatalf("world %d: %v routed=%t but %s", i, id, routed, w.have.Servers[id].State)
+			if routed := way(w.want.Routes, a) != "nowhere" || w.have.Direct[a]; !wanted.Drain && routed != (w.servers[id].State == haproxy.Open) {
+				t.Fatalf("world %d: %v routed=%t but %s", i, id, routed, w.servers[id].State)
 			}
 		}
-		for id := range w.have.Servers {
+		for id := range w.servers {
 			if _, wanted := w.want.each()[id]; !wanted {
 				t.Fatalf("world %d: %v is not wanted and still there", i, id)
 			}
@@ -288,18 +311,18 @@ func TestSettlesAfterChaos(t *testing.T) {
 			if err := safe(Plan, r, w); err != nil {
 				t.Fatalf("history %d: %v", i, err)
 			}
-			steps := Plan(w.want, w.have)
+			steps := Plan(w.want, w.now())
 			r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 			for _, s := range steps[:r.IntN(len(steps)+1)] {
 				w.take(s)
 			}
 		}
 		for range 3 {
-			for _, s := range Plan(w.want, w.have) {
+			for _, s := range Plan(w.want, w.now()) {
 				w.take(s)
 			}
 		}
-		if left := Plan(w.want, w.have); len(left) > 0 {
+		if left := Plan(w.want, w.now()); len(left) > 0 {
 			t.Fatalf("history %d does not settle: %v", i, left)
 		}
 	}
@@ -311,8 +334,8 @@ func TestJourneys(t *testing.T) {
 	block := netip.MustParsePrefix("172.16.171.64/26")
 	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
 	wanted := []*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
-	at := func(s haproxy.State) map[haproxy.ServerID]haproxy.Live {
-		return map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}}
+	at := func(s haproxy.State) map[string]*haproxy.LiveBackend {
+		return live(map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}})
 	}
 	via := func(hop netip.Addr) routes.Table { return routes.Table{block: hop} }
 
@@ -341,17 +364,17 @@ func TestJourneys(t *testing.T) {
 		},
 		"node lost": {
 			Want{wanted, nil},
-			Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]", "[drop route 172.16.171.64/26]"},
 		},
 		"node lost, its endpoints are gone too": {
 			Want{nil, nil},
-			Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 absent: endpoint is gone]", "[drop route 172.16.171.64/26]"},
 		},
 		"kernel lost the route by itself": {
 			Want{wanted, via(w1)},
-			Have{Servers: at(haproxy.Open)},
+			Have{Backends: at(haproxy.Open)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet]",
 				"[add route 172.16.171.64/26 via 192.168.50.23]",
@@ -360,7 +383,7 @@ func TestJourneys(t *testing.T) {
 		},
 		"block moved to another node": {
 			Want{wanted, via(w2)},
-			Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route is being changed]",
 				"[add route 172.16.171.64/26 via 192.168.50.24]",
@@ -369,7 +392,7 @@ func TestJourneys(t *testing.T) {
 		},
 		"endpoint terminates while serving": {
 			Want{[]*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1)},
-			Have{Servers: at(haproxy.Open), Routes: via(w1)},
+			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
 		"a pod on the host's network needs no route of ours": {
@@ -379,15 +402,15 @@ func TestJourneys(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := world{c.want, c.have}.clone()
-			if w.have.Servers == nil {
-				w.have.Servers = map[haproxy.ServerID]haproxy.Live{}
+			w := world{c.want, c.have, map[haproxy.ServerID]haproxy.Live{}}.clone()
+			for s := range c.have.servers() {
+				w.servers[id] = s
 			}
 			if w.have.Routes == nil {
 				w.have.Routes = routes.Table{}
 			}
 			for i, want := range append(c.rounds, "[]") {
-				steps := Plan(w.want, w.have)
+				steps := Plan(w.want, w.now())
 				if got := fmt.Sprint(steps); got != want {
 					t.Fatalf("round %d:\n got %s\nwant %s", i+1, got, want)
 				}

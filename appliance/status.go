@@ -150,7 +150,7 @@ func (v *view) status(info haproxy.Info) Status {
 
 	match := v.want.Routes.Finder()
 	behind := map[netip.Prefix]int{}
-	for _, live := range v.have.Servers {
+	for live := range v.have.servers() {
 		if p, _, ok := match(live.Addr.Addr()); ok && live.State == haproxy.Open {
 			behind[p]++
 		}
@@ -197,37 +197,40 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 }
 
 func (v *view) backends() []BackendStatus {
-	left := maps.Clone(v.have.Servers) // after the wanted ones are told: what only HAProxy still knows
+	left := maps.Clone(v.have.Backends) // after the wanted ones are told: what only HAProxy still knows
 	var all []BackendStatus
-	for _, b := range v.config.Backends {
-		bs := BackendStatus{Name: b.Name, Origin: b.Origin}
-		for _, w := range b.Servers {
-			id := haproxy.ServerID{Backend: b.Name, Server: w.Name}
-			live := v.have.Servers[id]
-			delete(left, id)
+	tell := func(want haproxy.Backend) {
+		bs := BackendStatus{Name: want.Name, Origin: want.Origin}
+		for i, live := range v.have.Backends[want.Name].Match(want.Servers) {
+			switch {
+			case i < 0:
+				bs.Servers = append(bs.Servers, ServerStatus{
+					Name: live.Name, Addr: live.Addr, State: live.State.String(), Check: live.Check,
+					Why: "endpoint is gone; deleted once its last connection ends",
+				})
+				continue
+			case live == nil:
+				live = &haproxy.Live{}
+			}
+			w := want.Servers[i]
 			ss := ServerStatus{Name: w.Name, Addr: w.Addr, Pod: w.Pod, Node: w.Node, State: live.State.String(), Check: live.Check}
 			if live.State == haproxy.Open {
 				bs.Open++
 			} else {
-				ss.Why = v.whyNot(w, live)
+				ss.Why = v.whyNot(w, *live)
 			}
 			bs.Servers = append(bs.Servers, ss)
 		}
 		all = append(all, bs)
 	}
-	for id, live := range left {
-		i := slices.IndexFunc(all, func(b BackendStatus) bool { return b.Name == id.Backend })
-		if i < 0 {
-			i = len(all)
-			all = append(all, BackendStatus{Name: id.Backend})
-		}
-		all[i].Servers = append(all[i].Servers, ServerStatus{
-			Name: id.Server, Addr: live.Addr, State: live.State.String(), Check: live.Check,
-			Why: "endpoint is gone; deleted once its last connection ends",
-		})
+	for _, b := range v.config.Backends {
+		tell(*b)
+		delete(left, b.Name)
 	}
-	for _, b := range all {
-		slices.SortFunc(b.Servers, func(a, b ServerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	for name, b := range left {
+		if len(b.Servers) > 0 {
+			tell(haproxy.Backend{Name: name})
+		}
 	}
 	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all

@@ -12,14 +12,14 @@ import (
 )
 
 // Apply makes the files and the running HAProxy equal to cfg with its servers
-// in these states; a server that states does not name is Absent. It is safe to
+// in these states. It is safe to
 // repeat. What needs a reload before one is allowed, or after the same one
 // failed, stays as it was, and everything else is done: then RetryAt says when
 // to come again, and Changed knocks at that time.
 //
 // An error means that something was not confirmed. What is believed of the
 // worker is then read anew by the next call.
-func (p *Proxy) Apply(ctx context.Context, cfg *Config, states map[ServerID]State) (Result, error) {
+func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.alarm != nil {
@@ -36,7 +36,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 	return res, err
 }
 
-func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]State) (Result, error) {
+func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	var res Result
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -98,158 +98,161 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states map[ServerID]Stat
 	return res, failure
 }
 
-// validate is cfg.Validate, with a memory for the parts that are shared by
-// pointer, and for the routes.
+// validate is cfg.Validate, with a memory: what was valid last is not looked
+// at again.
 func (p *Proxy) validate(cfg *Config) error {
-	var errs []error
-	next := make(map[any]bool, len(cfg.Backends)+len(cfg.Certs)+1)
-	once := func(part any, check func() error) {
-		if !p.valid[part] {
-			if err := check(); err != nil {
-				errs = append(errs, err)
-				return
-			}
-		}
-		next[part] = true
+	fresh := Config{
+		Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend, Routes: cfg.Routes,
+		Backends: others(cfg.Backends, p.valid.Backends, backendName),
+		Certs:    others(cfg.Certs, p.valid.Certs, certName),
 	}
-	names := make(map[string]bool, len(cfg.Backends))
-	for _, b := range cfg.Backends {
-		if names[b.Name] {
-			errs = append(errs, fmt.Errorf("backend %q: listed twice", b.Name))
-		}
-		names[b.Name] = true
-		once(b, b.Validate)
+	if slices.Equal(p.valid.Routes, cfg.Routes) {
+		fresh.Routes = nil
 	}
-	clear(names)
-	for _, c := range cfg.Certs {
-		if names[c.Name] {
-			errs = append(errs, fmt.Errorf("certificate %q: listed twice", c.Name))
-		}
-		names[c.Name] = true
-		once(c, c.Validate)
+	if p.valid.Tune == cfg.Tune {
+		fresh.Tune = Tune{}
 	}
-	p.valid = next
-	head := Config{Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend}
-	if !slices.Equal(p.text.routesOf, cfg.Routes) {
-		head.Routes = cfg.Routes
-	}
-	if p.text.headOf.Tune == cfg.Tune {
-		head.Tune = Tune{}
-	}
-	errs = append(errs, head.Validate())
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(cfg.order(), fresh.parts()); err != nil {
 		return fmt.Errorf("HAProxy's configuration: %w", err)
 	}
+	p.valid = *cfg
 	return nil
+}
+
+// others are the elements of a list sorted by name that another one does not
+// hold.
+func others[T any](of, without []*T, name func(*T) string) (out []*T) {
+	i := 0
+	for _, e := range of {
+		for i < len(without) && name(without[i]) < name(e) {
+			i++
+		}
+		if i == len(without) || without[i] != e {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // tellServers changes servers, and nothing else, in the backends the worker
 // has.
-func (p *Proxy) tellServers(cfg *Config, states map[ServerID]State, res *Result) error {
+func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	steps := p.serverSteps(cfg, states, nil)
-	res.Commands += len(steps.cmds)
-	if len(steps.cmds) == 0 {
-		return nil
-	}
-	if err := p.worker.tell(steps.cmds); err != nil {
+	cmds := slices.Concat(steps.down, steps.up)
+	res.Commands += len(cmds)
+	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.servers = steps.after
+	p.run.backends = p.run.changed(steps.after)
 	return nil
 }
 
 // serverSteps are the commands that bring servers to their states.
 type serverSteps struct {
-	cmds   []string          // in order: close, drain, add, open
-	remove []ServerID        // closed, and no longer wanted
-	after  map[ServerID]Live // the servers once the commands are done; nil if there are none
+	down, up []string                // commands: to close and drain, then to add and open
+	remove   []ServerID              // closed, and no longer wanted
+	after    map[string]*LiveBackend // the backends that change, once the commands are done
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
-func (p *Proxy) serverSteps(cfg *Config, states map[ServerID]State, fragments map[*Backend]*fragment) serverSteps {
-	var s serverSteps
-	var up []string
-	have := p.run.servers
-	set := func(id ServerID, live Live) {
-		if s.after == nil {
-			s.after = maps.Clone(have)
-		}
-		s.after[id] = live
-	}
-	found := 0
+func (p *Proxy) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
+	s := serverSteps{after: map[string]*LiveBackend{}}
+	seen := 0 // backends with servers
 	for _, b := range cfg.Backends {
-		if f := fragments[b]; f != nil && f == p.run.told[b] {
-			found += f.present
-			continue
+		have := p.run.backends[b.Name]
+		if have == nil {
+			continue // it waits for a reload
 		}
-		for i := range b.Servers {
+		if len(have.Servers) > 0 {
+			seen++
+		}
+		if f := fragments[b]; f == nil || f != p.run.told[b.Name] || f.present != len(have.Servers) {
+			s.bring(b, have, states)
+		}
+	}
+	for _, have := range p.run.backends {
+		if len(have.Servers) > 0 {
+			seen--
+		}
+	}
+	if seen < 0 { // the worker has servers in backends that nobody wants
+		rest := maps.Clone(p.run.backends)
+		for _, b := range cfg.Backends {
+			delete(rest, b.Name)
+		}
+		for _, name := range slices.Sorted(maps.Keys(rest)) {
+			s.bring(&Backend{Name: name}, rest[name], nil)
+		}
+	}
+	return s
+}
+
+// bring adds what brings one backend's servers to their states.
+func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
+	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
+	same := true
+	for i, there := range have.Match(b.Servers) {
+		state := Absent
+		if i >= 0 {
+			state = states.of(b.Name, i)
+		}
+		var live Live
+		switch {
+		case there != nil:
+			live = *there
+			id := ServerID{b.Name, live.Name}
+			if state == Absent {
+				s.remove = append(s.remove, id)
+				state = Closed
+			}
+			switch cmd := "set server " + id.String() + " state " + stateCommand[state]; {
+			case state < live.State:
+				s.down = append(s.down, cmd)
+			case state > live.State:
+				s.up = append(s.up, cmd)
+			}
+			same = same && live.State == state
+			live.State = state
+		case state == Absent:
+			continue
+		default:
 			srv := &b.Servers[i]
 			id := ServerID{b.Name, srv.Name}
-			state := states[id]
-			live, there := have[id]
-			if there {
-				found++
+			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: "no check"}
+			s.up = append(s.up, "add server "+id.String()+" "+serverText(b, srv))
+			if b.Check {
+				live.Check = "UP"
+				s.up = append(s.up, "enable health "+id.String())
 			}
-			switch {
-			case state == Absent && there:
-				found-- // the sweep below takes it
-			case state == Absent || there && live.State == state:
-			case there:
-				cmd := "set server " + id.String() + " state " + stateCommand[state]
-				if state < live.State {
-					s.cmds = append(s.cmds, cmd)
-				} else {
-					up = append(up, cmd)
-				}
-				live.State = state
-				set(id, live)
-			case p.run.backends[b.Name]:
-				live = Live{Addr: srv.Addr, State: state, Check: "no check"}
-				up = append(up, "add server "+id.String()+" "+serverText(b, srv))
-				if b.Check {
-					live.Check = "UP"
-					up = append(up, "enable health "+id.String())
-				}
-				if state != Closed {
-					up = append(up, "set server "+id.String()+" state "+stateCommand[state])
-				}
-				set(id, live)
+			if state != Closed {
+				s.up = append(s.up, "set server "+id.String()+" state "+stateCommand[state])
 			}
+			same = false
 		}
+		next = append(next, live)
 	}
-	if found < len(have) {
-		wanted := make(map[ServerID]bool, len(have))
-		for _, b := range cfg.Backends {
-			for i := range b.Servers {
-				if id := (ServerID{b.Name, b.Servers[i].Name}); states[id] > Absent {
-					wanted[id] = true
-				}
-			}
-		}
-		for id, live := range have {
-			if wanted[id] {
-				continue
-			}
-			s.remove = append(s.remove, id)
-			if live.State != Closed {
-				s.cmds = append(s.cmds, "set server "+id.String()+" state maint")
-				live.State = Closed
-				set(id, live)
-			}
-		}
-		slices.SortFunc(s.remove, func(a, b ServerID) int { return strings.Compare(a.String(), b.String()) })
-		slices.Sort(s.cmds)
+	if !same {
+		s.after[b.Name] = &LiveBackend{next}
 	}
-	s.cmds = append(s.cmds, up...)
-	return s
+}
+
+// changed is the worker's backends with some of them replaced. Whoever was
+// given the map before keeps what he has.
+func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
+	if len(by) == 0 {
+		return r.backends
+	}
+	next := maps.Clone(r.backends)
+	maps.Copy(next, by)
+	return next
 }
 
 // tellAll makes the worker equal to want by commands: doors close, then open,
 // then certificates and routes change, then servers nobody wants are removed.
 // The generation is set when all of it is confirmed.
-func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res *Result) error {
-	steps := p.serverSteps(cfg, states, want.fragments)
+func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) error {
+	steps := p.serverSteps(cfg, states, p.text.fragments)
 	var mapCmds []string
 	var replace []func() error
 	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
@@ -270,7 +273,7 @@ func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res 
 		return a.line == b.line && string(a.pem) == string(b.pem)
 	})
 	mark := []string{"experimental-mode on", "set var proc.gen str(" + want.Gen + ")"}
-	cmds := slices.Concat(steps.cmds, mapCmds)
+	cmds := slices.Concat(steps.down, steps.up, mapCmds)
 	res.Commands += len(cmds) + len(steps.remove)
 
 	// In the usual case, servers only, one exchange does everything.
@@ -281,9 +284,7 @@ func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res 
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	if steps.after != nil {
-		p.run.servers = steps.after
-	}
+	p.run.backends = p.run.changed(steps.after)
 	if !sameCerts {
 		if err := p.tellCerts(want.certs, res); err != nil {
 			return err
@@ -302,7 +303,15 @@ func (p *Proxy) tellAll(cfg *Config, states map[ServerID]State, want Files, res 
 			return err
 		}
 	}
-	p.run.gen, p.run.exact, p.run.wild, p.run.certs, p.run.told = want.Gen, want.exact, want.wild, want.certs, want.fragments
+	p.run.gen, p.run.exact, p.run.wild, p.run.certs = want.Gen, want.exact, want.wild, want.certs
+	if p.run.told == nil {
+		p.run.told = make(map[string]*fragment, len(cfg.Backends))
+	}
+	for _, b := range cfg.Backends {
+		if f := p.text.fragments[b]; p.run.told[b.Name] != f {
+			p.run.told[b.Name] = f
+		}
+	}
 	if res.Commands > 0 {
 		p.note(func(i *Info) { i.Generation = want.Gen })
 	}
@@ -319,7 +328,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	for i, id := range ids {
 		cmds[i] = "del server " + id.String()
 	}
-	after := maps.Clone(p.run.servers)
+	gone := make(map[ServerID]bool, len(ids))
 	n := 0
 	for batch := range batches(cmds) {
 		answer, _, err := p.worker.ask(strings.Join(batch, ";"))
@@ -338,7 +347,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 		for _, v := range verdicts {
 			switch {
 			case strings.HasPrefix(v, "Server deleted"), strings.HasPrefix(v, "No such server"):
-				delete(after, ids[n])
+				gone[ids[n]] = true
 			case strings.Contains(v, "still has connections"):
 				res.RetryAt = earlier(res.RetryAt, time.Now().Add(lingerRetry))
 			default:
@@ -347,7 +356,13 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 			n++
 		}
 	}
-	p.run.servers = after
+	after := make(map[string]*LiveBackend)
+	for id := range gone {
+		if after[id.Backend] == nil {
+			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.run.backends[id.Backend].Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
+		}
+	}
+	p.run.backends = p.run.changed(after)
 	return nil
 }
 

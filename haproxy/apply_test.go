@@ -36,7 +36,7 @@ func TestServersComeAndGoWithoutAReload(t *testing.T) {
 			{"both anew", map[ServerID]State{id(a): Open, id(b): Open}, []string{"a", "b"}},
 		} {
 			r.settle(cfg, step.wish)
-			servers, err := r.p.Servers()
+			servers, err := byID(r.p.Servers())
 			if err != nil {
 				t.Fatal(err)
 			}

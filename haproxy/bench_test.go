@@ -14,19 +14,18 @@ func BenchmarkApply(b *testing.B) {
 			r := newRig(b, binaries(b)[0])
 			var backends []*Backend
 			for i := range n {
-				be := backend(fmt.Sprintf("ns_svc_app%04d_80", i))
+				var servers []Server
 				for j := range 5 {
-					be.Servers = append(be.Servers, nowhereServer(i*5+j))
+					servers = append(servers, nowhereServer(i*5+j))
 				}
-				backends = append(backends, be)
+				backends = append(backends, backend(fmt.Sprintf("ns_svc_app%04d_80", i), servers...))
 			}
 			cfg := r.config(backends...)
-			wish := states(cfg, Open)
-			r.settle(cfg, wish)
-			id := ServerID{backends[n/2].Name, backends[n/2].Servers[2].Name}
+			r.settle(cfg, states(cfg, Open))
+			wish := inOrder(cfg, states(cfg, Open))
 			b.ResetTimer()
 			for i := range b.N {
-				wish[id] = []State{Closed, Open}[i%2]
+				wish[backends[n/2].Name][2] = []State{Closed, Open}[i%2]
 				if res, err := r.p.Apply(b.Context(), cfg, wish); err != nil || res.Reloaded || res.Commands != 1 {
 					b.Fatalf("got %+v, %v", res, err)
 				}

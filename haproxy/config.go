@@ -1,8 +1,11 @@
 package haproxy
 
 import (
+	"iter"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // Config is everything HAProxy is to do, as a value: compare it, print it,
@@ -93,6 +96,84 @@ func (c Cert) LogValue() slog.Value { return slog.StringValue(c.Name) }
 // ServerID names a server of the running HAProxy.
 type ServerID struct {
 	Backend, Server string
+}
+
+// Live is a server as the worker has it.
+type Live struct {
+	Name     string         `json:"name"`
+	Addr     netip.AddrPort `json:"addr"`
+	State    State          `json:"state"`
+	Check    string         `json:"check"`    // "UP", "DOWN" or "no check"
+	Sessions int            `json:"sessions"` // connections in use, when last looked at
+}
+
+// A LiveBackend is a backend as the worker has it. It is never changed: while
+// the pointer is the same, so is all of it. A nil one has no servers.
+type LiveBackend struct {
+	Servers []Live // sorted by Name
+}
+
+// Find returns the server of that name.
+func (b *LiveBackend) Find(name string) (Live, bool) {
+	if b == nil {
+		return Live{}, false
+	}
+	i, ok := slices.BinarySearchFunc(b.Servers, name, func(l Live, name string) int { return strings.Compare(l.Name, name) })
+	if !ok {
+		return Live{}, false
+	}
+	return b.Servers[i], true
+}
+
+// Match yields every server of either side once, by name: its index among the
+// servers that should be, or -1, and the one the worker has, or nil. Those that
+// should be are sorted by Name.
+func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
+	var have []Live
+	if b != nil {
+		have = b.Servers
+	}
+	return func(yield func(int, *Live) bool) {
+		for i, j := 0, 0; i < len(want) || j < len(have); {
+			var order int
+			switch {
+			case i == len(want):
+				order = 1
+			case j == len(have):
+				order = -1
+			default:
+				order = strings.Compare(want[i].Name, have[j].Name)
+			}
+			var more bool
+			switch {
+			case order < 0:
+				more = yield(i, nil)
+				i++
+			case order > 0:
+				more = yield(-1, &have[j])
+				j++
+			default:
+				more = yield(i, &have[j])
+				i++
+				j++
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// States are the states that servers should be in: by backend, those of its
+// servers in the order of Backend.Servers. What is not named is Absent.
+type States map[string][]State
+
+// of is the state of the server at index i of a backend.
+func (s States) of(backend string, i int) State {
+	if states := s[backend]; i < len(states) {
+		return states[i]
+	}
+	return Absent
 }
 
 // State is what a server does with traffic. The order is the order of

@@ -53,7 +53,7 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 		if res.RetryAt.IsZero() {
 			t.Error("a server with a connection: got no RetryAt")
 		}
-		servers, err := r.p.Servers()
+		servers, err := byID(r.p.Servers())
 		if live, ok := servers[id]; err != nil || !ok || live.State != Closed {
 			t.Errorf("a server with a connection: got %+v, %v, want it closed", live, err)
 		}
@@ -68,7 +68,7 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 			t.Errorf("the request under way: got %q, %v", rest, err)
 		}
 		r.settle(cfg, nil)
-		servers, err = r.p.Servers()
+		servers, err = byID(r.p.Servers())
 		if _, ok := servers[id]; ok || err != nil {
 			t.Errorf("the server is still there, %v", err)
 		}
@@ -228,7 +228,7 @@ func TestADeadHAProxyIsBack(t *testing.T) {
 				case <-time.After(30 * time.Second):
 					t.Error("nobody knocked")
 				}
-				servers, err := r.p.Servers()
+				servers, err := byID(r.p.Servers())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -260,7 +260,7 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		again := func(cfg *Config, wantCommands bool) {
 			t.Helper()
 			r.p = r.fresh()
-			servers, err := r.p.Servers()
+			servers, err := byID(r.p.Servers())
 			if err != nil || len(servers) == 0 {
 				t.Errorf("before any Apply: got %v, %v, want the servers", servers, err)
 			}
@@ -279,7 +279,7 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		next.Backends = []*Backend{backend("app", a, b), backend("other")}
 		next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
 		next.Certs = []*Cert{testCert(t, "one.pem", "renewed", "one.test"), testCert(t, "two.pem", "second", "two.test")}
-		if err := r.p.disk.sync(Render(&next, states(&next, Open), r.p.files).Content, nil); err != nil {
+		if err := r.p.disk.sync(Render(&next, inOrder(&next, states(&next, Open)), r.p.files).Content, nil); err != nil {
 			t.Fatal(err)
 		}
 		again(&next, true)
@@ -339,7 +339,7 @@ func TestAHAProxyThatDoesNotAnswerIsNotDoubled(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.p = r.fresh()
-	if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Open)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", pid)) {
+	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", pid)) {
 		t.Errorf("got %v, want it to name process %d", err, pid)
 	}
 	if got := r.get("app.test", "/"); got != "a" {
@@ -382,7 +382,7 @@ func TestAChangeBySomeoneElseIsFound(t *testing.T) {
 	default:
 		t.Error("a server was opened behind our back, and nobody knocked")
 	}
-	servers, err := r.p.Servers()
+	servers, err := byID(r.p.Servers())
 	if err != nil || servers[id].State != Open {
 		t.Errorf("got %v, %v, want it open", servers[id], err)
 	}
@@ -476,7 +476,7 @@ func TestFilesThatDoNotStartAreNotTheEnd(t *testing.T) {
 					t.Errorf("got %+v, want one start and an error", got)
 				}
 				r.eventually("everything is as wished", func() bool {
-					if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Open)); err != nil {
+					if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
 						if !strings.Contains(err.Error(), r.http.String()+" is taken by haproxy.test") {
 							t.Fatal(err)
 						}
@@ -519,7 +519,7 @@ func TestAFailedReloadKeepsServing(t *testing.T) {
 		} {
 			bad := r.config(backend("app", a), backend("other", b))
 			c.bad(bad)
-			_, err := r.p.Apply(t.Context(), bad, states(bad, Open))
+			_, err := r.p.Apply(t.Context(), bad, inOrder(bad, states(bad, Open)))
 			if err == nil {
 				t.Fatalf("%s: Apply succeeded", c.name)
 			}
@@ -549,7 +549,7 @@ func TestAFailedReloadKeepsServing(t *testing.T) {
 			// The endpoints go on changing, and the same reload is not
 			// tried again at once.
 			bad.Backends[0] = backend("app", b)
-			res, err := r.p.Apply(t.Context(), bad, states(bad, Open))
+			res, err := r.p.Apply(t.Context(), bad, inOrder(bad, states(bad, Open)))
 			if err == nil || res.Reloaded || res.RetryAt.Before(time.Now()) {
 				t.Errorf("%s, again: got %+v, %v, want the same error and a time", c.name, res, err)
 			}
@@ -632,11 +632,11 @@ func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 		wish = states(cfg, Closed)
-		if _, err := r.p.Apply(t.Context(), cfg, wish); err == nil {
+		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, wish)); err == nil {
 			t.Error("a command for a server that is not there: got no error")
 		}
 		r.settle(cfg, wish)
-		servers, err := r.p.Servers()
+		servers, err := byID(r.p.Servers())
 		if err != nil || servers[middle].State != Closed || len(servers) != 3 {
 			t.Errorf("got %v, %v", servers, err)
 		}
@@ -658,9 +658,8 @@ func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	cfg := r.config(backend("app", nowhereServer(1)))
 	r.settle(cfg, states(cfg, Open))
 	for range 2 {
-		r.p.run.backends["ghost"] = true
-		r.p.run.servers = map[ServerID]Live{{"ghost", "s"}: {State: Open}}
-		if _, err := r.p.Apply(t.Context(), cfg, states(cfg, Closed)); err == nil {
+		r.p.run.backends["ghost"] = &LiveBackend{[]Live{{Name: "s", State: Open}}}
+		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Closed))); err == nil {
 			t.Error("commands for a backend that is not there: got no error")
 		}
 		if err := r.p.know(); err != nil {
@@ -704,7 +703,7 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 			return err == nil && len(found.workers) == 1
 		})
 		r.p = r.fresh()
-		if servers, err := r.p.Servers(); err != nil || len(servers) != 0 {
+		if servers, err := byID(r.p.Servers()); err != nil || len(servers) != 0 {
 			t.Errorf("before any Apply: got %v, %v, want none", servers, err)
 		}
 		cfg := r.config(backend("app", origin(t, "a")))

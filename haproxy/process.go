@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -233,7 +234,7 @@ func (p *Proxy) lookAgain() {
 		return
 	}
 	pic, err := p.worker.look()
-	if err != nil || pic.pid != p.run.pid || pic.gen != p.run.gen || pic.shape != p.run.shape || !sameDoors(pic.servers, p.run.servers) {
+	if err != nil || pic.pid != p.run.pid || pic.gen != p.run.gen || pic.shape != p.run.shape || !maps.EqualFunc(pic.backends, p.run.backends, sameDoors) {
 		p.forget()
 		p.knock()
 		return
@@ -243,16 +244,8 @@ func (p *Proxy) lookAgain() {
 	p.note(func(i *Info) { i.OldWorkers = len(procs.old) })
 }
 
-func sameDoors(a, b map[ServerID]Live) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for id, x := range a {
-		if y, ok := b[id]; !ok || x.State != y.State {
-			return false
-		}
-	}
-	return true
+func sameDoors(a, b *LiveBackend) bool {
+	return slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
 }
 
 // Shutdown ends HAProxy and every connection through it. Run does not start it

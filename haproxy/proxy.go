@@ -25,7 +25,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,14 +73,6 @@ type Options struct {
 	User, Group  string        // whom the worker becomes when started by root
 	MinReload    time.Duration // least time between two reloads; 0 is one second
 	Log          *slog.Logger  // nil discards
-}
-
-// Live is a server as the worker has it.
-type Live struct {
-	Addr     netip.AddrPort `json:"addr"`
-	State    State          `json:"state"`
-	Check    string         `json:"check"`    // "UP", "DOWN" or "no check"
-	Sessions int            `json:"sessions"` // connections in use, when last looked at
 }
 
 // Result is what an Apply has done.
@@ -133,7 +124,7 @@ type Proxy struct {
 	run     *running      // nil: not known
 	shaped  *Config       // a configuration of the shape that is in shapeID
 	shapeID string
-	valid   map[any]bool // parts of configurations that were validated
+	valid   Config // what was last found valid
 	alarm   *time.Timer
 
 	lastReload  time.Time
@@ -153,8 +144,8 @@ type running struct {
 	certs       map[string]certEntry // nil: not known
 
 	// What each backend's servers were told last: while it is the same
-	// fragment, none of them needs to be looked at.
-	told map[*Backend]*fragment
+	// fragment, and no other server is there, none needs to be looked at.
+	told map[string]*fragment // by the backend's name
 }
 
 var (
@@ -171,7 +162,7 @@ func New(opt Options) (*Proxy, error) {
 	if opt.MinReload == 0 {
 		opt.MinReload = time.Second
 	}
-	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1), valid: make(map[any]bool)}
+	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -289,15 +280,15 @@ func (p *Proxy) noteError(err error) {
 	p.note(func(i *Info) { i.LastError, i.LastErrorAt = err.Error(), time.Now() })
 }
 
-// Servers is what the worker has, by server. It costs nothing while nothing
+// Servers is what the worker has, by backend. It costs nothing while nothing
 // happened. The map belongs to everyone: do not change it.
-func (p *Proxy) Servers() (map[ServerID]Live, error) {
+func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.know(); err != nil {
 		return nil, err
 	}
-	return p.run.servers, nil
+	return p.run.backends, nil
 }
 
 // know reads the worker if it is not known. An external HAProxy that has not
@@ -314,7 +305,7 @@ func (p *Proxy) know() error {
 	pic, err := p.worker.look()
 	if err != nil {
 		if p.opt.Mode == External && errors.Is(err, syscall.ENOENT) {
-			p.run = &running{picture: picture{servers: map[ServerID]Live{}}}
+			p.run = &running{picture: picture{backends: map[string]*LiveBackend{}}}
 			return nil
 		}
 		return err

@@ -119,6 +119,7 @@ func (r *rig) run() {
 // config is a configuration of r's addresses with these backends, each routed
 // by its name with ".test" as host.
 func (r *rig) config(backends ...*Backend) *Config {
+	slices.SortFunc(backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
 	cfg := &Config{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}, Backends: backends}
 	for _, b := range backends {
 		cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
@@ -129,7 +130,7 @@ func (r *rig) config(backends ...*Backend) *Config {
 // apply must succeed.
 func (r *rig) apply(cfg *Config, states map[ServerID]State) Result {
 	r.t.Helper()
-	res, err := r.p.Apply(r.t.Context(), cfg, states)
+	res, err := r.p.Apply(r.t.Context(), cfg, inOrder(cfg, states))
 	if err != nil {
 		r.t.Fatalf("Apply: %v", err)
 	}
@@ -224,6 +225,28 @@ func states(cfg *Config, s State) map[ServerID]State {
 		}
 	}
 	return out
+}
+
+// inOrder is what Apply takes: states in the order of cfg's servers.
+func inOrder(cfg *Config, states map[ServerID]State) States {
+	out := make(States)
+	for _, b := range cfg.Backends {
+		for _, srv := range b.Servers {
+			out[b.Name] = append(out[b.Name], states[ServerID{b.Name, srv.Name}])
+		}
+	}
+	return out
+}
+
+// byID is what Servers says, server by server.
+func byID(backends map[string]*LiveBackend, err error) (map[ServerID]Live, error) {
+	out := make(map[ServerID]Live)
+	for name, b := range backends {
+		for _, live := range b.Servers {
+			out[ServerID{name, live.Name}] = live
+		}
+	}
+	return out, err
 }
 
 // origin is a web server on loopback that says its name.

@@ -56,9 +56,8 @@ type Files struct {
 	// its servers. It is in proc.shape.
 	Shape string
 
-	exact, wild []row                // what the maps say
-	certs       map[string]certEntry // what the crt-list says, by file name
-	fragments   map[*Backend]*fragment
+	exact, wild []row                        // what the maps say
+	certs       map[string]certEntry         // what the crt-list says, by file name
 	sums        map[string][sha256.Size]byte // of the contents, as generation takes them
 }
 
@@ -78,7 +77,7 @@ type row struct{ key, value string }
 // the new worker; an Absent one, or one that states does not name, is left
 // out. Servers are written in the order of cfg. The result depends on nothing
 // else. cfg must be valid.
-func Render(cfg *Config, states map[ServerID]State, opt RenderOptions) Files {
+func Render(cfg *Config, states States, opt RenderOptions) Files {
 	r := renderer{opt: opt}
 	return r.render(cfg, states)
 }
@@ -111,7 +110,7 @@ type rendered struct {
 // fragment is the text of a backend whose servers are in these states.
 type fragment struct {
 	states  []State
-	present int // servers that are not Absent
+	present int // how many servers are not Absent
 	text    []byte
 }
 
@@ -130,28 +129,34 @@ func preamble(gen, shape string) string {
 
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
-func (r *renderer) render(cfg *Config, states map[ServerID]State) Files {
+func (r *renderer) render(cfg *Config, states States) Files {
 	head := r.renderHead(cfg)
-	frags := make(map[*Backend]*fragment, len(cfg.Backends))
-	size := preambleLen + len(head)
-	shape := sha256.New()
-	shape.Write(head)
-	for _, b := range cfg.Backends {
-		f := r.fragment(b, states)
-		frags[b] = f
-		size += len(f.text)
-		shape.Write([]byte("backend " + b.Name + " " + strconv.FormatBool(b.Check) + "\n"))
+	if len(r.fragments) > 2*len(cfg.Backends)+100 {
+		wanted := make(map[*Backend]*fragment, len(cfg.Backends))
+		for _, b := range cfg.Backends {
+			wanted[b] = r.fragments[b]
+		}
+		r.fragments = wanted
 	}
-	r.fragments = frags
-
+	if r.fragments == nil {
+		r.fragments = make(map[*Backend]*fragment, len(cfg.Backends))
+	}
+	size := preambleLen + len(head)
+	shape := slices.Clone(head)
+	for _, b := range cfg.Backends {
+		f := r.fragment(b, states[b.Name])
+		size += len(f.text)
+		shape = append(append(append(shape, "backend "...), b.Name...), ' ')
+		shape = append(strconv.AppendBool(shape, b.Check), '\n')
+	}
 	text := make([]byte, preambleLen, size)
 	text = append(text, head...)
 	for _, b := range cfg.Backends {
-		text = append(text, frags[b].text...)
+		text = append(text, r.fragments[b].text...)
 	}
 
 	sums := make(map[string][sha256.Size]byte, len(cfg.Certs)+4)
-	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs)), fragments: frags, sums: sums}
+	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs)), sums: sums}
 	sums[configFile] = sha256.Sum256(text[preambleLen:])
 
 	m := r.renderMaps(cfg)
@@ -172,14 +177,15 @@ func (r *renderer) render(cfg *Config, states map[ServerID]State) Files {
 		out.certs[c.Name] = k.entry
 		list = append(append(list, k.entry.line...), '\n')
 		if len(k.entry.pem) > maxPayload {
-			shape.Write(k.sum[:])
+			shape = append(shape, k.sum[:]...)
 		}
 	}
 	r.certs = known
 	out.Content[crtList], sums[crtList] = File{list, 0o600}, sha256.Sum256(list)
 
 	out.Gen = generation(sums)
-	out.Shape = hex.EncodeToString(shape.Sum(nil))[:marker]
+	sum := sha256.Sum256(shape)
+	out.Shape = hex.EncodeToString(sum[:])[:marker]
 	copy(text, preamble(out.Gen, out.Shape))
 	out.Content[configFile] = File{text, 0o600}
 	return out
@@ -321,16 +327,11 @@ func bindText(a netip.AddrPort) string {
 	return "bind " + a.String()
 }
 
-func (r *renderer) fragment(b *Backend, states map[ServerID]State) *fragment {
-	old := r.fragments[b]
-	same := old != nil && len(old.states) == len(b.Servers)
-	for i := 0; same && i < len(b.Servers); i++ {
-		same = states[ServerID{b.Name, b.Servers[i].Name}] == old.states[i]
-	}
-	if same {
+func (r *renderer) fragment(b *Backend, states []State) *fragment {
+	if old := r.fragments[b]; old != nil && slices.Equal(old.states, states) {
 		return old
 	}
-	f := &fragment{states: make([]State, len(b.Servers))}
+	f := &fragment{states: slices.Clone(states)}
 	var text strings.Builder
 	text.WriteByte('\n')
 	if b.Origin != "" {
@@ -338,19 +339,19 @@ func (r *renderer) fragment(b *Backend, states map[ServerID]State) *fragment {
 	}
 	text.WriteString("backend " + b.Name + "\n")
 	for i := range b.Servers {
-		s := &b.Servers[i]
-		f.states[i] = states[ServerID{b.Name, s.Name}]
-		if f.states[i] <= Absent {
+		if i >= len(states) || states[i] <= Absent {
 			continue
 		}
+		s := &b.Servers[i]
 		f.present++
 		text.WriteString("  server " + s.Name + " " + serverText(b, s))
-		if f.states[i] != Open {
+		if states[i] != Open {
 			text.WriteString(" disabled")
 		}
 		text.WriteByte('\n')
 	}
 	f.text = []byte(text.String())
+	r.fragments[b] = f
 	return f
 }
 

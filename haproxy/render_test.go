@@ -31,7 +31,7 @@ func goldens() map[string]*Config {
 		},
 		"IPv6 and checks": {
 			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}},
-			Backends: []*Backend{{Name: "a", Check: true, Servers: []Server{server("[fd00::1]:8080"), server("10.0.0.1:80")}}},
+			Backends: []*Backend{{Name: "a", Check: true, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
 		},
 		"every kind of route": {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
@@ -63,7 +63,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				wish[id] = []State{Open, Closed, Drain}[i%3]
 			}
 			var got strings.Builder
-			files := Render(cfg, wish, RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", User: "haproxy", Group: "haproxy"})
+			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", User: "haproxy", Group: "haproxy"})
 			for _, path := range []string{configFile, routeMap, wildMap, crtList} {
 				fmt.Fprintf(&got, "=== %s\n%s", path, strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`))
 			}
@@ -86,7 +86,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := d.sync(Render(cfg, wish, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
+				if err := d.sync(Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
 					t.Fatal(err)
 				}
 				if err := check(binary, dir); err != nil {
@@ -223,7 +223,7 @@ func TestRememberingChangesNothing(t *testing.T) {
 			if err := cfg.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			got, want := r.render(cfg, w.wish), Render(cfg, w.wish, opt)
+			got, want := r.render(cfg, inOrder(cfg, w.wish)), Render(cfg, inOrder(cfg, w.wish), opt)
 			if !reflect.DeepEqual(want, got) {
 				t.Fatalf("seed %d, %s: -want +got\n%s", seed, did, cmp.Diff(want, got, cmp.AllowUnexported(Files{}, row{}, certEntry{})))
 			}
@@ -294,7 +294,8 @@ func (r *rig) truth() truth {
 		r.t.Fatal(err)
 	}
 	out := truth{Gen: pic.gen, Shape: pic.shape, Servers: make(map[ServerID]State)}
-	for id, live := range pic.servers {
+	servers, _ := byID(pic.backends, nil)
+	for id, live := range servers {
 		out.Servers[id] = live.State
 	}
 	for path, rows := range map[string]*[]string{routeMap: &out.Exact, wildMap: &out.Wild} {
@@ -343,7 +344,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 	if diff := cmp.Diff(want, got); diff != "" {
 		r.t.Fatalf("%s: -want +got\n%s", did, diff)
 	}
-	servers, err := r.p.Servers()
+	servers, err := byID(r.p.Servers())
 	if err != nil {
 		r.t.Fatal(err)
 	}

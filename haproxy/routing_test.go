@@ -1,6 +1,8 @@
 package haproxy
 
 import (
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -14,6 +16,7 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			cfg.Backends = append(cfg.Backends, backends[name])
 		}
 		cfg.Backends = append(cfg.Backends, backend("empty"))
+		slices.SortFunc(cfg.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
 		cfg.Routes = []Route{
 			{Host: "app.example.com", Path: "/", Match: Prefix, Backend: "root"},
 			{Host: "app.example.com", Path: "/api", Match: Prefix, Backend: "api"},

@@ -20,7 +20,31 @@ const nowhere = "notfound"
 // error for each fault, joined; nil means Render will write all of it. Who
 // makes a Config from parts of different owners validates each part by its own
 // Validate first, so that one owner's fault stays his.
-func (c *Config) Validate() error {
+func (c *Config) Validate() error { return errors.Join(c.order(), c.parts()) }
+
+// order says which backends or certificates are listed twice, or not by name.
+func (c *Config) order() error {
+	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName))
+}
+
+func backendName(b *Backend) string { return b.Name }
+func certName(c *Cert) string       { return c.Name }
+
+func ascending[T any](kind string, list []*T, name func(*T) string) error {
+	var errs []error
+	for i := 1; i < len(list); i++ {
+		switch this, last := name(list[i]), name(list[i-1]); {
+		case this == last:
+			errs = append(errs, fmt.Errorf("%s %q: listed twice", kind, this))
+		case this < last:
+			errs = append(errs, fmt.Errorf("%s %q: listed after %q; they must be sorted by name", kind, this, last))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parts says what is wrong with each part.
+func (c *Config) parts() error {
 	errs := []error{c.Bind.validate(), c.Tune.validate()}
 	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
 		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
@@ -28,20 +52,10 @@ func (c *Config) Validate() error {
 	for i := range c.Routes {
 		errs = append(errs, c.Routes[i].Validate())
 	}
-	seen := make(map[string]bool, len(c.Backends))
 	for _, b := range c.Backends {
-		if seen[b.Name] {
-			errs = append(errs, fmt.Errorf("backend %q: listed twice", b.Name))
-		}
-		seen[b.Name] = true
 		errs = append(errs, b.Validate())
 	}
-	clear(seen)
 	for _, cert := range c.Certs {
-		if seen[cert.Name] {
-			errs = append(errs, fmt.Errorf("certificate %q: listed twice", cert.Name))
-		}
-		seen[cert.Name] = true
 		errs = append(errs, cert.Validate())
 	}
 	return errors.Join(errs...)
@@ -102,8 +116,7 @@ func (b *Backend) Validate() error {
 	if !isName(b.Name) || b.Name == nowhere {
 		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q", b.Name, nowhere)
 	}
-	seen := make(map[string]bool, len(b.Servers))
-	for _, s := range b.Servers {
+	for i, s := range b.Servers {
 		switch {
 		case !s.Addr.IsValid() || s.Addr.Port() == 0:
 			return fmt.Errorf("backend %s: server %q has no address or no port", b.Name, s.Name)
@@ -111,10 +124,11 @@ func (b *Backend) Validate() error {
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
 		case s.Name != ServerName(s.Addr):
 			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, ServerName(s.Addr))
-		case seen[s.Name]:
+		case i > 0 && s.Name == b.Servers[i-1].Name:
 			return fmt.Errorf("backend %s: server %s is listed twice", b.Name, s.Name)
+		case i > 0 && s.Name < b.Servers[i-1].Name:
+			return fmt.Errorf("backend %s: its servers are not sorted by name: %s after %s", b.Name, s.Name, b.Servers[i-1].Name)
 		}
-		seen[s.Name] = true
 	}
 	return nil
 }

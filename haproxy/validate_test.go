@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -45,6 +46,7 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"a server without address":       {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s"}}}}}, "no address"},
 		"a server with a wrong name":     {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s", Addr: addr}}}}}, "should be named s_10-0-0-1_80"},
 		"a server twice":                 {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, server}}}}, "listed twice"},
+		"servers out of order":           {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, serverAt(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 0), Port: 80})}}}}, "not sorted"},
 		"an address twice":               {Config{Bind: Bind{HTTP: []netip.AddrPort{addr}, HTTPS: []netip.AddrPort{addr}}}, "listed twice"},
 		"an address without port":        {Config{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}}}, "needs an address"},
 		"threads without end":            {Config{Tune: Tune{Threads: 1000}}, "threads 1000"},

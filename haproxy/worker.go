@@ -128,8 +128,7 @@ type picture struct {
 	pid, uptime int // seconds
 	version     string
 	gen, shape  string
-	servers     map[ServerID]Live
-	backends    map[string]bool
+	backends    map[string]*LiveBackend
 }
 
 // look reads the whole worker.
@@ -138,7 +137,8 @@ func (w worker) look() (picture, error) {
 	if err != nil {
 		return picture{}, err
 	}
-	p := picture{gen: gen, servers: make(map[ServerID]Live), backends: make(map[string]bool)}
+	p := picture{gen: gen, backends: make(map[string]*LiveBackend)}
+	sessions := make(map[string]int) // by "backend/server"
 	table := ""
 	for line := range strings.Lines(answer) {
 		line = strings.TrimRight(line, "\n")
@@ -152,19 +152,19 @@ func (w worker) look() (picture, error) {
 			_, after, _ := strings.Cut(line, "<")
 			p.shape, _, _ = strings.Cut(after, ">")
 		case table == "name":
-			p.backends[words[0]] = true
+			p.backends[words[0]] = &LiveBackend{}
 		case table == "be_id" && len(words) >= 19:
-			id, live, err := serverState(words)
+			live, err := serverState(words)
 			if err != nil {
 				return picture{}, err
 			}
-			p.servers[id] = live
-		case table == "bkname/svname" && len(words) >= 8:
-			be, name, _ := strings.Cut(words[0], "/")
-			if live, ok := p.servers[ServerID{be, name}]; ok {
-				live.Sessions, _ = strconv.Atoi(words[6])
-				p.servers[ServerID{be, name}] = live
+			b := p.backends[words[1]]
+			if b == nil {
+				return picture{}, fmt.Errorf("HAProxy's worker: server %s of a backend it did not list", words[1]+"/"+live.Name)
 			}
+			b.Servers = append(b.Servers, live)
+		case table == "bkname/svname" && len(words) >= 8:
+			sessions[words[0]], _ = strconv.Atoi(words[6])
 		case words[0] == "Pid:" && len(words) > 1:
 			p.pid, _ = strconv.Atoi(words[1])
 		case words[0] == "Uptime_sec:" && len(words) > 1:
@@ -175,6 +175,12 @@ func (w worker) look() (picture, error) {
 	}
 	if p.pid == 0 {
 		return picture{}, errors.New("HAProxy's worker: it does not say which process it is")
+	}
+	for name, b := range p.backends {
+		slices.SortFunc(b.Servers, func(a, b Live) int { return strings.Compare(a.Name, b.Name) })
+		for i := range b.Servers {
+			b.Servers[i].Sessions = sessions[name+"/"+b.Servers[i].Name]
+		}
 	}
 	return p, nil
 }
@@ -188,15 +194,14 @@ const (
 )
 
 // serverState reads one line of "show servers state".
-func serverState(words []string) (ServerID, Live, error) {
-	id := ServerID{words[1], words[3]}
+func serverState(words []string) (Live, error) {
 	port, err1 := strconv.ParseUint(words[18], 10, 16)
 	admin, err2 := strconv.Atoi(words[6])
 	check, err3 := strconv.Atoi(words[13])
 	if err := errors.Join(err1, err2, err3); err != nil {
-		return id, Live{}, fmt.Errorf("HAProxy's worker: state of %s: %w", id, err)
+		return Live{}, fmt.Errorf("HAProxy's worker: state of %s/%s: %w", words[1], words[3], err)
 	}
-	live := Live{State: Open, Check: "UP"}
+	live := Live{Name: words[3], State: Open, Check: "UP"}
 	if ip, err := netip.ParseAddr(words[4]); err == nil {
 		live.Addr = netip.AddrPortFrom(ip, uint16(port))
 	}
@@ -212,7 +217,7 @@ func serverState(words []string) (ServerID, Live, error) {
 	case words[5] == "0":
 		live.Check = "DOWN"
 	}
-	return id, live, nil
+	return live, nil
 }
 
 // table reads a map from the worker, sorted by key.
