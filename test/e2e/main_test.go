@@ -6,7 +6,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +16,13 @@ import (
 )
 
 const app = "default_svc_app_port-1" // HAProxy's name of the sample application
+
+// threeRoutes are those to the blocks of a lab with two workers.
+var threeRoutes = []string{
+	"172.16.49.64/26 via 192.168.50.22",
+	"172.16.171.64/26 via 192.168.50.23",
+	"172.16.189.64/26 via 192.168.50.24",
+}
 
 // The journey of the README, step by step, in one lab.
 func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
@@ -31,27 +37,13 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	r.ready()
 
 	r.sub("three sessions are established", func(t *testing.T, r *rig) {
-		s, err := r.status()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]string{}
-		for _, p := range s.Peers {
-			got[p.Node] = p.State
-		}
-		want := map[string]string{"master": "Established", "worker1": "Established", "worker2": "Established"}
-		if !maps.Equal(got, want) {
-			t.Errorf("sessions %v, want %v", got, want)
+		if got, want := r.sessions(), []string{"master", "worker1", "worker2"}; !slices.Equal(got, want) {
+			t.Errorf("sessions with %q, want %q", got, want)
 		}
 	})
 	r.sub("exactly the three blocks are routed", func(t *testing.T, r *rig) {
-		want := []string{
-			"172.16.49.64/26 via 192.168.50.22",
-			"172.16.171.64/26 via 192.168.50.23",
-			"172.16.189.64/26 via 192.168.50.24",
-		}
-		if got := r.routes("-4"); !slices.Equal(got, want) {
-			t.Errorf("routes %q, want %q", got, want)
+		if got := r.routes("-4"); !slices.Equal(got, threeRoutes) {
+			t.Errorf("routes %q, want %q", got, threeRoutes)
 		}
 	})
 	r.sub("all five pods answer in turn", func(_ *testing.T, r *rig) { r.answeredBy("http://test.local/", 5) })

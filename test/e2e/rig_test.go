@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -328,6 +329,29 @@ func (r *rig) routes(family string) []string {
 		}
 	}
 	return routes
+}
+
+// routed waits until the appliance has exactly these routes.
+func (r *rig) routed(want []string) {
+	r.t.Helper()
+	r.eventually("the routes are right", func() error {
+		if got := r.routes("-4"); !slices.Equal(got, want) {
+			return fmt.Errorf("routes %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// sessions lists the nodes with an established session, sorted.
+func (r *rig) sessions() (nodes []string) {
+	r.t.Helper()
+	for _, p := range r.mustStatus().Peers {
+		if p.State == "Established" {
+			nodes = append(nodes, p.Node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 // open counts the open servers of a backend.
