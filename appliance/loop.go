@@ -102,6 +102,7 @@ type loop struct {
 	alive    func() // told once a round
 
 	compiler  *ingress.Compiler
+	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
 	applied   applied
@@ -228,7 +229,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// The steps from one to the other.
-	v.steps = Plan(v.want, v.have)
+	v.steps = l.planner.plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
 	v.err = errors.Join(v.err, err)
 	l.settled = l.settled || err == nil && !progress

@@ -21,7 +21,7 @@ func BenchmarkEndpointChange(b *testing.B) {
 			all.Ingresses, all.Services, all.Slices = nil, nil, nil
 			for i := range n {
 				ing, svc, slice := one.Ingresses[0].DeepCopy(), one.Services[0].DeepCopy(), one.Slices[0].DeepCopy()
-				name := fmt.Sprintf("svc-%d", i)
+				name := fmt.Sprintf("svc-%04d", i)
 				ing.Name, svc.Name, slice.Name, slice.Labels[discoveryv1.LabelServiceName] = name, name, name, name
 				ing.Spec.Rules[0].Host = name + ".local"
 				ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name

@@ -90,6 +90,7 @@ func (f *fakeProxy) Servers() (map[string]*haproxy.LiveBackend, error) {
 
 func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy.States) (haproxy.Result, error) {
 	f.applied++
+	was := f.backends
 	f.backends = make(map[string]*haproxy.LiveBackend, len(cfg.Backends))
 	for _, b := range cfg.Backends {
 		next := &haproxy.LiveBackend{}
@@ -97,6 +98,9 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 			if state := states[b.Name][i]; state > haproxy.Absent {
 				next.Servers = append(next.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
 			}
+		}
+		if old := was[b.Name]; old != nil && slices.Equal(old.Servers, next.Servers) {
+			next = old
 		}
 		f.backends[b.Name] = next
 	}

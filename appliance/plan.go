@@ -87,7 +87,28 @@ func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefi
 // that would become its longest match. So its packets keep their way whatever
 // subset is taken. And a step opens a server only where h is wanted as it is
 // and nothing longer is wanted, so no step of the same round touches it either.
-func Plan(want Want, have Have) []Step {
+func Plan(want Want, have Have) []Step { return new(planner).plan(want, have) }
+
+// A planner is Plan with a memory: of the backends in which nothing was to be
+// done, until they or the routes change. It changes how long planning takes and
+// nothing else.
+type planner struct {
+	want, have routes.Table // of the last call
+	direct     map[netip.Addr]bool
+	settled    map[*haproxy.Backend]*haproxy.LiveBackend
+}
+
+// recall forgets what does not hold any more.
+func (p *planner) recall(want Want, have Have) {
+	same := want.Routes.Equal(p.want) && have.Routes.Equal(p.have) && maps.Equal(have.Direct, p.direct)
+	if !same || p.settled == nil || len(p.settled) > 2*len(want.Backends)+100 {
+		p.settled = make(map[*haproxy.Backend]*haproxy.LiveBackend, len(want.Backends))
+	}
+	p.want, p.have, p.direct = want.Routes, have.Routes, have.Direct
+}
+
+func (p *planner) plan(want Want, have Have) []Step {
+	p.recall(want, have)
 	var steps []Step
 	set := func(backend, server string, from, to haproxy.State, why string) {
 		if from != to {
@@ -101,6 +122,10 @@ func Plan(want Want, have Have) []Step {
 		if there != nil && len(there.Servers) > 0 {
 			seen++
 		}
+		if last, known := p.settled[b]; known && last == there {
+			continue
+		}
+		before := len(steps)
 		for i, live := range there.Match(b.Servers) {
 			switch {
 			case i < 0:
@@ -124,6 +149,9 @@ func Plan(want Want, have Have) []Step {
 			default:
 				set(b.Name, w.Name, live.State, haproxy.Open, "routed")
 			}
+		}
+		if len(steps) == before {
+			p.settled[b] = there
 		}
 	}
 	for _, b := range have.Backends {

@@ -167,11 +167,11 @@ func (w world) take(s Step) {
 	}
 }
 
-type planner func(Want, Have) []Step
+type planFunc func(Want, Have) []Step
 
 // safe plans in a world, takes a random part of the steps in a random order,
 // and says what was broken on the way.
-func safe(plan planner, r *rand.Rand, w world) error {
+func safe(plan planFunc, r *rand.Rand, w world) error {
 	steps := plan(w.want, w.now())
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 	w = w.clone()
@@ -218,7 +218,7 @@ func TestAnySubsetInAnyOrderIsSafe(t *testing.T) {
 }
 
 func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
-	mutants := map[string]planner{
+	mutants := map[string]planFunc{
 		"route changes do not wait for open servers": func(want Want, have Have) []Step {
 			steps := slices.DeleteFunc(Plan(want, have), func(s Step) bool { _, set := s.(SetServer); return !set })
 			return append(steps, planRoutes(want.Routes, Have{Routes: have.Routes})...)
@@ -285,6 +285,45 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		for id := range w.servers {
 			if _, wanted := w.want.each()[id]; !wanted {
 				t.Fatalf("world %d: %v is not wanted and still there", i, id)
+			}
+		}
+	}
+}
+
+func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	for history := range 2_000 {
+		w := drawWorld(r)
+		var p planner
+		have := w.now()
+		for range 20 {
+			other := drawWorld(r)
+			switch r.IntN(6) {
+			case 0:
+				w.want.Routes = other.want.Routes
+			case 1:
+				have.Routes = other.have.Routes
+			case 2:
+				have.Direct = other.have.Direct
+			case 3: // one backend is wanted otherwise, or not any more
+				w.want.Backends = slices.Concat(w.want.Backends[:min(len(w.want.Backends), r.IntN(2))], other.want.Backends)
+				slices.SortFunc(w.want.Backends, func(a, b *haproxy.Backend) int { return strings.Compare(a.Name, b.Name) })
+				w.want.Backends = slices.CompactFunc(w.want.Backends, func(a, b *haproxy.Backend) bool { return a.Name == b.Name })
+			case 4: // one is otherwise in HAProxy
+				have.Backends = maps.Clone(have.Backends)
+				maps.Copy(have.Backends, other.now().Backends)
+			case 5: // what was planned is done, and routes are as wanted
+				for _, s := range Plan(w.want, have) {
+					w.take(s)
+				}
+				have.Routes = w.want.Routes
+			}
+			got, want := p.plan(w.want, have), Plan(w.want, have)
+			for _, steps := range [][]Step{got, want} {
+				slices.SortFunc(steps, func(a, b Step) int { return strings.Compare(a.String(), b.String()) })
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("history %d: got %v, want %v", history, got, want)
 			}
 		}
 	}

@@ -266,7 +266,7 @@ func keep[T comparable](list, old []T, order func(a, b T) int, same *bool) []T {
 		return old
 	}
 	list = slices.Clone(list)
-	if !slices.IsSortedFunc(list, order) {
+	if !inOrder(list, old, order) {
 		slices.SortStableFunc(list, order)
 		if slices.Equal(list, old) {
 			return old
@@ -274,6 +274,20 @@ func keep[T comparable](list, old []T, order func(a, b T) int, same *bool) []T {
 	}
 	*same = false
 	return list
+}
+
+// inOrder says whether list is sorted. old is, so that only what stands
+// elsewhere than there needs a look.
+func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
+	for i := 1; i < len(list); i++ {
+		if i < len(old) && list[i] == old[i] && list[i-1] == old[i-1] {
+			continue
+		}
+		if order(list[i-1], list[i]) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // find looks an object up in a list sorted by name.
