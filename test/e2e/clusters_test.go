@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sallyport/test/lab/world"
@@ -26,4 +29,79 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 	r.answeredBy("http://test.local/", 4)
 	r.outlives("worker1")
 	r.answeredBy("http://test.local/", 4)
+}
+
+// reflect makes worker1 a route reflector, as Calico's documents do it: every
+// node peers with it, and it alone with the appliance. The filter of the
+// manifests lets a node tell what is its own, and a reflector has to tell more.
+func (r *rig) reflect() {
+	r.t.Helper()
+	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
+	r.kubectl("label", "node", "worker1", "route-reflector=true")
+	r.apply(`
+apiVersion: crd.projectcalico.org/v1
+kind: BGPPeer
+metadata: {name: reflectors}
+spec: {nodeSelector: all(), peerSelector: route-reflector == 'true'}
+`)
+	r.kubectl("patch", "bgpfilter", "sallyport", "--type=json", "-p", `[{"op":"remove","path":"/spec/exportV4"}]`)
+	r.patchPeer(`{"spec":{"nodeSelector":"route-reflector == 'true'"}}`)
+}
+
+// patchPeer changes the BGPPeer that the manifests made of the appliance.
+func (r *rig) patchPeer(patch string) {
+	r.t.Helper()
+	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=merge", "-p", patch)
+}
+
+func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
+	r := newRig(t, world.Options{Name: "reflect", Workers: 2})
+	r.install("")
+	r.reflect()
+	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.start()
+
+	r.sub("one session brings all blocks, each with its owner's next hop", func(t *testing.T, r *rig) {
+		r.routed(threeRoutes)
+		if got, want := r.sessions(), []string{"worker1"}; !slices.Equal(got, want) {
+			t.Errorf("sessions with %q, want %q", got, want)
+		}
+		r.answeredBy("http://test.local/", 4)
+	})
+	r.sub("with itself as the next hop it is refused what is not its own", func(t *testing.T, r *rig) {
+		r.patchPeer(`{"spec":{"nextHopMode":"Self"}}`)
+		r.routed([]string{"172.16.171.64/26 via 192.168.50.23"})
+		got := map[string]string{}
+		for _, refusal := range r.mustStatus().Refused.Shown {
+			got[refusal.Prefix.String()] = fmt.Sprintf("%s by %s", refusal.Reason, refusal.Peer)
+		}
+		want := map[string]string{"172.16.49.64/26": "bad-next-hop by 192.168.50.23", "172.16.189.64/26": "bad-next-hop by 192.168.50.23"}
+		if !maps.Equal(got, want) {
+			t.Errorf("refused %v, want %v", got, want)
+		}
+		for range 8 {
+			if answer, err := r.get("http://test.local/"); err != nil || answer.Node != "worker1" {
+				t.Errorf("answer %d by %q (%v), want one from worker1", answer.Code, answer.Node, err)
+			}
+		}
+		r.patchPeer(`{"spec":{"nextHopMode":null}}`)
+		r.routed(threeRoutes)
+		r.answeredBy("http://test.local/", 4)
+	})
+	r.sub("a restart of the appliance changes nothing", func(t *testing.T, r *rig) {
+		r.end(syscall.SIGTERM)
+		said := len(r.log())
+		r.start()
+		r.eventually("the session is back", func() error {
+			s, err := r.status()
+			if err == nil && !slices.Equal(r.sessions(), []string{"worker1"}) {
+				err = fmt.Errorf("peers %+v", s.Peers)
+			}
+			return err
+		})
+		r.answeredBy("http://test.local/", 4)
+		if log := r.log()[said:]; strings.Contains(log, "state=closed") || strings.Contains(log, "route dropped") || strings.Contains(log, "route added") {
+			t.Errorf("the log tells of servers closed or routes changed:\n%s", log)
+		}
+	})
 }

@@ -4,8 +4,8 @@
 // It owns the text and nothing else: it starts no process and reads no API. It alone
 // knows what Calico's BIRD announces to whom, and in which words of BIRD 1.6
 // or 2 that is said. The same value always gives the same text, and BIRD
-// accepts it. Its limit: communities, route reflection and the translation of
-// routes between tunnels are not imitated.
+// accepts it. Its limit: communities and the translation of routes between
+// tunnels are not imitated.
 package bird
 
 import (
@@ -60,7 +60,8 @@ type Peer struct {
 	Restart    time.Duration // graceful restart time (RFC 4724); zero means BIRD's 120 s
 	Keepalive  time.Duration // zero means a third of the hold time
 	NextHop    NextHop
-	AllowOwnAS int // how often the node's AS may be in a path it accepts
+	Client     netip.Addr // routes are reflected to it and from it, by the cluster of this id (RFC 4456); zero means they are not
+	AllowOwnAS int        // how often the node's AS may be in a path it accepts
 	Export     []Rule
 	Import     []Rule
 }
@@ -135,6 +136,9 @@ func (c Config) check() error {
 	for _, p := range c.Peers {
 		if p.Addr.Is4() != c.Source.Is4() || p.AS == 0 {
 			return fmt.Errorf("peer %s: want an address of the daemon's family and an AS", p.Name)
+		}
+		if p.Client.IsValid() && (!p.Client.Is4() || !c.SameAS(p)) {
+			return fmt.Errorf("peer %s: want a reflector's client in the same AS, and an id like an IPv4 address", p.Name)
 		}
 		if !symbol(p.Name) || names[p.Name] {
 			return fmt.Errorf("peer %q: not a name, or there twice", p.Name)
@@ -346,6 +350,9 @@ filter from_{{.Name}} {
 {{- end}}
 {{- with .Password}}
   password "{{.}}";
+{{- end}}
+{{- if .Client.IsValid}}
+  rr client; rr cluster id {{.Client}};
 {{- end}}
 {{- with .Restart}}
   graceful restart time {{seconds .}};

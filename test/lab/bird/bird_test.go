@@ -57,6 +57,18 @@ var configs = map[string]func() bird.Config{
 		}
 		return c
 	},
+	"a route reflector": func() bird.Config {
+		c := worker1()
+		c.Peers = []bird.Peer{
+			appliance(),
+			{Name: "Node_192_168_50_22", Addr: addr("192.168.50.22"), AS: 65000},
+			{Name: "Node_192_168_50_24", Addr: addr("192.168.50.24"), AS: 65000, Passive: true},
+		}
+		for i := range c.Peers {
+			c.Peers[i].Client = addr("244.0.0.1")
+		}
+		return c
+	},
 	"IPv6": func() bird.Config {
 		c := worker1()
 		c.Source = addr("fd00:50::23")
@@ -169,6 +181,7 @@ func TestWhatCannotBeSaidIsRefused(t *testing.T) {
 		"block of the other family":   func(c *bird.Config) { c.Blocks[0].Prefix = prefix("fd00::/122") },
 		"block with host bits":        func(c *bird.Config) { c.Blocks[0].Prefix = prefix("172.16.171.65/26") },
 		"peer of the other family":    func(c *bird.Config) { c.Peers[0].Addr = addr("fd00::1") },
+		"client in another AS":        func(c *bird.Config) { c.Peers[0].AS, c.Peers[0].Client = 65010, addr("244.0.0.1") },
 		"peer without AS":             func(c *bird.Config) { c.Peers[0].AS = 0 },
 		"peer twice":                  func(c *bird.Config) { c.Peers = append(c.Peers, c.Peers[0]) },
 		"peer's name with a brace":    func(c *bird.Config) { c.Peers[0].Name = "a{}" },

@@ -135,7 +135,7 @@ type (
 		name, asn string
 		addrs     []netip.Addr
 		labels    map[string]string
-		reflector bool
+		cluster   netip.Addr // that it reflects routes for; zero means it is no reflector
 	}
 	affinitySpec struct {
 		CIDR    string `json:"cidr"`
@@ -159,6 +159,7 @@ type (
 	peerSpec struct {
 		Node           string   `json:"node"`
 		NodeSelector   string   `json:"nodeSelector"`
+		PeerSelector   string   `json:"peerSelector"`
 		PeerIP         string   `json:"peerIP"`
 		ASNumber       uint32   `json:"asNumber"`
 		LocalASNumber  uint32   `json:"localASNumber"`
@@ -253,10 +254,8 @@ func readSpec[T any](o *unstructured.Unstructured) (spec T, err error) {
 
 func readNode(o metav1.Object) nodeView {
 	notes := o.GetAnnotations()
-	n := nodeView{
-		name: o.GetName(), labels: o.GetLabels(), asn: notes["projectcalico.org/ASNumber"],
-		reflector: notes["projectcalico.org/RouteReflectorClusterID"] != "",
-	}
+	n := nodeView{name: o.GetName(), labels: o.GetLabels(), asn: notes["projectcalico.org/ASNumber"]}
+	n.cluster, _ = netip.ParseAddr(notes["projectcalico.org/RouteReflectorClusterID"])
 	for _, key := range []string{"projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"} {
 		text, _, _ := strings.Cut(notes[key], "/")
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -309,37 +308,46 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 	}
 	var failed []error
 	for _, spec := range v.peers {
-		p, ok, err := v.peer(spec, n, source)
+		peers, err := v.peersBy(spec, n, source)
 		if err != nil {
 			failed = append(failed, err)
-		}
-		same := func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }
-		if err != nil || !ok {
 			continue
 		}
-		// Of two that name one neighbour the global one wins.
-		if strings.HasPrefix(p.Name, "Global") {
-			c.Peers = slices.DeleteFunc(c.Peers, same)
-		}
-		if !slices.ContainsFunc(c.Peers, same) {
-			c.Peers = append(c.Peers, p)
+		for _, p := range peers {
+			same := func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }
+			// Of two that name one neighbour the global one wins.
+			if strings.HasPrefix(p.Name, "Global") {
+				c.Peers = slices.DeleteFunc(c.Peers, same)
+			}
+			if !slices.ContainsFunc(c.Peers, same) {
+				c.Peers = append(c.Peers, p)
+			}
 		}
 	}
-	if (v.config.NodeToNodeMeshEnabled == nil || *v.config.NodeToNodeMeshEnabled) && !n.reflector {
+	if (v.config.NodeToNodeMeshEnabled == nil || *v.config.NodeToNodeMeshEnabled) && !n.cluster.IsValid() {
 		c.Peers = append(c.Peers, v.meshPeers(n, source)...)
 	}
 	return c, errors.Join(failed...)
 }
 
-// meshPeers are the other nodes. Of two nodes the one with the lower address
-// opens the connection.
+// meshPeers are the other nodes.
 func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
+	return v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
+}
+
+// nodePeers are those of the other nodes that are wanted. Of two nodes the one
+// with the lower address opens the connection. A node that cannot be judged is
+// not wanted; what cannot be read was complained of already.
+func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(nodeView) (bool, error)) []bird.Peer {
 	var peers []bird.Peer
 	for _, o := range v.nodes {
+		if yes, err := wanted(o); err != nil || !yes || o.name == n.name {
+			continue
+		}
 		for _, a := range o.addrs {
-			if o.name != n.name && !o.reflector && a.Is4() == source.Is4() {
+			if a.Is4() == source.Is4() {
 				peers = append(peers, bird.Peer{
-					Name: protocolName("Mesh", a, 0), Addr: a, Port: v.config.ListenPort, AS: v.as(o), Passive: a.Less(source),
+					Name: protocolName(kind, a, 0), Addr: a, Port: v.config.ListenPort, AS: v.as(o), Passive: a.Less(source),
 				})
 			}
 		}
@@ -347,63 +355,101 @@ func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
 	return peers
 }
 
-// peer is what a BGPPeer means for the BIRD, if it means anything for it.
-func (v view) peer(spec peerSpec, n nodeView, source netip.Addr) (bird.Peer, bool, error) {
-	addr, port, err := peerAddr(spec.PeerIP)
-	if err != nil || addr.Is4() != source.Is4() {
-		return bird.Peer{}, false, err
+// kind says for whom a BGPPeer is, as the names of protocols do.
+func (s peerSpec) kind() string {
+	if s.Node != "" || s.NodeSelector != "" {
+		return "Node"
 	}
-	kind := "Global"
+	return "Global"
+}
+
+// chooses says whether a BGPPeer is for a node.
+func (s peerSpec) chooses(n nodeView) (bool, error) {
 	switch {
-	case spec.Node != "":
-		kind = "Node"
-		if spec.Node != n.name {
-			return bird.Peer{}, false, nil
+	case s.Node != "":
+		return s.Node == n.name, nil
+	case s.NodeSelector != "":
+		return selects(s.NodeSelector, n.labels)
+	}
+	return true, nil
+}
+
+// peersBy are the neighbours that a BGPPeer gives to a node. One that names
+// nodes by a selector is for both ends of each session.
+func (v view) peersBy(spec peerSpec, n nodeView, source netip.Addr) (peers []bird.Peer, err error) {
+	chosen, err := spec.chooses(n)
+	if err != nil {
+		return nil, err
+	}
+	if spec.PeerSelector == "" {
+		addr, port, err := peerAddr(spec.PeerIP)
+		if err != nil || !chosen || addr.Is4() != source.Is4() {
+			return nil, err
 		}
-	case spec.NodeSelector != "":
-		kind = "Node"
-		chosen, err := selects(spec.NodeSelector, n.labels)
-		if err != nil || !chosen {
-			return bird.Peer{}, false, err
+		peers = []bird.Peer{{Name: protocolName(spec.kind(), addr, port), Addr: addr, Port: port, AS: spec.ASNumber}}
+	} else {
+		far := func(o nodeView) (bool, error) { return selects(spec.PeerSelector, o.labels) }
+		named, err := far(n)
+		if err != nil {
+			return nil, err
+		}
+		if chosen {
+			peers = v.nodePeers(spec.kind(), n, source, far)
+		}
+		if named {
+			peers = append(peers, v.nodePeers("Node", n, source, spec.chooses)...)
 		}
 	}
-	p := bird.Peer{
-		Name: protocolName(kind, addr, port), Addr: addr, Port: port,
-		AS: spec.ASNumber, LocalAS: spec.LocalASNumber, NoSource: spec.SourceAddress == "None",
-		TTLHops: spec.TTLSecurity, AllowOwnAS: spec.AllowOwnAS,
+	for i := range peers {
+		if err := v.arrange(&peers[i], spec, n); err != nil {
+			return nil, err
+		}
 	}
+	return peers, nil
+}
+
+// arrange gives a neighbour what its BGPPeer asks for.
+func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
+	p.LocalAS, p.NoSource = spec.LocalASNumber, spec.SourceAddress == "None"
+	p.TTLHops, p.AllowOwnAS = spec.TTLSecurity, spec.AllowOwnAS
 	// A password that cannot be read is left out, as Calico does it.
 	p.Password = string(v.passwords[spec.Password.SecretKeyRef.Name][spec.Password.SecretKeyRef.Key])
 	for text, to := range map[string]*time.Duration{spec.MaxRestartTime: &p.Restart, spec.KeepaliveTime: &p.Keepalive} {
 		if text != "" {
 			if *to, err = time.ParseDuration(text); err != nil {
-				return bird.Peer{}, false, fmt.Errorf("BGPPeer %s: %w", spec.PeerIP, err)
+				return fmt.Errorf("BGPPeer %s: %w", p.Name, err)
 			}
 		}
 	}
 	switch {
 	case spec.NextHopMode == "Self":
 		p.NextHop = bird.NextHopSelf
-	case spec.NextHopMode == "Keep", spec.KeepNextHop && spec.ASNumber != v.as(n):
+	case spec.NextHopMode == "Keep", spec.KeepNextHop && p.AS != v.as(n):
 		p.NextHop = bird.NextHopKeep
+	}
+	// To a reflector every neighbour in its AS is a client, but for the other
+	// reflectors of its own cluster.
+	fellow := func(o nodeView) bool { return o.cluster == n.cluster && slices.Contains(o.addrs, p.Addr) }
+	if p.AS == cmp.Or(p.LocalAS, v.as(n)) && !slices.ContainsFunc(v.nodes, fellow) {
+		p.Client = n.cluster
 	}
 	for _, name := range spec.Filters {
 		f := v.filters[name]
 		exports, imports := f.ExportV4, f.ImportV4
-		if source.Is6() {
+		if p.Addr.Is6() {
 			exports, imports = f.ExportV6, f.ImportV6
 		}
 		for from, to := range map[*[]ruleSpec]*[]bird.Rule{&exports: &p.Export, &imports: &p.Import} {
 			for _, r := range *from {
 				rule, err := r.rule()
 				if err != nil {
-					return bird.Peer{}, false, fmt.Errorf("BGPFilter %s: %w", name, err)
+					return fmt.Errorf("BGPFilter %s: %w", name, err)
 				}
 				*to = append(*to, rule)
 			}
 		}
 	}
-	return p, true, nil
+	return nil
 }
 
 func (r ruleSpec) rule() (bird.Rule, error) {

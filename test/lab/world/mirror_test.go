@@ -31,6 +31,15 @@ func small() view {
 	}
 }
 
+// reflect makes a node a route reflector: all nodes peer with it, and it alone
+// with the appliance.
+func (v *view) reflect(node int) {
+	v.nodes[node].cluster = netip.MustParseAddr("244.0.0.1")
+	v.nodes[node].labels["reflector"] = ""
+	v.peers[0].NodeSelector = "has(reflector)"
+	v.peers = append(v.peers, peerSpec{NodeSelector: "all()", PeerSelector: "has(reflector)"})
+}
+
 func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 	block := bird.Block{Prefix: netip.MustParsePrefix("172.16.171.64/26"), Confirmed: true}
 	appliance := bird.Peer{Name: "Global_192_168_50_21", Addr: netip.MustParseAddr("192.168.50.21"), AS: 65000}
@@ -112,6 +121,20 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 			objects: func(v *view) { v.config.NodeToNodeMeshEnabled = nil },
 			want: func(c *bird.Config) {
 				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000})
+			},
+		},
+		"a peer that is a reflector": {
+			objects: func(v *view) { v.reflect(1) },
+			want: func(c *bird.Config) {
+				c.Peers[0] = bird.Peer{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}
+			},
+		},
+		"a reflector, whose neighbours are clients": {
+			objects: func(v *view) { v.reflect(0) },
+			want: func(c *bird.Config) {
+				id := netip.MustParseAddr("244.0.0.1")
+				c.Peers[0].Name, c.Peers[0].Client = "Node_192_168_50_21", id
+				c.Peers = append(c.Peers, bird.Peer{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Client: id})
 			},
 		},
 		"Services": {
