@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -71,14 +70,7 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 	r.sub("with itself as the next hop it is refused what is not its own", func(t *testing.T, r *rig) {
 		r.patchPeer(`{"spec":{"nextHopMode":"Self"}}`)
 		r.routed([]string{"172.16.171.64/26 via 192.168.50.23"})
-		got := map[string]string{}
-		for _, refusal := range r.mustStatus().Refused.Shown {
-			got[refusal.Prefix.String()] = fmt.Sprintf("%s by %s", refusal.Reason, refusal.Peer)
-		}
-		want := map[string]string{"172.16.49.64/26": "bad-next-hop by 192.168.50.23", "172.16.189.64/26": "bad-next-hop by 192.168.50.23"}
-		if !maps.Equal(got, want) {
-			t.Errorf("refused %v, want %v", got, want)
-		}
+		r.refuses(map[string]string{"172.16.49.64/26": "bad-next-hop", "172.16.189.64/26": "bad-next-hop"}, "worker1")
 		for range 8 {
 			if answer, err := r.get("http://test.local/"); err != nil || answer.Node != "worker1" {
 				t.Errorf("answer %d by %q (%v), want one from worker1", answer.Code, answer.Node, err)
@@ -104,4 +96,29 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 			t.Errorf("the log tells of servers closed or routes changed:\n%s", log)
 		}
 	})
+}
+
+func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
+	r := newRig(t, world.Options{Name: "podcidr", Workers: 2, HostLocal: true})
+	r.install("")
+	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.start()
+	r.ready()
+	want := []string{"172.16.49.0/24 via 192.168.50.22", "172.16.171.0/24 via 192.168.50.23", "172.16.189.0/24 via 192.168.50.24"}
+	if got := r.routes("-4"); !slices.Equal(got, want) {
+		t.Errorf("routes %q, want %q", got, want)
+	}
+	r.answeredBy("http://test.local/", 4)
+
+	r.announce(r.host("worker2"), "172.16.189.0/24", "172.16.171.0/24", "172.16.189.0/25", "172.16.0.0/16", "172.16.7.0/24")
+	r.refuses(map[string]string{
+		"172.16.171.0/24": "not-owner",
+		"172.16.189.0/25": "wrong-length",
+		"172.16.0.0/16":   "wrong-length",
+		"172.16.7.0/24":   "no-affinity",
+	}, "worker2")
+	if got := r.routes("-4"); !slices.Equal(got, want) {
+		t.Errorf("routes %q, want %q", got, want)
+	}
+	r.answeredBy("http://test.local/", 4)
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -41,6 +42,29 @@ protocol bgp Global_192_168_50_21 {
 	}
 }
 
+// refuses waits until exactly these prefixes of a node are refused, each for
+// its reason.
+func (r *rig) refuses(want map[string]string, node string) {
+	r.t.Helper()
+	addr := r.host(node).Addr.Addr()
+	r.eventually("all that "+node+" offers is judged", func() error {
+		s, err := r.status()
+		if err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for _, refusal := range s.Refused.Shown {
+			if refusal.Peer == addr {
+				got[refusal.Prefix.String()] = string(refusal.Reason)
+			}
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("refused are %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
 func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 	r := newRig(t, world.Options{Name: "hostile", Workers: 2})
 	r.install("")
@@ -75,24 +99,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		}
 		slices.Sort(prefixes)
 		r.announce(evil, prefixes...)
-		r.eventually("all of it is judged", func() error {
-			s, err := r.status()
-			if err != nil {
-				return err
-			}
-			got := map[string]string{}
-			for _, refusal := range s.Refused.Shown {
-				if refusal.Peer == evil.Addr.Addr() {
-					got[refusal.Prefix.String()] = string(refusal.Reason)
-				}
-			}
-			for p, reason := range want {
-				if got[p] != reason {
-					return fmt.Errorf("%s is refused as %q, want %q; all: %v", p, got[p], reason, got)
-				}
-			}
-			return nil
-		})
+		r.refuses(want, "evil")
 		if got := r.routes("-4"); !slices.Equal(got, good) {
 			t.Errorf("routes %q, want %q", got, good)
 		}

@@ -127,6 +127,17 @@ log: {level: debug}
 	r.write("kubeconfig", string(credentials))
 }
 
+// host is one of the lab's.
+func (r *rig) host(name string) world.Host {
+	r.t.Helper()
+	hosts := r.Hosts()
+	i := slices.IndexFunc(hosts, func(h world.Host) bool { return h.Name == name })
+	if i < 0 {
+		r.t.Fatalf("the lab has no host %s", name)
+	}
+	return hosts[i]
+}
+
 func (r *rig) file(name string) string { return filepath.Join(r.dir, name) }
 
 func (r *rig) write(name, text string) {

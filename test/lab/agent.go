@@ -136,6 +136,8 @@ func different(have, want world.Options) string {
 		return "mesh"
 	case have.AS != want.AS:
 		return "AS number"
+	case have.HostLocal != want.HostLocal:
+		return "IPAM"
 	case have.Bird != want.Bird:
 		return "BIRD"
 	case have.Bare != want.Bare:

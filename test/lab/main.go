@@ -101,6 +101,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.BoolVar(&opts.HostAccess, "host-access", false, "put this machine on the lan as 192.168.50.1, if it has no other use for the range")
 	flags.BoolVar(&opts.Mesh, "mesh", false, "let the nodes peer with each other")
 	flags.Uint32Var(&opts.AS, "as", world.DefaultAS, "AS number of the cluster")
+	flags.BoolVar(&opts.HostLocal, "host-local", false, "host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
 	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 (Debian's bird) or 2 (bird2, fetched)")
 	flags.BoolVar(&opts.Bare, "bare", false, "no control plane: nodes that announce their blocks to the appliance, nothing more")
 	flags.Uint32Var(&opts.PeerAS, "peer-as", 0, "with --bare: AS number of the appliance (default: the cluster's)")

@@ -9,8 +9,8 @@
 // run, or Clean, takes away what a crash left behind.
 //
 // It promises that an address belongs to one pod at a time: IPAMBlock objects
-// are the only truth, and each change is an update of the version read. It
-// reports and ends pods as Kubernetes describes it: readiness by probes,
+// are the only truth, and each change is an update of the version read (or the
+// node has ranges of its own, and no other node hands them out). It reports and ends pods as Kubernetes describes it: readiness by probes,
 // preStop hook, SIGTERM, grace period, SIGKILL, and only then the object goes.
 //
 // Its limit: no volumes, no cgroups, no users, no images; a program sees the
@@ -54,6 +54,7 @@ type Config struct {
 	Dir         string               // this node's own: logs, and the notes for the next run
 	NodeAddr    netip.Addr           // address of the node and of its hostNetwork pods
 	IPv6        bool                 // pods get an address of each family
+	PodCIDRs    []netip.Prefix       // pods get addresses of these; none: of Calico's blocks
 	Log         *slog.Logger
 }
 
@@ -73,10 +74,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	a := &agent{
 		Config: cfg,
-		ipam:   ipam{node: cfg.Node, dynamic: cfg.Dynamic},
+		ipam:   &ipam{node: cfg.Node, dynamic: cfg.Dynamic},
 		notes:  notes,
 		laying: make(chan struct{}, 4),
 		pods:   map[types.UID]*pod{},
+	}
+	if len(cfg.PodCIDRs) > 0 {
+		a.ipam = newHostLocal(cfg.Node, cfg.PodCIDRs)
 	}
 	if err := a.register(ctx); err != nil {
 		return err
@@ -132,7 +136,10 @@ func Clean(prefix, dir string) error {
 // An agent is a running kubelet. Each pod has a goroutine of its own.
 type agent struct {
 	Config
-	ipam    ipam
+	ipam interface {
+		take(ctx context.Context, family int, owner attribute) (netip.Addr, error)
+		release(ctx context.Context, gone func(attribute) bool) error
+	}
 	notes   ledger
 	hostIPs []netip.Addr  // of the node, IPv4 first; set by register
 	laying  chan struct{} // bounds how many networks are built at once

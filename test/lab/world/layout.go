@@ -43,7 +43,7 @@ type Host struct {
 	Addr   netip.Prefix   `json:"addr"`             // IPv4 address with the lan's length
 	Addr6  netip.Prefix   `json:"addr6,omitzero"`   // IPv6 address with the lan's length, in a lab with IPv6
 	Node   bool           `json:"node,omitempty"`   // a node of the cluster
-	Blocks []netip.Prefix `json:"blocks,omitempty"` // the first block of each family, for nodes
+	Blocks []netip.Prefix `json:"blocks,omitempty"` // the first block of each family, or the podCIDRs, for nodes
 }
 
 var (
@@ -92,6 +92,17 @@ func nextNode(lab, name string, hosts []Host, ipv6 bool) (Host, error) {
 		}
 	}
 	return Host{}, fmt.Errorf("no address is left for node %s: a lab has at most %d nodes", name, maxNodes)
+}
+
+// settle gives a node whole podCIDRs in the place of its first blocks, in a lab
+// that wants them.
+func (o Options) settle(h Host) Host {
+	for i, b := range h.Blocks {
+		if o.HostLocal {
+			h.Blocks[i] = netip.PrefixFrom(b.Addr(), b.Addr().BitLen()-8).Masked()
+		}
+	}
+	return h
 }
 
 func netnsName(lab, host string) string { return "sp-" + lab + "-" + host }

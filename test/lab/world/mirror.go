@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -105,6 +104,7 @@ func (l *Lab) configureNodes(m *mirror) error {
 	if err != nil {
 		return err
 	}
+	view.hostLocal = l.opts.HostLocal
 	l.mu.Lock()
 	nodes := slices.Collect(maps.Values(l.nodes))
 	l.mu.Unlock()
@@ -130,10 +130,12 @@ type (
 		filters    map[string]filterSpec
 		config     configSpec
 		passwords  map[string]map[string][]byte // secret and key
+		hostLocal  bool                         // podCIDRs stand in for block affinities
 	}
 	nodeView struct {
 		name, asn string
 		addrs     []netip.Addr
+		podCIDRs  []string
 		labels    map[string]string
 		cluster   netip.Addr // that it reflects routes for; zero means it is no reflector
 	}
@@ -252,9 +254,10 @@ func readSpec[T any](o *unstructured.Unstructured) (spec T, err error) {
 	return spec, json.Unmarshal(text, &spec)
 }
 
-func readNode(o metav1.Object) nodeView {
+func readNode(o *unstructured.Unstructured) nodeView {
 	notes := o.GetAnnotations()
 	n := nodeView{name: o.GetName(), labels: o.GetLabels(), asn: notes["projectcalico.org/ASNumber"]}
+	n.podCIDRs, _, _ = unstructured.NestedStringSlice(o.Object, "spec", "podCIDRs")
 	n.cluster, _ = netip.ParseAddr(notes["projectcalico.org/RouteReflectorClusterID"])
 	for _, key := range []string{"projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"} {
 		text, _, _ := strings.Cut(notes[key], "/")
@@ -285,7 +288,14 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		p, err := netip.ParsePrefix(text)
 		return p.Masked(), err == nil && p.Addr().Is4() == source.Is4()
 	}
-	for _, a := range v.affinities {
+	affinities := v.affinities
+	if v.hostLocal {
+		affinities = nil
+		for _, cidr := range n.podCIDRs {
+			affinities = append(affinities, affinitySpec{CIDR: cidr, Node: name, State: "confirmed"})
+		}
+	}
+	for _, a := range affinities {
 		p, ok := mine(a.CIDR)
 		pending := a.State == "pending" // not the node's yet
 		if !ok || a.Node != name || a.Deleted == "true" || pending || a.Type == "virtual" {

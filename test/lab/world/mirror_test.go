@@ -137,6 +137,14 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 				c.Peers = append(c.Peers, bird.Peer{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Client: id})
 			},
 		},
+		"podCIDRs in the place of blocks": {
+			objects: func(v *view) {
+				v.hostLocal, v.nodes[0].podCIDRs, v.nodes[1].podCIDRs = true, []string{"172.16.7.0/24", "fd00:172:16:7::/120"}, []string{"172.16.8.0/24"}
+			},
+			want: func(c *bird.Config) {
+				c.Blocks = []bird.Block{{Prefix: netip.MustParsePrefix("172.16.7.0/24"), Confirmed: true}}
+			},
+		},
 		"Services": {
 			objects: func(v *view) { v.config.ServiceClusterIPs = []struct{ CIDR string }{{"10.96.0.0/16"}} },
 			want:    func(c *bird.Config) { c.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")} },

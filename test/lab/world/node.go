@@ -56,12 +56,23 @@ type daemon struct {
 // joinNode makes a node of a host: the Node object, its blocks, its BIRD, its
 // kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
-	if _, err := l.kube.CoreV1().Nodes().Create(ctx, nodeObject(h), metav1.CreateOptions{}); err != nil {
+	object := nodeObject(h)
+	var podCIDRs []netip.Prefix
+	if l.opts.HostLocal {
+		podCIDRs = h.Blocks
+		for _, p := range podCIDRs {
+			object.Spec.PodCIDRs = append(object.Spec.PodCIDRs, p.String())
+		}
+		object.Spec.PodCIDR = object.Spec.PodCIDRs[0]
+	}
+	if _, err := l.kube.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", h.Name, err)
 	}
-	for _, b := range h.Blocks {
-		if err := l.claimBlock(ctx, h.Name, b); err != nil {
-			return err
+	if !l.opts.HostLocal {
+		for _, b := range h.Blocks {
+			if err := l.claimBlock(ctx, h.Name, b); err != nil {
+				return err
+			}
 		}
 	}
 	n, err := l.newNode(h)
@@ -82,7 +93,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, Log: l.log,
+			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -241,6 +252,7 @@ func (l *Lab) AddNode(ctx context.Context, name string) (Host, error) {
 	if err != nil {
 		return Host{}, err
 	}
+	h = l.opts.settle(h)
 	l.mu.Lock()
 	l.hosts = append(l.hosts, h)
 	l.mu.Unlock()

@@ -48,6 +48,7 @@ type Options struct {
 	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
+	HostLocal  bool              `json:"hostLocal,omitempty"`  // pods get addresses of their node's podCIDRs, not of Calico's blocks
 	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
 	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
 
@@ -115,6 +116,9 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		log:      opts.Log,
 		hosts:    plan(opts.Name, opts.Workers, opts.IPv6),
 		nodes:    map[string]*node{},
+	}
+	for i := range l.hosts {
+		l.hosts[i] = l.opts.settle(l.hosts[i])
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
