@@ -4,9 +4,12 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -20,13 +23,20 @@ func poll() {
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
-		for host := range strings.FieldsSeq(in.Text()) {
-			tick := time.NewTicker(time.Millisecond)
-			for !served(client, host) {
-				<-tick.C
-			}
-			tick.Stop()
+		hosts := strings.Fields(in.Text())
+		var askers sync.WaitGroup
+		for part := range slices.Chunk(hosts, (len(hosts)+3)/4) {
+			askers.Go(func() {
+				for _, host := range part {
+					tick := time.NewTicker(time.Millisecond)
+					for !served(client, host) {
+						<-tick.C
+					}
+					tick.Stop()
+				}
+			})
 		}
+		askers.Wait()
 		fmt.Println(time.Now().UnixNano())
 	}
 }
@@ -42,5 +52,7 @@ func served(client *http.Client, host string) bool {
 		return false
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read from
-	return resp.StatusCode == http.StatusOK
+	// Read to its end, the connection serves the next request too.
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err == nil && resp.StatusCode == http.StatusOK
 }
