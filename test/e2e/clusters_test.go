@@ -122,3 +122,41 @@ func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
 	}
 	r.answeredBy("http://test.local/", 4)
 }
+
+func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
+	r := newRig(t, world.Options{Name: "late", Workers: 2, NoCalico: true})
+	r.configure("")
+	known := slices.DeleteFunc(strings.Split(r.manifests(), "\n---\n"), func(document string) bool {
+		return strings.Contains(document, "apiVersion: crd.projectcalico.org/v1")
+	})
+	r.apply(strings.Join(known, "\n---\n"))
+	r.authorize()
+	r.apply(application("app", 4, "") + application("node", 1, "hostNetwork: true") +
+		ingress("app", "", "test.local / Prefix app", "node.local / Prefix node"))
+	r.start()
+
+	r.sub("a sentence says that it is missing, and what needs no route is served", func(_ *testing.T, r *rig) {
+		r.says("none of Calico's objects", "not installed")
+		r.ready()
+		r.says("none of Calico's objects", "not installed")
+		r.expect("http://node.local/", 200, "node-")
+		r.expect("http://test.local/", 503, "")
+	})
+	r.sub("once it is there, all is served without a restart", func(t *testing.T, r *rig) {
+		before := r.mustStatus()
+		if err := r.InstallCalico(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.apply(r.manifests())
+		r.routed(threeRoutes)
+		r.answeredBy("http://test.local/", 4)
+		r.expect("http://node.local/", 200, "node-")
+		after := r.mustStatus()
+		if !after.Started.Equal(before.Started) || after.HAProxy.Pid != before.HAProxy.Pid {
+			t.Errorf("the appliance started at %s and HAProxy is %d, want %s and %d", after.Started, after.HAProxy.Pid, before.Started, before.HAProxy.Pid)
+		}
+		if said := strings.Join(slices.Concat(after.NotReady, after.Warnings), "; "); strings.Contains(said, "Calico") {
+			t.Errorf("it still says %q", said)
+		}
+	})
+}

@@ -95,9 +95,17 @@ func newRig(t *testing.T, opts world.Options) *rig {
 	return r
 }
 
-// install applies the manifests and writes the config file. more is added to
-// its end; manifests gets further flags.
-func (r *rig) install(more string, manifests ...string) {
+// install applies the manifests and writes what the appliance is given. more is
+// added to the end of its config file; the manifests get further flags.
+func (r *rig) install(more string, flags ...string) {
+	r.t.Helper()
+	r.configure(more)
+	r.apply(r.manifests(flags...))
+	r.authorize()
+}
+
+// configure writes the config file.
+func (r *rig) configure(more string) {
 	r.t.Helper()
 	r.write("sallyport.yaml", fmt.Sprintf(`
 identity: e2e
@@ -114,12 +122,21 @@ haproxy:
 stateDir: %[1]s/state
 log: {level: debug}
 %[2]s`, r.dir, more))
-	args := append([]string{"manifests", "--address", "192.168.50.21"}, manifests...)
-	text, err := exec.Command(programs.sallyport, args...).Output()
+}
+
+// manifests are what the cluster is given.
+func (r *rig) manifests(flags ...string) string {
+	r.t.Helper()
+	text, err := exec.Command(programs.sallyport, append([]string{"manifests", "--address", "192.168.50.21"}, flags...)...).Output()
 	if err != nil {
 		r.t.Fatalf("sallyport manifests: %v", failure(err))
 	}
-	r.apply(string(text))
+	return string(text)
+}
+
+// authorize writes the kubeconfig, of the account that the manifests define.
+func (r *rig) authorize() {
+	r.t.Helper()
 	credentials, err := r.ServiceAccountKubeconfig(r.t.Context(), "kube-system", "sallyport", 24*time.Hour)
 	if err != nil {
 		r.t.Fatal(err)

@@ -136,6 +136,8 @@ func different(have, want world.Options) string {
 		return "mesh"
 	case have.AS != want.AS:
 		return "AS number"
+	case have.NoCalico != want.NoCalico:
+		return "beginning of Calico"
 	case have.HostLocal != want.HostLocal:
 		return "IPAM"
 	case have.Bird != want.Bird:
@@ -238,6 +240,7 @@ func routes(l *world.Lab) http.Handler {
 		}
 		return l.ServiceAccountKubeconfig(ctx, namespace, name, r.Life)
 	})
+	handle(mux, "POST /install-calico", func(ctx context.Context, _ struct{}) (any, error) { return nil, l.InstallCalico(ctx) })
 	handle(mux, "POST /partition", func(ctx context.Context, r partitionRequest) (any, error) {
 		return nil, l.Partition(ctx, r.A, r.B, r.Traffic)
 	})

@@ -42,7 +42,8 @@ func root() *cobra.Command {
 	cmd.PersistentFlags().StringVar(&name, "name", "demo", "name of the lab; labs of several names run side by side")
 	cmd.AddCommand(
 		setupCommand(), upCommand(&name), downCommand(&name), statusCommand(&name),
-		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name), agentCommand(),
+		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name),
+		installCalicoCommand(&name), agentCommand(),
 	)
 	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name)} {
 		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
@@ -101,6 +102,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.BoolVar(&opts.HostAccess, "host-access", false, "put this machine on the lan as 192.168.50.1, if it has no other use for the range")
 	flags.BoolVar(&opts.Mesh, "mesh", false, "let the nodes peer with each other")
 	flags.Uint32Var(&opts.AS, "as", world.DefaultAS, "AS number of the cluster")
+	flags.BoolVar(&opts.NoCalico, "no-calico", false, "no Calico, until lab install-calico: pods wait for it")
 	flags.BoolVar(&opts.HostLocal, "host-local", false, "host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
 	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 (Debian's bird) or 2 (bird2, fetched)")
 	flags.BoolVar(&opts.Bare, "bare", false, "no control plane: nodes that announce their blocks to the appliance, nothing more")
@@ -348,6 +350,15 @@ func healCommand(name *string) *cobra.Command {
 		Use: "heal HOST HOST", Short: "Let two hosts hear each other again", Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), *name, "POST", "/heal", partitionRequest{A: args[0], B: args[1]}, nil)
+		},
+	}
+}
+
+func installCalicoCommand(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use: "install-calico", Short: "Install Calico in a lab that was brought up with --no-calico", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd.Context(), *name, "POST", "/install-calico", nil, nil)
 		},
 	}
 }

@@ -74,6 +74,7 @@ func TestALabOutlivesTheCommandThatBroughtItUp(t *testing.T) {
 	l.want(t, "", "node", "remove", "edge")
 	l.refuse(t, "no node is called", "node", "remove", "edge")
 	l.refuse(t, "no control plane", "kubectl", "get", "nodes")
+	l.refuse(t, "no control plane", "install-calico")
 
 	out, err := l.run("status", "-o", "json")
 	if err != nil {

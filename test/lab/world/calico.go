@@ -2,14 +2,80 @@ package world
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 )
+
+// InstallCalico installs Calico in a lab that was built without: its resources
+// are defined, the nodes say their addresses, claim their blocks and speak BGP.
+// What waits for an address of a pod gets it.
+func (l *Lab) InstallCalico(ctx context.Context) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.opts.Bare || l.mirror != nil {
+		return errors.New("the lab has Calico already, or no control plane to install it in")
+	}
+	return l.installCalico(ctx)
+}
+
+// installCalico needs the lock of changes, or a lab that nobody knows yet.
+func (l *Lab) installCalico(ctx context.Context) error {
+	l.say("defining Calico's resources")
+	if err := l.defineCalico(ctx); err != nil {
+		return err
+	}
+	if err := l.createCalico(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	nodes := slices.Collect(maps.Values(l.nodes))
+	l.mu.Unlock()
+	for _, n := range nodes {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": n.notes()}})
+		if err != nil {
+			return err
+		}
+		if _, err := l.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("annotate node %s: %w", n.Name, err)
+		}
+		if err := l.claimBlocks(ctx, n.Host); err != nil {
+			return err
+		}
+	}
+	return l.startMirror(ctx)
+}
+
+// notes are what calico-node writes of a host into its Node.
+func (h Host) notes() map[string]string {
+	notes := map[string]string{"projectcalico.org/IPv4Address": h.Addr.String()}
+	if h.Addr6.IsValid() {
+		notes["projectcalico.org/IPv6Address"] = h.Addr6.String()
+	}
+	return notes
+}
+
+// claimBlocks makes a node's first blocks its own, if it is to have any.
+func (l *Lab) claimBlocks(ctx context.Context, h Host) error {
+	if l.opts.HostLocal {
+		return nil
+	}
+	for _, b := range h.Blocks {
+		if err := l.claimBlock(ctx, h.Name, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // createCalico makes the objects that a fresh installation of Calico has.
 func (l *Lab) createCalico(ctx context.Context) error {

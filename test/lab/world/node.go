@@ -57,6 +57,9 @@ type daemon struct {
 // kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	object := nodeObject(h)
+	if l.mirror != nil {
+		object.Annotations = h.notes()
+	}
 	var podCIDRs []netip.Prefix
 	if l.opts.HostLocal {
 		podCIDRs = h.Blocks
@@ -68,11 +71,9 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	if _, err := l.kube.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", h.Name, err)
 	}
-	if !l.opts.HostLocal {
-		for _, b := range h.Blocks {
-			if err := l.claimBlock(ctx, h.Name, b); err != nil {
-				return err
-			}
+	if l.mirror != nil {
+		if err := l.claimBlocks(ctx, h); err != nil {
+			return err
 		}
 	}
 	n, err := l.newNode(h)
@@ -161,7 +162,6 @@ func nodeObject(h Host) *corev1.Node {
 				corev1.LabelOSStable:   "linux",
 				corev1.LabelArchStable: runtime.GOARCH,
 			},
-			Annotations: map[string]string{"projectcalico.org/IPv4Address": h.Addr.String()},
 		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: h.Name}},
@@ -176,9 +176,6 @@ func nodeObject(h Host) *corev1.Node {
 	n.Status.Allocatable = n.Status.Capacity
 	for _, a := range h.addrs() {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
-	}
-	if h.Addr6.IsValid() {
-		n.Annotations["projectcalico.org/IPv6Address"] = h.Addr6.String()
 	}
 	if h.Name == Master {
 		n.Labels[controlPlaneRole] = ""

@@ -49,6 +49,7 @@ type Options struct {
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
 	HostLocal  bool              `json:"hostLocal,omitempty"`  // pods get addresses of their node's podCIDRs, not of Calico's blocks
+	NoCalico   bool              `json:"noCalico,omitempty"`   // until InstallCalico
 	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
 	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
 
@@ -73,9 +74,9 @@ type Lab struct {
 	program    string // the control plane
 	ca         *authority
 	admin      pair
-	clients               // the administrator's, from the master
-	parts      []*process // of the control plane
-	mirror     *mirror
+	clients                    // the administrator's, from the master
+	parts      []*process      // of the control plane
+	mirror     *mirror         // nil while Calico is not installed
 	hostAccess string          // why HostAccess was not given; empty if it was, or was not asked for
 	life       context.Context // ends when the lab goes down
 	end        context.CancelFunc
@@ -186,15 +187,10 @@ func (l *Lab) build(ctx context.Context) error {
 	if err := l.save(); err != nil {
 		return err
 	}
-	l.say("defining Calico's resources")
-	if err := l.defineCalico(ctx); err != nil {
-		return err
-	}
-	if err := l.createCalico(ctx); err != nil {
-		return err
-	}
-	if err := l.startMirror(ctx); err != nil {
-		return err
+	if !l.opts.NoCalico {
+		if err := l.installCalico(ctx); err != nil {
+			return err
+		}
 	}
 	for _, h := range l.nodeHosts() {
 		if err := l.joinNode(ctx, h); err != nil {
