@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -42,6 +43,7 @@ type (
 	proxy interface {
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
+		Cut([]haproxy.ServerID) error
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -300,6 +302,8 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	var errs []error
 	var servers []SetServer
+	turned := make(routes.Table, len(v.have.Routes)) // there, with what is changed here
+	maps.Copy(turned, v.have.Routes)
 	for _, step := range v.steps {
 		var err error
 		switch s := step.(type) {
@@ -322,9 +326,18 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		l.counts.step(step)
 		switch s := step.(type) {
 		case AddRoute:
+			turned[s.Prefix] = s.Via
 			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
 		case DropRoute:
+			delete(turned, s.Prefix)
 			l.log.Info("route dropped", "prefix", s.Prefix)
+		}
+	}
+	if progress {
+		// What still runs on servers that lost their way would hang until it
+		// times out.
+		if err := l.proxy.Cut(stranded(v.have, turned)); err != nil {
+			errs = append(errs, fmt.Errorf("ending the sessions of servers that lost their route: %w", err))
 		}
 	}
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {

@@ -81,6 +81,7 @@ func (f *fakeKernel) Changed() <-chan struct{}  { return nil }
 type fakeProxy struct {
 	backends map[string]*haproxy.LiveBackend
 	applied  int
+	cut      []string // servers
 	err      error
 }
 
@@ -105,6 +106,13 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 		f.backends[b.Name] = next
 	}
 	return haproxy.Result{}, nil
+}
+
+func (f *fakeProxy) Cut(ids []haproxy.ServerID) error {
+	for _, id := range ids {
+		f.cut = append(f.cut, id.Server)
+	}
+	return nil
 }
 func (f *fakeProxy) Info() haproxy.Info       { return haproxy.Info{} }
 func (f *fakeProxy) Changed() <-chan struct{} { return nil }
@@ -286,6 +294,9 @@ func TestARestartClosesAndDropsNothing(t *testing.T) {
 	if got := s.proxy.String(); got != bothOpen {
 		t.Errorf("after one peer has spoken: servers %s, want %s", got, bothOpen)
 	}
+	if len(s.proxy.cut) > 0 {
+		t.Errorf("sessions were ended of %s", s.proxy.cut)
+	}
 }
 
 func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
@@ -296,6 +307,9 @@ func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
 	s.settle(t)
 	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
 		t.Errorf("servers %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(s.proxy.cut), "[s_172-16-189-66_80]"; got != want {
+		t.Errorf("sessions were ended of %s, want %s", got, want)
 	}
 	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
 		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)

@@ -200,6 +200,26 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 	}
 }
 
+// stranded are the closed servers that had a way and lose it, or get another,
+// when our routes become these.
+func stranded(have Have, after routes.Table) (ids []haproxy.ServerID) {
+	match, next := have.Routes.Finder(), after.Finder()
+	for name, b := range have.Backends {
+		for _, s := range b.Servers {
+			a := s.Addr.Addr()
+			if s.State >= haproxy.Drain || have.Direct[a] {
+				continue
+			}
+			p, via, ok := match(a)
+			np, nvia, _ := next(a)
+			if ok && (p != np || via != nvia) {
+				ids = append(ids, haproxy.ServerID{Backend: name, Server: s.Name})
+			}
+		}
+	}
+	return ids
+}
+
 // planRoutes names the route changes under which no open server's packets turn.
 func planRoutes(want routes.Table, have Have) []Step {
 	changed := routes.Table{} // prefix to the new next hop; zero: drop

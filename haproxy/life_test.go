@@ -75,6 +75,58 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 	})
 }
 
+func TestCutSessionsEndAtOnceInEveryWorker(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		never := make(chan struct{})
+		slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			w.(http.Flusher).Flush()
+			select {
+			case <-never:
+			case <-req.Context().Done():
+			}
+		}))
+		t.Cleanup(slow.Close)
+		t.Cleanup(func() { close(never) }) // before it
+		s, other := serverAt(slow.Listener.Addr()), origin(t, "other")
+		cfg := r.config(backend("app", s))
+		r.settle(cfg, states(cfg, Open))
+
+		ask := func() *bufio.Reader {
+			conn, err := net.Dial("tcp", r.http.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			// Less than HAProxy's own patience with a server, 50 s.
+			if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: app.test\r\n\r\n")
+			answer := bufio.NewReader(conn)
+			if line, err := answer.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+				t.Fatalf("got %q, %v", line, err)
+			}
+			return answer
+		}
+		before := ask()
+		cfg = r.config(backend("app", s), backend("new", other))
+		r.eventually("a reload", func() bool { return r.apply(cfg, states(cfg, Open)).Reloaded })
+		after := ask()
+		closed := states(cfg, Open)
+		closed[ServerID{"app", s.Name}] = Closed
+		r.settle(cfg, closed)
+		if err := r.p.Cut([]ServerID{{"app", s.Name}, {"app", "nobody"}, {"nobody", "nobody"}}); err != nil {
+			t.Error(err)
+		}
+		for name, answer := range map[string]*bufio.Reader{"old": before, "new": after} {
+			if _, err := io.Copy(io.Discard, answer); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the session in the %s worker: %v", name, err)
+			}
+		}
+	})
+}
+
 func TestAReloadHasItsReasonInWords(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	a, b, c := backend("a", origin(t, "a")), backend("b", origin(t, "b")), backend("c", origin(t, "c"))
