@@ -118,6 +118,39 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 	}
 }
 
+// What tells one dead node from a fault of our own, before the hold times are
+// over: whether the others are still heard.
+func TestAPeerThatMissesAKeepaliveIsCalledSilentUntilItIsHeard(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	n := s.node(t)
+	sp := s.speaker(t, 65000, 9*time.Second, usualPace)
+	at := n.addr[0]
+	sp.set(t, Peer{Addr: at, ASN: 65000})
+	b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"}})
+	sp.waitUp(t, at)
+	silent := func(want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("silent: %t", want), func() (bool, string) {
+			offers, err := sp.Offers()
+			return err == nil && len(offers) == 1 && offers[0].Silent == want, fmt.Sprint(offers, err)
+		})
+	}
+	silent(false)
+	for _, step := range []struct {
+		signal syscall.Signal
+		silent bool
+	}{{syscall.SIGSTOP, true}, {syscall.SIGCONT, false}} {
+		if err := b.cmd.Process.Signal(step.signal); err != nil {
+			t.Fatal(err)
+		}
+		silent(step.silent)
+	}
+	if got := sp.peer(t, at); got.Flaps != 0 {
+		t.Errorf("the session was lost: %+v", got)
+	}
+}
+
 func TestABlockGivenUpWhileAwayGoesWithEndOfRIB(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

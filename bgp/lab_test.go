@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sallyport/test/lab/debian"
 )
 
 // roleEnv tells a copy of the test binary what it is to be: nothing is the
@@ -378,10 +380,15 @@ func (b *bird) write() {
 }
 
 func (b *bird) program(name string) string {
-	if b.config.v6 {
-		return name + "6"
+	b.t.Helper()
+	folder, err := debian.BIRD(b.t.Context(), 1, b.t.Output())
+	if err != nil {
+		b.t.Fatal(err)
 	}
-	return name
+	if b.config.v6 {
+		name += "6"
+	}
+	return filepath.Join(folder, name)
 }
 
 func (b *bird) start() {

@@ -35,6 +35,10 @@ type session struct {
 	eorBy time.Time // when the End-of-RIB counts as received; zero when it is not awaited
 	asked bool      // the hold time of this session has been looked at
 
+	heard    time.Time     // when something last came in on this session, as far as was looked
+	messages uint64        // how many had come in by then
+	hold     time.Duration // the hold time that was agreed; zero while not known
+
 	paths map[netip.Prefix]path
 	stale bool        // some of paths are lost
 	loss  routes.Loss // the last
@@ -106,6 +110,7 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	switch state {
 	case established:
 		x.eor, x.eorBy, x.asked = false, at.Add(t.endOfRIB), false
+		x.heard, x.messages, x.hold = at, 0, 0
 	case openSent:
 		// Whoever connects from the peer's address and then says nothing
 		// would hold the peer itself off for GoBGP's 4 minutes.
@@ -203,7 +208,22 @@ func (x *session) expire(now time.Time, t pace) bool {
 	return change
 }
 
-func (x *session) all() iter.Seq[routes.Offer] {
+// hear takes note of how many messages have come in on the session.
+func (x *session) hear(messages uint64, hold time.Duration, now time.Time) {
+	if messages != x.messages {
+		x.heard, x.messages = now, messages
+	}
+	x.hold = hold
+}
+
+// silent says whether a keepalive is overdue: they come each third of the hold
+// time (RFC 4271, 4.4), and half of it is a moment more.
+func (x *session) silent(now time.Time) bool {
+	return x.state == established && x.hold > 0 && now.Sub(x.heard) > x.hold/2
+}
+
+func (x *session) all(now time.Time) iter.Seq[routes.Offer] {
+	silent := x.silent(now)
 	return func(yield func(routes.Offer) bool) {
 		for prefix, p := range x.paths {
 			o := routes.Offer{
@@ -216,7 +236,7 @@ func (x *session) all() iter.Seq[routes.Offer] {
 				Lost:    p.lost,
 			}
 			if p.lost == (routes.Loss{}) {
-				o.Since = x.since
+				o.Since, o.Silent = x.since, silent
 			}
 			if !yield(o) {
 				return

@@ -278,7 +278,7 @@ func (s *Speaker) Offers() ([]routes.Offer, error) {
 	}
 	var all []routes.Offer
 	for _, x := range s.sessions {
-		all = slices.AppendSeq(all, x.all())
+		all = slices.AppendSeq(all, x.all(time.Now()))
 	}
 	slices.SortFunc(all, func(a, b routes.Offer) int {
 		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
@@ -471,7 +471,9 @@ func (s *Speaker) dismiss(p Peer) error {
 
 // work looks at the clock for all sessions until ctx ends.
 func (s *Speaker) work(ctx context.Context) {
-	tick := time.NewTicker(s.pace.tick)
+	// Often enough to tell, by the time that the first of several sessions
+	// which were cut in one moment is lost, that the others are silent.
+	tick := time.NewTicker(min(s.pace.tick, s.config.HoldTime/9))
 	defer tick.Stop()
 	for {
 		select {
@@ -480,6 +482,7 @@ func (s *Speaker) work(ctx context.Context) {
 		case <-tick.C:
 		case <-s.wake:
 		}
+		s.listen(ctx)
 		s.expire(time.Now())
 		s.renew(time.Now())
 		s.refuseEndless(ctx)
@@ -495,6 +498,37 @@ func (s *Speaker) say(ctx context.Context) {
 	for _, r := range unsaid {
 		if h := s.log.Handler(); h.Enabled(ctx, r.Level) {
 			_ = h.Handle(ctx, r) // as slog's own Logger does
+		}
+	}
+}
+
+// listen finds out on which sessions something has come in. GoBGP counts
+// messages, and tells of them when it is asked.
+func (s *Speaker) listen(ctx context.Context) {
+	type count struct {
+		messages uint64
+		hold     time.Duration
+	}
+	counts := map[netip.Addr]count{}
+	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
+		if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
+			counts[a.Unmap()] = count{
+				p.GetState().GetMessages().GetReceived().GetTotal(),
+				time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+			}
+		}
+	})
+	if err != nil {
+		return // nobody is called silent for want of an answer
+	}
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for a, x := range s.sessions {
+		if c, ok := counts[a]; ok && x.state == established {
+			x.hear(c.messages, c.hold, now)
+		} else {
+			x.heard = now
 		}
 	}
 }

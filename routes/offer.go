@@ -32,6 +32,11 @@ type Offer struct {
 	ASPath  []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
 	Since   time.Time    // when the session was established; zero: long ago
 	Lost    Loss         // zero while the session is established
+
+	// Silent says that the session still stands, but that its peer has missed a
+	// keepalive: rather lost than not. It takes nothing from the offer; it
+	// speaks for a common cause where other sessions are lost.
+	Silent bool
 }
 
 // A Loss says when and how the session that carried an offer ended.

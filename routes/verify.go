@@ -561,9 +561,11 @@ type blackout struct {
 }
 
 // static returns the clusters that lost every session at once, whether or not
-// their lost offers still count. A session that was up all the time shows that
-// the fault is not ours; one that came back shows that the way is clear, and
-// the others have as long to follow as after any restart. Losses that were
+// their lost offers still count. A session that was up all the time, and on
+// which the peer is heard, shows that the fault is not ours; one that came back
+// shows that the way is clear, and the others have as long to follow as after
+// any restart. Sessions that are cut in one moment end up to a keepalive
+// interval apart: by the first of them the others are silent. Losses that were
 // history by then, and counted for nothing, do not stand in the way.
 func (w *world) static(offers []Offer) map[string]blackout {
 	type losses struct {
@@ -595,7 +597,7 @@ func (w *world) static(offers []Offer) map[string]blackout {
 	for _, o := range live {
 		l := byCluster[o.Cluster]
 		switch {
-		case l == nil:
+		case l == nil || o.Silent:
 		case !o.Since.After(l.last):
 			l.up = true
 		case l.returned.IsZero() || o.Since.Before(l.returned):

@@ -134,6 +134,9 @@ func worldOf(d draw) ([]Offer, Facts) {
 				At:    noon.Add(-time.Duration(d(400, "ago")) * time.Second),
 			}
 		}
+		if o.Lost.Cause == "" && d.one(4, "silent") {
+			o.Silent = true
+		}
 		if d.one(2, "established lately") {
 			o.Since = noon.Add(-time.Duration(d(400, "since")) * time.Second)
 		}
@@ -313,11 +316,11 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 }
 
 // allLost is a necessary condition for failing static, not the whole rule: no
-// session with a node of the cluster was up then and is still.
+// session with a node of the cluster was up then and is heard still.
 func allLost(t Topology, at time.Time, offers []Offer) bool {
 	for _, o := range offers {
 		for _, n := range t.Nodes {
-			if o.Cluster == t.Cluster && o.Lost.Cause == "" && !o.Since.After(at) && o.PeerAS == n.ASN && len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
+			if o.Cluster == t.Cluster && o.Lost.Cause == "" && !o.Silent && !o.Since.After(at) && o.PeerAS == n.ASN && len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
 				shared := false
 				for _, m := range t.Nodes {
 					shared = shared || m.Name != n.Name && len(m.BGP) > 0 && m.BGP[0].Addr() == o.Peer

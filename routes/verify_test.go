@@ -360,6 +360,7 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 	at := func(c Cause, ago time.Duration) Loss { return Loss{Cause: c, At: noon.Add(-ago)} }
 	for name, test := range map[string]struct {
 		losses losses
+		silent []string                 // sessions that stand
 		back   map[string]time.Duration // how long ago a session was established
 		change func(*Facts)
 		want   []string
@@ -370,6 +371,14 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			want:   []string{cp, w1, w2}, next: 10*time.Minute - 20*time.Second,
 		},
 		"all but one": {losses: losses{w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Second)}, want: []string{cp}},
+		"the first, and the others are silent": {
+			losses: losses{w1: at(HoldExpired, 0)}, silent: []string{cp, w2},
+			want: []string{cp, w1, w2}, next: 10 * time.Minute,
+		},
+		"the first, and one of the others is heard": {
+			losses: losses{w1: at(HoldExpired, 0)}, silent: []string{cp},
+			want: []string{cp, w2},
+		},
 		"one after another": {
 			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, 31*time.Second), w2: at(HoldExpired, time.Minute)},
 		},
@@ -429,6 +438,7 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			for p, peer := range all {
 				o := own()
 				o.Prefix, o.Peer, o.NextHop, o.Lost = pfx(p), addr(peer), addr(peer), test.losses[p]
+				o.Silent = slices.Contains(test.silent, p)
 				if ago, ok := test.back[p]; ok {
 					o.Since = noon.Add(-ago)
 				}
