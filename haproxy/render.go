@@ -254,10 +254,13 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		// Without it a reload cuts idle keep-alive connections, and the
 		// request that is just under way on one of them.
 		"option idle-close-on-response",
+		// A pod's kernel answers within milliseconds, or the node is gone. Then
+		// the request goes to another server, which costs half a second, and may
+		// meet the same node again.
 		"option redispatch 1",
-		"retries 3",
+		"retries 5",
+		"timeout connect 500ms",
 		"timeout http-request 5s",
-		"timeout connect 5s",
 		"timeout client 50s",
 		"timeout queue 5s",
 		"timeout server 50s",
@@ -370,6 +373,12 @@ func serverText(b *Backend, s *Server) string {
 	m := models.Server{Name: s.Name, Address: s.Addr.Addr().Unmap().String(), Port: &port}
 	if b.Check {
 		m.Check = models.ServerParamsCheckEnabled
+		// A node may die without a word, and BGP needs its hold time to see it.
+		// Three connections that fail in a row are a doubt: the next check,
+		// within half a second, settles it.
+		fast, down := int64(500), int64(1000)
+		m.Fastinter, m.Downinter = &fast, &down
+		m.Observe, m.ErrorLimit, m.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
 	}
 	t := configuration.SerializeServer(m, &options.ConfigurationOptions{})
 	if opts := params.ServerOptionsString(t.Params); opts != "" {
