@@ -9,18 +9,21 @@ LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-down test check lint bench fuzz golden
+.PHONY: help setup ready build demo demo-down test check lint bench fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: ## Install what is missing on this machine: Go, Debian packages (as root)
+	@test/setup --tests
+
+ready: # what a lab needs, without what only tests need
 	@test/setup
 
 build: ## Build bin/sallyport
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sallyport ./cmd/sallyport
 
-demo: setup build ## Bring up a cluster, the appliance and a sample application, and leave them running
+demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running
 	go build -o bin/ ./test/lab ./test/app
 	test/demo/up
 
@@ -35,7 +38,7 @@ check: test lint ## Run all tests, then lint
 lint: ## Hold the code to the house rules
 	go run $(LINT) run ./...
 
-bench: setup ## Measure, and print a table of ratios
+bench: ready ## Measure, and print a table of ratios
 	go run ./test/bench
 
 fuzz: ## Fuzz each parser of foreign bytes for FUZZTIME

@@ -53,18 +53,21 @@ func root() *cobra.Command {
 }
 
 func setupCommand() *cobra.Command {
-	return &cobra.Command{
+	var tests bool
+	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Install the Debian packages that are missing, compile the control plane",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := world.Setup(cmd.Context(), cmd.OutOrStdout()); err != nil {
+			if err := world.Setup(cmd.Context(), tests, cmd.OutOrStdout()); err != nil {
 				return err
 			}
 			_, err := world.ControlPlane(cmd.Context(), cmd.OutOrStdout())
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&tests, "tests", false, "fetch what only tests need, too: BIRD 2 and HAProxy of other Debian suites")
+	return cmd
 }
 
 func upCommand(name *string) *cobra.Command {
@@ -104,7 +107,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.Uint32Var(&opts.AS, "as", world.DefaultAS, "AS number of the cluster")
 	flags.BoolVar(&opts.NoCalico, "no-calico", false, "no Calico, until lab install-calico: pods wait for it")
 	flags.BoolVar(&opts.HostLocal, "host-local", false, "host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
-	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 (Debian's bird) or 2 (bird2, fetched)")
+	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 or 2")
 	flags.BoolVar(&opts.Bare, "bare", false, "no control plane: nodes that announce their blocks to the appliance, nothing more")
 	flags.Uint32Var(&opts.PeerAS, "peer-as", 0, "with --bare: AS number of the appliance (default: the cluster's)")
 	return cmd
@@ -290,7 +293,10 @@ func birdcCommand(name *string) *cobra.Command {
 			if v6 {
 				family = 6
 			}
-			c := r.Birdc(cmd.Context(), args[0], family, afterDash(args[1:])...)
+			c, err := r.Birdc(cmd.Context(), args[0], family, afterDash(args[1:])...)
+			if err != nil {
+				return err
+			}
 			return become(c)
 		},
 	}

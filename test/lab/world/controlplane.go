@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/test/lab/debian"
 )
 
 // kubernetesVersion is what the parts say they are; go.mod of the control
@@ -46,7 +48,7 @@ func ControlPlane(ctx context.Context, progress io.Writer) (string, error) {
 		}
 		key.Write(text)
 	}
-	cache, err := cacheDir()
+	cache, err := debian.Cache()
 	if err != nil {
 		return "", err
 	}
@@ -66,14 +68,6 @@ func ControlPlane(ctx context.Context, progress io.Writer) (string, error) {
 		return program, err
 	}
 	return program, compile(ctx, source, program, progress)
-}
-
-func cacheDir() (string, error) {
-	if dir := os.Getenv("SALLYPORT_CACHE"); dir != "" {
-		return filepath.Abs(dir)
-	}
-	dir, err := os.UserCacheDir()
-	return filepath.Join(dir, "sallyport"), err
 }
 
 // controlPlaneSource finds test/lab/controlplane above the working directory.

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/test/lab/bird"
+	"sallyport/test/lab/debian"
 	"sallyport/test/lab/kubelet"
 )
 
@@ -110,12 +111,9 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 // newNode prepares the BIRDs of a node; they start with their configuration.
 func (l *Lab) newNode(h Host) (*node, error) {
 	n := &node{Host: h, gone: make(chan struct{}), stop: func() {}}
-	programs := ""
-	if l.opts.Bird == 2 {
-		var err error
-		if programs, err = fetchBird2(l.life, l.progress); err != nil {
-			return nil, err
-		}
+	programs, err := debian.BIRD(l.life, l.opts.Bird, l.progress)
+	if err != nil {
+		return nil, err
 	}
 	for _, addr := range n.addrs() {
 		d := &daemon{name: "bird-" + h.Name, ns: h.Netns, source: addr, program: "bird", client: "birdc"}
@@ -126,9 +124,7 @@ func (l *Lab) newNode(h Host) (*node, error) {
 			}
 		}
 		d.dir = l.path("nodes", h.Name, fmt.Sprint(family(addr)))
-		if programs != "" {
-			d.program, d.client = filepath.Join(programs, d.program), filepath.Join(programs, d.client)
-		}
+		d.program, d.client = filepath.Join(programs, d.program), filepath.Join(programs, d.client)
 		if err := os.MkdirAll(d.dir, 0o700); err != nil {
 			return nil, err
 		}

@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
+
+	"sallyport/test/lab/debian"
 )
 
 //go:embed packages.txt
@@ -31,7 +33,7 @@ func packages() map[string][]string {
 // missingPrograms names what the lab itself cannot do without.
 func missingPrograms() []string {
 	var missing []string
-	for _, program := range []string{"ip", "sysctl", "bird", "bird6", "birdc", "birdc6"} {
+	for _, program := range []string{"ip", "sysctl"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program)
 		}
@@ -39,9 +41,29 @@ func missingPrograms() []string {
 	return missing
 }
 
-// Setup installs the Debian packages that are missing. Packages that are
-// there stay as they are; a daemon that a new package would start is kept from it.
-func Setup(ctx context.Context, progress io.Writer) error {
+// Setup installs the Debian packages that are missing, and fetches BIRD beside
+// them; with tests also what only tests need: BIRD 2 and other HAProxys.
+func Setup(ctx context.Context, tests bool, progress io.Writer) error {
+	if err := install(ctx, progress); err != nil {
+		return err
+	}
+	if _, err := debian.BIRD(ctx, 1, progress); err != nil || !tests {
+		return err
+	}
+	if _, err := debian.BIRD(ctx, 2, progress); err != nil {
+		return err
+	}
+	for _, p := range debian.OtherHAProxies() {
+		if _, err := p.Fetch(ctx, progress); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// install installs the packages that are missing. Packages that are there stay
+// as they are; a daemon that a new package would start is kept from it.
+func install(ctx context.Context, progress io.Writer) error {
 	var missing []string
 	for name, programs := range packages() {
 		for _, p := range programs {
@@ -61,7 +83,7 @@ func Setup(ctx context.Context, progress io.Writer) error {
 		return fmt.Errorf("this is not Debian: install %s yourself", strings.Join(missing, ", "))
 	}
 	// dpkg asks this program whether a package may start its daemon (101: no).
-	// Without it BIRD and HAProxy would run on this machine from now on.
+	// Without it HAProxy would run on this machine from now on.
 	undo, err := forbidDaemons(ctx, missing)
 	if err != nil {
 		return err
@@ -100,47 +122,11 @@ func forbidDaemons(ctx context.Context, names []string) (undo func() error, err 
 		}
 		undo = func() error { return os.Remove(policy) }
 	}
-	units := map[string][]string{"bird": {"bird.service", "bird6.service"}, "haproxy": {"haproxy.service"}}
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return undo, nil // no systemd: nothing would start them at boot
+	if _, err := os.Stat("/run/systemd/system"); err != nil || !slices.Contains(names, "haproxy") {
+		return undo, nil // no systemd: nothing would start it at boot
 	}
-	for _, name := range names {
-		for _, unit := range units[name] {
-			if _, err := output(exec.CommandContext(ctx, "systemctl", "mask", unit)); err != nil {
-				return nil, errors.Join(err, undo())
-			}
-		}
+	if _, err := output(exec.CommandContext(ctx, "systemctl", "mask", "haproxy.service")); err != nil {
+		return nil, errors.Join(err, undo())
 	}
 	return undo, nil
-}
-
-//go:embed fetchbird2.sh
-var fetchScript string
-
-// fetchBird2 unpacks Debian's bird2 into the cache, for it cannot be installed
-// beside bird, and returns the folder of its programs.
-func fetchBird2(ctx context.Context, progress io.Writer) (string, error) {
-	cache, err := cacheDir()
-	if err != nil {
-		return "", err
-	}
-	folder := filepath.Join(cache, "bird2")
-	if _, err := os.Stat(folder); err == nil {
-		return folder, nil
-	}
-	say(progress, "fetching BIRD 2")
-	if err := os.MkdirAll(cache, 0o750); err != nil {
-		return "", err
-	}
-	half, err := os.MkdirTemp(cache, "bird2-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(half) //nolint:errcheck // gone, if all went well
-	fetch := exec.CommandContext(ctx, "sh", "-c", fetchScript, "fetchbird2", folder)
-	fetch.Dir = half
-	if _, err := output(fetch); err != nil {
-		return "", fmt.Errorf("fetch BIRD 2: %w", err)
-	}
-	return folder, os.Rename(half, folder)
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/test/lab/debian"
 )
 
 // Status is a lab as it is now.
@@ -128,11 +130,15 @@ func (r Record) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) 
 }
 
 // Birdc is birdc for a node, to be run by the caller.
-func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) *exec.Cmd {
+func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) (*exec.Cmd, error) {
 	socket := filepath.Join(Root, r.Name, "nodes", node, fmt.Sprint(family), "ctl")
 	client := "birdc"
 	if family == 6 {
 		client = "birdc6"
 	}
-	return exec.CommandContext(ctx, client, append([]string{"-s", socket}, args...)...)
+	folder, err := debian.BIRD(ctx, 1, nil) // its birdc talks to series 2, too
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, filepath.Join(folder, client), append([]string{"-s", socket}, args...)...), nil
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"sallyport/test/lab/debian"
 	"sallyport/test/lab/world"
 )
 
@@ -99,7 +100,11 @@ func listen(t *testing.T, l *world.Lab) listener {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	cmd := l.Command(ctx, world.Appliance, "bird", "-f", "-c", file, "-s", filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
+	programs, err := debian.BIRD(ctx, 1, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := l.Command(ctx, world.Appliance, filepath.Join(programs, "bird"), "-f", "-c", file, "-s", filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,106 @@
+// Package debian keeps programs of other Debian suites on this machine: what
+// this suite has no more, and the newer and older of what it has.
+//
+// They are in the cache, each with the libraries it needs, and nothing of the
+// system knows of them. A program appears in the process table as the dynamic
+// linker that starts it, with its own name as first argument.
+package debian
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Package is a package of a Debian suite.
+type Package struct{ Suite, Name string }
+
+func (p Package) String() string { return p.Suite + "'s " + p.Name }
+
+// OtherHAProxies are the HAProxy packages of all suites that have a series of
+// it which a user may have, but this machine's.
+func OtherHAProxies() []Package {
+	release, _ := os.ReadFile("/etc/os-release") // without it, all are others
+	var others []Package
+	for _, suite := range []string{"bookworm", "trixie", "sid"} {
+		if !bytes.Contains(release, []byte("\nVERSION_CODENAME="+suite+"\n")) {
+			others = append(others, Package{suite, "haproxy"})
+		}
+	}
+	return others
+}
+
+// BIRD fetches BIRD of series 1 (bird, birdc, bird6, birdc6) or 2 (bird, birdc)
+// if it is not here, and returns the folder of its programs. It is empty where
+// PATH has them. Bookworm is the last suite with both series.
+func BIRD(ctx context.Context, series int, progress io.Writer) (string, error) {
+	if series == 2 {
+		return Package{"bookworm", "bird2"}.Fetch(ctx, progress)
+	}
+	if _, err := exec.LookPath("bird6"); err == nil { // there is none in series 2
+		return "", nil
+	}
+	return Package{"bookworm", "bird"}.Fetch(ctx, progress)
+}
+
+// Folder is where the programs of the package are, once it is fetched; until
+// then the error is [fs.ErrNotExist].
+func (p Package) Folder() (string, error) {
+	cache, err := Cache()
+	if err != nil {
+		return "", err
+	}
+	folder := filepath.Join(cache, "debian", p.Suite, p.Name)
+	if _, err := os.Stat(folder); err != nil {
+		return folder, fmt.Errorf("%s is not here: %w", p, err)
+	}
+	return folder, nil
+}
+
+//go:embed fetch.sh
+var fetch string
+
+// Fetch fetches the package if it is not here, and returns its folder.
+func (p Package) Fetch(ctx context.Context, progress io.Writer) (string, error) {
+	folder, err := p.Folder()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return folder, err
+	}
+	if progress != nil {
+		_, _ = fmt.Fprintf(progress, "fetching %s\n", p)
+	}
+	if err := os.MkdirAll(filepath.Dir(folder), 0o750); err != nil {
+		return "", err
+	}
+	half, err := os.MkdirTemp(filepath.Dir(folder), p.Name+"-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(half) //nolint:errcheck // gone, if all went well
+	cmd := exec.CommandContext(ctx, "sh", "-c", fetch, "fetch", p.Suite, p.Name)
+	cmd.Dir = half
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("fetch %s: %w: %s", p, err, strings.TrimSpace(string(out)))
+	}
+	if err := os.Rename(half, folder); err != nil {
+		return p.Folder() // someone else was faster
+	}
+	return folder, nil
+}
+
+// Cache is the folder of all that is fetched or compiled for tests.
+func Cache() (string, error) {
+	if dir := os.Getenv("SALLYPORT_CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "sallyport"), err
+}
