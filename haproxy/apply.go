@@ -18,7 +18,8 @@ import (
 // to come again, and Changed knocks at that time.
 //
 // An error means that something was not confirmed. What is believed of the
-// worker is then read anew by the next call.
+// worker is then read anew by the next call. While the files cannot be written
+// servers are closed and drained, and nothing else is done.
 func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +89,7 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, 
 	}
 	p.shaped, p.shapeID = cfg, want.Shape
 	if err := p.disk.sync(want.Content, want.sums); err != nil {
-		return res, errors.Join(failure, err)
+		return res, errors.Join(failure, err, p.tellClosings(cfg, states, &res))
 	}
 	if err := p.tellAll(cfg, states, want, &res); err != nil {
 		p.unheard++
@@ -145,6 +146,14 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	}
 	p.run.backends = p.run.changed(steps.after)
 	return nil
+}
+
+// tellClosings closes and drains servers, and does nothing else: what must not
+// wait for files that cannot be written.
+func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
+	steps := p.serverSteps(cfg, states, nil)
+	res.Commands += len(steps.down)
+	return p.worker.tell(steps.down)
 }
 
 // serverSteps are the commands that bring servers to their states.

@@ -705,6 +705,31 @@ func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
 	})
 }
 
+func TestServersCloseAlthoughTheFilesCannotBeWritten(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	one, two := nowhereServer(1), nowhereServer(2)
+	cfg := r.config(backend("app", one, two))
+	wish := map[ServerID]State{{"app", one.Name}: Open, {"app", two.Name}: Closed}
+	r.settle(cfg, wish)
+	dir := r.p.disk.dir
+	r.p.disk.dir = filepath.Join(t.TempDir(), "gone")
+	wish = map[ServerID]State{{"app", one.Name}: Closed, {"app", two.Name}: Open}
+	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, wish)); err == nil || !strings.Contains(err.Error(), "writing HAProxy's files") {
+		t.Errorf("got %v, want a word of the files", err)
+	}
+	got, err := byID(r.p.Servers())
+	for id, live := range got {
+		if err != nil || live.State != Closed {
+			t.Errorf("%s is %s, %v, want closed", id, live.State, err)
+		}
+	}
+	r.p.disk.dir = dir
+	r.settle(cfg, wish)
+	if got, err := byID(r.p.Servers()); err != nil || got[ServerID{"app", two.Name}].State != Open {
+		t.Errorf("once they can be written: %v, %v, want the second open", got, err)
+	}
+}
+
 func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	cfg := r.config(backend("app", nowhereServer(1)))
