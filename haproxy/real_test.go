@@ -15,14 +15,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"sallyport/test/lab/debian"
 )
 
-// binaries are the HAProxy programs to test with: those that
-// SALLYPORT_TEST_HAPROXY lists, separated by colons, or the one in PATH.
+// binaries are the HAProxy programs to test with: the one in PATH, and those of
+// the other Debian suites; or those that SALLYPORT_TEST_HAPROXY lists, separated
+// by colons.
 func binaries(t testing.TB) []string {
 	t.Helper()
 	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
@@ -30,16 +32,28 @@ func binaries(t testing.TB) []string {
 	}
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
-		t.Fatalf("the package haproxy is needed: %v", err)
+		t.Fatalf("run make setup: %v", err)
 	}
-	return []string{path}
+	list := []string{path}
+	for _, p := range debian.OtherHAProxies() {
+		folder, err := p.Folder()
+		if err != nil {
+			t.Fatalf("run make setup: %v", err)
+		}
+		list = append(list, filepath.Join(folder, "haproxy"))
+	}
+	return list
 }
 
 // withEach runs a test with every HAProxy there is.
 func withEach(t *testing.T, test func(t *testing.T, binary string)) {
 	t.Helper()
-	for i, b := range binaries(t) {
-		t.Run("haproxy"+strconv.Itoa(i), func(t *testing.T) { test(t, b) })
+	for _, b := range binaries(t) {
+		p := Proxy{opt: Options{Binary: b}}
+		if err := p.findBinary(); err != nil {
+			t.Fatal(err)
+		}
+		t.Run("HAProxy "+p.version, func(t *testing.T) { test(t, b) })
 	}
 }
 
