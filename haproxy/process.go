@@ -91,10 +91,9 @@ func (p *Proxy) ensure() error {
 		// second HAProxy would be worse than a moment's wait.
 		return fmt.Errorf("HAProxy (pid %d) runs, but does not answer on its master socket: %w", pid, err)
 	}
-	if time.Since(p.tried) < time.Second {
-		return errors.New("HAProxy ended soon after its start, and is started once a second at most")
+	if !p.starts.Allow() {
+		return errors.New("HAProxy ends soon after each start, and is started once a second at most")
 	}
-	p.tried = time.Now()
 	if !p.adopted {
 		// Nobody ran, so nobody kept the routes either: this may be a boot.
 		// Every server stays shut until Apply says otherwise.

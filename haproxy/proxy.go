@@ -35,6 +35,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -120,7 +122,7 @@ type Proxy struct {
 	stopped bool          // Shutdown was called
 	procs   procs         // as of the last look
 	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
-	tried   time.Time     // when a start was last tried
+	starts  *rate.Limiter // for a HAProxy that ends again and again
 	run     *running      // nil: not known
 	shaped  *Config       // a configuration of the shape that is in shapeID
 	shapeID string
@@ -162,7 +164,7 @@ func New(opt Options) (*Proxy, error) {
 	if opt.MinReload == 0 {
 		opt.MinReload = time.Second
 	}
-	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1)}
+	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1), starts: rate.NewLimiter(rate.Every(time.Second), 3)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
