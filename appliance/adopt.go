@@ -20,18 +20,52 @@ func (l *loop) adopt(found routes.Table) {
 	}
 }
 
+// behind are the addresses of a cluster's nodes that do not peer with us.
+func (l *loop) behind(t routes.Topology) map[netip.Addr]bool {
+	addrs := map[netip.Addr]bool{}
+	for _, n := range t.Nodes {
+		for _, a := range n.BGP {
+			if n.Behind {
+				addrs[a.Addr()] = true
+			}
+		}
+	}
+	return addrs
+}
+
+// reflected says whether every reflector of a cluster has told all it has to.
+func (l *loop) reflected(t routes.Topology) bool {
+	reflectors := slices.Clone(t.Reflectors)
+	for _, n := range t.Nodes {
+		for _, a := range n.BGP {
+			if n.Reflector && !n.Behind {
+				reflectors = append(reflectors, a.Addr())
+			}
+		}
+	}
+	return len(reflectors) > 0 && !slices.ContainsFunc(reflectors, func(a netip.Addr) bool { return !l.heard[a] })
+}
+
 // adoptedOffers makes offers of the adopted routes, as of sessions that closed
 // when this life began. Verify holds them to the same rules as any other, and to
 // the same time. What a peer has to say itself replaces them once it has said
-// all of it.
+// all of it; for a node that does not peer with us the reflectors speak.
 func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState) (offers []routes.Offer) {
 	for _, p := range peers {
 		if p.EndOfRIB {
 			l.heard[p.Addr] = true
 		}
 	}
+	for _, t := range topologies {
+		if behind := l.behind(t); len(behind) > 0 && l.reflected(t) {
+			for a := range behind {
+				l.heard[a] = true
+			}
+		}
+	}
+	lapsed := l.now().Sub(l.started) > max(l.retain, l.failStatic)
 	for prefix, via := range l.adopted {
-		if l.heard[via] {
+		if l.heard[via] || lapsed {
 			delete(l.adopted, prefix)
 			continue
 		}

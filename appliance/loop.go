@@ -261,10 +261,14 @@ func (l *loop) look() (snapshots []ingress.Snapshot, mayAct bool) {
 	return snapshots, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
 }
 
-// peers are the nodes to have a BGP session with, one for each of their addresses.
+// peers are who to have a BGP session with: the nodes that peer with us, one for
+// each of their addresses, and the reflectors that are no nodes.
 func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer) {
 	for _, t := range topologies {
 		for _, node := range t.Nodes {
+			if node.Behind {
+				continue
+			}
 			for _, addr := range node.BGP {
 				peers = append(peers, l.peer(t.Cluster, node, addr.Addr()))
 			}

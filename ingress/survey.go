@@ -78,6 +78,10 @@ func groupOf(version string) string {
 // bounds how late a CRD that appears, or the end of a migration, is noticed.
 const surveyEvery = 30 * time.Second
 
+// surveyNone is how often while there is nothing to be found: Calico may be
+// about to be installed.
+const surveyNone = 5 * time.Second
+
 func (w *Watcher) askSurvey() {
 	select {
 	case w.look <- struct{}{}:
@@ -96,6 +100,9 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		if w.settle(ctx, wg, group, served, err) {
 			pause = surveyEvery
+			if errors.Is(err, calico.ErrNone) {
+				pause = surveyNone
+			}
 		} else {
 			pause = min(2*pause, longestPause)
 		}

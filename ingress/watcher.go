@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"sallyport/ingress/calico"
 	"sallyport/routes"
 )
 
@@ -388,7 +389,9 @@ func (w *Watcher) troubles() string {
 			add(s.group, s.resource, s.state)
 		}
 	}
-	if w.surveyed != nil && len(all) == 0 {
+	// That there is no Calico is not in our way: missing says what stands in.
+	without := w.calico != nil && w.calico.group == "" && errors.Is(w.surveyed, calico.ErrNone)
+	if w.surveyed != nil && !without && len(all) == 0 {
 		all = append(all, w.surveyed.Error())
 	}
 	return strings.Join(all, "; ")

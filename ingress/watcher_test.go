@@ -427,3 +427,19 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
+	w := newCluster().watch(t, ClusterConfig{})
+	synced(t, w)
+	h := w.Health()
+	said := append([]string{h.Error}, h.Missing...)
+	n := 0
+	for _, s := range said {
+		if strings.Contains(s, "none of Calico's objects") {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("it is said %d times, want once: %q", n, said)
+	}
+}

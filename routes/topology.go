@@ -24,6 +24,7 @@ type Node struct {
 	Addresses []netip.Addr   `json:"addresses,omitempty"` // InternalIP and ExternalIP: where its hostNetwork pods answer
 	PodCIDRs  []netip.Prefix `json:"podCIDRs,omitempty"`
 	Reflector bool           `json:"reflector,omitempty"` // it reflects the blocks of other nodes
+	Behind    bool           `json:"behind,omitempty"`    // the cluster has it peer with others only: what is to be heard of it, reflectors tell
 	Down      bool           `json:"down,omitempty"`      // the cluster itself calls it unreachable: condition Ready is Unknown
 }
 

@@ -129,9 +129,10 @@ clusters:
 bgp: {asn: 65010, listen: [192.168.50.21, "fd00::21"], port: 1790}
 `)
 	for name, args := range map[string][]string{
-		"plain.yaml":  {"--address", "192.168.50.21"},
-		"signed.yaml": {"--config", signed},
-		"two.yaml":    {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},
+		"plain.yaml":      {"--address", "192.168.50.21"},
+		"signed.yaml":     {"--config", signed},
+		"two.yaml":        {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},
+		"reflectors.yaml": {"--address", "192.168.50.21", "--reflectors", "route-reflector == 'true'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, got, stderr := sallyport(append([]string{"manifests"}, args...)...)

@@ -41,6 +41,7 @@ type wish struct {
 	ASN, ClusterASN            uint32
 	TTLSecurity, Password      bool
 	Peers                      []peer
+	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
 }
 
 // peer is a BGPPeer: where the nodes find one address of an appliance.
@@ -52,6 +53,7 @@ type manifestsFlags struct {
 	addresses                  []string
 	asn                        uint32
 	namespace, calicoNamespace string
+	reflectors                 string
 }
 
 func manifestsCommand() *cobra.Command {
@@ -67,7 +69,8 @@ What is not given by a flag comes from the configuration file, if one is given; 
 kubeconfig it names need not exist yet.`,
 		Example: `  sallyport manifests --address 192.168.50.21 | kubectl apply -f -
   sallyport manifests --config sallyport.yaml > sallyport-manifests.yaml
-  sallyport manifests --address 192.168.50.21 --address 192.168.50.20   # two appliances`,
+  sallyport manifests --address 192.168.50.21 --address 192.168.50.20   # two appliances
+  sallyport manifests --address 192.168.50.21 --reflectors "route-reflector == 'true'"`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -75,6 +78,7 @@ kubeconfig it names need not exist yet.`,
 	flags.StringVar(&f.cluster, "cluster", "", "name of the cluster in that file, if it has several")
 	flags.StringSliceVar(&f.addresses, "address", nil, "address the nodes peer with; may be given several times")
 	flags.Uint32Var(&f.asn, "asn", 0, "AS number of the appliance (default 65000)")
+	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: they alone peer with the appliance, and tell it the blocks of all")
 	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
 	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, for the key of signed sessions")
 	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto is that of the configuration file, or else the first",
@@ -117,6 +121,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity,
+		Reflectors:  f.reflectors,
 		Password:    !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
 	}
 	if f.asn != 0 {

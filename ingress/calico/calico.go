@@ -161,6 +161,8 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
 			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; Calico ignores it, and so do we", asnAnnotation, quote(text))
 		}
 	}
+	// Without a BGPPeer that names us the sessions are made in some other way.
+	node.Behind = len(peers) > 0 && !slices.ContainsFunc(peers, func(p peer) bool { return p.selects(n) })
 	for _, p := range peers {
 		if p.local != 0 && p.selects(n) {
 			node.ASN = p.local

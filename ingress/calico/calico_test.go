@@ -111,7 +111,7 @@ func TestNodes(t *testing.T) {
 				"{kind: BGPPeer, metadata: {name: them}, spec: {peerIP: 192.168.50.99, localASNumber: 65124}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: other}, spec: {peerIP: 192.168.50.21, localASNumber: 65125, node: m}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}}}`,
-			routes.Node{Name: "w1", ASN: 65000},
+			routes.Node{Name: "w1", ASN: 65000, Behind: true},
 			0,
 		},
 		"a selector that cannot be read is every node": {

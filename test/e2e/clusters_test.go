@@ -31,8 +31,7 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 }
 
 // reflect makes worker1 a route reflector, as Calico's documents do it: every
-// node peers with it, and it alone with the appliance. The filter of the
-// manifests lets a node tell what is its own, and a reflector has to tell more.
+// node peers with it. That it alone peers with the appliance is in the manifests.
 func (r *rig) reflect() {
 	r.t.Helper()
 	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
@@ -43,8 +42,6 @@ kind: BGPPeer
 metadata: {name: reflectors}
 spec: {nodeSelector: all(), peerSelector: route-reflector == 'true'}
 `)
-	r.kubectl("patch", "bgpfilter", "sallyport", "--type=json", "-p", `[{"op":"remove","path":"/spec/exportV4"}]`)
-	r.patchPeer(`{"spec":{"nodeSelector":"route-reflector == 'true'"}}`)
 }
 
 // patchPeer changes the BGPPeer that the manifests made of the appliance.
@@ -55,7 +52,7 @@ func (r *rig) patchPeer(patch string) {
 
 func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 	r := newRig(t, world.Options{Name: "reflect", Workers: 2})
-	r.install("")
+	r.install("", "--reflectors", "route-reflector == 'true'")
 	r.reflect()
 	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
 	r.start()
@@ -65,19 +62,6 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 		if got, want := r.sessions(), []string{"worker1"}; !slices.Equal(got, want) {
 			t.Errorf("sessions with %q, want %q", got, want)
 		}
-		r.answeredBy("http://test.local/", 4)
-	})
-	r.sub("with itself as the next hop it is refused what is not its own", func(t *testing.T, r *rig) {
-		r.patchPeer(`{"spec":{"nextHopMode":"Self"}}`)
-		r.routed([]string{"172.16.171.64/26 via 192.168.50.23"})
-		r.refuses(map[string]string{"172.16.49.64/26": "bad-next-hop", "172.16.189.64/26": "bad-next-hop"}, "worker1")
-		for range 8 {
-			if answer, err := r.get("http://test.local/"); err != nil || answer.Node != "worker1" {
-				t.Errorf("answer %d by %q (%v), want one from worker1", answer.Code, answer.Node, err)
-			}
-		}
-		r.patchPeer(`{"spec":{"nextHopMode":null}}`)
-		r.routed(threeRoutes)
 		r.answeredBy("http://test.local/", 4)
 	})
 	r.sub("a restart of the appliance changes nothing", func(t *testing.T, r *rig) {
@@ -91,10 +75,24 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 			}
 			return err
 		})
+		r.ready()
 		r.answeredBy("http://test.local/", 4)
 		if log := r.log()[said:]; strings.Contains(log, "state=closed") || strings.Contains(log, "route dropped") || strings.Contains(log, "route added") {
 			t.Errorf("the log tells of servers closed or routes changed:\n%s", log)
 		}
+	})
+	r.sub("then, with itself as the next hop, it is refused what is not its own", func(t *testing.T, r *rig) {
+		r.patchPeer(`{"spec":{"nextHopMode":"Self"}}`)
+		r.routed([]string{"172.16.171.64/26 via 192.168.50.23"})
+		r.refuses(map[string]string{"172.16.49.64/26": "bad-next-hop", "172.16.189.64/26": "bad-next-hop"}, "worker1")
+		for range 8 {
+			if answer, err := r.get("http://test.local/"); err != nil || answer.Node != "worker1" {
+				t.Errorf("answer %d by %q (%v), want one from worker1", answer.Code, answer.Node, err)
+			}
+		}
+		r.patchPeer(`{"spec":{"nextHopMode":null}}`)
+		r.routed(threeRoutes)
+		r.answeredBy("http://test.local/", 4)
 	})
 }
 

@@ -1,0 +1,58 @@
+package appliance
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"sallyport/routes"
+)
+
+// reflect makes worker1 the only node that peers with us, and a reflector.
+func (s *scene) reflect() {
+	nodes := s.watcher.snapshot.Topology.Nodes
+	nodes[0].Reflector, nodes[1].Behind = true, true
+}
+
+// A node behind a reflector never has a session of its own: what the reflector
+// says is all there is to hear.
+func TestAnAdoptedRouteGoesWhenTheReflectorDoesNotOfferItAnyMore(t *testing.T) {
+	s := running(t)
+	s.reflect()
+	s.settle(t)
+	s.speaker.announce(block1, node1) // and End-of-RIB
+	s.settle(t)
+	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
+		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)
+	}
+}
+
+func TestAnAdoptedRouteBehindAReflectorIsNoRefusalForEver(t *testing.T) {
+	s := running(t)
+	s.reflect()
+	s.settle(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.offers = append(s.speaker.offers, routes.Offer{
+		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2), NextHop: netip.MustParseAddr(node2),
+	})
+	s.clock = s.clock.Add(s.retain + time.Hour)
+	s.settle(t)
+	if refused := s.view.Load().refusals; len(refused) > 0 {
+		t.Errorf("refused %+v, want nothing", refused)
+	}
+}
+
+func TestAStartDoesNotWaitForNodesBehindAReflector(t *testing.T) {
+	s := newScene(t)
+	s.reflect()
+	s.settle(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.offers = append(s.speaker.offers, routes.Offer{
+		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2), NextHop: netip.MustParseAddr(node2),
+	})
+	s.settle(t)
+	s.settle(t)
+	if why := s.view.Load().notReady; len(why) > 0 {
+		t.Errorf("not ready because %q, want ready", why)
+	}
+}
