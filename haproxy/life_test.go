@@ -127,6 +127,25 @@ func TestCutSessionsEndAtOnceInEveryWorker(t *testing.T) {
 	})
 }
 
+// Browsers open connections ahead of need, and take what they hear on one for
+// the answer to the request they send on it later.
+func TestAConnectionThatAskedNothingIsToldNothing(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", origin(t, "a")))
+		cfg.Tune.Base = "defaults\n  timeout http-request 200ms\n"
+		r.settle(cfg, states(cfg, Open))
+		conn, err := net.Dial("tcp", r.http.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if text, err := io.ReadAll(conn); err != nil || len(text) > 0 {
+			t.Errorf("got %q, %v, want it closed without a word", text, err)
+		}
+	})
+}
+
 func TestAReloadHasItsReasonInWords(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	a, b, c := backend("a", origin(t, "a")), backend("b", origin(t, "b")), backend("c", origin(t, "c"))

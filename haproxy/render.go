@@ -251,6 +251,10 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		"balance roundrobin",
 		"option forwardfor",
 		"option dontlognull",
+		// Browsers and HTTP libraries open connections ahead of need. An answer
+		// of 408 to one that was never used would be taken for that of the
+		// request which is sent on it at last.
+		"option http-ignore-probes",
 		// Without it a reload cuts idle keep-alive connections, and the
 		// request that is just under way on one of them.
 		"option idle-close-on-response",
