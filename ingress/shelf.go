@@ -252,9 +252,8 @@ func (s *shelf[T]) own() {
 
 // unchanged reports whether item, a newer version of old, says the same.
 func (s *shelf[T]) unchanged(old, item T) bool {
-	if v := item.GetResourceVersion(); v != "" && v == old.GetResourceVersion() {
-		return true
-	}
+	// The resourceVersion says nothing: an etcd restored from a backup gives the
+	// same numbers to other texts.
 	if s.same != nil {
 		return s.same(old, item)
 	}
@@ -299,12 +298,19 @@ const (
 	longestPause = 5 * time.Second
 )
 
+// errCutShort ends a watch that goes on from one which ended before its time.
+// The server may have been away, and come back with an etcd restored from a
+// backup: its revisions are then behind those we know, and a watch from one
+// that is yet to come says nothing, for as long as it takes. Only a list tells.
+var errCutShort = errors.New("the last watch ended before its time")
+
 // run keeps the shelf filled until ctx ends. An attempt that fails is repeated
 // for ever.
 func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error), watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)) {
 	quiet := logr.Discard() // what goes wrong is told by outcome
 	ctx = logr.NewContext(ctx, quiet)
 	failed := false
+	var until time.Time // when the server will end the watch that runs
 	note := func(err error) {
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return // the end, or a list that is due: not a failure
@@ -319,8 +325,19 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 			return l, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			begun := time.Now()
+			if begun.Before(until) {
+				s.relist()
+				return nil, errCutShort
+			}
 			w, err := watcher(ctx, o)
 			note(err)
+			if err != nil && !isAnswer(err) {
+				s.relist()
+			}
+			if err == nil && o.TimeoutSeconds != nil {
+				until = begun.Add(time.Duration(*o.TimeoutSeconds) * time.Second)
+			}
 			return w, err
 		},
 	}}, nil, s, cache.ReflectorOptions{
@@ -333,6 +350,7 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 		s.mu.Lock()
 		s.again = again
 		s.mu.Unlock()
+		until = time.Time{}
 		_ = reflector.ListAndWatchWithContext(attempt) // what it returns was noted above
 		again()
 		pause = min(2*pause, longestPause)

@@ -1,12 +1,19 @@
 package ingress
 
 import (
+	"context"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"pgregory.net/rapid"
 )
 
@@ -103,4 +110,96 @@ func TestWhatIsTheSameKeepsItsPointer(t *testing.T) {
 	if s.list()[0] != o {
 		t.Error("an equal object took its place")
 	}
+}
+
+// server is an API server with one resource: what a list and a watch of it
+// answer, at a revision of etcd.
+type server struct {
+	revision int
+	names    []string
+	lists    int
+	watches  []*watch.FakeWatcher
+	away     bool
+}
+
+func (v *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	v.lists++
+	if from, _ := strconv.Atoi(o.ResourceVersion); from > v.revision {
+		err := apierrors.NewTimeoutError("Too large resource version", 1)
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		return nil, err
+	}
+	l := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(v.revision)}}
+	for _, name := range v.names {
+		l.Items = append(l.Items, discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7"}})
+	}
+	return l, nil
+}
+
+// watch says nothing by itself, like one from a revision that is yet to come.
+func (v *server) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if v.away {
+		return nil, syscall.ECONNREFUSED
+	}
+	w := watch.NewFake()
+	time.AfterFunc(time.Duration(*o.TimeoutSeconds)*time.Second, w.Stop)
+	v.watches = append(v.watches, w)
+	return w, nil
+}
+
+func (v *server) fill(t *testing.T) *shelf[*discoveryv1.EndpointSlice] {
+	s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, told: func(error, bool) {}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		s.run(ctx, v.list, v.watch)
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return s
+}
+
+// pass lets time go by, in the bubble of a synctest.
+func pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the bubble's time: nothing waits
+	synctest.Wait()
+}
+
+func TestAServerThatWentBackInTimeIsReadAnew(t *testing.T) {
+	for name, fault := range map[string]func(*server){
+		"its watch is cut":              func(v *server) { v.watches[0].Stop() },
+		"it is away for a few attempts": func(v *server) { v.away = true; v.watches[0].Stop(); pass(time.Minute); v.away = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := &server{revision: 100, names: []string{"a", "later"}}
+				s := v.fill(t)
+				synctest.Wait()
+				if got := len(s.list()); got != 2 {
+					t.Fatalf("want 2 objects, got %d", got)
+				}
+				pass(time.Minute)
+				v.revision, v.names = 50, []string{"a"}
+				fault(v)
+				pass(longestPause + time.Second)
+				if got := s.list(); len(got) != 1 {
+					t.Errorf("want what the backup has, got %d objects", len(got))
+				}
+			})
+		})
+	}
+}
+
+func TestAWatchThatEndsInTimeGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &server{revision: 100, names: []string{"a"}}
+		v.fill(t)
+		pass(time.Hour)
+		if v.lists != 1 || len(v.watches) < 6 {
+			t.Errorf("want one list and a watch every 5 to 10 minutes, got %d and %d", v.lists, len(v.watches))
+		}
+	})
 }

@@ -342,6 +342,8 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 		return "the API server does not accept the credentials of the kubeconfig: the token or certificate expired or was revoked; make a new one"
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server has no resource %s", name)
+	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+		return fmt.Sprintf("the API server is behind what it told before of %s (its etcd was restored from a backup, or it lags behind another one): it is read anew", name)
 	case isAnswer(err):
 		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
 	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):

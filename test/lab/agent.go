@@ -245,6 +245,9 @@ func routes(l *world.Lab) http.Handler {
 		return nil, l.Partition(ctx, r.A, r.B, r.Traffic)
 	})
 	handle(mux, "POST /heal", func(ctx context.Context, r partitionRequest) (any, error) { return nil, l.Heal(ctx, r.A, r.B) })
+	handle(mux, "POST /etcd/backup", func(ctx context.Context, dir string) (any, error) { return nil, l.Backup(ctx, dir) })
+	handle(mux, "POST /etcd/restore", func(ctx context.Context, dir string) (any, error) { return nil, l.Restore(ctx, dir) })
+	handle(mux, "POST /etcd/restart", func(ctx context.Context, _ struct{}) (any, error) { return nil, l.RestartControlPlane(ctx) })
 	for verb, do := range map[string]func(context.Context, nodeRequest) error{
 		"add":            func(ctx context.Context, r nodeRequest) error { _, err := l.AddNode(ctx, r.Node); return err },
 		"remove":         func(ctx context.Context, r nodeRequest) error { return l.RemoveNode(ctx, r.Node) },

@@ -43,7 +43,7 @@ func root() *cobra.Command {
 	cmd.AddCommand(
 		setupCommand(), upCommand(&name), downCommand(&name), statusCommand(&name),
 		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name),
-		installCalicoCommand(&name), agentCommand(),
+		installCalicoCommand(&name), etcdCommand(&name), agentCommand(),
 	)
 	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name)} {
 		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
@@ -367,4 +367,31 @@ func installCalicoCommand(name *string) *cobra.Command {
 			return ask(cmd.Context(), *name, "POST", "/install-calico", nil, nil)
 		},
 	}
+}
+
+func etcdCommand(name *string) *cobra.Command {
+	cmd := &cobra.Command{Use: "etcd", Short: "Take a lab's cluster back in time", Args: cobra.NoArgs}
+	for use, short := range map[string]string{
+		"backup DIR":  "Copy what etcd holds; the control plane is away meanwhile",
+		"restore DIR": "Give etcd what it held at a backup, with the revisions it had then",
+	} {
+		verb, _, _ := strings.Cut(use, " ")
+		cmd.AddCommand(&cobra.Command{
+			Use: use, Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				dir, err := absolute(args[0])
+				if err != nil {
+					return err
+				}
+				return ask(cmd.Context(), *name, "POST", "/etcd/"+verb, dir, nil)
+			},
+		})
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "restart", Short: "Kill the control plane and start it again: watches from before are lost", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd.Context(), *name, "POST", "/etcd/restart", nil, nil)
+		},
+	})
+	return cmd
 }

@@ -208,7 +208,7 @@ func (l *Lab) startAPIServer() error {
 		"--service-cluster-ip-range", services, "--allow-privileged", "--profiling=false",
 	}
 	for _, args := range [][]string{etcd, apiserver} {
-		if err := l.startPart(args); err != nil {
+		if err := l.startPart(args...); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (l *Lab) startControllers() error {
 	}, {
 		"kube-scheduler", "--kubeconfig", scheduler, "--leader-elect=false", "--secure-port=0", "--profiling=false",
 	}} {
-		if err := l.startPart(args); err != nil {
+		if err := l.startPart(args...); err != nil {
 			return err
 		}
 	}
@@ -247,7 +247,7 @@ func (l *Lab) startControllers() error {
 }
 
 // startPart starts a part of the control plane; args begin with its name.
-func (l *Lab) startPart(args []string) error {
+func (l *Lab) startPart(args ...string) error {
 	p, err := l.start(args[0], netnsName(l.opts.Name, Master), append([]string{l.program}, args...)...)
 	if err != nil {
 		return err

@@ -46,8 +46,9 @@ func (l *Lab) restConfigFrom(ns string) *rest.Config {
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: l.ca.pem, CertData: l.admin.cert, KeyData: l.admin.key,
 		},
-		Dial: dialer(ns),
-		QPS:  -1, // no limit
+		Dial:          dialer(ns),
+		WrapTransport: l.epoch.watcher,
+		QPS:           -1, // no limit
 	}
 }
 

@@ -21,7 +21,8 @@ import (
 // down in a file, so that a later lab can end it when this one has crashed.
 type process struct {
 	name   string
-	record string // file: pid and start time
+	args   []string // program and arguments
+	record string   // file: pid and start time
 	cmd    *exec.Cmd
 	done   chan struct{} // closed when it has ended
 	err    error         // how; to be read after done
@@ -34,7 +35,7 @@ func (l *Lab) start(name, ns string, args ...string) (*process, error) {
 		return nil, err
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
-	p := &process{name: name, record: l.path("proc", name), done: make(chan struct{})}
+	p := &process{name: name, args: args, record: l.path("proc", name), done: make(chan struct{})}
 	// It outlives what started it: only end, or a later sweep, ends it.
 	p.cmd = exec.Command("ip", append([]string{"netns", "exec", ns}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log

@@ -75,7 +75,8 @@ type Lab struct {
 	ca         *authority
 	admin      pair
 	clients                    // the administrator's, from the master
-	parts      []*process      // of the control plane
+	epoch      epoch           // of etcd
+	parts      []*process      // of the control plane, etcd and the API server first
 	mirror     *mirror         // nil while Calico is not installed
 	hostAccess string          // why HostAccess was not given; empty if it was, or was not asked for
 	life       context.Context // ends when the lab goes down

@@ -439,4 +439,35 @@ func TestAClusterOfRealParts(t *testing.T) {
 			return nil
 		})
 	})
+
+	t.Run("a cluster taken back to a backup runs as many pods as then", func(t *testing.T) {
+		backup := filepath.Join(t.TempDir(), "etcd")
+		if err := l.Backup(t.Context(), backup); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := l.Kubectl(t.Context(), "scale", "deployment/app", "--replicas=0").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		eventually(t, "no pods", func() error {
+			if got := len(serving()); got != 0 {
+				return fmt.Errorf("want none, got %d", got)
+			}
+			return nil
+		})
+		if err := l.Restore(t.Context(), backup); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the pods of then", func() error {
+			now := serving()
+			if len(now) != 4 {
+				return fmt.Errorf("want 4, got %v", now)
+			}
+			for addr := range now {
+				if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "1", "http://"+addr+":8080/"); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
 }
