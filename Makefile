@@ -7,9 +7,11 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
+SOAK     ?= 1h
+COUNT    ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build demo demo-down test check lint bench fuzz golden
+.PHONY: help setup ready build demo demo-down test race check lint bench chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -33,7 +35,10 @@ demo-down: ## Remove all that make demo brought up
 test: setup ## Run all tests, on real parts (as root)
 	go test -timeout 30m ./...
 
-check: test lint ## Run all tests, then lint
+race: setup ## Run the packages' own tests under the race detector, in random order
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./ingress/... ./routes
+
+check: test race lint ## Run all tests, the race detector, then lint
 
 lint: ## Hold the code to the house rules
 	go run $(LINT) run ./...
@@ -41,9 +46,15 @@ lint: ## Hold the code to the house rules
 bench: ready ## Measure, and print a table of ratios
 	go run ./test/bench
 
+chaos: ready ## Break things under load, and hold what clients notice to its bounds (as root)
+	go run ./test/chaos -count $(COUNT) -o out/chaos.json -log out/chaos.log
+
+soak: ready ## Churn under load for SOAK, and see whether anything grows
+	go run ./test/chaos -only 20 -soak $(SOAK) -log out/soak.log
+
 fuzz: ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \
-		echo "$$dir $$name" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; done
+		echo "$$dir $$name" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$dir" || exit 1; done
 
 golden: ## Write the golden files anew, then show what changed
 	go test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update

@@ -135,3 +135,33 @@ func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
 		t.Errorf("a changed one is not written: %v", err)
 	}
 }
+
+// FuzzPicture holds a file that is no picture to be an error, and one that is to
+// be written as it was read.
+func FuzzPicture(f *testing.F) {
+	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
+	var text bytes.Buffer
+	if err := p.encode(&text, demoSnapshot("demo")); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text.Bytes())
+	f.Add([]byte(`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 1e9]} {}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		pic, err := decode(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		p := newPictures("", nil)
+		var text bytes.Buffer
+		if err := p.encode(&text, pic.Snapshot); err != nil {
+			t.Fatal(err)
+		}
+		again, err := decode(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !cmp.Equal(pic.Snapshot, again.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()) {
+			t.Error("it came back as another one")
+		}
+	})
+}

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
 	"sallyport/routes"
 )
 
@@ -495,4 +498,34 @@ func TestNoMessageOfOnePeerHarmsTheSpeakerOrAnother(t *testing.T) {
 		hangUp(t, c)
 		stands(t, "mutations")
 	}
+}
+
+// FuzzUpdate holds the reading of a message to end, and an offer that is read of
+// it to be one that Verify can be asked about.
+func FuzzUpdate(f *testing.F) {
+	node := netip.MustParseAddr("192.168.50.23")
+	f.Add(update(nil, plain(node), []byte{26, 172, 16, 171, 64}))
+	f.Add(update(nil, slices.Concat(plain(node), attribute(0x80, 14, 0, 2, 1, 16, 0, 0)), nil))
+	f.Add(open(9, node, capabilities...))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := packet.ParseBGPMessage(data)
+		if err != nil || m == nil {
+			return
+		}
+		u, ok := m.Body.(*packet.BGPUpdate)
+		if !ok {
+			return
+		}
+		for _, n := range u.NLRI {
+			for _, family := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
+				p := &apiutil.Path{Nlri: n.NLRI, Family: family, Attrs: u.PathAttributes}
+				if prefix, ok := prefixOf(p); ok && prefix != prefix.Masked() {
+					t.Errorf("prefix %s", prefix)
+				}
+				if hop := pathOf(p).nextHop; hop.Is4In6() {
+					t.Errorf("next hop %s", hop)
+				}
+			}
+		}
+	})
 }

@@ -117,3 +117,26 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 		}
 	})
 }
+
+// FuzzRoutes holds every route that is accepted to be a line of its own in a map
+// file, whatever its host and path are.
+func FuzzRoutes(f *testing.F) {
+	f.Add("a.test", "/x", "b", false)
+	f.Add("*.test", "/x/\x01", "b", true)
+	f.Add("", "/#\u2028", "b c", false)
+	f.Fuzz(func(t *testing.T, host, path, backend string, exact bool) {
+		r := Route{Host: host, Path: path, Match: Prefix, Backend: backend}
+		if exact {
+			r.Match = Exact
+		}
+		if r.Validate() != nil {
+			return
+		}
+		named, wild := rows([]Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}, "")
+		for _, want := range [][]row{named, wild} {
+			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
+				t.Errorf("want %q, got %q", want, got)
+			}
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -501,4 +502,39 @@ func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
 			t.Errorf("at %v: want %d problems, got %v", tt.at, tt.want, got)
 		}
 	}
+}
+
+// FuzzCompile holds what comes out to be something HAProxy can be told, and what
+// is said about it to be one line, whatever goes in.
+func FuzzCompile(f *testing.F) {
+	f.Add([]byte(`{"Ingresses": [{"metadata": {"name": "a", "namespace": "n", "annotations": {"kubernetes.io/ingress.class": "haproxy", "haproxy.org/ssl-redirect": "true"}},
+		"spec": {"tls": [{"hosts": ["A.test"], "secretName": "s"}], "defaultBackend": {"service": {"name": "s", "port": {"number": 80}}},
+		"rules": [{"host": "*.a.test", "http": {"paths": [{"path": "/x y", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"name": "web"}}}}]}}]}}],
+		"Services": [{"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"name": "web", "port": 80, "targetPort": "http"}]}}],
+		"Slices": [{"metadata": {"name": "s-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}}, "addressType": "IPv4",
+		"endpoints": [{"addresses": ["172.16.171.65", "::1%eth0"], "conditions": {"ready": true}}], "ports": [{"name": "web", "port": 70000}]}],
+		"Secrets": [{"metadata": {"name": "s", "namespace": "n"}, "type": "kubernetes.io/tls", "data": {"tls.crt": "LS0t", "tls.key": ""}}]}`))
+	f.Add([]byte(`{"Ingresses": [null, {}], "Slices": [{"endpoints": [{"addresses": [""]}]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var s Snapshot
+		if json.Unmarshal(data, &s) != nil {
+			return
+		}
+		// An informer hands out no nil.
+		s.Ingresses = slices.DeleteFunc(s.Ingresses, func(o *networkingv1.Ingress) bool { return o == nil })
+		s.Classes = slices.DeleteFunc(s.Classes, func(o *networkingv1.IngressClass) bool { return o == nil })
+		s.Services = slices.DeleteFunc(s.Services, func(o *corev1.Service) bool { return o == nil })
+		s.Slices = slices.DeleteFunc(s.Slices, func(o *discoveryv1.EndpointSlice) bool { return o == nil })
+		s.Secrets = slices.DeleteFunc(s.Secrets, func(o *corev1.Secret) bool { return o == nil })
+		s.Cluster = "demo"
+		res := Compile([]Snapshot{s})
+		if err := res.Config.Validate(); err != nil {
+			t.Error(err)
+		}
+		for _, p := range res.Problems {
+			if strings.ContainsAny(p.Why, "\n\x1b") {
+				t.Errorf("a problem in several lines: %q", p.Why)
+			}
+		}
+	})
 }

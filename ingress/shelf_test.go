@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -115,6 +116,7 @@ func TestWhatIsTheSameKeepsItsPointer(t *testing.T) {
 // server is an API server with one resource: what a list and a watch of it
 // answer, at a revision of etcd.
 type server struct {
+	mu       sync.Mutex
 	revision int
 	names    []string
 	lists    int
@@ -123,6 +125,8 @@ type server struct {
 }
 
 func (v *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.lists++
 	if from, _ := strconv.Atoi(o.ResourceVersion); from > v.revision {
 		err := apierrors.NewTimeoutError("Too large resource version", 1)
@@ -138,6 +142,8 @@ func (v *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, 
 
 // watch says nothing by itself, like one from a revision that is yet to come.
 func (v *server) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if v.away {
 		return nil, syscall.ECONNREFUSED
 	}
@@ -169,10 +175,7 @@ func pass(d time.Duration) {
 }
 
 func TestAServerThatWentBackInTimeIsReadAnew(t *testing.T) {
-	for name, fault := range map[string]func(*server){
-		"its watch is cut":              func(v *server) { v.watches[0].Stop() },
-		"it is away for a few attempts": func(v *server) { v.away = true; v.watches[0].Stop(); pass(time.Minute); v.away = false },
-	} {
+	for name, away := range map[string]time.Duration{"its watch is cut": 0, "it is away for a few attempts": time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := &server{revision: 100, names: []string{"a", "later"}}
@@ -182,8 +185,14 @@ func TestAServerThatWentBackInTimeIsReadAnew(t *testing.T) {
 					t.Fatalf("want 2 objects, got %d", got)
 				}
 				pass(time.Minute)
-				v.revision, v.names = 50, []string{"a"}
-				fault(v)
+				v.mu.Lock()
+				v.revision, v.names, v.away = 50, []string{"a"}, away > 0
+				v.watches[0].Stop()
+				v.mu.Unlock()
+				pass(away)
+				v.mu.Lock()
+				v.away = false
+				v.mu.Unlock()
 				pass(longestPause + time.Second)
 				if got := s.list(); len(got) != 1 {
 					t.Errorf("want what the backup has, got %d objects", len(got))
@@ -198,6 +207,8 @@ func TestAWatchThatEndsInTimeGoesOn(t *testing.T) {
 		v := &server{revision: 100, names: []string{"a"}}
 		v.fill(t)
 		pass(time.Hour)
+		v.mu.Lock()
+		defer v.mu.Unlock()
 		if v.lists != 1 || len(v.watches) < 6 {
 			t.Errorf("want one list and a watch every 5 to 10 minutes, got %d and %d", v.lists, len(v.watches))
 		}

@@ -18,13 +18,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"sallyport/test/rig"
 )
 
 // row is one line of the table.
@@ -114,10 +114,8 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	for _, name := range []string{"cmd/sallyport", "test/app"} {
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)), "sallyport/"+name).CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
+	if err := rig.Build(ctx, dir); err != nil {
+		return err
 	}
 	s, err := newStage(ctx, dir, *endpoints)
 	if err != nil {

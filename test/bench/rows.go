@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 // endpointChanges adds an endpoint to the first Service and takes it away
@@ -118,14 +121,16 @@ func (s *stage) newIngresses(ctx context.Context, samples int, backend bool) (to
 // routes and all state away as well. It returns the time until every host is
 // served.
 func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
-	s.stop()
+	if err := s.Stop(syscall.SIGKILL); err != nil {
+		return 0, err
+	}
 	if cold {
 		script := "for p in $(ip netns pids " + s.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip route flush proto 78; true"
 		if _, err := s.Exec(ctx, world.Appliance, "sh", "-c", script); err != nil {
 			return 0, err
 		}
 		for _, dir := range []string{"haproxy", "run", "state"} {
-			if err := os.RemoveAll(filepath.Join(s.dir, dir)); err != nil {
+			if err := os.RemoveAll(filepath.Join(s.Dir, dir)); err != nil {
 				return 0, err
 			}
 		}
@@ -135,7 +140,7 @@ func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
 		hosts = append(hosts, host(i))
 	}
 	began := time.Now()
-	if err := s.start(ctx); err != nil {
+	if err := s.Start(ctx); err != nil {
 		return 0, err
 	}
 	at, err := s.served(hosts...)
@@ -144,43 +149,24 @@ func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
 
 // memory returns the resident megabytes of the appliance and of HAProxy's worker.
 func (s *stage) memory() (appliance, worker float64, err error) {
-	if appliance, err = resident(s.process.Process.Pid); err != nil {
-		return 0, 0, err
-	}
 	info, err := s.exchange("show info")
 	if err != nil {
 		return 0, 0, err
 	}
-	for line := range strings.Lines(info) {
-		if pid, ok := strings.CutPrefix(line, "Pid: "); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(pid))
-			if err != nil {
-				return 0, 0, err
-			}
-			worker, err = resident(n)
-			return appliance, worker, err
-		}
-	}
-	return 0, 0, fmt.Errorf("no pid in %q", info)
-}
-
-func resident(pid int) (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, after, _ := strings.Cut(info, "\nPid: ")
+	line, _, _ := strings.Cut(after, "\n")
+	pid, err := strconv.Atoi(line)
 	if err != nil {
-		return 0, err
+		return 0, 0, fmt.Errorf("no pid in %q", info)
 	}
-	for line := range strings.Lines(string(status)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
-			kb, err := strconv.ParseFloat(f[1], 64)
-			return kb / 1024, err
-		}
-	}
-	return 0, fmt.Errorf("process %d tells no VmRSS", pid)
+	ours, err1 := rig.Resident(s.Pid())
+	theirs, err2 := rig.Resident(pid)
+	return float64(ours) / (1 << 20), float64(theirs) / (1 << 20), errors.Join(err1, err2)
 }
 
 // idle is the share of one processor the appliance uses while nothing happens.
 func (s *stage) idle(ctx context.Context, span time.Duration) (float64, error) {
-	before, err := ticks(s.process.Process.Pid)
+	before, err := rig.CPU(s.Pid())
 	if err != nil {
 		return 0, err
 	}
@@ -189,23 +175,8 @@ func (s *stage) idle(ctx context.Context, span time.Duration) (float64, error) {
 		return 0, context.Cause(ctx)
 	case <-time.After(span):
 	}
-	after, err := ticks(s.process.Process.Pid)
-	return (after - before) / 100 / span.Seconds(), err // USER_HZ is 100
-}
-
-// ticks is the processor time of a process (proc_pid_stat(5), fields 14 and 15).
-func ticks(pid int) (float64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	user, err := strconv.ParseFloat(f[11], 64)
-	if err != nil {
-		return 0, err
-	}
-	system, err := strconv.ParseFloat(f[12], 64)
-	return user + system, err
+	after, err := rig.CPU(s.Pid())
+	return (after - before).Seconds() / span.Seconds(), err
 }
 
 // blocks lets worker1 announce a second block of its own, again and again, to
@@ -213,15 +184,13 @@ func ticks(pid int) (float64, error) {
 // the route in its kernel.
 func (s *stage) blocks(ctx context.Context, t *table, samples int) error {
 	const block = "172.16.200.0/26"
-	affinity := s.Kubectl(ctx, "apply", "-f", "-")
-	affinity.Stdin = strings.NewReader(`
+	if err := s.Apply(ctx, `
 apiVersion: crd.projectcalico.org/v1
 kind: BlockAffinity
 metadata: {name: worker1-172-16-200-0-26}
-spec: {node: worker1, cidr: ` + block + `, state: confirmed, deleted: "false"}
-`)
-	if out, err := affinity.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+spec: {node: worker1, cidr: `+block+`, state: confirmed, deleted: "false"}
+`); err != nil {
+		return err
 	}
 	session := func(neighbour, own string) string {
 		return fmt.Sprintf("protocol bgp to_%s { local %s as 65000; neighbor %s as 65000; multihop; connect delay time 1; connect retry time 1; import all; export all; }\n",
@@ -234,11 +203,11 @@ spec: {node: worker1, cidr: ` + block + `, state: confirmed, deleted: "false"}
 		strings.Replace(session("192.168.50.23", "192.168.50.10"), "export all", "export none", 1)
 	files := map[string]string{"sender.conf": sender, "receiver.conf": receiver}
 	for file, text := range files {
-		if err := os.WriteFile(filepath.Join(s.dir, file), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Dir, file), []byte(text), 0o600); err != nil {
 			return err
 		}
 	}
-	bird := s.Command(ctx, world.Client, "bird", "-f", "-c", s.dir+"/receiver.conf", "-s", s.dir+"/receiver.ctl", "-P", s.dir+"/receiver.pid")
+	bird := s.Command(ctx, world.Client, "bird", "-f", "-c", s.Dir+"/receiver.conf", "-s", s.Dir+"/receiver.ctl", "-P", s.Dir+"/receiver.pid")
 	if err := bird.Start(); err != nil {
 		return err
 	}
@@ -246,9 +215,9 @@ spec: {node: worker1, cidr: ` + block + `, state: confirmed, deleted: "false"}
 		_ = bird.Process.Signal(unix.SIGTERM)
 		_ = bird.Wait()
 		// The node's own configuration comes back with the next change; this asks for it.
-		_ = s.Kubectl(context.WithoutCancel(ctx), "delete", "blockaffinity", "worker1-172-16-200-0-26").Run()
+		_, _ = s.Kubectl(context.WithoutCancel(ctx), "delete", "blockaffinity", "worker1-172-16-200-0-26")
 	}()
-	if out, err := s.BIRD(ctx, "worker1", 4, "configure", `"`+s.dir+`/sender.conf"`); err != nil {
+	if out, err := s.BIRD(ctx, "worker1", 4, "configure", `"`+s.Dir+`/sender.conf"`); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	ours, err := s.watchRoute(ctx, world.Appliance, block)

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 // limit bounds every wait; it measures nothing.
@@ -30,23 +26,22 @@ const limit = 2 * time.Minute
 // stage is a lab with an appliance, and with pods that every Service shares, so
 // that thousands of servers are real.
 type stage struct {
-	*world.Lab
-	dir     string
-	kube    kubernetes.Interface
-	pods    []string // their addresses
-	size    int      // Services there are
-	process *exec.Cmd
-	hosts   io.WriteCloser // the poller's lines
-	seen    *bufio.Scanner // its answers
-	poller  *exec.Cmd
+	*rig.Rig
+	kube   kubernetes.Interface
+	pods   []string // their addresses
+	size   int      // Services there are
+	poller *rig.Child
 }
 
 func newStage(ctx context.Context, dir string, endpoints int) (*stage, error) {
-	lab, err := world.Up(ctx, world.Options{Name: "bench", Workers: 1, Images: map[string]string{"app": dir + "/app"}, Progress: os.Stderr})
+	if err := rig.Configure(dir, "log: {level: warn}"); err != nil {
+		return nil, err
+	}
+	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 1, Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{Lab: lab, dir: dir}
+	s := &stage{Rig: r}
 	if err := s.furnish(ctx, endpoints); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -55,11 +50,9 @@ func newStage(ctx context.Context, dir string, endpoints int) (*stage, error) {
 
 func (s *stage) close() error {
 	if s.poller != nil {
-		_ = s.hosts.Close() // it ends by that
-		_ = s.poller.Wait()
+		_ = s.poller.Close()
 	}
-	s.stop()
-	return s.Down()
+	return s.Close()
 }
 
 func (s *stage) furnish(ctx context.Context, endpoints int) error {
@@ -69,13 +62,7 @@ func (s *stage) furnish(ctx context.Context, endpoints int) error {
 	if s.kube, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	manifests := exec.CommandContext(ctx, s.dir+"/sallyport", "manifests", "--address", "192.168.50.21")
-	text, err := manifests.Output()
-	if err != nil {
-		return err
-	}
 	deployment := fmt.Sprintf(`
----
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: app}
@@ -88,13 +75,11 @@ spec:
       containers:
       - {name: app, image: app, ports: [{containerPort: 8080}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
 `, endpoints)
-	apply := s.Kubectl(ctx, "apply", "-f", "-")
-	apply.Stdin = strings.NewReader(string(text) + deployment)
-	if out, err := apply.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	if err := s.Apply(ctx, deployment); err != nil {
+		return err
 	}
-	if out, err := s.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", limit.String()).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	if _, err := s.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", limit.String()); err != nil {
+		return err
 	}
 	pods, err := s.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -103,51 +88,10 @@ spec:
 	for _, p := range pods.Items {
 		s.pods = append(s.pods, p.Status.PodIP)
 	}
-
-	credentials, err := s.ServiceAccountKubeconfig(ctx, "kube-system", "sallyport", 24*time.Hour)
-	if err != nil {
+	if s.poller, err = s.Child(ctx, world.Client, pollArg); err != nil {
 		return err
 	}
-	file := fmt.Sprintf("clusters: [{kubeconfig: kubeconfig}]\nhaproxy: {dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\nlog: {level: warn}\n", s.dir)
-	if err := errors.Join(os.WriteFile(s.dir+"/kubeconfig", credentials, 0o600), os.WriteFile(s.dir+"/sallyport.yaml", []byte(file), 0o600)); err != nil {
-		return err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	s.poller = s.Command(context.WithoutCancel(ctx), world.Client, self, pollArg)
-	out, err := s.poller.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if s.hosts, err = s.poller.StdinPipe(); err != nil {
-		return err
-	}
-	s.seen = bufio.NewScanner(out)
-	if err := s.poller.Start(); err != nil {
-		return err
-	}
-	return s.start(ctx)
-}
-
-func (s *stage) start(ctx context.Context) error {
-	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close() //nolint:errcheck // the process has its own
-	s.process = s.Command(context.WithoutCancel(ctx), world.Appliance, s.dir+"/sallyport", "run", "--config", s.dir+"/sallyport.yaml")
-	s.process.Stdout, s.process.Stderr = log, log
-	return s.process.Start()
-}
-
-func (s *stage) stop() {
-	if s.process != nil {
-		_ = s.process.Process.Signal(syscall.SIGKILL)
-		_ = s.process.Wait()
-		s.process = nil
-	}
+	return s.Start(ctx)
 }
 
 func name(i int) string { return fmt.Sprintf("svc-%d", i) }
@@ -216,23 +160,22 @@ func (s *stage) addIngress(ctx context.Context, name, host, service string) erro
 
 // served waits until each host has answered 200, and returns when the last did.
 func (s *stage) served(hosts ...string) (time.Time, error) {
-	if _, err := fmt.Fprintln(s.hosts, strings.Join(hosts, " ")); err != nil {
+	if err := s.poller.Say(strings.Join(hosts, " ")); err != nil {
 		return time.Time{}, err
 	}
-	answer := make(chan string, 1)
+	type answer struct {
+		ns  int64
+		err error
+	}
+	done := make(chan answer, 1)
 	go func() {
-		if s.seen.Scan() {
-			answer <- s.seen.Text()
-		}
-		close(answer)
+		var a answer
+		a.err = s.poller.Hear(&a.ns)
+		done <- a
 	}()
 	select {
-	case text, ok := <-answer:
-		if !ok {
-			return time.Time{}, errors.New("the poller ended")
-		}
-		ns, err := strconv.ParseInt(text, 10, 64)
-		return time.Unix(0, ns), err
+	case a := <-done:
+		return time.Unix(0, a.ns), a.err
 	case <-time.After(limit):
 		return time.Time{}, fmt.Errorf("%d hosts from %s on are not served within %s", len(hosts), hosts[0], limit)
 	}
@@ -240,7 +183,7 @@ func (s *stage) served(hosts ...string) (time.Time, error) {
 
 // exchange sends one command to HAProxy's worker and returns the answer.
 func (s *stage) exchange(command string) (string, error) {
-	c, err := net.Dial("unix", s.dir+"/run/worker.sock")
+	c, err := net.Dial("unix", s.Dir+"/run/worker.sock")
 	if err != nil {
 		return "", err
 	}

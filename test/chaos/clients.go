@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// inFlight bounds the requests under way: more than these, and the next one
+// counts as failed.
+const inFlight = 4000
+
+// clients are the ways in which requests are sent.
+type clients struct {
+	host        string
+	dial        func(ctx context.Context, port string) (net.Conn, error) // to the appliance
+	kept, fresh *http.Client
+	slots       chan struct{}
+}
+
+func newClients(host string, dial func(ctx context.Context, port string) (net.Conn, error)) *clients {
+	client := func(keep bool) *http.Client {
+		return &http.Client{
+			Timeout: patience,
+			Transport: &http.Transport{
+				DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+					_, port, _ := strings.Cut(addr, ":")
+					return dial(ctx, port)
+				},
+				TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the lab's certificate signs itself
+				DisableKeepAlives:   !keep,
+				MaxIdleConnsPerHost: 64,
+				IdleConnTimeout:     10 * time.Second,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &clients{host: host, dial: dial, kept: client(true), fresh: client(false), slots: make(chan struct{}, inFlight)}
+}
+
+// request sends the nth request. One in five is a POST, one in three goes by
+// TLS, one in four on a connection of its own.
+func (c *clients) request(n int, due time.Time) (o outcome) {
+	scheme, client, method := "http", c.kept, http.MethodGet
+	if n%3 == 0 {
+		scheme = "https"
+	}
+	if n%4 == 0 {
+		client = c.fresh
+	}
+	var body io.Reader
+	if n%5 == 0 {
+		method, body = http.MethodPost, strings.NewReader(strconv.Itoa(n))
+	}
+	url := fmt.Sprintf("%s://%s/?n=%d", scheme, c.host, n)
+	o = outcome{class: method, due: due, first: url}
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	default:
+		o.err = statusError{"overload"}
+		return o
+	}
+	attempts := 0
+	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { attempts++ },
+	})
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		o.err = err
+		return o
+	}
+	req.GetBody = nil // so that a POST is never sent again
+	resp, err := client.Do(req)
+	o.again = attempts > 1
+	if err != nil {
+		o.err = err
+		return o
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read from
+	answer, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		o.err = err
+	case resp.StatusCode != http.StatusOK:
+		o.err = statusError{strconv.Itoa(resp.StatusCode)}
+	case !strings.Contains(string(answer), method+" /?n="+strconv.Itoa(n)+" "):
+		o.err = statusError{"wrong answer"}
+	}
+	return o
+}
+
+// keep holds one lasting connection open, again and again. What ends before its
+// time is a failure of the phase in which it ended.
+func (c *clients) keep(ctx context.Context, current func() *phase, class string, hold func(context.Context) error) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := hold(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		current().add(outcome{class: class, due: began, err: err, first: class + " open for " + time.Since(began).Round(time.Millisecond).String()})
+		if err != nil { // no faster than a person would
+			select {
+			case <-ctx.Done():
+			case <-time.After(500 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// download takes 10 s, and gets a line each 100 ms.
+func (c *clients) download(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+"/slow?d=10s", nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: c.fresh.Transport} // no limit to the whole
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read from
+	if resp.StatusCode != http.StatusOK {
+		return statusError{strconv.Itoa(resp.StatusCode)}
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && strings.Count(string(text), "\n") < 50 {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// websocket sends a message each 200 ms for 10 s and wants it back (RFC 6455).
+func (c *clients) websocket(ctx context.Context) error {
+	conn, err := c.dial(ctx, "80")
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is lost with it
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	in := bufio.NewReader(conn)
+	if _, err := fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n", c.host); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		return statusError{strconv.Itoa(resp.StatusCode)}
+	}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for i := range 50 {
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		// FIN and text; masked, with a mask that changes nothing.
+		frame := binary.BigEndian.AppendUint32([]byte{0x81, 0x84, 0, 0, 0, 0}, uint32(i)) //nolint:gosec // small
+		if _, err := conn.Write(frame); err != nil {
+			return err
+		}
+		back := make([]byte, 6)
+		if _, err := io.ReadFull(in, back); err != nil {
+			return err
+		}
+		if binary.BigEndian.Uint32(back[2:]) != uint32(i) { //nolint:gosec // small
+			return errors.New("another message came back")
+		}
+		<-tick.C
+	}
+	return nil
+}

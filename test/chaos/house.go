@@ -1,0 +1,393 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sallyport/appliance"
+	"sallyport/bgp"
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// A house is a lab with an appliance, and the scenarios that are played in it.
+type house struct {
+	suffix    string // of the scenarios' names
+	options   world.Options
+	manifests []string // flags of `sallyport manifests`
+	config    string   // added to the appliance's config file
+
+	asn        int  // of the appliance, as config says
+	unfiltered bool // nodes tell the appliance all they know
+
+	target    string // address that the load asks
+	scenarios []scenario
+}
+
+// A scenario is a fault, and what clients may notice of it.
+type scenario struct {
+	number int
+	name   string
+	bounds bounds
+	fault  func(context.Context, *stage) error
+}
+
+// bounds of a scenario. Without one nothing is asked of that figure, but that
+// no server may ever be open without its route is asked of all that do not say
+// otherwise.
+type bounds struct {
+	gets, posts, lasting bool          // none of these may fail
+	underWay             int           // but so many GETs: those that had been sent to a node when it died
+	slowest, gap         time.Duration // of a GET, at most
+	settled              time.Duration // at most
+	inflicted            bool          // the fault itself takes routes away: time exposed is told, not bounded
+}
+
+// A stage is a house while it is played in.
+type stage struct {
+	*rig.Rig
+	load     *rig.Child
+	observer *observer
+	asn      int      // of the appliance
+	pods     int      // that should serve
+	backends int      // that there should be
+	notes    []string // of the scenario
+	broken   []string
+}
+
+// note adds a line that is told below the table.
+func (s *stage) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+// fail says which bound of its own a scenario did not keep.
+func (s *stage) fail(format string, args ...any) {
+	s.broken = append(s.broken, fmt.Sprintf(format, args...))
+}
+
+const application = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: app
+        image: app
+        args: [-drain=3s]
+        env:
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec:
+  selector: {app: app}
+%s  ports: [{name: web, port: 80, targetPort: http}]
+`
+
+// service is one more Service of the application, by name.
+const service = `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: %s}
+spec:
+  selector: {app: app}
+  ports: [{name: web, port: 80, targetPort: http}]
+`
+
+// ingressOf makes an Ingress for a host, to the Service of the application.
+func ingressOf(name, host, service string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: %s}
+spec:
+  ingressClassName: haproxy
+  rules:
+  - host: %s
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: %s, port: {name: web}}}}]}
+`, name, host, service)
+}
+
+const replicas = 6
+
+// play builds the house and plays its scenarios, one after the other.
+func (h house) play(ctx context.Context, dir string, list []scenario, keep string) (results []result, err error) {
+	progress("a cluster%s", h.suffix)
+	h.options.Progress = io.Discard
+	if err := clean(dir); err != nil {
+		return nil, err
+	}
+	if err := rig.Configure(dir, h.config); err != nil {
+		return nil, err
+	}
+	// The configuration directory is a file system of its own, so that it can
+	// be full, or read-only.
+	files := filepath.Join(dir, "haproxy")
+	if err := errors.Join(os.Mkdir(files, 0o750), syscall.Mount("tmpfs", files, "tmpfs", 0, "size=4m")); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, syscall.Unmount(files, syscall.MNT_DETACH)) }()
+	r, err := rig.New(ctx, dir, h.options, h.manifests...)
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{Rig: r, asn: h.asn, pods: replicas, backends: 1}
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		stop()
+		if s.load != nil {
+			_ = s.load.Close()
+		}
+		if keep != "" {
+			if text, rerr := os.ReadFile(r.LogFile()); rerr == nil {
+				err = errors.Join(err, os.WriteFile(keep, text, 0o600))
+			}
+		}
+		err = errors.Join(err, r.Close())
+	}()
+	if err := s.furnish(ctx, h); err != nil {
+		return nil, err
+	}
+	if s.observer, err = observe(ctx, r.Netns(world.Appliance), dir+"/run/worker.sock"); err != nil {
+		return nil, err
+	}
+	if s.load, err = r.Child(ctx, world.Client, loadArg, "-target", h.target); err != nil {
+		return nil, err
+	}
+	if err := s.load.Say("warming up"); err != nil {
+		return nil, err
+	}
+	for _, sc := range list {
+		sc.name += h.suffix
+		one, err := s.play(ctx, sc)
+		if err != nil {
+			return results, fmt.Errorf("%d, %s: %w", sc.number, sc.name, err)
+		}
+		results = append(results, one)
+		table(os.Stderr, results[len(results)-1:])
+		for _, line := range one.Report.First {
+			progress("  %s", line)
+		}
+	}
+	return results, nil
+}
+
+// clean takes away what an appliance of another house left.
+func clean(dir string) error {
+	for _, name := range []string{"haproxy", "run", "state", "log", "sallyport.yaml"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) furnish(ctx context.Context, h house) error {
+	families := ""
+	if h.options.IPv6 {
+		families = "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
+	}
+	if err := s.Apply(ctx, fmt.Sprintf(application, replicas, families)+ingressOf("app", "test.local", "app")); err != nil {
+		return err
+	}
+	if h.unfiltered {
+		if _, err := s.Kubectl(ctx, "patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`); err != nil {
+			return err
+		}
+	}
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
+// play is one scenario: the fault while requests come in, then the time until
+// all is as it should be.
+func (s *stage) play(ctx context.Context, sc scenario) (result, error) {
+	progress("%d. %s", sc.number, sc.name)
+	res := result{Number: sc.number, Name: sc.name}
+	s.notes, s.broken = nil, nil
+	if err := errors.Join(s.settle(ctx), s.alone(ctx)); err != nil {
+		return res, fmt.Errorf("before it: %w", err)
+	}
+	var before report
+	if err := errors.Join(s.load.Say(sc.name), s.load.Hear(&before)); err != nil {
+		return res, err
+	}
+	s.observer.take()
+	// Not always at the same moment between two keepalives, or two checks.
+	if err := pause(ctx, rand.N(time.Second)); err != nil { //nolint:gosec // nobody's secret
+		return res, err
+	}
+	if err := sc.fault(ctx, s); err != nil {
+		return res, err
+	}
+	began := time.Now()
+	if err := s.settle(ctx); err != nil {
+		return res, fmt.Errorf("after it: %w", err)
+	}
+	settled := time.Since(began)
+	if err := errors.Join(s.load.Say("between"), s.load.Hear(&res.Report)); err != nil {
+		return res, err
+	}
+	exposed, first := s.observer.take()
+	res.Settled, res.Exposed, res.Notes = ms(settled), ms(exposed), s.notes
+	res.judge(sc.bounds, s.broken, first)
+	return res, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// judge fills in the figures and holds them to the bounds.
+func (r *result) judge(b bounds, broken []string, exposure string) {
+	classes := r.Report.Classes
+	gets, posts := classes["GET"], classes["POST"]
+	for _, t := range []*tally{gets, posts} {
+		if t != nil {
+			r.Requests += t.Sent
+			r.Slow += t.Slow
+		}
+	}
+	r.Failed, r.Posts, r.Gap = gets.failures(), posts.failures(), r.Report.Gap
+	r.Cut = classes["websocket"].failures() + classes["download"].failures()
+	if gets != nil {
+		r.Max = gets.Max
+	}
+	r.Broken = broken
+	breaks := func(is bool, format string, args ...any) {
+		if is {
+			r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
+		}
+	}
+	breaks(gets == nil || gets.Sent == 0, "nothing was asked")
+	lost := 0
+	if gets != nil {
+		lost = min(gets.Failed["timeout"], b.underWay)
+	}
+	breaks(b.gets && r.Failed > lost, "%d GETs failed", r.Failed)
+	breaks(b.posts && r.Posts > 0, "%d POSTs failed", r.Posts)
+	breaks(b.lasting && r.Cut > 0, "%d lasting connections were cut", r.Cut)
+	breaks(b.slowest > 0 && r.Max > ms(b.slowest), "a GET took %.0f ms, at most %s is allowed", r.Max, b.slowest)
+	breaks(b.gap > 0 && r.Gap > ms(b.gap), "no good answer for %.0f ms, at most %s is allowed", r.Gap, b.gap)
+	breaks(b.settled > 0 && r.Settled > ms(b.settled), "settled after %.0f ms, at most %s is allowed", r.Settled, b.settled)
+	breaks(!b.inflicted && r.Exposed > 0, "open without a route: %s", exposure)
+	if b.inflicted && r.Exposed > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("a server was open without its route for %.0f ms: %s", r.Exposed, exposure))
+	}
+}
+
+// settle waits until all is as it should be: every session established, every
+// route in the kernel, every pod open.
+func (s *stage) settle(ctx context.Context) error {
+	return rig.Eventually(ctx, "all is as it should be", func() error {
+		st, err := s.Status(ctx)
+		if err != nil {
+			return err
+		}
+		return s.settled(st)
+	})
+}
+
+// alone waits until no pod of an earlier scenario is still ending.
+func (s *stage) alone(ctx context.Context) error {
+	return rig.Eventually(ctx, "pods that end are gone", func() error {
+		out, err := s.Kubectl(ctx, "get", "pods", "-o", "name")
+		if n := len(strings.Fields(out)); err == nil && n != s.pods {
+			err = fmt.Errorf("%d pods, not %d", n, s.pods)
+		}
+		return err
+	})
+}
+
+func (s *stage) settled(st appliance.Status) error {
+	if !st.Ready {
+		return errors.New("not ready: " + strings.Join(st.NotReady, "; "))
+	}
+	for _, p := range st.Peers {
+		if p.State != "Established" {
+			return fmt.Errorf("the session with %s is %s", p.Addr, p.State)
+		}
+	}
+	for _, r := range st.Routes {
+		if !r.Installed {
+			return fmt.Errorf("route %s is not in the kernel", r.Prefix)
+		}
+	}
+	if want := len(st.Peers); len(st.Routes) != want {
+		return fmt.Errorf("%d routes, not %d", len(st.Routes), want)
+	}
+	if len(st.Backends) != s.backends {
+		return fmt.Errorf("%d backends, not %d", len(st.Backends), s.backends)
+	}
+	families := 1
+	if slices.ContainsFunc(st.Peers, func(p bgp.PeerState) bool { return p.Addr.Is6() }) {
+		families = 2
+	}
+	for _, b := range st.Backends {
+		if want := s.pods * families; b.Open != want || len(b.Servers) != want {
+			return fmt.Errorf("backend %s has %d of %d servers open, not %d", b.Name, b.Open, len(b.Servers), want)
+		}
+	}
+	return nil
+}
+
+// said reports whether the appliance has logged a line with all these words
+// since a mark, which mark gives.
+func (s *stage) said(mark int, words ...string) bool {
+	text, err := os.ReadFile(s.LogFile())
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text[min(mark, len(text)):])) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stage) mark() int {
+	info, err := os.Stat(s.LogFile())
+	if err != nil {
+		return 0
+	}
+	return int(info.Size())
+}
+
+// pause lets time pass: it is part of a fault, nothing is waited for.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// kill ends a process of the lab at once.
+func kill(pid int) error {
+	if pid <= 1 {
+		return fmt.Errorf("process %d is not ours to kill", pid)
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}

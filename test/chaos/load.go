@@ -1,0 +1,232 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// loadArg makes this program the load: a process on the client's host that
+// sends requests at fixed times, whatever becomes of them, and counts. It reads
+// lines from its standard input, each the name of the phase that begins, and
+// then tells of the phase that ended, as one line of JSON, when the last of its
+// requests is done. It ends with its input.
+const loadArg = "load"
+
+// patience is the time a request may take before it counts as failed.
+const patience = 5 * time.Second
+
+// slowAfter is the time from which a request counts as slow. It runs from the
+// moment the request was due, so that a request that waited behind others does
+// not look quick.
+const slowAfter = time.Second
+
+// A tally is what became of the requests of one class.
+type tally struct {
+	Sent    int            `json:"sent"`
+	Failed  map[string]int `json:"failed,omitempty"` // by reason
+	Slow    int            `json:"slow,omitempty"`
+	Again   int            `json:"again,omitempty"` // sent once more by the client's library, on another connection
+	P50     float64        `json:"p50"`             // ms
+	P99     float64        `json:"p99"`             // ms
+	Max     float64        `json:"max"`             // ms
+	latency []time.Duration
+}
+
+func (t *tally) failures() (n int) {
+	if t == nil {
+		return 0
+	}
+	for _, k := range t.Failed {
+		n += k
+	}
+	return n
+}
+
+// A report is a phase, counted.
+type report struct {
+	Phase   string            `json:"phase"`
+	Seconds float64           `json:"seconds"`
+	Gap     float64           `json:"gap"` // ms, the longest time without a good answer to a GET
+	Classes map[string]*tally `json:"classes"`
+	First   []string          `json:"first,omitempty"` // the first failures
+}
+
+// phase collects a report. Its requests are those that were due in it.
+type phase struct {
+	began   time.Time
+	pending sync.WaitGroup
+
+	mu     sync.Mutex
+	report report
+	last   time.Time // good answer to a GET
+}
+
+func newPhase(name string) *phase {
+	now := time.Now()
+	return &phase{began: now, last: now, report: report{Phase: name, Classes: map[string]*tally{}}}
+}
+
+// outcome is what became of one request, or of a connection that is to last.
+type outcome struct {
+	class string
+	due   time.Time
+	err   error
+	again bool
+	first string // for the list of the first failures
+}
+
+func (p *phase) add(o outcome) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.report.Classes[o.class]
+	if t == nil {
+		t = &tally{Failed: map[string]int{}}
+		p.report.Classes[o.class] = t
+	}
+	t.Sent++
+	took := now.Sub(o.due)
+	if o.err != nil {
+		why := reason(o.err)
+		t.Failed[why]++
+		if len(p.report.First) < 20 {
+			p.report.First = append(p.report.First, fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why, o.err))
+		}
+		return
+	}
+	t.latency = append(t.latency, took)
+	if took > slowAfter {
+		t.Slow++
+	}
+	if o.again {
+		t.Again++
+	}
+	if o.class == "GET" {
+		p.report.Gap = max(p.report.Gap, float64(now.Sub(p.last))/1e6)
+		p.last = now
+	}
+}
+
+// end waits for the phase's requests and tells of them.
+func (p *phase) end() report {
+	took := time.Since(p.began)
+	p.pending.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.report.Seconds = took.Seconds()
+	p.report.Gap = max(p.report.Gap, float64(p.began.Add(took).Sub(p.last))/1e6)
+	for _, t := range p.report.Classes {
+		if n := len(t.latency); n > 0 {
+			slices.Sort(t.latency)
+			at := func(q float64) float64 { return float64(t.latency[min(int(q*float64(n)), n-1)]) / 1e6 }
+			t.P50, t.P99, t.Max = at(0.5), at(0.99), at(1)
+		}
+	}
+	return p.report
+}
+
+// A statusError is an answer that is no 200.
+type statusError struct{ text string }
+
+func (e statusError) Error() string { return e.text }
+
+// reason sorts failures for counting.
+func reason(err error) string {
+	var status statusError
+	switch {
+	case errors.As(err, &status):
+		return status.text
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(err.Error(), "EOF"):
+		return "closed"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "timeout"
+	}
+	return "other"
+}
+
+// load is the process's main.
+func load(args []string) error {
+	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
+	target := flags.String("target", "192.168.50.21", "address of the appliance")
+	host := flags.String("host", "test.local", "host to ask for")
+	rate := flags.Int("rate", 200, "requests per second")
+	lasting := flags.Int("lasting", 3, "WebSockets, and as many slow downloads")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	dialer := &net.Dialer{Timeout: patience}
+	c := newClients(*host, func(ctx context.Context, port string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "tcp", net.JoinHostPort(*target, port))
+	})
+	names := make(chan string)
+	go func() {
+		defer close(names)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			names <- in.Text()
+		}
+	}()
+	name, ok := <-names
+	if !ok {
+		return nil
+	}
+	var mu sync.Mutex
+	now := newPhase(name)
+	current := func() *phase {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	for range *lasting {
+		go c.keep(ctx, current, "websocket", c.websocket)
+		go c.keep(ctx, current, "download", c.download)
+	}
+	out := json.NewEncoder(os.Stdout)
+	tick := time.NewTicker(time.Second / time.Duration(*rate))
+	defer tick.Stop()
+	began := time.Now()
+	for n, ok := 0, true; ok; {
+		select {
+		case <-tick.C:
+			// The ticker drops ticks that nobody took; those requests were due
+			// all the same.
+			for due := began; ; n++ {
+				if due = began.Add(time.Duration(n) * time.Second / time.Duration(*rate)); due.After(time.Now()) {
+					break
+				}
+				p := current()
+				p.pending.Add(1)
+				go func(n int) {
+					defer p.pending.Done()
+					p.add(c.request(n, due))
+				}(n)
+			}
+		case name, ok = <-names:
+			last := current()
+			mu.Lock()
+			now = newPhase(name)
+			mu.Unlock()
+			if err := out.Encode(last.end()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+// Command chaos breaks things in a lab while requests come in at a steady rate,
+// and counts what the clients notice. Each scenario has bounds; the exit status
+// says whether all of them held.
+//
+//	go run ./test/chaos                   all scenarios
+//	go run ./test/chaos -only 7,9         some of them
+//	go run ./test/chaos -count 3          all scenarios, three times
+//	go run ./test/chaos -o chaos.json     the figures in a file, too
+//	go run ./test/chaos -soak 1h          how long the last one lasts
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"sallyport/test/rig"
+)
+
+// A result is one scenario, judged.
+type result struct {
+	Number   int     `json:"number"`
+	Name     string  `json:"name"`
+	Requests int     `json:"requests"` // GET and POST
+	Failed   int     `json:"failed"`   // GETs
+	Posts    int     `json:"posts"`    // POSTs that failed
+	Cut      int     `json:"cut"`      // lasting connections that ended early
+	Slow     int     `json:"slow"`     // requests of more than 1 s
+	Max      float64 `json:"max"`      // ms, the slowest GET
+	Gap      float64 `json:"gap"`      // ms, the longest time without a good answer to a GET
+	Settled  float64 `json:"settled"`  // ms, from the end of the fault until all was as it should be
+	Exposed  float64 `json:"exposed"`  // ms, in which a server was open and had no route
+
+	Notes  []string `json:"notes,omitempty"`  // what else was measured
+	Broken []string `json:"broken,omitempty"` // bounds that did not hold
+	Report report   `json:"report"`
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == loadArg {
+		if err := load(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "load:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos:", err)
+		os.Exit(1)
+	}
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+}
+
+func run(ctx context.Context) (err error) {
+	only := flag.String("only", "", "numbers of the scenarios to run, as 7,9; empty: all")
+	file := flag.String("o", "", "`file` for the figures, as JSON")
+	soak := flag.Duration("soak", 5*time.Minute, "how long the last scenario lasts")
+	count := flag.Int("count", 1, "how many times each scenario is played; each time it begins at another moment")
+	keep := flag.String("log", "", "`file` for the appliance's log")
+	flag.Parse()
+	var chosen []int
+	for _, word := range strings.FieldsFunc(*only, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return fmt.Errorf("-only %q: numbers with commas between, as 7,9", *only)
+		}
+		chosen = append(chosen, n)
+	}
+
+	for _, name := range []string{*file, *keep} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "sallyport-chaos-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building")
+	if err := rig.Build(ctx, dir); err != nil {
+		return err
+	}
+	var results []result
+	for _, house := range houses(*soak) {
+		list := slices.DeleteFunc(house.scenarios, func(s scenario) bool { return len(chosen) > 0 && !slices.Contains(chosen, s.number) })
+		if len(list) == 0 {
+			continue
+		}
+		more, err := house.play(ctx, dir, slices.Repeat(list, max(*count, 1)), *keep)
+		results = append(results, more...)
+		if err != nil {
+			return errors.Join(err, write(results, *file))
+		}
+	}
+	if err := write(results, *file); err != nil {
+		return err
+	}
+	if n := countBroken(results); n > 0 {
+		return fmt.Errorf("the bounds of %d of %d scenarios did not hold", n, len(results))
+	}
+	return nil
+}
+
+func countBroken(results []result) (n int) {
+	for _, r := range results {
+		if len(r.Broken) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// write prints the table, and the file if one is wanted.
+func write(results []result, file string) error {
+	table(os.Stdout, results)
+	if file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(results, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o600)
+}
+
+func table(out io.Writer, results []result) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "#\tFAULT\tREQUESTS\tFAILED\tPOSTS\tCUT\tSLOW\tSLOWEST\tGAP\tSETTLED\tEXPOSED\t")
+	for _, r := range results {
+		verdict := "held"
+		if len(r.Broken) > 0 {
+			verdict = "BROKEN: " + strings.Join(r.Broken, "; ")
+		}
+		fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f ms\t%.0f ms\t%.0f ms\t%s\n",
+			r.Number, r.Name, r.Requests, r.Failed, r.Posts, r.Cut, r.Slow, r.Max, r.Gap, r.Settled, r.Exposed, verdict)
+	}
+	_ = w.Flush()
+	for _, r := range results {
+		for _, note := range r.Notes {
+			fmt.Fprintf(out, "%d: %s\n", r.Number, note)
+		}
+	}
+}

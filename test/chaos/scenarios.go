@@ -1,0 +1,520 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+func houses(soak time.Duration) []house {
+	main := house{
+		options: world.Options{Name: "chaos", Workers: 2},
+		asn:     65000,
+		target:  "192.168.50.21",
+		scenarios: []scenario{
+			{1, "rolling restart of a Deployment", bounds{gets: true, posts: true}, rollingRestart},
+			{2, "scale 6 to 60 and back", bounds{gets: true, posts: true}, scale},
+			{3, "drain a node", bounds{gets: true, posts: true}, drain},
+			{4, "20 reloads", bounds{gets: true, posts: true, lasting: true}, reloads},
+			{5, "kill -9 of the appliance, back after 5 s", bounds{gets: true}, killAppliance},
+			{6, "upgrade of the appliance", bounds{gets: true, posts: true, lasting: true}, upgrade},
+			{7, "kill -9 of HAProxy's worker, then of its master", bounds{gap: time.Second}, killHAProxy},
+			{8, "calico-node restarts, on one node, then on all", bounds{gets: true, posts: true}, restartCalico},
+			{9, "a node loses power", bounds{gets: true, underWay: 10, slowest: 3 * time.Second}, powerLoss},
+			{10, "BGP with one node is filtered", bounds{gets: true}, cutBGP},
+			{11, "BGP with every node is filtered", bounds{gets: true, posts: true, lasting: true}, cutAllBGP},
+			{12, "the API server is gone for 60 s, restart meanwhile", bounds{gets: true, posts: true}, apiAway},
+			{12, "reboot with an empty /run, the API server gone", bounds{gap: 10 * time.Second}, reboot},
+			{13, "etcd restored from a backup, then every watch expired", bounds{gets: true, posts: true}, rewind},
+			{14, "routes flushed; link down and up; a foreign route", bounds{inflicted: true}, flush},
+			{15, "a block moves to another node", bounds{gets: true, posts: true}, moveBlock},
+			{16, "two nodes claim a block", bounds{gets: true, posts: true, lasting: true}, claimBlock},
+			{17, "a hostile peer", bounds{gets: true, posts: true, lasting: true}, hostilePeer},
+			{18, "Ingresses that cannot be served", bounds{gets: true, posts: true, lasting: true}, badIngresses},
+			{19, "the configuration directory is read-only, then full", bounds{gets: true}, noDisk},
+			{20, fmt.Sprintf("%s of mixed churn", soak), bounds{gets: true, posts: true}, churn(soak)},
+		},
+	}
+	some := func() (list []scenario) {
+		for _, s := range main.scenarios {
+			if slices.Contains([]int{1, 3, 8, 9, 17}, s.number) {
+				list = append(list, s)
+			}
+		}
+		return list
+	}
+	six := house{
+		suffix:    ", IPv6",
+		options:   world.Options{Name: "chaos", Workers: 2, IPv6: true},
+		manifests: []string{"--address", "fd00:50::21"},
+		asn:       65000,
+		target:    "fd00:50::21",
+		scenarios: some(),
+	}
+	external := house{
+		suffix:     ", another AS",
+		options:    world.Options{Name: "chaos", Workers: 2, Mesh: true},
+		config:     "bgp: {asn: 65010}",
+		asn:        65010,
+		unfiltered: true,
+		target:     "192.168.50.21",
+		scenarios:  some(),
+	}
+	return []house{main, six, external}
+}
+
+// rollout waits until the Deployment is as it was asked to be.
+func (s *stage) rollout(ctx context.Context) error {
+	_, err := s.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", rig.Limit.String())
+	return err
+}
+
+func rollingRestart(ctx context.Context, s *stage) error {
+	if _, err := s.Kubectl(ctx, "rollout", "restart", "deployment/app"); err != nil {
+		return err
+	}
+	return s.rollout(ctx)
+}
+
+func (s *stage) scaleTo(ctx context.Context, n int) error {
+	if _, err := s.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", n)); err != nil {
+		return err
+	}
+	s.pods = n
+	if err := s.rollout(ctx); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
+func scale(ctx context.Context, s *stage) error {
+	reloads, err := s.reloads(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.scaleTo(ctx, 60), s.scaleTo(ctx, replicas)); err != nil {
+		return err
+	}
+	after, err := s.reloads(ctx)
+	if after != reloads {
+		s.fail("%d reloads", after-reloads)
+	}
+	return err
+}
+
+func (s *stage) reloads(ctx context.Context) (int, error) {
+	st, err := s.Status(ctx)
+	return st.HAProxy.Reloads, err
+}
+
+func drain(ctx context.Context, s *stage) error {
+	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
+		return err
+	}
+	err := errors.Join(s.rollout(ctx), s.settle(ctx))
+	_, uncordon := s.Kubectl(ctx, "uncordon", "worker2")
+	// So that the scenarios to come find pods on each worker again.
+	return errors.Join(err, uncordon, rollingRestart(ctx, s))
+}
+
+// reloads brings backends that HAProxy can only take by a reload.
+func reloads(ctx context.Context, s *stage) error {
+	before, err := s.reloads(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range 20 {
+		name := fmt.Sprintf("more-%d", i)
+		if err := s.Apply(ctx, fmt.Sprintf(service, name)+ingressOf(name, name+".local", name)); err != nil {
+			return err
+		}
+		err := rig.Eventually(ctx, "a reload", func() error {
+			n, err := s.reloads(ctx)
+			if err == nil && n < before+i+1 {
+				err = fmt.Errorf("%d reloads, not %d", n-before, i+1)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.backends = 21
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "delete", "ingress,service", "--selector", "!nothing", "--field-selector", "metadata.name!=app,metadata.name!=kubernetes"); err != nil {
+		return err
+	}
+	s.backends = 1
+	return nil
+}
+
+func killAppliance(ctx context.Context, s *stage) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	routes, err := s.observer.routes()
+	if err != nil {
+		return err
+	}
+	if err := s.Stop(syscall.SIGKILL); err != nil {
+		return err
+	}
+	pod, err := s.Kubectl(ctx, "get", "pods", "-o", "jsonpath={.items[0].metadata.name}")
+	if err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "delete", "pod", pod, "--wait=false"); err != nil {
+		return err
+	}
+	if err := pause(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	if now, err := s.observer.routes(); err != nil || len(now) != len(routes) {
+		s.fail("%d routes of %d while it is away (%v)", len(now), len(routes), err)
+	}
+	mark := s.mark()
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := s.rollout(ctx); err != nil {
+		return err
+	}
+	err = rig.Eventually(ctx, "what was missed is applied", func() error {
+		open, err := s.observer.open()
+		if err == nil && len(open) != replicas {
+			err = fmt.Errorf("%d servers are open", len(open))
+		}
+		return err
+	})
+	if took := time.Since(began); took > time.Second {
+		s.fail("what was missed was applied after %s", took.Round(time.Millisecond))
+	} else {
+		s.note("what was missed was applied %s after the start", took.Round(time.Millisecond))
+	}
+	if after, serr := s.Status(ctx); serr == nil && after.HAProxy.Pid != st.HAProxy.Pid {
+		s.fail("HAProxy is another one")
+	}
+	if s.said(mark, "route dropped") {
+		s.fail("a route was dropped")
+	}
+	return err
+}
+
+func upgrade(ctx context.Context, s *stage) error {
+	text, err := os.ReadFile(s.Dir + "/sallyport")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(s.Dir+"/sallyport.new", text, 0o700); err != nil { //nolint:gosec // a program
+		return err
+	}
+	if err := os.Rename(s.Dir+"/sallyport.new", s.Dir+"/sallyport"); err != nil {
+		return err
+	}
+	if err := s.Stop(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return s.Start(ctx)
+}
+
+func killHAProxy(ctx context.Context, s *stage) error {
+	for _, victim := range []string{"worker", "master"} {
+		st, err := s.Status(ctx)
+		if err != nil {
+			return err
+		}
+		pid := map[string]int{"worker": st.HAProxy.Worker, "master": st.HAProxy.Pid}[victim]
+		if err := kill(pid); err != nil {
+			return err
+		}
+		began := time.Now()
+		err = rig.Eventually(ctx, "HAProxy serves again", func() error {
+			st, err := s.Status(ctx)
+			if err == nil && (st.HAProxy.Pid == pid || st.HAProxy.Worker == pid || !st.HAProxy.Running) {
+				err = errors.New("it is still the old one")
+			}
+			if err != nil {
+				return err
+			}
+			_, err = s.Exec(ctx, world.Client, "curl", "-sf", "--max-time", "1", "-o", "/dev/null", "-H", "Host: test.local", "http://192.168.50.21/")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s.note("without its %s HAProxy was back within %s", victim, time.Since(began).Round(time.Millisecond))
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func restartCalico(ctx context.Context, s *stage) error {
+	mark := s.mark()
+	if err := s.RestartCalico(ctx, "worker1", 10*time.Second); err != nil {
+		return err
+	}
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	all := make(chan error, 3)
+	for _, node := range []string{"master", "worker1", "worker2"} {
+		go func() { all <- s.RestartCalico(ctx, node, 10*time.Second) }()
+	}
+	if err := errors.Join(<-all, <-all, <-all); err != nil {
+		return err
+	}
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	if s.said(mark, "state=closed") || s.said(mark, "route dropped") {
+		s.fail("a server was closed or a route dropped")
+	}
+	return nil
+}
+
+func powerLoss(ctx context.Context, s *stage) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var theirs []string
+	for _, b := range st.Backends {
+		for _, server := range b.Servers {
+			if server.Node == "worker2" {
+				theirs = append(theirs, b.Name+"/"+server.Name)
+			}
+		}
+	}
+	if len(theirs) == 0 {
+		return errors.New("worker2 has no pod: nothing would be lost")
+	}
+	if err := s.KillNode(ctx, "worker2"); err != nil {
+		return err
+	}
+	began := time.Now()
+	err = rig.Eventually(ctx, "its servers are closed", func() error {
+		open, err := s.observer.open()
+		for _, name := range theirs {
+			if _, is := open[name]; is && err == nil {
+				err = errors.New(name + " is open")
+			}
+		}
+		return err
+	})
+	s.note("the dead node's servers were closed after %s", time.Since(began).Round(100*time.Millisecond))
+	if took := time.Since(began); took > 12*time.Second {
+		s.fail("its servers were closed after %s, more than the hold time and a keepalive", took.Round(100*time.Millisecond))
+	}
+	return errors.Join(err, s.ReviveNode(ctx, "worker2"))
+}
+
+// lost waits until the sessions with these nodes are over.
+func (s *stage) lost(ctx context.Context, nodes ...string) error {
+	return rig.Eventually(ctx, "the sessions are over", func() error {
+		st, err := s.Status(ctx)
+		for _, p := range st.Peers {
+			for _, node := range nodes {
+				if err == nil && p.Node == node && p.State == "Established" {
+					err = errors.New(node + " is Established")
+				}
+			}
+		}
+		return err
+	})
+}
+
+func cutBGP(ctx context.Context, s *stage) error {
+	if err := s.Partition(ctx, world.Appliance, "worker1", world.OnlyBGP); err != nil {
+		return err
+	}
+	err := errors.Join(s.lost(ctx, "worker1"), pause(ctx, 3*time.Second))
+	return errors.Join(err, s.Heal(ctx, world.Appliance, "worker1"))
+}
+
+func cutAllBGP(ctx context.Context, s *stage) error {
+	nodes := []string{"master", "worker1", "worker2"}
+	mark := s.mark()
+	for _, node := range nodes {
+		if err := s.Partition(ctx, world.Appliance, node, world.OnlyBGP); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(s.lost(ctx, nodes...), pause(ctx, 3*time.Second)); err != nil {
+		return err
+	}
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(strings.Join(st.Warnings, ";"), "every BGP session was lost at once") {
+		s.fail("the status does not say it: %q", st.Warnings)
+	}
+	if s.said(mark, "state=closed") || s.said(mark, "route dropped") {
+		s.fail("a server was closed or a route dropped")
+	}
+	for _, node := range nodes {
+		err = errors.Join(err, s.Heal(ctx, world.Appliance, node))
+	}
+	return err
+}
+
+// api opens or closes the appliance's way to the API server.
+func (s *stage) api(ctx context.Context, open bool) error {
+	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
+	if open {
+		script = "nft delete table inet cut"
+	}
+	_, err := s.Exec(ctx, world.Appliance, "sh", "-c", script)
+	return err
+}
+
+func apiAway(ctx context.Context, s *stage) error {
+	if err := s.api(ctx, false); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := errors.Join(pause(ctx, 15*time.Second), s.Stop(syscall.SIGKILL), s.Start(ctx))
+	if err != nil {
+		return err
+	}
+	err = rig.Eventually(ctx, "it serves from the picture", func() error {
+		st, err := s.Status(ctx)
+		if err == nil && !strings.Contains(strings.Join(st.NotReady, ";"), "picture") {
+			err = fmt.Errorf("not ready because %q", st.NotReady)
+		}
+		return err
+	})
+	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), s.api(ctx, true))
+}
+
+// reboot leaves of the appliance what is on its disk.
+func reboot(ctx context.Context, s *stage) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.api(ctx, false); err != nil {
+		return err
+	}
+	if err := errors.Join(s.Stop(syscall.SIGKILL), kill(st.HAProxy.Pid), kill(st.HAProxy.Worker), os.RemoveAll(s.Dir+"/run")); err != nil {
+		return err
+	}
+	if _, err := s.Exec(ctx, world.Appliance, "ip", "route", "flush", "proto", "78"); err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	err = rig.Eventually(ctx, "every server is open again", func() error {
+		open, err := s.observer.open()
+		if err == nil && len(open) != replicas {
+			err = fmt.Errorf("%d servers are open", len(open))
+		}
+		return err
+	})
+	s.note("all was served again %s after the start, the API server still away", time.Since(began).Round(10*time.Millisecond))
+	return errors.Join(err, s.api(ctx, true))
+}
+
+// rewind takes the cluster back to before an Ingress was made, then lets the
+// appliance miss changes whose history the API server has lost.
+func rewind(ctx context.Context, s *stage) error {
+	mark := s.mark()
+	backup := s.Dir + "/etcd"
+	defer os.RemoveAll(backup) //nolint:errcheck // goes with the directory
+	if err := s.Backup(ctx, backup); err != nil {
+		return err
+	}
+	if err := s.Apply(ctx, fmt.Sprintf(service, "later")+ingressOf("later", "later.local", "later")); err != nil {
+		return err
+	}
+	s.backends = 2
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	if err := s.Restore(ctx, backup); err != nil {
+		return err
+	}
+	s.backends = 1
+	began := time.Now()
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	s.note("what the backup does not have was gone %s after the API server was back", time.Since(began).Round(100*time.Millisecond))
+	if s.said(mark, "route dropped") || s.said(mark, "backend=default_app_", "state=closed") {
+		s.fail("a server was closed or a route dropped that the backup has")
+	}
+
+	if err := s.api(ctx, false); err != nil {
+		return err
+	}
+	// Few enough to be the ones that go again: nobody tells the appliance.
+	err := errors.Join(s.scaleUnseen(ctx, replicas+2), s.scaleUnseen(ctx, replicas), s.RestartControlPlane(ctx))
+	return errors.Join(err, s.api(ctx, true))
+}
+
+// scaleUnseen scales while the appliance does not hear of it.
+func (s *stage) scaleUnseen(ctx context.Context, n int) error {
+	if _, err := s.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", n)); err != nil {
+		return err
+	}
+	return s.rollout(ctx)
+}
+
+func flush(ctx context.Context, s *stage) error {
+	on := func(script string) error {
+		_, err := s.Exec(ctx, world.Appliance, "sh", "-c", script)
+		return err
+	}
+	repaired := func(what string) error {
+		began := time.Now()
+		err := rig.Eventually(ctx, what+" is repaired", func() error {
+			routes, err := s.observer.routes()
+			if err == nil && len(routes) != 3 {
+				err = fmt.Errorf("%d routes", len(routes))
+			}
+			return err
+		})
+		took := time.Since(began).Round(time.Millisecond)
+		s.note("%s: the routes were back after %s", what, took)
+		if took > time.Second {
+			s.fail("%s: the routes were back after %s", what, took)
+		}
+		return errors.Join(err, s.settle(ctx))
+	}
+	if err := errors.Join(on("ip route flush proto 78"), repaired("flushed")); err != nil {
+		return err
+	}
+	if err := errors.Join(on("ip link set eth0 down; ip link set eth0 up"), repaired("link down and up")); err != nil {
+		return err
+	}
+	// With a better metric the kernel follows it and not ours.
+	if err := errors.Join(on("ip route add 172.16.171.64/26 via 192.168.50.22 metric 1"), pause(ctx, 2*time.Second)); err != nil {
+		return err
+	}
+	open, err := s.observer.open()
+	if err != nil {
+		return err
+	}
+	for name, a := range open {
+		if strings.HasPrefix(a.String(), "172.16.171.") {
+			s.fail("%s is open while a foreign route takes its packets elsewhere", name)
+		}
+	}
+	return on("ip route del 172.16.171.64/26 via 192.168.50.22 metric 1")
+}

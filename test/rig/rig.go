@@ -1,0 +1,274 @@
+// Package rig sets a lab and an appliance up together, as the README says: what
+// the benchmarks and the fault suite need before they begin.
+//
+// The appliance is the program, run on its host in the lab; HAProxy outlives it
+// there as everywhere, until the lab goes down.
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"sallyport/appliance"
+	"sallyport/test/lab/world"
+)
+
+// Limit bounds every wait. It measures nothing.
+const Limit = 2 * time.Minute
+
+// Build compiles the appliance and the sample application into dir, as
+// sallyport and app.
+func Build(ctx context.Context, dir string) error {
+	for _, name := range []string{"cmd/sallyport", "test/app"} {
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)), "sallyport/"+name).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+}
+
+// A Rig is a lab with an appliance in it. Its methods are for one goroutine,
+// but for Status.
+type Rig struct {
+	*world.Lab
+	Dir     string // programs, and the appliance's config, state and log
+	process *exec.Cmd
+	ended   chan struct{} // closed when process has ended
+}
+
+// New brings up a lab whose pods may run the image "app", and gives the
+// cluster what `sallyport manifests` prints for the config file. dir holds what
+// Build and Configure made.
+func New(ctx context.Context, dir string, opts world.Options, manifests ...string) (*Rig, error) {
+	opts.Images = map[string]string{"app": dir + "/app"}
+	lab, err := world.Up(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rig{Lab: lab, Dir: dir}
+	if err := r.install(ctx, manifests); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *Rig) install(ctx context.Context, more []string) error {
+	args := append([]string{"manifests", "--config", r.Dir + "/sallyport.yaml", "--address", "192.168.50.21"}, more...)
+	text, err := exec.CommandContext(ctx, r.Dir+"/sallyport", args...).Output()
+	if err != nil {
+		return fmt.Errorf("sallyport manifests: %w", err)
+	}
+	if err := r.Apply(ctx, string(text)); err != nil {
+		return err
+	}
+	credentials, err := r.ServiceAccountKubeconfig(ctx, "kube-system", "sallyport", 24*time.Hour)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.Dir+"/kubeconfig", credentials, 0o600)
+}
+
+// Configure writes the appliance's config file into dir. Text is added to what
+// every rig has.
+func Configure(dir, text string) error {
+	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {publish: [192.168.50.21]}\nhaproxy: {dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, text)
+	return os.WriteFile(dir+"/sallyport.yaml", []byte(file), 0o600)
+}
+
+// Start runs the appliance on its host.
+func (r *Rig) Start(ctx context.Context) error {
+	log, err := os.OpenFile(r.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // the process has its own
+	cmd := r.Command(context.WithoutCancel(ctx), world.Appliance, r.Dir+"/sallyport", "run", "--config", r.Dir+"/sallyport.yaml")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	r.process, r.ended = cmd, ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return nil
+}
+
+// LogFile is where the appliance writes.
+func (r *Rig) LogFile() string { return r.Dir + "/log" }
+
+// Pid is the appliance's process id, 0 while it does not run.
+func (r *Rig) Pid() int {
+	if r.process == nil {
+		return 0
+	}
+	return r.process.Process.Pid
+}
+
+// Stop ends the appliance with a signal. HAProxy and the routes stay.
+func (r *Rig) Stop(signal syscall.Signal) error {
+	if r.process == nil {
+		return nil
+	}
+	_ = r.process.Process.Signal(signal) // ip netns exec has become the program: same process
+	defer func() { r.process = nil }()
+	select {
+	case <-r.ended:
+		return nil
+	case <-time.After(Limit):
+		_ = r.process.Process.Kill()
+		<-r.ended
+		return fmt.Errorf("the appliance did not end on %s within %s", signal, Limit)
+	}
+}
+
+// Close takes all of it down.
+func (r *Rig) Close() error { return errors.Join(r.Stop(syscall.SIGKILL), r.Down()) }
+
+// Status asks the status endpoint.
+func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
+	out, err := r.Exec(ctx, world.Appliance, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal([]byte(out), &s)
+}
+
+// Ready waits until the appliance says that it is.
+func (r *Rig) Ready(ctx context.Context) error {
+	return Eventually(ctx, "the appliance is ready", func() error {
+		s, err := r.Status(ctx)
+		if err == nil && !s.Ready {
+			err = errors.New(strings.Join(s.NotReady, "; "))
+		}
+		return err
+	})
+}
+
+// Apply gives the cluster a manifest.
+func (r *Rig) Apply(ctx context.Context, manifest string) error {
+	cmd := r.Lab.Kubectl(ctx, "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifest)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Kubectl runs kubectl and returns what it said.
+func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
+	out, err := r.Lab.Kubectl(ctx, args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// CPU is the processor time a process has taken (proc_pid_stat(5), fields 14
+// and 15, in hundredths of a second).
+func CPU(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(f) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+	}
+	user, err1 := strconv.Atoi(f[11])
+	system, err2 := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
+}
+
+// Resident is how many bytes of a process are in memory (proc_pid_statm(5)).
+func Resident(pid int) (int, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	f := strings.Fields(string(text))
+	if len(f) < 2 {
+		return 0, fmt.Errorf("/proc/%d/statm: %q", pid, text)
+	}
+	pages, err := strconv.Atoi(f[1])
+	return pages * os.Getpagesize(), err
+}
+
+// A Child is a process of ours on a host of the lab that takes lines and
+// answers each with one.
+type Child struct {
+	cmd *exec.Cmd
+	mu  sync.Mutex
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+// Child starts this very program on a host, with other arguments.
+func (r *Rig) Child(ctx context.Context, host string, args ...string) (*Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &Child{cmd: r.Command(context.WithoutCancel(ctx), host, append([]string{self}, args...)...)}
+	c.cmd.Stderr = os.Stderr
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	c.out = json.NewDecoder(out)
+	return c, c.cmd.Start()
+}
+
+// Say writes a line.
+func (c *Child) Say(line string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := fmt.Fprintln(c.in, line)
+	return err
+}
+
+// Hear waits for the next answer, as JSON.
+func (c *Child) Hear(answer any) error { return c.out.Decode(answer) }
+
+// Close ends the child's input, and so the child.
+func (c *Child) Close() error {
+	_ = c.in.Close()
+	_, _ = io.Copy(io.Discard, c.out.Buffered())
+	return c.cmd.Wait()
+}
+
+// Eventually asks until the answer is no error.
+func Eventually(ctx context.Context, what string, ask func() error) error {
+	deadline := time.After(Limit)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-deadline:
+			return fmt.Errorf("not within %s: %s: %w", Limit, what, err)
+		case <-tick.C:
+		}
+	}
+}
