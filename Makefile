@@ -11,7 +11,7 @@ SOAK     ?= 1h
 COUNT    ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build demo demo-down test race check lint bench chaos soak fuzz golden
+.PHONY: help setup ready build demo demo-down test race check lint bench conformance chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,13 +38,16 @@ test: setup ## Run all tests, on real parts (as root)
 race: setup ## Run the packages' own tests under the race detector, in random order
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./ingress/... ./routes
 
-check: test race lint ## Run all tests, the race detector, then lint
+check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 
 lint: ## Hold the code to the house rules
 	go run $(LINT) run ./...
 
 bench: ready ## Measure, and print a table of ratios
 	go run ./test/bench
+
+conformance: ready ## Show case by case what annotations do, in a lab (as root)
+	go run ./test/conformance
 
 chaos: ready ## Break things under load, and hold what clients notice to its bounds (as root)
 	go run ./test/chaos -count $(COUNT) -o out/chaos.json -log out/chaos.log

@@ -46,13 +46,13 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
 		"empty":          {``, "EOF"},
-		"torn":           {`{"version": 2, "snap`, "unexpected EOF"},
-		"older":          {`{"version": 1, "snapshot": {"Cluster": "demo"}}`, "version 1"},
+		"torn":           {`{"version": 3, "snap`, "unexpected EOF"},
+		"older":          {`{"version": 2, "snapshot": {"Cluster": "demo"}}`, "version 2"},
 		"of the future":  {`{"version": 99}`, "version 99"},
-		"of another one": {`{"version": 2, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0]}`, `"other"`},
-		"too short":      {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0]}`, "end is missing"},
-		"too long":       {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0]} {}`, "more in it"},
-		"other lists":    {`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
+		"of another one": {`{"version": 3, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0]}`, `"other"`},
+		"too short":      {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0]}`, "end is missing"},
+		"too long":       {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0]} {}`, "more in it"},
+		"other lists":    {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -145,7 +145,7 @@ func FuzzPicture(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text.Bytes())
-	f.Add([]byte(`{"version": 2, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 1e9]} {}`))
+	f.Add([]byte(`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 0, 1e9]} {}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pic, err := decode(bytes.NewReader(data))
 		if err != nil {

@@ -229,8 +229,8 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 			srv := &b.Servers[i]
 			id := ServerID{b.Name, srv.Name}
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: "no check"}
-			s.up = append(s.up, "add server "+id.String()+" "+serverText(b, srv))
-			if b.Check {
+			s.up = append(s.up, "add server "+id.String()+" "+serverText(b.Options, srv))
+			if b.Options.Check {
 				live.Check = "UP"
 				s.up = append(s.up, "enable health "+id.String())
 			}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Config is everything HAProxy is to do, as a value: compare it, print it,
@@ -20,6 +21,7 @@ type Config struct {
 	DefaultBackend string     `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
 	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
 	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
+	Tables         []Table    `json:"tables,omitempty"`         // sorted by Name
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
@@ -60,14 +62,34 @@ type Route struct {
 	Match   PathMatch `json:"match"`
 	Backend string    `json:"backend"`           // empty: known, and answered with 404
 	TLSOnly bool      `json:"tlsOnly,omitempty"` // plain HTTP is redirected to HTTPS
+	TLSCode int       `json:"tlsCode,omitempty"` // with this status, one of RedirectCodes; 0 is 302
+	TLSPort uint16    `json:"tlsPort,omitempty"` // at this port; 0 is the first HAProxy listens on
 }
 
-// A Backend is one port of one Service.
+// A Backend is one port of one Service, and how it is spoken to.
 type Backend struct {
-	Name    string   `json:"name"`
-	Origin  string   `json:"origin,omitempty"`  // what it stands for, for people: "Service default/app port 80"
-	Check   bool     `json:"check,omitempty"`   // TCP health checks
-	Servers []Server `json:"servers,omitempty"` // sorted by Name
+	Name       string        `json:"name"`
+	Origin     string        `json:"origin,omitempty"`     // what it stands for, for people: "Service default/app port 80"
+	Directives []Directive   `json:"directives,omitempty"` // in the order in which they are written
+	Options    ServerOptions `json:"options,omitzero"`     // of every server
+	Servers    []Server      `json:"servers,omitempty"`    // sorted by Name
+}
+
+// sameShape reports whether two backends differ in their servers at most: what
+// else there is, only a reload changes.
+func (b *Backend) sameShape(o *Backend) bool {
+	return b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
+}
+
+// ServerOptions are how servers are connected to and checked. The zero value is
+// HTTP in the clear, without checks.
+type ServerOptions struct {
+	Check         bool          `json:"check,omitempty"`
+	CheckInterval time.Duration `json:"checkInterval,omitempty"` // 0: HAProxy's 2 s
+	MaxConn       int           `json:"maxConn,omitempty"`       // connections to one server; 0: no limit
+	TLS           bool          `json:"tls,omitempty"`           // without verifying its certificate
+	Proto         string        `json:"proto,omitempty"`         // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
+	SendProxy     string        `json:"sendProxy,omitempty"`     // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
 }
 
 // A Server is one endpoint. Its name is made from its address (ServerName), so

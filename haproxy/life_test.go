@@ -150,7 +150,7 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	a, b, c := backend("a", origin(t, "a")), backend("b", origin(t, "b")), backend("c", origin(t, "c"))
 	checked := *a
-	checked.Check = true
+	checked.Options.Check = true
 	first := r.config(a)
 	r.settle(first, states(first, Open))
 	port := freePort(t)

@@ -36,6 +36,9 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if p.shaped.Tune != cfg.Tune {
 		reasons = append(reasons, "settings of the process changed")
 	}
+	if !slices.Equal(p.shaped.Tables, cfg.Tables) {
+		reasons = append(reasons, "limits changed")
+	}
 	old := make(map[string]*Backend, len(p.shaped.Backends))
 	for _, b := range p.shaped.Backends {
 		old[b.Name] = b
@@ -45,7 +48,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 		switch was := old[b.Name]; {
 		case was == nil:
 			added = append(added, b.Name)
-		case was.Check != b.Check:
+		case !was.sameShape(b):
 			changed = append(changed, b.Name)
 		}
 		delete(old, b.Name)
@@ -104,7 +107,7 @@ func (p *Proxy) failureOf(shape string) error {
 // command: the same listen addresses, settings and backends, with the servers,
 // routes and certificates that are wanted of them.
 func within(want, have *Config) *Config {
-	out := &Config{Bind: have.Bind, Tune: have.Tune, DefaultBackend: want.DefaultBackend}
+	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, DefaultBackend: want.DefaultBackend}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
 		wanted[b.Name] = b
@@ -116,11 +119,11 @@ func within(want, have *Config) *Config {
 		case next == nil && len(b.Servers) == 0:
 			out.Backends = append(out.Backends, b)
 		case next == nil:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, Check: b.Check})
-		case next.Check == b.Check:
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, Directives: b.Directives, Options: b.Options})
+		case next.sameShape(b):
 			out.Backends = append(out.Backends, next)
 		default:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, Check: b.Check, Servers: next.Servers})
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, Directives: b.Directives, Options: b.Options, Servers: next.Servers})
 		}
 	}
 	for _, r := range want.Routes {

@@ -94,6 +94,7 @@ type renderer struct {
 	maps      rendered
 	routesOf  []Route
 	defaultOf string
+	portOf    uint16
 	certs     map[*Cert]rendered
 }
 
@@ -110,7 +111,8 @@ type rendered struct {
 // fragment is the text of a backend whose servers are in these states.
 type fragment struct {
 	states  []State
-	present int // how many servers are not Absent
+	present int    // how many servers are not Absent
+	shape   []byte // the section without its servers, and their options
 	text    []byte
 }
 
@@ -131,6 +133,9 @@ var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", 
 
 func (r *renderer) render(cfg *Config, states States) Files {
 	head := r.renderHead(cfg)
+	for _, t := range cfg.Tables {
+		head = append(slices.Clip(head), t.text()...)
+	}
 	if len(r.fragments) > 2*len(cfg.Backends)+100 {
 		wanted := make(map[*Backend]*fragment, len(cfg.Backends))
 		for _, b := range cfg.Backends {
@@ -146,8 +151,7 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	for _, b := range cfg.Backends {
 		f := r.fragment(b, states[b.Name])
 		size += len(f.text)
-		shape = append(append(append(shape, "backend "...), b.Name...), ' ')
-		shape = append(strconv.AppendBool(shape, b.Check), '\n')
+		shape = append(shape, f.shape...)
 	}
 	text := make([]byte, preambleLen, size)
 	text = append(text, head...)
@@ -249,7 +253,6 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	for _, l := range []string{
 		"mode http",
 		"balance roundrobin",
-		"option forwardfor",
 		"option dontlognull",
 		// Browsers and HTTP libraries open connections ahead of need. An answer
 		// of 408 to one that was never used would be taken for that of the
@@ -284,11 +287,10 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		}
 		line("http-request set-header X-Forwarded-Proto http")
 		r.writeRouting(line)
-		port := ""
-		if tls := cfg.Bind.HTTPS; len(tls) > 0 && tls[0].Port() != 443 {
-			port = ":" + strconv.Itoa(int(tls[0].Port()))
+		for _, code := range RedirectCodes {
+			text := strconv.Itoa(code)
+			line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
 		}
-		line("http-request redirect location https://%[req.hdr(host),host_only]" + port + "%[pathq] code 302 if { var(txn.route) -m end /tls }")
 		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
 		line("default_backend", nowhere)
 	}
@@ -344,14 +346,21 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if b.Origin != "" {
 		text.WriteString("# " + strings.Map(printable, b.Origin) + "\n")
 	}
+	begin := text.Len()
 	text.WriteString("backend " + b.Name + "\n")
+	for _, d := range b.Directives {
+		for line := range strings.SplitSeq(d.text, "\n") {
+			text.WriteString("  " + line + "\n")
+		}
+	}
+	f.shape = []byte(text.String()[begin:] + serverOptions(b.Options) + "\n")
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
 			continue
 		}
 		s := &b.Servers[i]
 		f.present++
-		text.WriteString("  server " + s.Name + " " + serverText(b, s))
+		text.WriteString("  server " + s.Name + " " + serverText(b.Options, s))
 		if states[i] != Open {
 			text.WriteString(" disabled")
 		}
@@ -372,23 +381,55 @@ func printable(c rune) rune {
 // serverText is what follows a server's name, in haproxy.cfg and in the
 // command "add server" alike: address and options. A server added by command
 // inherits nothing from default-server, so every option is spelled out.
-func serverText(b *Backend, s *Server) string {
-	port := int64(s.Addr.Port())
-	m := models.Server{Name: s.Name, Address: s.Addr.Addr().Unmap().String(), Port: &port}
-	if b.Check {
-		m.Check = models.ServerParamsCheckEnabled
+func serverText(o ServerOptions, s *Server) string {
+	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
+	if options := serverOptions(o); options != "" {
+		return address + " " + options
+	}
+	return address
+}
+
+// serverOptions is what follows a server's address.
+func serverOptions(o ServerOptions) string {
+	var p models.ServerParams
+	if o.Check {
+		p.Check = models.ServerParamsCheckEnabled
 		// A node may die without a word, and BGP needs its hold time to see it.
 		// Three connections that fail in a row are a doubt: the next check,
 		// within half a second, settles it.
-		fast, down := int64(500), int64(1000)
-		m.Fastinter, m.Downinter = &fast, &down
-		m.Observe, m.ErrorLimit, m.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
+		p.Fastinter, p.Downinter = new(int64(500)), new(int64(1000))
+		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
+		if o.CheckInterval > 0 {
+			p.Inter = new(max(o.CheckInterval.Milliseconds(), 1))
+		}
 	}
-	t := configuration.SerializeServer(m, &options.ConfigurationOptions{})
-	if opts := params.ServerOptionsString(t.Params); opts != "" {
-		return t.Address + " " + opts
+	if o.MaxConn > 0 {
+		p.Maxconn = new(int64(o.MaxConn))
 	}
-	return t.Address
+	if o.TLS {
+		p.Ssl, p.Verify = models.ServerParamsSslEnabled, models.ServerParamsVerifyNone
+		if o.Proto == "" {
+			p.Alpn = "h2,http/1.1"
+		}
+	}
+	if o.Proto == "h2" {
+		p.Proto = "h2"
+		if o.TLS {
+			p.Alpn = "h2"
+		}
+	}
+	switch o.SendProxy {
+	case "proxy", "proxy-v1":
+		p.SendProxy = models.ServerParamsSendProxyEnabled
+	case "proxy-v2":
+		p.SendProxyV2 = models.ServerParamsSendProxyV2Enabled
+	case "proxy-v2-ssl":
+		p.SendProxyV2Ssl = models.ServerParamsSendProxyV2SslEnabled
+	case "proxy-v2-ssl-cn":
+		p.SendProxyV2SslCn = models.ServerParamsSendProxyV2SslCnEnabled
+	}
+	t := configuration.SerializeServer(models.Server{ServerParams: p}, &options.ConfigurationOptions{})
+	return params.ServerOptionsString(t.Params)
 }
 
 func (r *renderer) renderCert(c *Cert) rendered {
@@ -404,13 +445,14 @@ func (r *renderer) renderCert(c *Cert) rendered {
 }
 
 func (r *renderer) renderMaps(cfg *Config) rendered {
-	if r.maps.file.Content != nil && r.defaultOf == cfg.DefaultBackend && slices.Equal(r.routesOf, cfg.Routes) {
+	port := tlsPort(cfg.Bind)
+	if r.maps.file.Content != nil && r.defaultOf == cfg.DefaultBackend && r.portOf == port && slices.Equal(r.routesOf, cfg.Routes) {
 		return r.maps
 	}
-	exact, wild := rows(cfg.Routes, cfg.DefaultBackend)
+	exact, wild := rows(cfg.Routes, cfg.DefaultBackend, port)
 	r.maps = rendered{exact: exact, wild: wild, file: mapFile(exact), wildFile: mapFile(wild)}
 	r.maps.sum, r.maps.wildSum = sha256.Sum256(r.maps.file.Content), sha256.Sum256(r.maps.wildFile.Content)
-	r.routesOf, r.defaultOf = slices.Clone(cfg.Routes), cfg.DefaultBackend
+	r.routesOf, r.defaultOf, r.portOf = slices.Clone(cfg.Routes), cfg.DefaultBackend, port
 	return r.maps
 }
 
@@ -435,12 +477,23 @@ func parseMap(text []byte) []row {
 	return out
 }
 
+// tlsPort is where plain HTTP is redirected to, if a route says nothing else.
+func tlsPort(b Bind) uint16 {
+	if len(b.HTTPS) == 0 {
+		return 443
+	}
+	return b.HTTPS[0].Port()
+}
+
 // rows turns routes into the lines of the two maps, each sorted by key. Keys
 // of route.map begin with a host. Keys of wild.map begin with a wildcard host
 // without its "*.", or, for every other host, with the path's "/". A host that
 // is named has a row for "/" in any case, so that it never falls through to a
 // wildcard.
-func rows(routes []Route, defaultBackend string) (exact, wild []row) {
+//
+// A value is BACKEND, or BACKEND/STATUS, or BACKEND/STATUS/:PORT where plain HTTP
+// is redirected. Clients do not expect to see port 443.
+func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row) {
 	tables := [2]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string)}
 	add := func(table int, key, value string) {
 		if _, taken := tables[table][key]; !taken {
@@ -465,7 +518,10 @@ func rows(routes []Route, defaultBackend string) (exact, wild []row) {
 		}
 		value := cmp.Or(r.Backend, nowhere)
 		if r.TLSOnly {
-			value += "/tls"
+			value += "/" + strconv.Itoa(cmp.Or(r.TLSCode, 302))
+			if port := cmp.Or(r.TLSPort, port); port != 443 {
+				value += "/:" + strconv.Itoa(int(port))
+			}
 		}
 		add(table, key, value)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -19,7 +20,7 @@ var update = flag.Bool("update", false, "write the goldens in testdata anew")
 
 // goldens are configurations whose text is kept in testdata, in a file named
 // like the row.
-func goldens() map[string]*Config {
+func goldens(t testing.TB) map[string]*Config {
 	addr := netip.MustParseAddrPort
 	server := func(a string) Server { return Server{Name: ServerName(addr(a)), Addr: addr(a)} }
 	return map[string]*Config{
@@ -31,7 +32,17 @@ func goldens() map[string]*Config {
 		},
 		"IPv6 and checks": {
 			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}},
-			Backends: []*Backend{{Name: "a", Check: true, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
+			Backends: []*Backend{{Name: "a", Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
+		},
+		"every kind of directive": {
+			Tables: []Table{{"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
+			Backends: append([]*Backend{
+				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "b", Options: ServerOptions{Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "c", Options: ServerOptions{Proto: "h2", SendProxy: "proxy"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "d", Options: ServerOptions{Proto: "h2", TLS: true, SendProxy: "proxy-v2-ssl"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "e", Options: ServerOptions{Proto: "h1", TLS: true, SendProxy: "proxy-v2-ssl-cn"}, Servers: []Server{server("10.0.0.1:80")}},
+			}, redirected(t)...),
 		},
 		"every kind of route": {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
@@ -39,6 +50,7 @@ func goldens() map[string]*Config {
 				{Host: "a.test", Path: "/api", Match: Prefix, Backend: "one"},
 				{Host: "a.test", Path: "/api/", Match: Exact, Backend: "two"},
 				{Host: "*.a.test", Path: "/", Match: Prefix, Backend: "two", TLSOnly: true},
+				{Host: "c.test", Path: "/", Match: Prefix, Backend: "one", TLSOnly: true, TLSCode: 301, TLSPort: 8443},
 				{Path: "/free", Match: Prefix, Backend: "one"},
 				{Host: "b.test", Path: "/", Match: Prefix},
 			},
@@ -53,7 +65,7 @@ func goldens() map[string]*Config {
 }
 
 func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
-	for name, cfg := range goldens() {
+	for name, cfg := range goldens(t) {
 		t.Run(name, func(t *testing.T) {
 			if err := cfg.Validate(); err != nil {
 				t.Fatal(err)
@@ -81,20 +93,26 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			withEach(t, func(t *testing.T, binary string) {
-				dir := t.TempDir()
-				d, err := openDisk(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := d.sync(Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
-					t.Fatal(err)
-				}
-				if err := check(binary, dir); err != nil {
+				if err := accepted(t, binary, cfg); err != nil {
 					t.Error(err)
 				}
 			})
 		})
 	}
+}
+
+// accepted is what HAProxy has against a configuration with every server open.
+func accepted(t *testing.T, binary string, cfg *Config) error {
+	t.Helper()
+	dir := t.TempDir()
+	d, err := openDisk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.sync(Render(cfg, inOrder(cfg, states(cfg, Open)), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
+		t.Fatal(err)
+	}
+	return check(binary, dir)
 }
 
 func TestHAProxyRefusesWhatItDoesNotKnow(t *testing.T) {
@@ -148,7 +166,7 @@ func (w *world) step(shape bool) string {
 	switch {
 	case len(w.pool) == 0 || shape && pick == 0 && len(w.pool) < 6:
 		w.base++
-		b := &Backend{Name: fmt.Sprintf("b%d", w.base), Check: w.rnd.IntN(4) == 0}
+		b := &Backend{Name: fmt.Sprintf("b%d", w.base), Options: ServerOptions{Check: w.rnd.IntN(4) == 0}}
 		w.pool = append(slices.Clone(w.pool), b)
 		slices.SortFunc(w.pool, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
 		return "add " + b.Name
@@ -173,7 +191,7 @@ func (w *world) step(shape bool) string {
 				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
 				Match:   []PathMatch{Prefix, Exact}[w.rnd.IntN(2)],
 				Backend: w.pool[w.rnd.IntN(len(w.pool))].Name,
-				TLSOnly: w.rnd.IntN(3) == 0,
+				TLSOnly: w.rnd.IntN(3) == 0, TLSCode: []int{0, 301, 308}[w.rnd.IntN(3)], TLSPort: []uint16{0, 443, 8443}[w.rnd.IntN(3)],
 			})
 		}
 		return fmt.Sprintf("add %d routes", n)
@@ -330,7 +348,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 			want.Servers[id] = wish[id]
 		}
 	}
-	exact, wild := rows(cfg.Routes, cfg.DefaultBackend)
+	exact, wild := rows(cfg.Routes, cfg.DefaultBackend, tlsPort(cfg.Bind))
 	for table, rows := range map[*[]string][]row{&want.Exact: exact, &want.Wild: wild} {
 		for _, x := range rows {
 			*table = append(*table, x.key+" "+x.value)

@@ -132,7 +132,7 @@ func FuzzRoutes(f *testing.F) {
 		if r.Validate() != nil {
 			return
 		}
-		named, wild := rows([]Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}, "")
+		named, wild := rows([]Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}, "", 443)
 		for _, want := range [][]row{named, wild} {
 			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -58,6 +59,12 @@ func (c *Config) parts() error {
 	for _, cert := range c.Certs {
 		errs = append(errs, cert.Validate())
 	}
+	for i, t := range c.Tables {
+		errs = append(errs, t.validate())
+		if i > 0 && c.Tables[i-1].Name >= t.Name {
+			errs = append(errs, fmt.Errorf("table %q: listed after %q; they must be sorted by name", t.Name, c.Tables[i-1].Name))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -105,6 +112,8 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
 	case r.Match != Prefix && r.Match != Exact:
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
+	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
+		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
 	case r.Backend != "" && !isName(r.Backend):
 		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Backend)
 	}
@@ -115,6 +124,12 @@ func (r *Route) Validate() error {
 func (b *Backend) Validate() error {
 	if !isName(b.Name) || b.Name == nowhere {
 		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q", b.Name, nowhere)
+	}
+	if slices.Contains(b.Directives, Directive{}) {
+		return fmt.Errorf("backend %s: one of its directives is empty", b.Name)
+	}
+	if err := b.Options.validate(); err != nil {
+		return fmt.Errorf("backend %s: %w", b.Name, err)
 	}
 	for i, s := range b.Servers {
 		switch {
@@ -129,6 +144,20 @@ func (b *Backend) Validate() error {
 		case i > 0 && s.Name < b.Servers[i-1].Name:
 			return fmt.Errorf("backend %s: its servers are not sorted by name: %s after %s", b.Name, s.Name, b.Servers[i-1].Name)
 		}
+	}
+	return nil
+}
+
+func (o ServerOptions) validate() error {
+	switch {
+	case o.MaxConn < 0:
+		return fmt.Errorf("%d connections: must not be negative", o.MaxConn)
+	case o.CheckInterval < 0:
+		return fmt.Errorf("a check every %s: must not be negative", o.CheckInterval)
+	case !slices.Contains([]string{"", "h1", "h2"}, o.Proto):
+		return fmt.Errorf("%q is not a protocol to servers", o.Proto)
+	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"}, o.SendProxy):
+		return fmt.Errorf("%q is not a kind of the PROXY protocol", o.SendProxy)
 	}
 	return nil
 }

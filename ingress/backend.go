@@ -15,7 +15,10 @@ import (
 // part builds the backend of a need out of the EndpointSlices of its Service.
 func (c *Compiler) part(n need) part {
 	w := c.worlds[n.world]
-	backend := &haproxy.Backend{Name: n.name, Origin: "Service " + n.service.String() + " port " + reference{port: n.port, number: n.number}.portText(), Check: true}
+	backend := &haproxy.Backend{
+		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + reference{port: n.port, number: n.number}.portText(),
+		Directives: n.settings.Directives, Options: n.settings.Options,
+	}
 	if w.prefix != "" {
 		backend.Origin = "cluster " + w.cluster + ", " + backend.Origin
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 )
 
 // claims are what one Ingress asks for, checked in itself: nothing here
@@ -20,7 +21,7 @@ type claims struct {
 	fallback *reference // spec.defaultBackend
 	ruleless bool       // it has no rules: its fallback is everybody's
 	tls      []tlsClaim
-	redirect *bool // the ssl-redirect annotation, nil when it is not there
+	layer    annotations.Layer
 	problems []Problem
 }
 
@@ -135,26 +136,11 @@ func readClaims(ing *networkingv1.Ingress) *claims {
 		}
 		c.tls = append(c.tls, tls)
 	}
-	if name, value, ok := annotation(ing.Annotations, "ssl-redirect"); ok {
-		switch value {
-		case "true", "false":
-			yes := value == "true"
-			c.redirect = &yes
-		default:
-			complain("InvalidAnnotation", "annotation %s is %s; allowed are \"true\" and \"false\"; it is ignored", name, quote(value))
-		}
+	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	for _, p := range c.layer.Odd {
+		complain(p.Reason, "%s", p.Why)
 	}
 	return c
-}
-
-// annotation looks a key up under each prefix a user may have written it with.
-func annotation(annotations map[string]string, key string) (name, value string, ok bool) {
-	for _, prefix := range []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"} {
-		if value, ok = annotations[prefix+key]; ok {
-			return prefix + key, strings.TrimSpace(value), true
-		}
-	}
-	return "", "", false
 }
 
 // cleanHost checks a host as the API does (Ingress v1, IngressRule.Host): a

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 	"sallyport/routes"
 )
 
@@ -33,7 +34,9 @@ type Snapshot struct {
 	Slices    []*discoveryv1.EndpointSlice
 	Secrets   []*corev1.Secret // of type kubernetes.io/tls only
 	NoSecrets bool             // Secrets is empty because we may not read them
-	Topology  routes.Topology  // not for Compile: what Calico says, at the same moment
+
+	ConfigMaps []*corev1.ConfigMap // the one of Options.ConfigMap, if it is there
+	Topology   routes.Topology     // not for Compile: what Calico says, at the same moment
 }
 
 // Options say which Ingresses of a cluster are ours and how they are read.
@@ -51,6 +54,8 @@ type Options struct {
 	WatchWithoutClass bool
 	// Namespaces are the only ones Ingresses are taken from; none means all.
 	Namespaces []string
+	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses; empty: none.
+	ConfigMap string
 }
 
 func (o Options) withDefaults() Options {
@@ -62,7 +67,7 @@ func (o Options) withDefaults() Options {
 // ObjectRef names an object of a cluster.
 type ObjectRef struct {
 	Cluster   string `json:"cluster"`
-	Kind      string `json:"kind"` // Ingress or Service
+	Kind      string `json:"kind"` // Ingress, Service or ConfigMap
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	UID       string `json:"uid,omitempty"`
@@ -98,6 +103,8 @@ type Compiler struct {
 	worlds  []*world
 	parsed  map[*networkingv1.Ingress]*claims
 	pairs   map[*corev1.Secret]*pair
+	layers  map[*corev1.Service]annotations.Layer
+	settled map[settledFor]*settings
 	routing *routing
 	parts   []part // one for each of routing.needs
 	result  Result
@@ -116,6 +123,9 @@ type world struct {
 	services  []*corev1.Service
 	slices    []*discoveryv1.EndpointSlice
 	secrets   []*corev1.Secret
+
+	configMaps []*corev1.ConfigMap
+	defaults   annotations.Layer // what they say
 }
 
 // A part is a backend that was built, with what was odd about its endpoints.
@@ -147,6 +157,17 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.classes = keep(s.Classes, was.classes, byName, &same)
 		w.services = keep(s.Services, was.services, byName, &same)
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
+		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
+		w.defaults = was.defaults
+		if !slices.Equal(w.configMaps, was.configMaps) {
+			w.defaults = annotations.Layer{Scope: annotations.ConfigMap}
+			for _, m := range w.configMaps {
+				w.defaults = annotations.Read(annotations.ConfigMap, m.Data)
+			}
+		}
+		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix {
+			c.settled = nil // what is remembered is of another world of that number
+		}
 		if !same || w.cluster != was.cluster || w.noSecrets != was.noSecrets || !reflect.DeepEqual(w.options, was.options) {
 			rerouted = true
 		}
@@ -180,6 +201,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			DefaultBackend: c.routing.fallback,
 			Backends:       make([]*haproxy.Backend, len(c.parts)),
 			Certs:          c.routing.certs,
+			Tables:         c.routing.tables,
 		},
 		Served: c.routing.served,
 	}

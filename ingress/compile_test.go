@@ -14,6 +14,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"sallyport/haproxy"
 )
 
 // snapshot reads manifests, as kubectl would, into a Snapshot.
@@ -307,6 +309,95 @@ endpoints: [{addresses: [evil.test]}]
 	}
 }
 
+func TestWhatAnIngressSaysIsForItsOwnRequests(t *testing.T) {
+	said := func(name, host, annotations string) string {
+		return "kind: Ingress\nmetadata: {name: " + name + ", namespace: default, annotations: {" + annotations + "}}\nspec: {ingressClassName: haproxy, rules: [{host: " + host +
+			", http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}\n---\n"
+	}
+	s := snapshot(t, "c", app("web")+
+		said("a", "a.test", "")+
+		said("b", "b.test", `haproxy.org/timeout-server: 1s`)+
+		said("c", "c.test", `haproxy.org/timeout-server: 2s, haproxy.org/ssl-redirect: "true"`)+
+		said("d", "d.test", `haproxy.org/timeout-server: soon, haproxy.org/nothing: x`)+
+		said("e", "e.test", `haproxy.org/standalone-backend: "true"`))
+	want := `prefix a.test/ -> default_svc_web_http
+prefix b.test/ -> default_ing_b_svc_web_http
+prefix c.test/ -> default_ing_c_svc_web_http (https)
+prefix d.test/ -> default_svc_web_http
+prefix e.test/ -> default_svc_web_http
+backend default_ing_b_svc_web_http: s_172-16-1-1_8080
+backend default_ing_c_svc_web_http: s_172-16-1-1_8080
+backend default_svc_web_http: s_172-16-1-1_8080
+problem Ingress default/d InvalidAnnotation
+problem Ingress default/d UnknownAnnotation
+`
+	r := Compile([]Snapshot{s})
+	if diff := cmp.Diff(want, read(r)); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	if b := r.Config.Backends[0]; !slices.Contains(b.Directives, haproxy.Timeout("server", time.Second)) || b.Origin != "Ingress default/b, Service default/web port http" {
+		t.Errorf("the backend of b: %+v", b)
+	}
+
+	// What the Service says is for everybody, and goes before what an Ingress
+	// says: b and c have nothing of their own any more.
+	s.Services[0].Annotations = map[string]string{"haproxy.org/timeout-server": "3s", "haproxy.org/allow-list": "10.0.0.0/8"}
+	r = Compile([]Snapshot{s})
+	if n := len(r.Config.Backends); n != 1 || !slices.Contains(r.Config.Backends[0].Directives, haproxy.Timeout("server", 3*time.Second)) {
+		t.Errorf("%d backends, of which the first is %+v", n, r.Config.Backends[0])
+	}
+	if got := read(r); !strings.HasSuffix(got, "problem Service default/web UnknownAnnotation\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestTheBackendsOfAnIngressCountInOneTable(t *testing.T) {
+	r := Compile([]Snapshot{snapshot(t, "c", app("web")+app("api")+`
+kind: Ingress
+metadata: {name: a, namespace: default, annotations: {haproxy.org/rate-limit-requests: "10"}}
+spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [
+  {path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}},
+  {path: /api, pathType: Prefix, backend: {service: {name: api, port: {name: http}}}}]}}]}
+`)})
+	want := []haproxy.Table{{Name: "default_ing_a_rate", Size: 100 << 10, Period: time.Second}}
+	if diff := cmp.Diff(want, r.Config.Tables); diff != "" || len(r.Config.Backends) != 2 {
+		t.Errorf("%d backends; want (-), got (+):\n%s", len(r.Config.Backends), diff)
+	}
+}
+
+func TestAConfigMapSpeaksForAll(t *testing.T) {
+	s := snapshot(t, "c", app("web")+`
+kind: Ingress
+metadata: {name: a, namespace: default}
+spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}
+`)
+	s.Options.ConfigMap = "kube-system/defaults"
+	reasons := func(r Result) (all []string) {
+		for _, p := range r.Problems {
+			all = append(all, p.Kind+" "+p.Namespace+"/"+p.Name+" "+p.Reason)
+		}
+		return all
+	}
+	var c Compiler
+	if got, want := reasons(c.Compile([]Snapshot{s})), []string{"ConfigMap kube-system/defaults ConfigMapNotFound"}; !slices.Equal(got, want) {
+		t.Errorf("without it: want %q, got %q", want, got)
+	}
+	s.ConfigMaps = []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "defaults"},
+		Data:       map[string]string{"timeout-server": "7s", "ssl-redirect": "true", "check-interval": "soon", "tiemout-server": "1s"},
+	}}
+	r := c.Compile([]Snapshot{s})
+	if got, want := reasons(r), []string{"ConfigMap kube-system/defaults InvalidAnnotation", "ConfigMap kube-system/defaults UnknownAnnotation"}; !slices.Equal(got, want) {
+		t.Errorf("with it: want %q, got %q", want, got)
+	}
+	if b := r.Config.Backends[0]; b.Name != "default_svc_web_http" || !slices.Contains(b.Directives, haproxy.Timeout("server", 7*time.Second)) {
+		t.Errorf("got %+v", b)
+	}
+	if !r.Config.Routes[0].TLSOnly {
+		t.Error("plain HTTP is not redirected")
+	}
+}
+
 func TestAServerSaysWhoItIs(t *testing.T) {
 	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
 kind: EndpointSlice
@@ -316,7 +407,7 @@ ports: [{name: http, port: 80}]
 endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, name: web-1, namespace: default}}]
 `)})
 	got := r.Config.Backends[0]
-	if got.Servers[0].Pod != "default/web-1" || got.Servers[0].Node != "worker1" || got.Origin != "Service default/web port http" || !got.Check {
+	if got.Servers[0].Pod != "default/web-1" || got.Servers[0].Node != "worker1" || got.Origin != "Service default/web port http" || !got.Options.Check {
 		t.Errorf("got %+v", got)
 	}
 	if want := (ObjectRef{"c", "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
@@ -526,6 +617,7 @@ func FuzzCompile(f *testing.F) {
 		s.Services = slices.DeleteFunc(s.Services, func(o *corev1.Service) bool { return o == nil })
 		s.Slices = slices.DeleteFunc(s.Slices, func(o *discoveryv1.EndpointSlice) bool { return o == nil })
 		s.Secrets = slices.DeleteFunc(s.Secrets, func(o *corev1.Secret) bool { return o == nil })
+		s.ConfigMaps = slices.DeleteFunc(s.ConfigMaps, func(o *corev1.ConfigMap) bool { return o == nil })
 		s.Cluster = "demo"
 		res := Compile([]Snapshot{s})
 		if err := res.Config.Validate(); err != nil {

@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 )
 
 // routing is everything that does not depend on endpoints.
@@ -22,6 +23,7 @@ type routing struct {
 	needs    []need // backends that have to exist, sorted by name
 	users    []map[serviceKey][]int
 	certs    []*haproxy.Cert
+	tables   []haproxy.Table
 	served   []ObjectRef
 	problems []Problem
 
@@ -32,13 +34,15 @@ type routing struct {
 
 // A need is a backend, and all that its servers are made of but the endpoints.
 type need struct {
-	name    string
-	world   int
-	service serviceKey
-	uid     string
-	port    string // name of the Service's port, which the slices repeat; "" is the name of a single port
-	number  int32  // for people
-	exists  bool   // there is such a Service and port, and its endpoints may be used
+	name     string
+	origin   string // for people: whose it is, if not everybody's
+	world    int
+	service  serviceKey
+	uid      string
+	port     string // name of the Service's port, which the slices repeat; "" is the name of a single port
+	number   int32  // for people
+	exists   bool   // there is such a Service and port, and its endpoints may be used
+	settings *settings
 }
 
 func (r *routing) valid(at time.Time) bool {
@@ -69,7 +73,8 @@ type petition struct {
 	*claims
 	covered   []string // hosts of its TLS entries that have a usable certificate
 	secure    bool     // it has a usable certificate
-	effective bool     // something of it is in effect
+	redirect  annotations.Redirect
+	effective bool // something of it is in effect
 }
 
 // routeKey is what a route matches: two claims with one key are in conflict.
@@ -95,6 +100,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	k := &clerk{Compiler: c, routing: &routing{}, worlds: worlds}
 	k.hear()
 	most := len(k.petitions)
+	k.remember()
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
 	k.certify()
 	k.grant()
@@ -110,7 +116,11 @@ func (c *Compiler) route(worlds []*world) *routing {
 		n := k.needed[name]
 		k.needs = append(k.needs, n)
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
+		k.tables = append(k.tables, n.settings.Tables...)
 	}
+	// The backends of one Ingress count in one table, which they all bring.
+	slices.SortFunc(k.tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
+	k.tables = slices.Compact(k.tables)
 	for _, p := range k.petitions {
 		if p.effective {
 			k.served = append(k.served, k.refer(p))
@@ -123,6 +133,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 func (k *clerk) hear() {
 	parsed := make(map[*networkingv1.Ingress]*claims, len(k.parsed))
 	for i, w := range k.worlds {
+		k.hearDefaults(w)
 		ours := classesOf(w)
 		for _, ing := range w.ingresses {
 			if !ours.has(ing) {
@@ -133,7 +144,11 @@ func (k *clerk) hear() {
 				read = readClaims(ing)
 			}
 			parsed[ing] = read
-			k.petitions = append(k.petitions, &petition{world: i, object: ing, claims: read})
+			p := &petition{world: i, object: ing, claims: read}
+			redirect, odd := annotations.SSLRedirect(read.layer, w.defaults)
+			p.redirect = redirect
+			k.tell(p, nil, odd)
+			k.petitions = append(k.petitions, p)
 			for _, p := range read.problems {
 				p.Cluster = w.cluster
 				k.problems = append(k.problems, p)
@@ -226,6 +241,10 @@ func (k *clerk) give(key routeKey, p *petition, to reference, what fmt.Stringer)
 		Backend: k.need(p, to, what),
 		TLSOnly: p.tlsOnly(key.host),
 	}
+	if route := k.routed[key]; route.TLSOnly {
+		route.TLSCode, route.TLSPort = p.redirect.Code, p.redirect.Port
+		k.routed[key] = route
+	}
 }
 
 // tlsOnly reports whether plain HTTP is redirected for a host of the Ingress:
@@ -233,8 +252,8 @@ func (k *clerk) give(key routeKey, p *petition, to reference, what fmt.Stringer)
 // otherwise. A host the certificate was not meant for is not sent to a warning
 // of the browser.
 func (p *petition) tlsOnly(host string) bool {
-	if p.redirect != nil {
-		return *p.redirect
+	if p.redirect.Wanted != nil {
+		return *p.redirect.Wanted
 	}
 	if host == "" {
 		return p.secure
@@ -248,16 +267,24 @@ func (p *petition) tlsOnly(host string) bool {
 // has one, so that a port referred to by name and by number is one backend.
 // Neither namespaces nor Services nor ports have "_" in their names: two ports
 // never share a backend. A port the Service does not have ends in ".none",
-// which keeps number 80 apart from a port that is named "80".
+// which keeps number 80 apart from a port that is named "80". An Ingress that
+// says more of a backend than its Service does has one of its own, with
+// "_ing_INGRESS" in the name: what it says is not for others.
 func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 	w := k.worlds[p.world]
 	key := serviceKey{p.object.Namespace, to.service}
 	n = need{world: p.world, service: key, port: to.port, number: to.number}
+	service, ok := find(w.services, key)
+	n.settings = k.settle(p, service)
+	owner := ""
+	if n.settings.own {
+		owner = "_ing_" + p.object.Name
+		n.origin = k.spell(p) + ", "
+	}
 	named := func(port string) string {
-		return shorten(w.prefix+key.namespace+"_svc_"+key.name+"_"+port, ".")
+		return shorten(w.prefix+key.namespace+owner+"_svc_"+key.name+"_"+port, ".")
 	}
 	n.name = named(to.portText())
-	service, ok := find(w.services, key)
 	if !ok {
 		return n, Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s: requests are answered with 503 until there is", key)}
 	}

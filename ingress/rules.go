@@ -1,6 +1,11 @@
 package ingress
 
-import "sallyport/ingress/calico"
+import (
+	"slices"
+	"strings"
+
+	"sallyport/ingress/calico"
+)
 
 // A Rule is one rule of an RBAC ClusterRole.
 type Rule struct {
@@ -32,6 +37,15 @@ var Rules = []Rule{
 	{Groups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Names: []string{v3APIService}, Verbs: []string{"get"}},
 	{Groups: []string{"networking.k8s.io"}, Resources: []string{"ingresses/status"}, Verbs: []string{"patch"}},
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+}
+
+// RulesFor are Rules, and what a ConfigMap named in Options needs.
+func RulesFor(o Options) []Rule {
+	rules := slices.Clone(Rules)
+	if _, name, has := strings.Cut(o.ConfigMap, "/"); has {
+		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})
+	}
+	return rules
 }
 
 var (

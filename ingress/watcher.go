@@ -60,6 +60,8 @@ type Watcher struct {
 	secrets   *shelf[*corev1.Secret]
 	nodes     *shelf[*corev1.Node]
 
+	configMaps *shelf[*corev1.ConfigMap] // nil if none is asked for
+
 	publisher publisher
 
 	mu        sync.Mutex     // guards all below
@@ -141,6 +143,9 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 		}
 	})
 	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
+	if cfg.Options.ConfigMap != "" {
+		w.configMaps = newShelf[*corev1.ConfigMap](w, "", "configmaps", byName, nil)
+	}
 	return w
 }
 
@@ -202,6 +207,10 @@ func (w *Watcher) Run(ctx context.Context) {
 	// What is not a TLS Secret never leaves the API server.
 	start(ctx, &wg, w.secrets, w.kube.CoreV1().Secrets(all), "type="+string(corev1.SecretTypeTLS))
 	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
+	if w.configMaps != nil {
+		namespace, name, _ := strings.Cut(w.cfg.Options.ConfigMap, "/")
+		start(ctx, &wg, w.configMaps, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
+	}
 	wg.Go(func() { w.publish(ctx) })
 	w.survey(ctx, &wg)
 }
@@ -251,6 +260,10 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		Slices: w.slices.list(), Secrets: w.secrets.list(),
 	}
 	s.NoSecrets = w.secrets.barred()
+	if w.configMaps != nil {
+		await(w.configMaps.name(), full(w.configMaps.state()), w.configMaps.barred())
+		s.ConfigMaps = w.configMaps.list()
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -383,6 +396,9 @@ func (w *Watcher) troubles() string {
 	add(w.slices.group, w.slices.resource, w.slices.state)
 	add(w.secrets.group, w.secrets.resource, w.secrets.state)
 	add(w.nodes.group, w.nodes.resource, w.nodes.state)
+	if w.configMaps != nil {
+		add(w.configMaps.group, w.configMaps.resource, w.configMaps.state)
+	}
 	for _, c := range []*calicoShelves{w.calico, w.next} {
 		if c == nil {
 			continue

@@ -25,6 +25,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+
+	"sallyport/haproxy"
 )
 
 // certificate describes a certificate to make.
@@ -111,6 +113,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					}, gone)
 				case 3:
 					meta.UID = "u"
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list")
 					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
 						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
@@ -131,6 +134,10 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				}
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
+			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server"); s.Options.ConfigMap != "" && len(said) > 0 {
+				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
+			}
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
@@ -138,7 +145,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 
 			got, want := c.Compile(given), Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
@@ -165,11 +172,20 @@ func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 	return list
 }
 
+// drawAnnotations says something of each key, or nothing.
+func drawAnnotations(pick func(string, ...string) string, keys ...string) map[string]string {
+	said := map[string]string{}
+	for _, key := range keys {
+		if value := pick(key, "", "", "true", "1", "2", "?"); value != "" {
+			said["haproxy.org/"+key] = value
+		}
+	}
+	return said
+}
+
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	if r := pick("redirect", "", "", "true", "false", "?"); r != "" {
-		meta.Annotations = map[string]string{"haproxy.org/ssl-redirect": r}
-	}
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

@@ -14,14 +14,15 @@ import (
 // plan is what each package may import of ours. A package that is not named
 // here has no place in the plan yet.
 var plan = map[string][]string{
-	"cmd/sallyport":    {"appliance", "appliance/config", "ingress"},
-	"appliance":        {"appliance/config", "bgp", "routes", "haproxy", "ingress"},
-	"appliance/config": {},
-	"bgp":              {"routes"},
-	"ingress":          {"ingress/calico", "haproxy", "routes"},
-	"ingress/calico":   {"routes"},
-	"routes":           {},
-	"haproxy":          {},
+	"cmd/sallyport":       {"appliance", "appliance/config", "ingress"},
+	"appliance":           {"appliance/config", "bgp", "routes", "haproxy", "ingress"},
+	"appliance/config":    {},
+	"bgp":                 {"routes"},
+	"ingress":             {"ingress/annotations", "ingress/calico", "haproxy", "routes"},
+	"ingress/annotations": {"haproxy"},
+	"ingress/calico":      {"routes"},
+	"routes":              {},
+	"haproxy":             {},
 }
 
 // doors is where each big dependency comes in, and nowhere else. What is under

@@ -70,11 +70,17 @@ func (c *Config) checkClusters(p *problems) {
 		for j, addr := range cluster.BGP.RouteReflectors {
 			checkUnicast(p, fmt.Sprintf("%s.bgp.routeReflectors[%d]", at, j), addr)
 		}
+		if name := cluster.Ingress.ConfigMap; name != "" && !objectName.MatchString(name) {
+			p.add(at+".ingress.configMap", "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
+		}
 		for j, addr := range cluster.Ingress.Publish {
 			checkUnicast(p, fmt.Sprintf("%s.ingress.publish[%d]", at, j), addr)
 		}
 	}
 }
+
+// objectName is a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
+var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
 
 // maxKey is TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxKey = 80

@@ -104,6 +104,8 @@ type Ingress struct {
 	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
 	// Addresses written into status.loadBalancer of the Ingresses served. Empty: nothing is written.
 	Publish []netip.Addr `json:"publish"`
+	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
+	ConfigMap string `json:"configMap"`
 }
 
 // Calico says how Calico's own objects are read.

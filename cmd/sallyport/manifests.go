@@ -117,7 +117,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 		}
 	}
 	w := wish{
-		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: ingress.Rules,
+		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: ingress.RulesFor(ingress.Options{ConfigMap: cluster.Ingress.ConfigMap}),
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity,

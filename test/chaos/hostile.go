@@ -353,7 +353,7 @@ func churn(length time.Duration) func(context.Context, *stage) error {
 				err = rollingRestart(ctx, s)
 			case 3:
 				pod, perr := s.Kubectl(ctx, "get", "pods", "-o", "jsonpath={.items[0].metadata.name}")
-				_, derr := s.Kubectl(ctx, "delete", "pod", pod)
+				_, derr := s.Kubectl(ctx, "delete", "pod", pod, "--ignore-not-found")
 				err = errors.Join(perr, derr, s.rollout(ctx))
 			case 4:
 				name := fmt.Sprintf("churn-%d", rounds)

@@ -79,10 +79,11 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 	return os.WriteFile(r.Dir+"/kubeconfig", credentials, 0o600)
 }
 
-// Configure writes the appliance's config file into dir. Text is added to what
-// every rig has.
-func Configure(dir, text string) error {
-	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {publish: [192.168.50.21]}\nhaproxy: {dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, text)
+// Configure writes the appliance's config file into dir. Lines are added to what
+// every rig has, and pairs to what it says of Ingresses.
+func Configure(dir, lines string, ingress ...string) error {
+	said := strings.Join(append([]string{"publish: [192.168.50.21]"}, ingress...), ", ")
+	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {%[3]s}\nhaproxy: {dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, lines, said)
 	return os.WriteFile(dir+"/sallyport.yaml", []byte(file), 0o600)
 }
 

@@ -1,0 +1,368 @@
+package haproxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Directive is a line, or a few that belong together, of a backend's section.
+// Only the functions below make one: they alone know how a value is written so
+// that it stays one word, and nobody can write past its end into the next
+// directive. Directives are compared with ==.
+type Directive struct {
+	phase phase
+	text  string // one line, or several with "\n" in between
+}
+
+// String is its text.
+func (d Directive) String() string { return d.text }
+
+// MarshalText is String, for JSON.
+func (d Directive) MarshalText() ([]byte, error) { return []byte(d.text), nil }
+
+// SortDirectives puts directives in the order in which they have to stand:
+// HAProxy runs rules of one kind as they are written. What is of one phase
+// keeps its order.
+func SortDirectives(list []Directive) {
+	slices.SortStableFunc(list, func(a, b Directive) int { return cmp.Compare(a.phase, b.phase) })
+}
+
+// A phase is a step on a request's way. A client that is not allowed in learns
+// nothing more, and costs nothing more, than that.
+type phase int
+
+const (
+	phaseSection   phase = iota // no rule: options, balance, timeouts
+	phaseSource                 // who the client is
+	phaseDeny                   // who may not
+	phaseLimit                  // who may not any more
+	phasePreflight              // CORS preflights carry no credentials
+	phaseRedirect
+	phaseHeader
+	phaseHost
+	phasePath
+	phaseResponse
+)
+
+// quote writes a value as one word that HAProxy takes literally: nothing but a
+// single quote means anything between single quotes (HAProxy Configuration
+// Manual, 2.2). A value with a line break or another control character is no
+// word.
+func quote(s string) (string, error) {
+	if i := strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }); i >= 0 {
+		return "", fmt.Errorf("%s has the control character %q", strconv.QuoteToASCII(clip(s)), s[i])
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}
+
+// milliseconds writes a time. HAProxy's timers have 31 bits.
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(min(max(d, 0), longest).Milliseconds(), 10) + "ms"
+}
+
+// Timeout is "timeout NAME", NAME being one a backend may have: check, connect,
+// queue, server or tunnel.
+func Timeout(name string, d time.Duration) Directive {
+	return Directive{phaseSection, "timeout " + name + " " + milliseconds(d)}
+}
+
+// Option is "option NAME", or "no option NAME".
+func Option(name string, on bool) Directive {
+	text := "option " + name
+	if !on {
+		text = "no " + text
+	}
+	return Directive{phaseSection, text}
+}
+
+// HTTPCheck asks the servers for a URI instead of only connecting to them.
+// Method and version may be empty.
+func HTTPCheck(method, uri, version string) (Directive, error) {
+	if method != "" && !token.MatchString(method) {
+		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(method)))
+	}
+	if version != "" && version != "HTTP/1.0" && version != "HTTP/1.1" {
+		return Directive{}, fmt.Errorf("%s is not a version: allowed are HTTP/1.0 and HTTP/1.1", strconv.QuoteToASCII(clip(version)))
+	}
+	if !strings.HasPrefix(uri, "/") {
+		return Directive{}, fmt.Errorf(`the URI %s does not begin with "/"`, strconv.QuoteToASCII(clip(uri)))
+	}
+	word, err := quote(uri)
+	if err != nil {
+		return Directive{}, err
+	}
+	return Directive{phaseSection, strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version)}, nil
+}
+
+// token is the name of a method or a header: of what RFC 9110 (5.6.2) allows in
+// one, that which means nothing to HAProxy.
+var token = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,256}$`)
+
+// algorithms are the ways of balancing, with what may follow. Those that hash
+// are made consistent, since servers come and go by command, which HAProxy
+// allows for no other kind.
+var algorithms = []struct {
+	form *regexp.Regexp
+	hash bool
+}{
+	{regexp.MustCompile(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false},
+	{regexp.MustCompile(`^(source|uri( (path-only|whole|len [0-9]{1,5}|depth [0-9]{1,5}))*)$`), true},
+	{regexp.MustCompile(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true},
+	{regexp.MustCompile(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true},
+}
+
+// Balance is "balance" with an algorithm as HAProxy's manual writes it. static-rr
+// becomes roundrobin, which does the same while weights stay as they are;
+// rdp-cookie is for TCP and refused.
+func Balance(algorithm string) (Directive, error) {
+	algorithm = strings.Join(strings.Fields(algorithm), " ")
+	if algorithm == "static-rr" {
+		algorithm = "roundrobin"
+	}
+	for _, a := range algorithms {
+		if !a.form.MatchString(algorithm) {
+			continue
+		}
+		text := "balance " + algorithm
+		if a.hash {
+			text += "\nhash-type consistent"
+		}
+		return Directive{phaseSection, text}, nil
+	}
+	return Directive{}, fmt.Errorf("%s is not a way of balancing: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
+		strconv.QuoteToASCII(clip(algorithm)))
+}
+
+// Source takes the client's address from a header, for every rule behind it. A
+// request without the header keeps the address of its connection.
+func Source(header string) (Directive, error) {
+	if !token.MatchString(header) {
+		return Directive{}, notAHeader(header)
+	}
+	return Directive{phaseSource, "http-request set-src hdr(" + header + ")"}, nil
+}
+
+func notAHeader(name string) error {
+	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", strconv.QuoteToASCII(clip(name)))
+}
+
+// Deny answers 403 to clients within the networks, or to all others.
+func Deny(networks []netip.Prefix, others bool) Directive {
+	name, unless := "sp_denied", ""
+	if others {
+		name, unless = "sp_allowed", "!"
+	}
+	return Directive{phaseDeny, from(name, networks) + "http-request deny deny_status 403 if " + unless + name}
+}
+
+// from are the lines of an ACL that holds for clients within the networks.
+func from(acl string, networks []netip.Prefix) string {
+	if len(networks) == 0 {
+		return "acl " + acl + " always_false\n"
+	}
+	var b strings.Builder
+	const many = 30 // HAProxy takes 64 words a line
+	for part := range slices.Chunk(networks, many) {
+		b.WriteString("acl " + acl + " src")
+		for _, n := range part {
+			b.WriteString(" " + n.String())
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// A Table counts the requests of each client over a period. Several backends
+// may count in one.
+type Table struct {
+	Name   string        `json:"name"`   // unique, among backends too
+	Size   int           `json:"size"`   // clients, at most; then the oldest are forgotten
+	Period time.Duration `json:"period"` // from 1 ms to 24 days
+}
+
+func (t Table) validate() error {
+	switch {
+	case !isName(t.Name):
+		return fmt.Errorf("table %q: not a name HAProxy can use", t.Name)
+	case t.Size < 1 || t.Size > 1<<30:
+		return fmt.Errorf("table %s: size %d, allowed are 1 to %d", t.Name, t.Size, 1<<30)
+	case t.Period < time.Millisecond || t.Period > longest:
+		return fmt.Errorf("table %s: a period of %s, allowed are 1ms to 24 days", t.Name, t.Period)
+	}
+	return nil
+}
+
+// longest is what HAProxy's timers can hold.
+const longest = (1<<31 - 1) * time.Millisecond
+
+// text is the section that a table needs. Addresses of both families fit.
+func (t Table) text() string {
+	period := milliseconds(t.Period)
+	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store http_req_rate(" + period + ")\n"
+}
+
+// DenyCodes are the statuses HAProxy has a page for, and denies a request with.
+var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
+
+// Limit answers with a status, one of DenyCodes, to clients that have asked more
+// often than that within the period of a table. Those in except are not counted.
+func Limit(t Table, requests, status int, except []netip.Prefix) Directive {
+	text, unless := "", ""
+	if len(except) > 0 {
+		text, unless = from("sp_unlimited", except), " !sp_unlimited"
+	}
+	text += "http-request track-sc0 src table " + t.Name
+	if unless != "" {
+		text += " if" + unless
+	}
+	return Directive{phaseLimit, text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
+		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
+}
+
+// SetRequestHeader sets a header of the request.
+func SetRequestHeader(name string, value Format) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseHeader, "http-request set-header " + name + " " + value.word}, nil
+}
+
+// SetResponseHeader sets a header of the response.
+func SetResponseHeader(name string, value Format) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseResponse, "http-response set-header " + name + " " + value.word}, nil
+}
+
+// SetHost sets the Host that the servers see.
+func SetHost(value Format) Directive {
+	return Directive{phaseHost, "http-request set-header Host " + value.word}
+}
+
+// ReplacePath rewrites a path that matches. A match is at most what Go's
+// regexp knows (RE2): what that refuses, HAProxy's PCRE may take very long for.
+func ReplacePath(match string, value Format) (Directive, error) {
+	if err := isRegexp(match); err != nil {
+		return Directive{}, err
+	}
+	word, err := quote(match)
+	if err != nil {
+		return Directive{}, err
+	}
+	return Directive{phasePath, "http-request replace-path " + word + " " + value.word}, nil
+}
+
+func isRegexp(s string) error {
+	_, err := syntax.Parse(s, syntax.Perl)
+	if wrong := (*syntax.Error)(nil); errors.As(err, &wrong) {
+		return fmt.Errorf("%s is not a regular expression: %s", strconv.QuoteToASCII(clip(s)), wrong.Code)
+	}
+	return err
+}
+
+// RedirectCodes are the statuses a redirect may have.
+var RedirectCodes = []int{301, 302, 303, 307, 308}
+
+// Redirect answers with another scheme and authority ("host" or "host:port") for
+// the same path and query. An empty scheme is the one of the request.
+func Redirect(scheme, authority string, code int) (Directive, error) {
+	if !slices.Contains(RedirectCodes, code) {
+		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308", code)
+	}
+	if !isAuthority(authority) {
+		return Directive{}, fmt.Errorf("%s is not a host, or a host and a port", strconv.QuoteToASCII(clip(authority)))
+	}
+	status := " code " + strconv.Itoa(code)
+	to := func(scheme string) string {
+		return "http-request redirect location " + scheme + "://" + authority + "%[pathq]" + status
+	}
+	switch scheme {
+	case "http", "https":
+		return Directive{phaseRedirect, to(scheme)}, nil
+	case "":
+		return Directive{phaseRedirect, to("https") + " if { ssl_fc }\n" + to("http")}, nil
+	}
+	return Directive{}, fmt.Errorf("%s is not a scheme: allowed are http and https", strconv.QuoteToASCII(clip(scheme)))
+}
+
+func isAuthority(s string) bool {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Zone() == ""
+	}
+	host, port, has := strings.Cut(s, ":")
+	if has {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return false
+		}
+	}
+	return host != "" && !strings.HasPrefix(host, "*") && isHost(strings.ToLower(host))
+}
+
+// CORS is what browsers are told about requests from pages of other origins
+// (Fetch Standard, 3.2).
+type CORS struct {
+	Origin      string        // "*", or a regular expression that an origin has to match whole
+	Methods     string        // for Access-Control-Allow-Methods
+	Headers     string        // for Access-Control-Allow-Headers
+	Credentials bool          // Access-Control-Allow-Credentials
+	MaxAge      time.Duration // Access-Control-Max-Age, whole seconds
+	Respond     bool          // answer preflights here, with 204, instead of asking the servers
+}
+
+// Directives are the lines for it. With credentials browsers take no "*": the
+// origin that asks is named instead.
+func (c CORS) Directives() ([]Directive, error) {
+	var errs []error
+	line := func(p phase, words ...string) Directive { return Directive{p, strings.Join(words, " ")} }
+	word := func(s string) string {
+		w, err := quote(strings.ReplaceAll(s, "%", "%%"))
+		errs = append(errs, err)
+		return w
+	}
+	asked := "if { var(txn.cors_origin) -m found }"
+	out := []Directive{line(phaseSource, "http-request set-var(txn.cors_origin) req.hdr(origin)")}
+	origin := "%[var(txn.cors_origin)]"
+	switch {
+	case c.Origin == "*" && !c.Credentials:
+		origin = "'*'"
+	case c.Origin == "*":
+	default:
+		if err := isRegexp(c.Origin); err != nil {
+			return nil, err
+		}
+		pattern, err := quote("^(?:" + c.Origin + ")$")
+		errs = append(errs, err)
+		asked = "if { var(txn.cors_origin) -m reg " + pattern + " }"
+		out = append(out, line(phaseResponse, "http-after-response add-header Vary Origin if { var(txn.cors_origin) -m found }"))
+	}
+	set := func(name, value string) {
+		out = append(out, line(phaseResponse, "http-after-response set-header", name, value, asked))
+	}
+	set("Access-Control-Allow-Origin", origin)
+	set("Access-Control-Allow-Methods", word(c.Methods))
+	set("Access-Control-Allow-Headers", word(c.Headers))
+	if c.Credentials {
+		set("Access-Control-Allow-Credentials", "true")
+	}
+	set("Access-Control-Max-Age", strconv.FormatInt(int64(c.MaxAge/time.Second), 10))
+	if c.Respond {
+		out = append(out, line(phasePreflight, "http-request return status 204 if METH_OPTIONS { req.hdr(Access-Control-Request-Method) -m found }"))
+	}
+	return out, errors.Join(errs...)
+}

@@ -1,0 +1,187 @@
+package haproxy
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// written are directives of every kind, with values that a careless writer
+// would let out of their words.
+func written(t testing.TB) []Directive {
+	t.Helper()
+	must := func(d Directive, err error) Directive {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	format := func(s string) Format {
+		t.Helper()
+		f, err := ParseFormat(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	list := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	var many []netip.Prefix
+	for i := range 70 {
+		many = append(many, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32))
+	}
+	all := []Directive{
+		Timeout("server", time.Hour), Timeout("check", 1500*time.Microsecond), Timeout("tunnel", 1<<60),
+		Option("forwardfor", true), Option("abortonclose", false),
+		must(Balance("static-rr")),
+		must(HTTPCheck("HEAD", "/health?a='b' #c", "HTTP/1.1")),
+		must(Source("X-Real-IP")),
+		Deny(list, true), Deny(many, false),
+		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, nil), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
+		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
+		SetHost(format("%[req.hdr(host),lower]")),
+		must(ReplacePath(`^/a/(.*)'x # y$`, format(`/\1`))),
+	}
+	for _, c := range []CORS{
+		{Origin: "*", Methods: "*", Headers: "*", MaxAge: 5 * time.Second},
+		{Origin: `https://(a|b)\.test'`, Methods: "GET, POST", Headers: "X-100%", Credentials: true, Respond: true},
+	} {
+		d, err := c.Directives()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d...)
+	}
+	for _, code := range DenyCodes {
+		all = append(all, Limit(Table{"b_rate", 1, longest}, 1<<31-1, code, list))
+	}
+	SortDirectives(all)
+	return all
+}
+
+// redirected are backends that redirect all there is: rules behind that would
+// be of no use, and HAProxy warns of them.
+func redirected(t testing.TB) (all []*Backend) {
+	t.Helper()
+	for name, to := range map[string][2]string{"f": {"", "other.test:8443"}, "g": {"https", "[fd00::1]:443"}, "h": {"http", "other.test"}} {
+		d, err := Redirect(to[0], to[1], 307)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &Backend{Name: name, Directives: []Directive{d}})
+	}
+	slices.SortFunc(all, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+func TestEveryWayOfBalancingTakesServersByCommand(t *testing.T) {
+	for _, algorithm := range []string{
+		"roundrobin", "leastconn", "first", "random", "random(3)", "source", "uri", "uri path-only", "uri whole len 12 depth 3",
+		"url_param id", "url_param id check_post 64", "hdr(X-User)", "hdr(Host) use_domain_only",
+	} {
+		d, err := Balance("  " + algorithm)
+		if err != nil {
+			t.Errorf("%s: %v", algorithm, err)
+			continue
+		}
+		withEach(t, func(t *testing.T, binary string) {
+			b := &Backend{Name: "b", Directives: []Directive{d}}
+			if err := accepted(t, binary, &Config{Backends: []*Backend{b}}); err != nil {
+				t.Errorf("%s: %v", algorithm, err)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
+	err := func(_ any, err error) error { return err }
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"a header with a line break":  {err(SetRequestHeader("X\nY", Format{})), "is not the name of a header"},
+		"a header with a space":       {err(SetResponseHeader("X Y", Format{})), "is not the name of a header"},
+		"a source of no name":         {err(Source("")), "is not the name of a header"},
+		"a value with a line break":   {err(ParseFormat("a\nuse_backend other")), "control character"},
+		"the process's environment":   {err(ParseFormat("%[env(SECRET)]")), `"env(SECRET)" is not a sample that may be used here`},
+		"a variable of the process":   {err(ParseFormat("%[var(proc.gen)]")), "is not a sample"},
+		"a file as a converter":       {err(ParseFormat("%[src,map(/etc/shadow)]")), "is not a converter"},
+		"an open bracket":             {err(ParseFormat("%[src")), "no \"]\" follows"},
+		"a lone percent sign":         {err(ParseFormat("50%")), "is not understood"},
+		"an alias that is longer":     {err(ParseFormat("%cix")), "is not understood"},
+		"a regular expression":        {err(ReplacePath("(", Format{})), "is not a regular expression"},
+		"one that looks ahead":        {err(ReplacePath("(?=a)", Format{})), "is not a regular expression"},
+		"an origin":                   {err(CORS{Origin: "("}.Directives()), "is not a regular expression"},
+		"a way of balancing":          {err(Balance("fastest")), "is not a way of balancing"},
+		"two in one":                  {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a way of balancing"},
+		"a check of no path":          {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
+		"a check of no method":        {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
+		"a check of another version":  {err(HTTPCheck("GET", "/", "HTTP/2")), "is not a version"},
+		"a redirect with a path":      {err(Redirect("", "a.test/x", 302)), "is not a host"},
+		"a redirect to many":          {err(Redirect("", "*.a.test", 302)), "is not a host"},
+		"a redirect to no port":       {err(Redirect("", "a.test:0", 302)), "is not a host"},
+		"a redirect of no status":     {err(Redirect("", "a.test", 304)), "is not the status of a redirect"},
+		"a redirect to another world": {err(Redirect("ftp", "a.test", 302)), "is not a scheme"},
+	} {
+		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("%s: want a word of %q, got %v", name, c.want, c.err)
+		}
+	}
+}
+
+// FuzzDirectives holds every value to stay within its word, whatever is in it:
+// the lines of a directive begin as they should, and HAProxy's quotes are closed
+// at their ends.
+func FuzzDirectives(f *testing.F) {
+	for _, s := range []string{"a", "it's", `\'"#$`, "%[src]", "x\ny", "é\x00", "' if TRUE"} {
+		f.Add(s, s)
+	}
+	f.Fuzz(func(t *testing.T, name, value string) {
+		var all []Directive
+		add := func(d Directive, err error) {
+			if err == nil {
+				all = append(all, d)
+			}
+		}
+		format, err := ParseFormat(value)
+		if err == nil {
+			add(SetRequestHeader(name, format))
+			add(SetResponseHeader(name, format))
+			add(ReplacePath(name, format))
+			add(SetHost(format), nil)
+		}
+		add(Source(name))
+		add(Balance(value))
+		add(HTTPCheck(name, value, ""))
+		add(Redirect(name, value, 302))
+		d, err := CORS{Origin: name, Methods: value, Headers: value}.Directives()
+		if err == nil {
+			all = append(all, d...)
+		}
+		for _, d := range all {
+			for line := range strings.SplitSeq(d.text, "\n") {
+				first, _, _ := strings.Cut(line, " ")
+				if !slices.Contains([]string{"http-request", "http-response", "http-after-response", "balance", "hash-type", "option", "acl"}, first) {
+					t.Errorf("%q %q: a line begins with %q", name, value, first)
+				}
+				if rest := unquoted(line); strings.ContainsAny(rest, "'\"\\#$\t\r\x00") {
+					t.Errorf("%q %q: outside of quotes there is %q", name, value, rest)
+				}
+			}
+		}
+	})
+}
+
+// unquoted is what of a line HAProxy would not take literally. A quote of our
+// own within a value is written by leaving the word: '\”.
+func unquoted(line string) string {
+	var out strings.Builder
+	for i, part := range strings.Split(strings.ReplaceAll(line, `'\''`, "_"), "'") {
+		if i%2 == 0 {
+			out.WriteString(part)
+		}
+	}
+	return out.String()
+}

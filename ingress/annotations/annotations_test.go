@@ -1,0 +1,247 @@
+package annotations
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/haproxy"
+)
+
+var update = flag.Bool("update", false, "write the table in ../README.md anew")
+
+// on makes layers: "ingress KEY: VALUE", "service KEY: VALUE" or "configmap KEY: VALUE", the most special first.
+func on(said ...string) []Layer {
+	scopes := map[string]Scope{"service": Service, "ingress": Ingress, "configmap": ConfigMap}
+	written := map[Scope]map[string]string{}
+	for _, s := range said {
+		scope, rest, _ := strings.Cut(s, " ")
+		name, value, _ := strings.Cut(rest, ": ")
+		if written[scopes[scope]] == nil {
+			written[scopes[scope]] = map[string]string{}
+		}
+		if !strings.Contains(name, "/") {
+			name = "haproxy.org/" + name
+		}
+		written[scopes[scope]][name] = value
+	}
+	var layers []Layer
+	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
+		layers = append(layers, Read(scope, written[scope]))
+	}
+	return layers
+}
+
+// tell is what layers come to, one thing a line, without what is there when
+// nothing is said.
+func tell(layers []Layer) string {
+	s, _, problems := Compile("o", layers...)
+	redirect, more := SSLRedirect(layers...)
+	problems = append(problems, more...)
+	var out strings.Builder
+	if redirect.Wanted != nil {
+		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
+	}
+	usual := haproxy.Option("forwardfor", true)
+	if !slices.Contains(s.Directives, usual) {
+		fmt.Fprintln(&out, "without", usual)
+	}
+	for _, d := range s.Directives {
+		if d != usual {
+			fmt.Fprintln(&out, d)
+		}
+	}
+	s.Options.Check = !s.Options.Check
+	if s.Options != (haproxy.ServerOptions{}) {
+		fmt.Fprintf(&out, "%+v\n", s.Options)
+	}
+	for _, t := range s.Tables {
+		fmt.Fprintf(&out, "table %s, %d clients, %s\n", t.Name, t.Size, t.Period)
+	}
+	for _, l := range layers {
+		problems = append(problems, l.Odd...)
+	}
+	for _, p := range problems {
+		fmt.Fprintf(&out, "! %s %s: %s\n", p.Scope, p.Reason, p.Why)
+	}
+	return strings.TrimSpace(out.String())
+}
+
+func TestEveryKeyComesToItsDirective(t *testing.T) {
+	rows := []struct {
+		said []string
+		want string
+	}{
+		{nil, ""},
+		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
+		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
+		{
+			on4("rate-limit-requests: 10"),
+			"http-request track-sc0 src table o_rate\nhttp-request deny deny_status 403 if { sc_http_req_rate(0,o_rate) gt 10 }\ntable o_rate, 102400 clients, 1s",
+		},
+		{
+			on4("rate-limit-requests: 10", "rate-limit-period: 1m", "rate-limit-status-code: 429", "rate-limit-size: 5", "rate-limit-whitelist: 10.0.0.0/8"),
+			"acl sp_unlimited src 10.0.0.0/8\nhttp-request track-sc0 src table o_rate if !sp_unlimited\nhttp-request deny deny_status 429 if { sc_http_req_rate(0,o_rate) gt 10 } !sp_unlimited\ntable o_rate, 5 clients, 1m0s",
+		},
+		{on4("src-ip-header: X-Real-IP"), "http-request set-src hdr(X-Real-IP)"},
+		{on4("check: false"), "{Check:true CheckInterval:0s MaxConn:0 TLS:false Proto: SendProxy:}"},
+		{on4("check-interval: 5s"), "{Check:false CheckInterval:5s MaxConn:0 TLS:false Proto: SendProxy:}"},
+		{on4("check-http: /health"), "option httpchk OPTIONS '/health'"},
+		{on4("check-http: GET /health HTTP/1.1"), "option httpchk GET '/health' HTTP/1.1"},
+		{on4("pod-maxconn: 30"), "{Check:false CheckInterval:0s MaxConn:30 TLS:false Proto: SendProxy:}"},
+		{on4("server-ssl: true"), "{Check:false CheckInterval:0s MaxConn:0 TLS:true Proto: SendProxy:}"},
+		{on4("server-proto: h2"), "{Check:false CheckInterval:0s MaxConn:0 TLS:false Proto:h2 SendProxy:}"},
+		{on4("send-proxy-protocol: proxy-v2"), "{Check:false CheckInterval:0s MaxConn:0 TLS:false Proto: SendProxy:proxy-v2}"},
+		{on4("forwarded-for: false"), "without option forwardfor"},
+		{on4("abortonclose: true"), "option abortonclose"},
+		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent"},
+		{on4("timeout-server: 5m"), "timeout server 300000ms"},
+		{on4("timeout-check: 300"), "timeout check 300ms"},
+		{on4("path-rewrite: /"), "http-request replace-path '(.*)' '/'"},
+		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"), "http-request replace-path '^/a/(.*)' '/\\1'\nhttp-request replace-path '^/b' '/c'"},
+		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"), "http-request set-header X-A 'b c'\nhttp-request set-header X-B '%[src]'"},
+		{on4("response-set-header: Cache-Control \"no-store,no-cache\""), "http-response set-header Cache-Control 'no-store,no-cache'"},
+		{on4("request-redirect: other.test"), "http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\nhttp-request redirect location http://other.test%[pathq] code 302"},
+		{on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"), "http-request redirect location https://other.test:8443%[pathq] code 301"},
+		{on4("set-host: other.test"), "http-request set-header Host 'other.test'"},
+		{on4("standalone-backend: true", "scale-server-slots: 4"), ""},
+		{on4("ssl-redirect: false"), "to HTTPS false 302 0"},
+		{on4("ssl-redirect: true", "ssl-redirect-code: 301", "ssl-redirect-port: 8443"), "to HTTPS true 301 8443"},
+		{on4("cors-enable: false", "cors-allow-origin: *"), ""},
+		{
+			on4("cors-enable: true", "cors-allow-origin: https://a\\.test", "cors-allow-methods: get,POST", "cors-allow-headers: X-A, X-B", "cors-allow-credentials: true", "cors-max-age: 1h", "cors-respond-to-options: true"),
+			`http-request set-var(txn.cors_origin) req.hdr(origin)
+http-request return status 204 if METH_OPTIONS { req.hdr(Access-Control-Request-Method) -m found }
+http-after-response add-header Vary Origin if { var(txn.cors_origin) -m found }
+http-after-response set-header Access-Control-Allow-Origin %[var(txn.cors_origin)] if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Methods 'GET, POST' if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Headers 'X-A, X-B' if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Credentials true if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }`,
+		},
+
+		// Whose word counts.
+		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
+		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
+		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms"},
+		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},
+
+		// What is not good is told, and the next word counts.
+		{
+			[]string{"service timeout-server: soon", "ingress timeout-server: 2s"},
+			"timeout server 2000ms\n! Service InvalidAnnotation: annotation haproxy.org/timeout-server: \"soon\" is not a time: a whole number and one of us, ms, s, m, h, d, as 50s; it is ignored",
+		},
+		{[]string{"ingress timeot-server: 2s"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/timeot-server" is not known; the nearest that is: timeout-server; it is ignored`},
+		{[]string{"service allow-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation haproxy.org/allow-list is for ConfigMap, Ingress, not for Service; it is ignored"},
+		{
+			[]string{"ingress request-set-header: X-A b\nX-B"},
+			`! Ingress InvalidAnnotation: annotation haproxy.org/request-set-header: "X-B" has no value; it is ignored`,
+		},
+	}
+	seen := map[string]bool{}
+	for _, row := range rows {
+		layers := on(row.said...)
+		if diff := cmp.Diff(row.want, tell(layers)); diff != "" {
+			t.Errorf("%q: -want +got\n%s", row.said, diff)
+		}
+		for _, l := range layers {
+			for name := range l.Values {
+				seen[name] = true
+			}
+		}
+	}
+	for _, d := range Docs() {
+		if !seen[d.Name] {
+			t.Errorf("no row has %s", d.Name)
+		}
+	}
+}
+
+// on4 says all of it on an Ingress.
+func on4(said ...string) []string {
+	for i, s := range said {
+		said[i] = "ingress " + s
+	}
+	return said
+}
+
+func TestADefaultCanBeRead(t *testing.T) {
+	if s, used, problems := Compile("o"); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
+		t.Errorf("nothing said comes to %v, %v, %v", s, used, problems)
+	}
+}
+
+// elsewhere are keys that no backend has, or that the fuzzing gives itself.
+var elsewhere = []string{
+	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
+	"rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
+}
+
+// FuzzCompile holds a value of any key to be used or told, and never to panic.
+func FuzzCompile(f *testing.F) {
+	for _, v := range []string{"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", "^/(.*) /\\1", "hdr(x)", "https://a.test:1", "%[src]", "999999999999999999d", "1.2.3.4/99,::/0"} {
+		f.Add(v)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		for name, d := range registry {
+			values := map[string]Value{name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}
+			layer := Layer{Scope: Ingress, Values: values}
+			s, used, problems := Compile("o", layer)
+			_, more := SSLRedirect(layer)
+			problems = append(problems, more...)
+			if d.Scopes&Ingress != 0 && !slices.Contains(elsewhere, d.Name) && len(used)+len(problems) == 0 {
+				t.Errorf("%s: %q is neither used nor told", name, value)
+			}
+			b := haproxy.Backend{Name: "b", Directives: s.Directives, Options: s.Options}
+			if err := b.Validate(); err != nil {
+				t.Error(err)
+			}
+			for _, p := range problems {
+				if strings.ContainsAny(p.Why, "\n\x1b") {
+					t.Errorf("%s: %q is told as %q", name, value, p.Why)
+				}
+			}
+		}
+	})
+}
+
+func TestTheTableIsWhatTheKeysSay(t *testing.T) {
+	var table bytes.Buffer
+	fmt.Fprintln(&table, "| key | where | value | default | what it does |\n|---|---|---|---|---|")
+	for _, d := range Docs() {
+		name := "`" + d.Name + "`"
+		for _, a := range d.Aliases {
+			name += ", once `" + a + "`"
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", name, d.Scopes, d.Format, d.Default, d.Effect)
+	}
+	const file, begin, end = "../README.md", "<!-- keys: begin -->\n", "<!-- keys: end -->"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no place for the table", file)
+	}
+	want := before + begin + table.String() + end + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil { //nolint:gosec // a document
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, string(text)); diff != "" {
+		t.Errorf("go test ./ingress/annotations -update\n-want +got\n%s", diff)
+	}
+}

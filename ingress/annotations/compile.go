@@ -1,0 +1,114 @@
+package annotations
+
+import "sallyport/haproxy"
+
+// Settings are what the keys come to for one backend.
+type Settings struct {
+	Directives []haproxy.Directive
+	Options    haproxy.ServerOptions
+	Tables     []haproxy.Table // in which the directives count
+}
+
+// Compile reads the layers of one backend, the most special first. It also
+// tells which values were used, in the order of keys, and which were not. What
+// the backends of one owner share is named after it.
+func Compile(owner string, layers ...Layer) (Settings, []Effective, []Problem) {
+	v := &values{layers: layers, owner: owner}
+	s := Settings{}
+	for _, group := range []func(*values, *Settings){servers, access, cors, rewriting} {
+		group(v, &s)
+	}
+	haproxy.SortDirectives(s.Directives)
+	return s, v.used, v.problems
+}
+
+func (s *Settings) add(d ...haproxy.Directive) { s.Directives = append(s.Directives, d...) }
+
+// say adds what keys that are a directive each say.
+func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
+	for _, k := range keys {
+		if d, said := get(v, k); said {
+			s.add(d)
+		}
+	}
+}
+
+// servers is how the servers are chosen, checked and spoken to.
+func servers(v *values, s *Settings) {
+	say(v, s, loadBalance, checkHTTP)
+	if yes, _ := get(v, forwardedFor); yes {
+		s.add(haproxy.Option("forwardfor", true))
+	}
+	if yes, said := get(v, abortOnClose); said {
+		s.add(haproxy.Option("abortonclose", yes))
+	}
+	if d, said := get(v, timeoutServer); said {
+		s.add(haproxy.Timeout("server", d))
+	}
+	if d, said := get(v, timeoutCheck); said {
+		s.add(haproxy.Timeout("check", d))
+	}
+	o := &s.Options
+	o.Check, _ = get(v, check)
+	if d, said := get(v, checkInterval); said && o.Check {
+		o.CheckInterval = d
+	}
+	o.MaxConn, _ = get(v, podMaxconn)
+	o.TLS, _ = get(v, serverSSL)
+	o.Proto, _ = get(v, serverProto)
+	o.SendProxy, _ = get(v, sendProxy)
+}
+
+// access is who may ask, and how often.
+func access(v *values, s *Settings) {
+	say(v, s, sourceHeader)
+	if list, said := get(v, allowList); said {
+		s.add(haproxy.Deny(list, true))
+	}
+	if list, said := get(v, denyList); said {
+		s.add(haproxy.Deny(list, false))
+	}
+	if requests, said := get(v, rateRequests); said {
+		t := haproxy.Table{Name: v.owner + "_rate"}
+		t.Period, _ = get(v, ratePeriod)
+		t.Size, _ = get(v, rateSize)
+		status, _ := get(v, rateStatus)
+		except, _ := get(v, rateExcept)
+		s.Tables = append(s.Tables, t)
+		s.add(haproxy.Limit(t, requests, status, except))
+	}
+}
+
+func cors(v *values, s *Settings) {
+	if yes, _ := get(v, corsEnable); !yes {
+		return
+	}
+	var c haproxy.CORS
+	c.Origin, _ = get(v, corsOrigin)
+	c.Methods, _ = get(v, corsMethods)
+	c.Headers, _ = get(v, corsHeaders)
+	c.Credentials, _ = get(v, corsCredentials)
+	c.MaxAge, _ = get(v, corsMaxAge)
+	c.Respond, _ = get(v, corsRespond)
+	d, err := c.Directives()
+	if err != nil {
+		return // each value was found good when it was read
+	}
+	s.add(d...)
+}
+
+// rewriting is what becomes of a request before a server sees it, and of its
+// answer.
+func rewriting(v *values, s *Settings) {
+	for _, k := range []key[[]haproxy.Directive]{requestHeaders, pathRewrite, responseHeaders} {
+		d, _ := get(v, k)
+		s.add(d...)
+	}
+	say(v, s, setHost)
+	if to, said := get(v, redirect); said {
+		code, _ := get(v, redirectCode)
+		if d, err := haproxy.Redirect(to.scheme, to.authority, code); err == nil { // found good when it was read
+			s.add(d)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package annotations
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+func boolean(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "true", "enabled", "on", "yes", "1":
+		return true, nil
+	case "false", "disabled", "off", "no", "0":
+		return false, nil
+	}
+	return false, fmt.Errorf(`%s is neither "true" nor "false"`, quote(s))
+}
+
+func quote(s string) string { return strconv.QuoteToASCII(clip(s)) }
+
+// number reads a whole number within bounds.
+func number(least, most int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("%s is not a number from %d to %d", quote(s), least, most)
+		}
+		return n, nil
+	}
+}
+
+// units are those of HAProxy's times (Configuration Manual, 2.5).
+var units = []struct {
+	suffix string
+	unit   time.Duration
+}{{"us", time.Microsecond}, {"ms", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour}, {"", time.Millisecond}}
+
+// duration reads a time as HAProxy does: a whole number and a unit, milliseconds
+// if there is none.
+func duration(s string) (time.Duration, error) {
+	for _, u := range units {
+		digits, has := strings.CutSuffix(s, u.suffix)
+		if !has {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 32)
+		if err != nil {
+			continue
+		}
+		if d := float64(n) * float64(u.unit); d > float64(math.MaxInt32)*float64(time.Millisecond) {
+			return 0, fmt.Errorf("%s is longer than HAProxy's timers go, 24 days", quote(s))
+		}
+		return time.Duration(n) * u.unit, nil
+	}
+	return 0, fmt.Errorf("%s is not a time: a whole number and one of us, ms, s, m, h, d, as 50s", quote(s))
+}
+
+// period is a duration that is not nothing.
+func period(s string) (time.Duration, error) {
+	d, err := duration(s)
+	if err == nil && d < time.Millisecond {
+		err = fmt.Errorf("%s is shorter than 1ms", quote(s))
+	}
+	return d, err
+}
+
+// size reads a number with k or m, which are 1024 and its square (Configuration
+// Manual, 2.5).
+func size(s string) (int, error) {
+	digits, factor := s, 1
+	for suffix, f := range map[string]int{"k": 1 << 10, "m": 1 << 20} {
+		if d, has := strings.CutSuffix(strings.ToLower(s), suffix); has {
+			digits, factor = d, f
+		}
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil || n < 1 || n > 1<<30/factor {
+		return 0, fmt.Errorf("%s is not a number from 1 to 1024m, with k or m at its end", quote(s))
+	}
+	return n * factor, nil
+}
+
+// networks reads addresses and networks with commas or spaces between.
+func networks(s string) ([]netip.Prefix, error) {
+	if strings.HasPrefix(s, "patterns/") || strings.HasPrefix(s, "pattern/") {
+		return nil, errors.New("pattern files are not supported: write the addresses themselves")
+	}
+	var all []netip.Prefix
+	for _, word := range strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' || c == '\n' || c == '\r' }) {
+		p, err := netip.ParsePrefix(word)
+		if a, aerr := netip.ParseAddr(word); err != nil && aerr == nil && a.Zone() == "" {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s is neither an address nor a network", quote(word))
+		}
+		all = append(all, p.Masked())
+	}
+	if len(all) == 0 {
+		return nil, errors.New("it names no address")
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all), nil
+}
+
+// headers reads one header a line: its name, then its value, which may stand in
+// quotes.
+func headers(set func(string, haproxy.Format) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
+	return lines(func(line string) (haproxy.Directive, error) {
+		name, rest, _ := strings.Cut(line, " ")
+		value := unquote(strings.TrimSpace(rest))
+		if value == "" {
+			return haproxy.Directive{}, fmt.Errorf("%s has no value", quote(line))
+		}
+		format, err := haproxy.ParseFormat(value)
+		if err != nil {
+			return haproxy.Directive{}, err
+		}
+		return set(name, format)
+	})
+}
+
+// rewrite reads a match and a path, or a path for all.
+func rewrite(line string) (haproxy.Directive, error) {
+	words := strings.Fields(line)
+	switch len(words) {
+	case 1:
+		words = []string{"(.*)", words[0]}
+	case 2:
+	default:
+		return haproxy.Directive{}, fmt.Errorf("%s: want a path, or a regular expression and a path", quote(line))
+	}
+	path, err := haproxy.ParseFormat(unquote(words[1]))
+	if err != nil {
+		return haproxy.Directive{}, err
+	}
+	return haproxy.ReplacePath(unquote(words[0]), path)
+}
+
+// lines reads a directive a line.
+func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
+	return func(s string) ([]haproxy.Directive, error) {
+		var all []haproxy.Directive
+		for line := range strings.Lines(s) {
+			if line = strings.TrimSpace(line); line == "" {
+				continue
+			}
+			d, err := read(line)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, d)
+		}
+		if len(all) == 0 {
+			return nil, errors.New("it is empty")
+		}
+		return all, nil
+	}
+}
+
+// httpCheck reads a URI, a method and a URI, or these and a version.
+func httpCheck(s string) (haproxy.Directive, error) {
+	switch words := strings.Fields(s); len(words) {
+	case 1:
+		return haproxy.HTTPCheck("", words[0], "")
+	case 2:
+		return haproxy.HTTPCheck(words[0], words[1], "")
+	case 3:
+		return haproxy.HTTPCheck(words[0], words[1], words[2])
+	}
+	return haproxy.Directive{}, fmt.Errorf("%s: want a URI, a method and a URI, or a method, a URI and a version", quote(s))
+}
+
+// origin checks a regular expression for origins, or "*".
+func origin(s string) (string, error) {
+	_, err := haproxy.CORS{Origin: s}.Directives()
+	return s, err
+}
+
+// A target is where a redirect leads to.
+type target struct{ scheme, authority string }
+
+func location(s string) (target, error) {
+	scheme, authority, has := strings.Cut(s, "://")
+	if !has {
+		scheme, authority = "", s
+	}
+	_, err := haproxy.Redirect(scheme, authority, 302)
+	return target{scheme, authority}, err
+}
+
+// status reads one of some statuses.
+func status(allowed []int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		code, err := strconv.Atoi(s)
+		if err != nil || !slices.Contains(allowed, code) {
+			return 0, fmt.Errorf("%s is not one of %s", quote(s), strings.Trim(fmt.Sprint(allowed), "[]"))
+		}
+		return code, nil
+	}
+}
+
+// unquote takes off quotes that surround a whole value, which had to be there
+// for HAProxy to take it as one word.
+func unquote(s string) string {
+	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] && strings.Count(s, s[:1]) == 2 {
+		return s[1 : len(s)-1]
+	}
+	return s
+}
+
+func oneOf(words ...string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			return "", fmt.Errorf("%s: allowed are %s", quote(s), strings.Join(words, ", "))
+		}
+		return s, nil
+	}
+}
+
+func methods(s string) (string, error) {
+	if s == "*" {
+		return s, nil
+	}
+	known := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodConnect, http.MethodOptions, http.MethodTrace, http.MethodPatch}
+	var all []string
+	for word := range strings.SplitSeq(s, ",") {
+		word = strings.ToUpper(strings.TrimSpace(word))
+		if !slices.Contains(known, word) {
+			return "", errors.New(quote(word) + " is not one of " + strings.Join(known, ", "))
+		}
+		all = append(all, word)
+	}
+	return strings.Join(all, ", "), nil
+}
+
+func headerNames(s string) (string, error) {
+	if s == "*" {
+		return s, nil
+	}
+	var all []string
+	for word := range strings.SplitSeq(s, ",") {
+		word = strings.TrimSpace(word)
+		if _, err := haproxy.SetRequestHeader(word, haproxy.Format{}); err != nil {
+			return "", err
+		}
+		all = append(all, word)
+	}
+	return strings.Join(all, ", "), nil
+}
+
+func hostFormat(s string) (haproxy.Directive, error) {
+	f, err := haproxy.ParseFormat(unquote(s))
+	return haproxy.SetHost(f), err
+}

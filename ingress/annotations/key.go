@@ -1,0 +1,227 @@
+package annotations
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Scope is where a key may be written.
+type Scope uint8
+
+// The scopes, the most general first. What a more special one says goes before
+// it.
+const (
+	ConfigMap Scope = 1 << iota
+	Ingress
+	Service
+)
+
+func (s Scope) String() string {
+	var words []string
+	for _, one := range []struct {
+		scope Scope
+		word  string
+	}{{ConfigMap, "ConfigMap"}, {Ingress, "Ingress"}, {Service, "Service"}} {
+		if s&one.scope != 0 {
+			words = append(words, one.word)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// noun is what a key is called where it is written.
+func (s Scope) noun() string {
+	if s == ConfigMap {
+		return "key"
+	}
+	return "annotation"
+}
+
+// A Doc is what there is to know about a key.
+type Doc struct {
+	Name    string
+	Aliases []string // older names; the name goes before them
+	Scopes  Scope
+	Format  string // what a value looks like
+	Default string // what counts when nothing is said; empty: nothing
+	Effect  string
+}
+
+// A key is a Doc with what reads its values.
+type key[T any] struct {
+	Doc
+	parse func(string) (T, error)
+}
+
+// registry is every key there is, by each of its names.
+var registry = map[string]*Doc{}
+
+// Docs are all keys, by name.
+func Docs() []Doc {
+	var all []Doc
+	for name, d := range registry {
+		if name == d.Name {
+			all = append(all, *d)
+		}
+	}
+	slices.SortFunc(all, func(a, b Doc) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+func define[T any](parse func(string) (T, error), d Doc) key[T] {
+	for _, name := range append([]string{d.Name}, d.Aliases...) {
+		if registry[name] != nil {
+			panic("annotations: " + name + " is defined twice")
+		}
+		registry[name] = &d
+	}
+	return key[T]{d, parse}
+}
+
+// prefixes are those under which a key may be written on an object.
+var prefixes = []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"}
+
+// A Layer is what one object says: the values of keys, by bare name.
+type Layer struct {
+	Scope  Scope
+	Values map[string]Value
+	Odd    []Problem // what it says that is no key, or none that may be written there
+}
+
+// A Value is what an object says of a key, as it is written there.
+type Value struct{ As, Text string }
+
+// Read takes the keys out of an object's annotations, or out of a ConfigMap's
+// data, where they need no prefix. Of one key written with
+// several prefixes the first of haproxy.org, haproxy.com and
+// ingress.kubernetes.io counts.
+func Read(scope Scope, annotations map[string]string) Layer {
+	l := Layer{Scope: scope}
+	for full, value := range annotations {
+		i := slices.IndexFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
+		if i < 0 && scope != ConfigMap {
+			continue
+		}
+		name := full
+		if i >= 0 {
+			name = strings.TrimPrefix(full, prefixes[i])
+		}
+		if i > 0 && slices.ContainsFunc(prefixes[:i], func(p string) bool { _, has := annotations[p+name]; return has }) {
+			continue
+		}
+		switch d := registry[name]; {
+		case d == nil:
+			l.Odd = append(l.Odd, Problem{scope, "UnknownAnnotation", fmt.Sprintf("%s %s is not known%s; it is ignored", scope.noun(), strconv.QuoteToASCII(clip(full)), nearest(name))})
+		case d.Scopes&scope == 0:
+			l.Odd = append(l.Odd, Problem{scope, "UnknownAnnotation", fmt.Sprintf("%s %s is for %s, not for %s; it is ignored", scope.noun(), full, d.Scopes, scope)})
+		default:
+			if l.Values == nil {
+				l.Values = make(map[string]Value)
+			}
+			l.Values[name] = Value{full, strings.TrimSpace(value)}
+		}
+	}
+	slices.SortFunc(l.Odd, func(a, b Problem) int { return cmp.Compare(a.Why, b.Why) })
+	return l
+}
+
+// nearest names the key somebody may have meant.
+func nearest(name string) string {
+	best, least := "", 3
+	for known := range registry {
+		if d := distance(name, known); d < least || d == least && known < best {
+			best, least = known, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; the nearest that is: " + best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := last
+			if a[i] != b[j] {
+				change++
+			}
+			last = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "..."
+	}
+	return s
+}
+
+// A Problem is a value that is not used.
+type Problem struct {
+	Scope  Scope  // whose it is
+	Reason string // CamelCase
+	Why    string
+}
+
+// An Effective is a value that is used.
+type Effective struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	Scope string `json:"scope"` // where it was said; "default" if nowhere
+}
+
+// values are the layers for one backend, the most special first.
+type values struct {
+	layers   []Layer
+	owner    string
+	problems []Problem
+	used     []Effective
+}
+
+// get is the value of a key in the most special layer where it can be read. A
+// value that cannot is told, and the next layer counts.
+func get[T any](v *values, k key[T]) (value T, said bool) {
+	for _, l := range v.layers {
+		if k.Scopes&l.Scope == 0 {
+			continue
+		}
+		for _, name := range append([]string{k.Name}, k.Aliases...) {
+			said, has := l.Values[name]
+			if !has {
+				continue
+			}
+			value, err := k.parse(said.Text)
+			if err != nil {
+				v.problems = append(v.problems, Problem{l.Scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; it is ignored", l.Scope.noun(), said.As, err)})
+				continue
+			}
+			v.used = append(v.used, Effective{k.Name, said.Text, l.Scope.String()})
+			return value, true
+		}
+	}
+	if k.Default == "" {
+		return value, false
+	}
+	value, err := k.parse(k.Default)
+	if err != nil {
+		panic("annotations: the default of " + k.Name + ": " + err.Error())
+	}
+	return value, false
+}

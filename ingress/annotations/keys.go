@@ -1,0 +1,186 @@
+package annotations
+
+import "sallyport/haproxy"
+
+// Where keys may be written: most of them at two or three places.
+const (
+	everywhere      = ConfigMap | Ingress | Service
+	notOnTheService = ConfigMap | Ingress
+)
+
+var (
+	allowList = define(networks, Doc{
+		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Effect: "Clients from elsewhere are answered 403.",
+	})
+	denyList = define(networks, Doc{
+		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Effect: "Clients from there are answered 403.",
+	})
+	sourceHeader = define(haproxy.Source, Doc{
+		Name: "src-ip-header", Scopes: notOnTheService, Format: "name of a header",
+		Effect: "The client's address is what the header says, for lists and limits too. Only for an appliance behind a proxy that sets it.",
+	})
+	check = define(boolean, Doc{
+		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true",
+		Effect: "Servers are checked, by a connection if check-http says nothing else.",
+	})
+	checkHTTP = define(httpCheck, Doc{
+		Name: "check-http", Scopes: everywhere, Format: "`/uri`, `HEAD /uri` or `HEAD /uri HTTP/1.1`",
+		Effect: "Servers are checked by this request; 2xx and 3xx are good.",
+	})
+	checkInterval = define(duration, Doc{
+		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s",
+		Effect: "Time between checks of a server that is well.",
+	})
+	corsEnable = define(boolean, Doc{
+		Name: "cors-enable", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Browsers are told which pages of other origins may ask. The other `cors-` keys say which.",
+	})
+	corsOrigin = define(origin, Doc{
+		Name: "cors-allow-origin", Scopes: notOnTheService, Format: "`*` or a regular expression for the whole origin", Default: "*",
+		Effect: "Access-Control-Allow-Origin: for origins that match, the origin itself.",
+	})
+	corsMethods = define(methods, Doc{
+		Name: "cors-allow-methods", Scopes: notOnTheService, Format: "`*` or methods, with commas", Default: "*",
+		Effect: "Access-Control-Allow-Methods.",
+	})
+	corsHeaders = define(headerNames, Doc{
+		Name: "cors-allow-headers", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*",
+		Effect: "Access-Control-Allow-Headers.",
+	})
+	corsCredentials = define(boolean, Doc{
+		Name: "cors-allow-credentials", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Access-Control-Allow-Credentials. Since browsers take no `*` with it, the origin that asks is named instead.",
+	})
+	corsMaxAge = define(duration, Doc{
+		Name: "cors-max-age", Scopes: notOnTheService, Format: "time", Default: "5s",
+		Effect: "Access-Control-Max-Age, in seconds.",
+	})
+	corsRespond = define(boolean, Doc{
+		Name: "cors-respond-to-options", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Preflights are answered by HAProxy, with 204, before any authentication.",
+	})
+	forwardedFor = define(boolean, Doc{
+		Name: "forwarded-for", Scopes: everywhere, Format: "true or false", Default: "true",
+		Effect: "The client's address is added to X-Forwarded-For.",
+	})
+	abortOnClose = define(boolean, Doc{
+		Name: "abortonclose", Scopes: everywhere, Format: "true or false",
+		Effect: "A request whose client has gone while it waited is dropped.",
+	})
+	loadBalance = define(haproxy.Balance, Doc{
+		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
+		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin",
+		Effect: "How requests are spread over the servers. Those that hash do so consistently.",
+	})
+	pathRewrite = define(lines(rewrite), Doc{
+		Name: "path-rewrite", Scopes: notOnTheService, Format: "a path; or a regular expression and a path with `\\1`; one a line",
+		Effect: "The servers see another path.",
+	})
+	podMaxconn = define(number(1, 1<<20), Doc{
+		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1",
+		Effect: "Connections to one pod, at most; further requests wait.",
+	})
+	requestHeaders = define(headers(haproxy.SetRequestHeader), Doc{
+		Name: "request-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
+		Effect: "Headers that the servers see.",
+	})
+	responseHeaders = define(headers(haproxy.SetResponseHeader), Doc{
+		Name: "response-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
+		Effect: "Headers that the clients see.",
+	})
+	rateRequests = define(number(1, 1<<31-1), Doc{
+		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
+		Effect: "Requests of one client to the Ingress within the period, at most. Each Ingress counts for itself.",
+	})
+	ratePeriod = define(period, Doc{
+		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms", Default: "1s",
+		Effect: "The period.",
+	})
+	rateStatus = define(status(haproxy.DenyCodes), Doc{
+		Name: "rate-limit-status-code", Scopes: notOnTheService, Format: "400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503 or 504", Default: "403",
+		Effect: "What clients beyond the limit are answered.",
+	})
+	rateSize = define(size, Doc{
+		Name: "rate-limit-size", Scopes: notOnTheService, Format: "number, with k or m", Default: "100k",
+		Effect: "Clients that are counted; beyond that the oldest are forgotten.",
+	})
+	rateExcept = define(networks, Doc{
+		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Effect: "Clients from there are not limited.",
+	})
+	redirect = define(location, Doc{
+		Name: "request-redirect", Scopes: notOnTheService, Format: "host or host:port, with http:// or https:// in front if it is to change",
+		Effect: "Requests are sent elsewhere, with their path and query, and their scheme if none is given.",
+	})
+	redirectCode = define(status(haproxy.RedirectCodes), Doc{
+		Name: "request-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
+		Effect: "Status of that redirect.",
+	})
+	setHost = define(hostFormat, Doc{
+		Name: "set-host", Scopes: notOnTheService, Format: "host; it may hold `%[...]`, see below",
+		Effect: "The Host that the servers see.",
+	})
+	sendProxy = define(oneOf("proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"), Doc{
+		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn",
+		Effect: "Connections to servers begin with the PROXY protocol.",
+	})
+	serverSSL = define(boolean, Doc{
+		Name: "server-ssl", Scopes: everywhere, Format: "true or false", Default: "false",
+		Effect: "TLS to the servers; their certificate is not verified.",
+	})
+	serverProto = define(oneOf("h1", "h2"), Doc{
+		Name: "server-proto", Scopes: everywhere, Format: "h2 or h1",
+		Effect: "HTTP/2 to the servers, in the clear without server-ssl; or HTTP/1.1 alone.",
+	})
+	timeoutCheck = define(duration, Doc{
+		Name: "timeout-check", Scopes: everywhere, Format: "time",
+		Effect: "How long a check may take once it is connected.",
+	})
+	timeoutServer = define(duration, Doc{
+		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s",
+		Effect: "How long a server may be silent.",
+	})
+	_ = define(boolean, Doc{
+		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false",
+		Effect: "None is needed: an Ingress that sets something for itself has a backend of its own.",
+	})
+	_ = define(number(0, 1<<20), Doc{
+		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-slots"}, Scopes: everywhere, Format: "number",
+		Effect: "None is needed: servers come and go by command, without slots.",
+	})
+	sslRedirect = define(boolean, Doc{
+		Name: "ssl-redirect", Scopes: notOnTheService, Format: "true or false",
+		Effect: "Plain HTTP is redirected to HTTPS. If nothing is said: where the Ingress brings a certificate.",
+	})
+	sslRedirectCode = define(status(haproxy.RedirectCodes), Doc{
+		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
+		Effect: "Status of that redirect.",
+	})
+	sslRedirectPort = define(number(1, 65535), Doc{
+		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number",
+		Effect: "Port of that redirect, left out of the URL if it is 443. If nothing is said: where HAProxy listens.",
+	})
+)
+
+// A Redirect is how plain HTTP is redirected to HTTPS.
+type Redirect struct {
+	Wanted *bool // nil if nothing is said
+	Code   int
+	Port   uint16 // 0 if nothing is said
+}
+
+// SSLRedirect reads the keys that are about routing, not about a backend.
+func SSLRedirect(layers ...Layer) (Redirect, []Problem) {
+	v := &values{layers: layers}
+	r := Redirect{}
+	if yes, said := get(v, sslRedirect); said {
+		r.Wanted = &yes
+	}
+	r.Code, _ = get(v, sslRedirectCode)
+	if port, said := get(v, sslRedirectPort); said {
+		r.Port = uint16(port) //nolint:gosec // read as one
+	}
+	return r, v.problems
+}

@@ -1,0 +1,134 @@
+package ingress
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sallyport/ingress/annotations"
+)
+
+// settings are what an Ingress and a Service say of the backend between them.
+// They are never changed: a need holds the pointer.
+type settings struct {
+	annotations.Settings
+	own      bool // the Ingress makes them other than they are for the Service alone
+	problems []annotations.Problem
+}
+
+// settledFor is whose settings are remembered. Objects are never changed, so
+// their pointers tell. An Ingress that says nothing is nil.
+type settledFor struct {
+	ingress *networkingv1.Ingress
+	service *corev1.Service // nil if there is none
+	world   int
+}
+
+// remember forgets what is of objects that are gone.
+func (k *clerk) remember() {
+	if k.layers == nil {
+		k.layers = make(map[*corev1.Service]annotations.Layer)
+	}
+	if k.settled == nil {
+		k.settled = make(map[settledFor]*settings)
+	}
+	here := make(map[any]bool, len(k.petitions))
+	for _, w := range k.worlds {
+		for _, s := range w.services {
+			here[s] = true
+		}
+	}
+	for _, p := range k.petitions {
+		here[p.object] = true
+	}
+	maps.DeleteFunc(k.layers, func(s *corev1.Service, _ annotations.Layer) bool { return !here[s] })
+	maps.DeleteFunc(k.settled, func(f settledFor, _ *settings) bool {
+		return f.ingress != nil && !here[f.ingress] || f.service != nil && !here[f.service]
+	})
+}
+
+// settle reads what an Ingress and a Service, nil if there is none, say.
+func (k *clerk) settle(p *petition, service *corev1.Service) *settings {
+	defaults := k.worlds[p.world].defaults
+	shared := k.compile("", settledFor{service: service, world: p.world}, k.layer(service), defaults)
+	both := shared
+	if len(p.layer.Values) > 0 {
+		owner := shorten(k.worlds[p.world].prefix+p.object.Namespace+"_ing_"+p.object.Name, ".")
+		both = k.compile(owner, settledFor{p.object, service, p.world}, k.layer(service), p.layer, defaults)
+	}
+	k.tell(p, service, both.problems)
+	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) {
+		return shared
+	}
+	return both
+}
+
+// tell complains of problems to the object that each is of.
+func (k *clerk) tell(p *petition, service *corev1.Service, problems []annotations.Problem) {
+	w := k.worlds[p.world]
+	for _, problem := range problems {
+		switch problem.Scope {
+		case annotations.Service:
+			k.problems = append(k.problems, Problem{
+				ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)},
+				Reason:    problem.Reason, Why: problem.Why,
+			})
+		case annotations.ConfigMap:
+			k.problems = append(k.problems, Problem{ObjectRef: configMapOf(w), Reason: problem.Reason, Why: problem.Why})
+		default:
+			k.complain(p, problem.Reason, "%s", problem.Why)
+		}
+	}
+}
+
+// configMapOf is the ConfigMap of a cluster, whether it is there or not.
+func configMapOf(w *world) ObjectRef {
+	namespace, name, _ := strings.Cut(w.options.ConfigMap, "/")
+	ref := ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name}
+	for _, m := range w.configMaps {
+		ref.UID = string(m.UID)
+	}
+	return ref
+}
+
+// hearDefaults complains of what a ConfigMap says that is no key, and of one
+// that is not there.
+func (k *clerk) hearDefaults(w *world) {
+	odd := w.defaults.Odd
+	if w.options.ConfigMap != "" && len(w.configMaps) == 0 {
+		odd = []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}}
+	}
+	for _, o := range odd {
+		k.problems = append(k.problems, Problem{ObjectRef: configMapOf(w), Reason: o.Reason, Why: o.Why})
+	}
+}
+
+func (k *clerk) layer(service *corev1.Service) annotations.Layer {
+	if service == nil {
+		return annotations.Layer{}
+	}
+	l, known := k.layers[service]
+	if !known {
+		l = annotations.Read(annotations.Service, service.Annotations)
+		k.layers[service] = l
+	}
+	return l
+}
+
+func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
+	s, known := k.settled[of]
+	if !known {
+		s = &settings{own: of.ingress != nil}
+		s.Settings, _, s.problems = annotations.Compile(owner, layers...)
+		for _, l := range layers {
+			if l.Scope == annotations.Service {
+				s.problems = append(s.problems, l.Odd...)
+			}
+		}
+		k.settled[of] = s
+	}
+	return s
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"time"
+)
+
+const application = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: app
+        image: app
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: defaults}
+data:
+  response-set-header: X-Default yes
+  rate-limit-status-code: "429"
+`
+
+// certificate adds a Secret that is good for every case.
+func certificate(to io.Writer) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
+	crt, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	encode := func(kind string, der []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	_, err = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: certificate}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
+		encode("CERTIFICATE", crt), encode("PRIVATE KEY", private))
+	return err
+}
+
+// The client is 192.168.50.10.
+func cases() []conformity {
+	const page = "Origin: https://page.test"
+	get := func(want ...string) []ask {
+		return []ask{{request: "GET /a?b=c", want: append([]string{"200"}, want...)}}
+	}
+	return []conformity{
+		{name: "nothing said", asks: get("url /a?b=c", "host HOST", "request X-Forwarded-For: 192.168.50.10", "request X-Forwarded-Proto: http", "response X-Default: yes")},
+		{name: "an Ingress goes before the ConfigMap", ingress: []string{"response-set-header: X-Default no"}, asks: get("response X-Default: no")},
+		{name: "forwarded-for off", ingress: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
+		{name: "allow-list with the client", ingress: []string{"allow-list: 10.0.0.0/8, 192.168.50.10"}, asks: get()},
+		{name: "allow-list without it", ingress: []string{"allow-list: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
+		{name: "whitelist, the older name", ingress: []string{"ingress.kubernetes.io/whitelist: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
+		{name: "deny-list with the client", ingress: []string{"deny-list: 192.168.50.0/24"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
+		{name: "deny-list without it", ingress: []string{"deny-list: 10.0.0.0/8"}, asks: get()},
+		{name: "src-ip-header before a list", ingress: []string{"src-ip-header: X-Client", "allow-list: 10.0.0.0/8"}, asks: []ask{
+			{request: "GET /", headers: []string{"X-Client: 10.1.2.3"}, want: []string{"200", "request X-Forwarded-For: 10.1.2.3"}},
+			{request: "GET /", headers: []string{"X-Client: 11.1.2.3"}, want: []string{"403"}},
+			{request: "GET /", want: []string{"403"}},
+		}},
+		{name: "rate-limit", ingress: []string{"rate-limit-requests: 2", "rate-limit-period: 10m"}, asks: []ask{
+			{request: "GET /", want: []string{"429"}}, // asked again and again, until it is too often
+		}},
+		{name: "rate-limit of others", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-whitelist: 192.168.50.0/24"}, asks: append(get(), append(get(), get()...)...)},
+		{name: "rate-limit behind src-ip-header", ingress: []string{"src-ip-header: X-Client", "rate-limit-requests: 1", "rate-limit-period: 10m"}, asks: []ask{
+			{request: "GET /", headers: []string{"X-Client: 10.0.0.1"}, want: []string{"429"}},
+			{request: "GET /", headers: []string{"X-Client: 10.0.0.2"}, want: []string{"200"}},
+		}},
+		{name: "request-set-header", ingress: []string{"request-set-header: X-A \"b # c\"\nX-Host %[req.hdr(host),upper]\nX-Port %[dst_port]"}, asks: get("request X-A: b # c", "request X-Port: 80")},
+		{name: "response-set-header", ingress: []string{"response-set-header: Cache-Control \"no-store,no-cache\""}, asks: get("response Cache-Control: no-store,no-cache")},
+		{name: "set-host", ingress: []string{"set-host: other.test"}, asks: get("host other.test")},
+		{name: "path-rewrite of everything", ingress: []string{"path-rewrite: /x"}, asks: get("url /x?b=c")},
+		{name: "path-rewrite by a regular expression", ingress: []string{`path-rewrite: ^/a(/.*)? /z\1`}, asks: []ask{
+			{request: "GET /a/b?c=d", want: []string{"200", "url /z/b?c=d"}},
+			{request: "GET /b", want: []string{"200", "url /b"}},
+		}},
+		{name: "request-redirect", ingress: []string{"request-redirect: other.test"}, secure: true, asks: []ask{
+			{request: "https GET /a?b=c", want: []string{"302", "location https://other.test/a?b=c"}},
+		}},
+		{name: "request-redirect of plain HTTP", ingress: []string{"request-redirect: other.test:8080", "request-redirect-code: 308"}, asks: []ask{
+			{request: "GET /a?b=c", want: []string{"308", "location http://other.test:8080/a?b=c"}},
+		}},
+		{name: "ssl-redirect by itself, where there is a certificate", secure: true, asks: []ask{
+			{request: "GET /a?b=c", want: []string{"302", "location https://HOST/a?b=c"}},
+			{request: "https GET /a?b=c", want: []string{"200", "request X-Forwarded-Proto: https"}},
+		}},
+		{name: "ssl-redirect off", ingress: []string{"ssl-redirect: false"}, secure: true, asks: get()},
+		{name: "ssl-redirect with a status and a port", ingress: []string{"ssl-redirect: true", "ssl-redirect-code: 301", "ssl-redirect-port: 8443"}, asks: []ask{
+			{request: "GET /a", want: []string{"301", "location https://HOST:8443/a"}},
+		}},
+		{name: "cors for every origin", ingress: []string{"cors-enable: true"}, asks: []ask{
+			{request: "GET /", headers: []string{page}, want: []string{"200", "response Access-Control-Allow-Origin: *", "response Access-Control-Allow-Methods: *", "response Access-Control-Max-Age: 5"}},
+			{request: "GET /", want: []string{"200", "response Access-Control-Allow-Origin: (none)"}},
+		}},
+		{name: "cors for some, with credentials", ingress: []string{`cors-enable: true`, `cors-allow-origin: https://(page|leaf)\.test`, "cors-allow-credentials: true", "cors-allow-methods: get, put"}, asks: []ask{
+			{request: "GET /", headers: []string{page}, want: []string{"200", "response Access-Control-Allow-Origin: https://page.test", "response Access-Control-Allow-Credentials: true", "response Access-Control-Allow-Methods: GET, PUT", "response Vary: Origin"}},
+			{request: "GET /", headers: []string{"Origin: https://page.test.evil"}, want: []string{"200", "response Access-Control-Allow-Origin: (none)", "response Access-Control-Allow-Credentials: (none)"}},
+		}},
+		{name: "cors preflight, answered here", ingress: []string{"cors-enable: true", "cors-respond-to-options: true"}, asks: []ask{
+			{request: "OPTIONS /", headers: []string{page, "Access-Control-Request-Method: PUT"}, want: []string{"204", "response Access-Control-Allow-Origin: *"}},
+			{request: "OPTIONS /", headers: []string{page}, want: []string{"200"}},
+		}},
+		{name: "a Service goes before its Ingress", ingress: []string{"forwarded-for: true"}, service: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
+		{name: "a value that is not good", ingress: []string{"allow-list: nobody", "set-host: other.test"}, asks: get("host other.test")},
+		{name: "a check of a page that is there", service: []string{"check-http: GET /healthz", "check-interval: 200ms"}, asks: get()},
+		{name: "balancing by a header", service: []string{"load-balance: hdr(X-User)"}, asks: get()},
+		{name: "limits and timeouts", service: []string{"pod-maxconn: 5", "timeout-server: 10s", "timeout-check: 1s"}, asks: get()},
+	}
+}

@@ -1,0 +1,248 @@
+// Command conformance holds what is said of an Ingress to what a client and a
+// pod see of it: objects in, HTTP behaviour out. Each case has a host of its own
+// in a lab with an appliance; one line tells how it went.
+//
+//	go run ./test/conformance             all cases
+//	go run ./test/conformance -only cors  those with the word in their name
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// A conformity is a case: what is said, and what has to be seen.
+type conformity struct {
+	name    string
+	ingress []string // annotations "key: value"
+	service []string
+	secure  bool // the Ingress has a certificate
+	asks    []ask
+}
+
+// An ask is a request, and what is true of the answer. See hold.
+type ask struct {
+	request string   // "GET /path?query", with "https" in front for TLS
+	headers []string // "Name: value"
+	want    []string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+}
+
+func run(ctx context.Context) (err error) {
+	only := flag.String("only", "", "run the cases that have this `word` in their name")
+	flag.Parse()
+	list := slices.DeleteFunc(cases(), func(c conformity) bool { return !strings.Contains(c.name, *only) })
+	if len(list) == 0 {
+		return fmt.Errorf("no case has %q in its name", *only)
+	}
+	dir, err := os.MkdirTemp("", "sallyport-conformance-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building")
+	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults")); err != nil {
+		return err
+	}
+	progress("a cluster")
+	r, err := rig.New(ctx, dir, world.Options{Name: "conformance", Workers: 1, Progress: io.Discard})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	var manifest strings.Builder
+	manifest.WriteString(application)
+	if err := certificate(&manifest); err != nil {
+		return err
+	}
+	for i, c := range list {
+		c.write(&manifest, i)
+	}
+	if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
+		return err
+	}
+	failed := 0
+	for i, c := range list {
+		if err := c.holds(ctx, r, i); err != nil {
+			failed++
+			fmt.Printf("FAIL  %s: %v\n", c.name, err)
+			continue
+		}
+		fmt.Printf("ok    %s\n", c.name)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d cases failed", failed, len(list))
+	}
+	fmt.Printf("%d cases\n", len(list))
+	return nil
+}
+
+func host(i int) string { return fmt.Sprintf("case%d.test", i) }
+
+// write adds a Service and an Ingress for the case.
+func (c conformity) write(to io.Writer, i int) {
+	said := func(list []string) string {
+		if len(list) == 0 {
+			return ""
+		}
+		b := strings.Builder{}
+		b.WriteString("\n  annotations:")
+		for _, s := range list {
+			key, value, _ := strings.Cut(s, ": ")
+			if !strings.Contains(key, "/") {
+				key = "haproxy.org/" + key
+			}
+			fmt.Fprintf(&b, "\n    %s: %q", key, value)
+		}
+		return b.String()
+	}
+	tls := ""
+	if c.secure {
+		tls = "  tls: [{hosts: [" + host(i) + "], secretName: certificate}]\n"
+	}
+	fmt.Fprintf(to, `
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: case%[1]d%[2]s
+spec:
+  selector: {app: app}
+  ports: [{name: web, port: 80, targetPort: http}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%[1]d%[3]s
+spec:
+  ingressClassName: haproxy
+%[4]s  rules:
+  - host: %[5]s
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
+`, i, said(c.service), said(c.ingress), tls, host(i))
+}
+
+// holds asks until all that is wanted is true, for a while: HAProxy may be about
+// to learn of the case.
+func (c conformity) holds(ctx context.Context, r *rig.Rig, i int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, errors.New("not within 15 s"))
+	defer cancel()
+	var last error
+	err := rig.Eventually(ctx, c.name, func() error {
+		last = nil
+		for _, a := range c.asks {
+			if err := a.hold(ctx, r, i); err != nil {
+				last = fmt.Errorf("%s: %w", a.request, err)
+				break
+			}
+		}
+		return last
+	})
+	if err != nil && last != nil {
+		return last
+	}
+	return err
+}
+
+// seen is what the pod saw of a request.
+type seen struct {
+	URL     string      `json:"url"`
+	Host    string      `json:"host"`
+	Client  string      `json:"client"`
+	Headers http.Header `json:"headers"`
+}
+
+// hold asks once. What may be wanted:
+//
+//	200                    the status
+//	location URL           where the answer leads to
+//	response Name: value   a header of the answer
+//	request Name: value    a header that the pod saw; "(none)" for none
+//	url /path              what the pod saw
+//	host name              what the pod saw
+func (a ask) hold(ctx context.Context, r *rig.Rig, i int) error {
+	words := strings.Fields(a.request)
+	scheme := "http"
+	if words[0] == "https" {
+		scheme, words = "https", words[1:]
+	}
+	args := []string{
+		"curl", "-s", "-i", "-k", "--http1.1", "--max-time", "5", "-X", words[0], "-H", "Accept: application/json",
+		"--connect-to", "::192.168.50.21:",
+	}
+	for _, h := range a.headers {
+		args = append(args, "-H", h)
+	}
+	out, err := r.Exec(ctx, world.Client, append(args, scheme+"://"+host(i)+words[1])...)
+	if err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(strings.NewReader(out)), &http.Request{Method: words[0]}) //nolint:bodyclose // a string
+	if err != nil {
+		return err
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	var s seen
+	if bytes.HasPrefix(body, []byte("{")) {
+		if err := json.Unmarshal(body, &s); err != nil {
+			return err
+		}
+	}
+	for _, want := range a.want {
+		kind, value, _ := strings.Cut(want, " ")
+		value = strings.ReplaceAll(value, "HOST", host(i))
+		name, _, _ := strings.Cut(value, ": ")
+		got := map[string]func() string{
+			"location": func() string { return response.Header.Get("Location") },
+			"response": func() string { return name + ": " + orNone(response.Header.Values(name)) },
+			"request":  func() string { return name + ": " + orNone(s.Headers.Values(name)) },
+			"url":      func() string { return s.URL },
+			"host":     func() string { return s.Host },
+		}[kind]
+		if got == nil {
+			value, got = kind, func() string { return fmt.Sprint(response.StatusCode) }
+		}
+		if g := got(); g != value {
+			return fmt.Errorf("want %s %q, got %q", kind, value, g)
+		}
+	}
+	return nil
+}
+
+func orNone(values []string) string {
+	if len(values) == 0 {
+		return "(none)"
+	}
+	return strings.Join(values, " | ")
+}
