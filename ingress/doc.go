@@ -5,7 +5,8 @@
 // It alone knows the Kubernetes API. [Watcher] is the edge: it keeps the
 // objects and hands them out whole, as a [Snapshot]. [Compile] is the pure
 // half: from snapshots to a haproxy.Config, the Ingresses that are served, and
-// a [Problem] for whatever is not.
+// a [Problem] for whatever is not. What users say in annotations is read by
+// package annotations.
 //
 // It promises that one broken object never stops another, that what the API
 // says is checked before it is passed on (names, hosts, paths, addresses and
