@@ -108,8 +108,15 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		s.Round.Count = l.counts.rounds.Load()
 		return s
 	}
+	explain := func(cluster, namespace, name string) (ExplainStatus, bool) {
+		v := l.view.Load()
+		if v == nil {
+			return ExplainStatus{}, false
+		}
+		return v.explain(cluster, namespace, name)
+	}
 	registry := registry(&metrics{status, &l.counts})
-	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, handler(status, registry), log) })
+	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, handler(status, explain, registry), log) })
 	wg.Go(func() { l.pictures.run(ctx) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {

@@ -224,7 +224,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.static = routes.Static(offers, facts)
 	compiled := l.compiler.Compile(snapshots)
 	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
-	v.config, v.problems = &compiled.Config, compiled.Problems
+	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	v.want.Backends = v.config.Backends
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {
 		return false

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,10 +35,12 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 //
 //	/         the state for people
 //	/status   the same for programs: Status as JSON
+//	/explain  what became of one Ingress: ExplainStatus as JSON;
+//	          ?ingress=NAMESPACE/NAME, and cluster=NAME if there are several
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(status func() Status, registry *prometheus.Registry) http.Handler {
+func handler(status func() Status, explain func(cluster, namespace, name string) (ExplainStatus, bool), registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
@@ -53,6 +56,19 @@ func handler(status func() Status, registry *prometheus.Registry) http.Handler {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		_ = e.Encode(status())
+	})
+	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		namespace, name, _ := strings.Cut(q.Get("ingress"), "/")
+		answer, ok := explain(q.Get("cluster"), namespace, name)
+		if !ok {
+			http.Error(w, "no Ingress of that name is ours: is it there, and is its class ours?", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(answer)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })

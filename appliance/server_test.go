@@ -21,7 +21,7 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	}
 	s.counts.duration = newHistogram()
 	m := &metrics{status, &s.counts}
-	return handler(status, registry(m)), m
+	return handler(status, s.view.Load().explain, registry(m)), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -74,6 +74,23 @@ func TestStatusIsTheSameForPrograms(t *testing.T) {
 	}
 	if len(s.Backends) != 1 || s.Backends[0].Open != 1 || len(s.Backends[0].Servers) != 2 {
 		t.Errorf("backends %+v, want one with one of two servers open", s.Backends)
+	}
+}
+
+func TestAnIngressIsExplainedWithItsServers(t *testing.T) {
+	h, _ := endpoint(half(t))
+	code, body := ask(t, h, "/explain?ingress=default/web")
+	var got ExplainStatus
+	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
+		t.Fatalf("%d, %v: %s", code, err, body)
+	}
+	if len(got.Rules) != 1 || len(got.Backends) != 1 || len(got.Servers) != 1 || got.Servers[0].Name != got.Backends[0].Name || len(got.Servers[0].Servers) == 0 {
+		t.Errorf("got %+v", got)
+	}
+	for _, query := range []string{"ingress=default/nobody", "ingress=default/web&cluster=elsewhere", "ingress=app", ""} {
+		if code, _ := ask(t, h, "/explain?"+query); code != http.StatusNotFound {
+			t.Errorf("%q: want 404, got %d", query, code)
+		}
 	}
 }
 

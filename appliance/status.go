@@ -10,6 +10,7 @@ import (
 
 	"sallyport/bgp"
 	"sallyport/haproxy"
+	"sallyport/ingress"
 	"sallyport/routes"
 )
 
@@ -99,6 +100,34 @@ type ServerStatus struct {
 	State string         `json:"state"`
 	Check string         `json:"check,omitempty"` // what HAProxy's health check says
 	Why   string         `json:"why,omitempty"`   // why it is not open
+}
+
+// ExplainStatus is what became of one Ingress, and of the servers behind it.
+type ExplainStatus struct {
+	ingress.Explanation
+	Servers []BackendStatus `json:"servers"` // of the Explanation's Backends
+}
+
+// explain tells what became of an Ingress; in no cluster is in any. It is false
+// for one that is not ours.
+func (v *view) explain(cluster, namespace, name string) (ExplainStatus, bool) {
+	for _, c := range v.clusters {
+		if cluster != "" && cluster != c.name {
+			continue
+		}
+		e, ok := v.compiled.Explain(c.name, namespace, name)
+		if !ok {
+			continue
+		}
+		s := ExplainStatus{Explanation: e}
+		for _, b := range v.backends() {
+			if slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == b.Name }) {
+				s.Servers = append(s.Servers, b)
+			}
+		}
+		return s, true
+	}
+	return ExplainStatus{}, false
 }
 
 // ProblemStatus is something in a cluster's objects that is not served, and why.

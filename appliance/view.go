@@ -25,6 +25,7 @@ type view struct {
 	have     Have
 	config   *haproxy.Config
 	problems []ingress.Problem
+	compiled ingress.Result
 	steps    []Step // named in the last round, done or not
 	err      error
 	notReady []string

@@ -85,6 +85,8 @@ type Result struct {
 	Config   haproxy.Config // Bind and Tune are left to the caller
 	Served   []ObjectRef    // Ingresses of which at least one rule or the default is in effect
 	Problems []Problem      // sorted by object
+
+	routing *routing // for Explain
 }
 
 // Compile makes the Result of snapshots, one per cluster in the order of
@@ -203,7 +205,8 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Certs:          c.routing.certs,
 			Tables:         c.routing.tables,
 		},
-		Served: c.routing.served,
+		Served:  c.routing.served,
+		routing: c.routing,
 	}
 	var odd []Problem
 	for i, p := range c.parts {

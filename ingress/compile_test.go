@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 )
 
 // snapshot reads manifests, as kubectl would, into a Snapshot.
@@ -395,6 +396,49 @@ spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /
 	}
 	if !r.Config.Routes[0].TLSOnly {
 		t.Error("plain HTTP is not redirected")
+	}
+}
+
+func TestAnIngressIsExplained(t *testing.T) {
+	s := snapshot(t, "c", app("web")+`
+kind: Ingress
+metadata: {name: a, namespace: default, creationTimestamp: 2020-01-01T00:00:00Z, annotations: {haproxy.org/timeout-server: 1s, haproxy.org/ssl-redirect: "true", haproxy.org/ssl-redirect-port: "8443"}}
+spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}
+---
+kind: Ingress
+metadata: {name: b, namespace: default, creationTimestamp: 2021-01-01T00:00:00Z}
+spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}
+---
+kind: Ingress
+metadata: {name: other, namespace: default}
+spec: {ingressClassName: nginx}
+`)
+	s.Services[0].Annotations = map[string]string{"haproxy.org/check-interval": "7s", "haproxy.org/typo": "x"}
+	r := Compile([]Snapshot{s})
+	got, ok := r.Explain("c", "default", "a")
+	want := Explanation{
+		Ingress: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "a"},
+		Rules:   []ExplainedRule{{Host: "a.test", Path: "/", Match: haproxy.Prefix, Backend: "default_ing_a_svc_web_http", HTTPS: "302 to port 8443"}},
+		Backends: []ExplainedBackend{{
+			Name: "default_ing_a_svc_web_http", Origin: "Ingress default/a, Service default/web port http", Own: true,
+			Keys:       []annotations.Effective{{Key: "timeout-server", Value: "1s", Scope: "Ingress"}, {Key: "check-interval", Value: "7s", Scope: "Service"}},
+			Directives: []string{"option forwardfor", "timeout server 1000ms"},
+		}},
+	}
+	if len(got.Problems) != 1 || got.Problems[0].Kind != "Service" {
+		t.Errorf("want the problem of the Service, got %v", got.Problems)
+	}
+	got.Problems = nil
+	if diff := cmp.Diff(want, got); diff != "" || !ok {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	if got, ok := r.Explain("c", "default", "b"); !ok || len(got.Rules) != 0 || len(got.Problems) != 1 {
+		t.Errorf("of one that came too late: %+v", got)
+	}
+	for _, name := range []string{"other", "nobody"} {
+		if _, ok := r.Explain("c", "default", name); ok {
+			t.Errorf("%s is not ours", name)
+		}
 	}
 }
 

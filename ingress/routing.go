@@ -18,6 +18,10 @@ import (
 
 // routing is everything that does not depend on endpoints.
 type routing struct {
+	of        []*world // for which it was made
+	petitions []*petition
+	owner     map[routeKey]*petition
+
 	routes   []haproxy.Route
 	fallback string // backend of requests no route takes
 	needs    []need // backends that have to exist, sorted by name
@@ -87,17 +91,14 @@ type routeKey struct {
 type clerk struct {
 	*Compiler
 	*routing
-	worlds    []*world
-	petitions []*petition
-	needed    map[string]need
-	routed    map[routeKey]haproxy.Route
-	owner     map[routeKey]*petition
+	needed map[string]need
+	routed map[routeKey]haproxy.Route
 }
 
 // route hears every Ingress, the older first. Across clusters the first
 // configured goes first, whatever its age: it is the operator who orders them.
 func (c *Compiler) route(worlds []*world) *routing {
-	k := &clerk{Compiler: c, routing: &routing{}, worlds: worlds}
+	k := &clerk{Compiler: c, routing: &routing{of: worlds}}
 	k.hear()
 	most := len(k.petitions)
 	k.remember()
@@ -416,9 +417,9 @@ func (k *clerk) watchClock(at time.Time, p *pair) {
 	}
 }
 
-func (k *clerk) refer(p *petition) ObjectRef {
+func (r *routing) refer(p *petition) ObjectRef {
 	return ObjectRef{
-		Cluster: k.worlds[p.world].cluster, Kind: "Ingress",
+		Cluster: r.of[p.world].cluster, Kind: "Ingress",
 		Namespace: p.object.Namespace, Name: p.object.Name, UID: string(p.object.UID),
 	}
 }

@@ -16,6 +16,7 @@ import (
 type settings struct {
 	annotations.Settings
 	own      bool // the Ingress makes them other than they are for the Service alone
+	used     []annotations.Effective
 	problems []annotations.Problem
 }
 
@@ -122,7 +123,7 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 	s, known := k.settled[of]
 	if !known {
 		s = &settings{own: of.ingress != nil}
-		s.Settings, _, s.problems = annotations.Compile(owner, layers...)
+		s.Settings, s.used, s.problems = annotations.Compile(owner, layers...)
 		for _, l := range layers {
 			if l.Scope == annotations.Service {
 				s.problems = append(s.problems, l.Odd...)

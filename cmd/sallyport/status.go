@@ -37,7 +37,7 @@ offers it refused and the servers, each with the reason when it is not in use.`,
 	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
-		body, err := askStatus(cmd.Context(), address)
+		body, err := ask(cmd.Context(), address, "/status")
 		if err != nil {
 			return err
 		}
@@ -54,11 +54,11 @@ offers it refused and the servers, each with the reason when it is not in use.`,
 	return cmd
 }
 
-// askStatus fetches the status as JSON.
-func askStatus(ctx context.Context, address string) ([]byte, error) {
+// ask fetches a page of the status endpoint that is JSON.
+func ask(ctx context.Context, address, page string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
 	if err != nil {
 		return nil, fmt.Errorf("--address %q: %w", address, err)
 	}
@@ -69,31 +69,39 @@ func askStatus(ctx context.Context, address string) ([]byte, error) {
 		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", address, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", address, resp.Status)
-	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, statusSize))
 	if err != nil {
-		return nil, fmt.Errorf("read status of %s: %w", address, err)
+		return nil, fmt.Errorf("read the answer of %s: %w", address, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		said, _, _ := strings.Cut(string(body), "\n")
+		return nil, fmt.Errorf("%s answers %s: %s", address, resp.Status, strings.Map(printable, said))
 	}
 	return body, nil
 }
 
-// writeStatus writes the status for people. What comes from a cluster may hold
+// A writer writes tables for people. What comes from a cluster may hold
 // anything; it cannot move the cursor.
+type writer struct{ *tabwriter.Writer }
+
+func newWriter(w io.Writer) writer { return writer{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
+
+func (w writer) line(cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = strings.Map(printable, fmt.Sprint(c))
+	}
+	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
+}
+
+// title begins a table. A line without a tab ends a column block, so each table
+// has widths of its own.
+func (w writer) title(text string) { _, _ = fmt.Fprintf(w, "\n%s\n", text) }
+
+// writeStatus writes the status for people.
 func writeStatus(w io.Writer, s appliance.Status) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	line := func(cells ...any) {
-		texts := make([]string, len(cells))
-		for i, c := range cells {
-			texts[i] = strings.Map(printable, fmt.Sprint(c))
-		}
-		fmt.Fprintln(t, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
-	}
-	title := func(text string) {
-		// A line without a tab ends a column block, so each table has widths of its own.
-		fmt.Fprintf(t, "\n%s\n", text)
-	}
+	t := newWriter(w)
+	line, title := t.line, t.title
 
 	state := "ready"
 	if !s.Ready {

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance"
+)
+
+func explainCommand() *cobra.Command {
+	var address, cluster string
+	cmd := &cobra.Command{
+		Use:   "explain NAMESPACE/INGRESS",
+		Short: "Show what became of an Ingress",
+		Long: `Show what became of an Ingress: the hosts and paths it has, the backends they lead to,
+which of its keys took effect from which object, the servers, and what is wrong.`,
+		Example: `  sallyport explain default/web
+  sallyport explain default/web --cluster east -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "name of its cluster, if there are several")
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
+	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
+		if strings.Count(args[0], "/") != 1 {
+			return fmt.Errorf("%q: want NAMESPACE/INGRESS", args[0])
+		}
+		body, err := ask(cmd.Context(), address, "/explain?"+url.Values{"ingress": {args[0]}, "cluster": {cluster}}.Encode())
+		if err != nil {
+			return err
+		}
+		if output.value == "json" {
+			_, err = cmd.OutOrStdout().Write(body)
+			return err
+		}
+		var e appliance.ExplainStatus
+		if err := json.Unmarshal(body, &e); err != nil {
+			return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
+		}
+		return writeExplanation(cmd.OutOrStdout(), e)
+	})
+	return cmd
+}
+
+// writeExplanation writes what became of an Ingress for people.
+func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
+	t := newWriter(w)
+	t.line(fmt.Sprintf("Ingress %s/%s of cluster %s", e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
+	t.title("Rules")
+	for _, r := range e.Rules {
+		https := ""
+		if r.HTTPS != "" {
+			https = "plain HTTP is redirected, " + r.HTTPS
+		}
+		t.line("  "+cmp.Or(r.Host, "any host"), r.Path, r.Match, r.Backend, https)
+	}
+	if len(e.Rules) == 0 {
+		t.line("  none")
+	}
+	for _, b := range e.Backends {
+		t.title("Backend " + b.Name)
+		t.line("  " + b.Origin)
+		for _, k := range b.Keys {
+			t.line("  "+k.Key, strings.ReplaceAll(k.Value, "\n", " | "), "from the "+k.Scope)
+		}
+		for _, d := range b.Directives {
+			for line := range strings.SplitSeq(d, "\n") {
+				t.line("    " + line)
+			}
+		}
+		for _, s := range e.Servers {
+			if s.Name != b.Name {
+				continue
+			}
+			t.line(fmt.Sprintf("  %d of %d servers open", s.Open, len(s.Servers)))
+			for _, x := range s.Servers {
+				t.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
+			}
+		}
+	}
+	if len(e.Problems) > 0 {
+		t.title("Problems")
+		for _, p := range e.Problems {
+			t.line(fmt.Sprintf("  %s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write the explanation: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package ingress
+
+import (
+	"slices"
+	"strconv"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+// An Explanation is what became of one Ingress.
+type Explanation struct {
+	Ingress  ObjectRef          `json:"ingress"`
+	Rules    []ExplainedRule    `json:"rules,omitempty"`    // those it has, in the order of hosts and paths
+	Backends []ExplainedBackend `json:"backends,omitempty"` // those the rules lead to, by name
+	Problems []Problem          `json:"problems,omitempty"` // of the Ingress, its Services, and the ConfigMap
+}
+
+// An ExplainedRule is a host and path that an Ingress has.
+type ExplainedRule struct {
+	Host    string            `json:"host,omitempty"` // empty: any that no rule names
+	Path    string            `json:"path"`
+	Match   haproxy.PathMatch `json:"match"`
+	Backend string            `json:"backend"`
+	HTTPS   string            `json:"https,omitempty"` // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
+}
+
+// An ExplainedBackend is a backend, and what was said of it.
+type ExplainedBackend struct {
+	Name       string                  `json:"name"`
+	Origin     string                  `json:"origin"`
+	Own        bool                    `json:"own,omitempty"`  // no other Ingress uses it
+	Keys       []annotations.Effective `json:"keys,omitempty"` // whose word counts; what has its default is left out
+	Directives []string                `json:"directives,omitempty"`
+}
+
+// Explain tells what became of an Ingress. It is false for one that is not ours,
+// or not there.
+func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
+	if r.routing == nil {
+		return Explanation{}, false
+	}
+	var p *petition
+	for _, x := range r.routing.petitions {
+		if key := keyOf(x.object); key == (serviceKey{namespace, name}) && r.routing.of[x.world].cluster == cluster {
+			p = x
+		}
+	}
+	if p == nil {
+		return Explanation{}, false
+	}
+	e := Explanation{Ingress: r.routing.refer(p)}
+	objects := []ObjectRef{e.Ingress, configMapOf(r.routing.of[p.world])}
+	leads := map[string]bool{}
+	for _, route := range r.routing.routes {
+		if r.routing.owner[routeKey{route.Host, route.Path, route.Match}] != p {
+			continue
+		}
+		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
+		if route.TLSOnly {
+			rule.HTTPS = strconv.Itoa(route.TLSCode)
+			if route.TLSPort != 0 {
+				rule.HTTPS += " to port " + strconv.Itoa(int(route.TLSPort))
+			}
+		}
+		e.Rules = append(e.Rules, rule)
+		leads[route.Backend] = true
+	}
+	if p.ruleless && p.effective {
+		leads[r.routing.fallback] = true
+	}
+	for i, n := range r.routing.needs {
+		if !leads[n.name] {
+			continue
+		}
+		b := ExplainedBackend{Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.own, Keys: n.settings.used}
+		for _, d := range n.settings.Directives {
+			b.Directives = append(b.Directives, d.String())
+		}
+		e.Backends = append(e.Backends, b)
+		objects = append(objects, ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name})
+	}
+	for _, problem := range r.Problems {
+		if slices.ContainsFunc(objects, func(o ObjectRef) bool {
+			problem := problem.ObjectRef
+			problem.UID, o.UID = "", ""
+			return problem == o
+		}) {
+			e.Problems = append(e.Problems, problem)
+		}
+	}
+	return e, true
+}
