@@ -193,6 +193,28 @@ func (s *scene) settle(t *testing.T) {
 	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().steps)
 }
 
+func TestWhateverChangesIsAskedOfHAProxy(t *testing.T) {
+	now := time.Now()
+	base := haproxy.Config{Backends: []*haproxy.Backend{{Name: "a"}}, Certs: []*haproxy.Cert{{Name: "a"}}, Routes: []haproxy.Route{{Path: "/"}}}
+	a := applied{config: &base, until: now.Add(time.Hour)}
+	if same := base; !a.still(&same, now) {
+		t.Error("nothing changed, and it is asked")
+	}
+	for name, change := range map[string]func(*haproxy.Config){
+		"a backend": func(c *haproxy.Config) { c.Backends = []*haproxy.Backend{{Name: "a"}} }, // another pointer
+		"a cert":    func(c *haproxy.Config) { c.Certs = nil },
+		"a route":   func(c *haproxy.Config) { c.Routes = []haproxy.Route{{Path: "/a"}} },
+		"a default": func(c *haproxy.Config) { c.DefaultBackend = "a" },
+		"a table":   func(c *haproxy.Config) { c.Tables = []haproxy.Table{{Name: "a"}} },
+		"a process": func(c *haproxy.Config) { c.Process.MaxConn = 1 },
+	} {
+		c := base
+		if change(&c); a.still(&c, now) {
+			t.Errorf("%s changed, and it is not asked", name)
+		}
+	}
+}
+
 func demoSnapshot(name string) ingress.Snapshot {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
 	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""

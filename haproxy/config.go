@@ -22,6 +22,7 @@ type Config struct {
 	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
 	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
 	Tables         []Table    `json:"tables,omitempty"`         // sorted by Name
+	Process        Process    `json:"process,omitzero"`
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.

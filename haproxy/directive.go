@@ -250,6 +250,66 @@ func SetResponseHeader(name string, value Format) (Directive, error) {
 	return Directive{phaseResponse, "http-response set-header " + name + " " + value.word}, nil
 }
 
+// AddRequestHeader adds a header to the request, beside those of that name.
+func AddRequestHeader(name string, value Format) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseHeader, "http-request add-header " + name + " " + value.word}, nil
+}
+
+// AddResponseHeader adds a header to the response, beside those of that name.
+func AddResponseHeader(name string, value Format) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseResponse, "http-response add-header " + name + " " + value.word}, nil
+}
+
+// DeleteRequestHeader takes a header off the request.
+func DeleteRequestHeader(name string) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseHeader, "http-request del-header " + name}, nil
+}
+
+// DeleteResponseHeader takes a header off the response.
+func DeleteResponseHeader(name string) (Directive, error) {
+	if !token.MatchString(name) {
+		return Directive{}, notAHeader(name)
+	}
+	return Directive{phaseResponse, "http-response del-header " + name}, nil
+}
+
+// HSTS tells browsers to come by HTTPS alone for that many seconds (RFC 6797).
+// It is told over HTTPS, with errors too.
+func HSTS(maxAge int, subdomains, preload bool) Directive {
+	value := "max-age=" + strconv.Itoa(maxAge)
+	if subdomains {
+		value += "; includeSubDomains"
+	}
+	if preload {
+		value += "; preload"
+	}
+	return Directive{phaseResponse, "http-after-response set-header Strict-Transport-Security '" + value + "' if { ssl_fc }"}
+}
+
+// LimitBody answers 413 to a request whose Content-Length is more bytes. A body
+// without a Content-Length is not bounded.
+func LimitBody(bytes int) Directive {
+	return Directive{phaseLimit, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " + strconv.Itoa(bytes) + " }"}
+}
+
+// Root redirects a request for "/" to another path.
+func Root(path string) (Directive, error) {
+	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
+		return Directive{}, fmt.Errorf(`%s does not begin with one "/"`, strconv.QuoteToASCII(clip(path)))
+	}
+	word, err := quote(strings.ReplaceAll(path, "%", "%%"))
+	return Directive{phaseRedirect, "http-request redirect location " + word + " code 302 if { path / }"}, err
+}
+
 // SetHost sets the Host that the servers see.
 func SetHost(value Format) Directive {
 	return Directive{phaseHost, "http-request set-header Host " + value.word}

@@ -41,6 +41,8 @@ func written(t testing.TB) []Directive {
 		Deny(list, true), Deny(many, false),
 		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, nil), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
 		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
+		must(AddRequestHeader("X-B", format("c"))), must(AddResponseHeader("X-B", format("c"))), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
+		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
 		SetHost(format("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, format(`/\1`))),
 	}
@@ -58,6 +60,26 @@ func written(t testing.TB) []Directive {
 		all = append(all, Limit(Table{"b_rate", 1, longest}, 1<<31-1, code, list))
 	}
 	SortDirectives(all)
+	return all
+}
+
+// lines are those that a cluster may say of the process.
+func lines(t testing.TB) []Line {
+	t.Helper()
+	all := []Line{HardStop(time.Minute), DefaultOption("dontlognull", false), DefaultOption("logasap", true), DefaultOption("http-server-close", true)}
+	for _, name := range []string{"client", "client-fin", "http-request", "http-keep-alive", "server-fin"} {
+		all = append(all, DefaultTimeout(name, time.Second))
+	}
+	for _, s := range []Syslog{
+		{Address: "fd00::1", Port: 514, Length: 2048, Format: "rfc5424", Facility: "local3", Level: "info", MinLevel: "notice"},
+		{Address: "stdout", Format: "raw", Facility: "daemon"},
+	} {
+		l, err := s.Line()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
 	return all
 }
 
@@ -119,10 +141,14 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"a check of no path":          {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
 		"a check of no method":        {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
 		"a check of another version":  {err(HTTPCheck("GET", "/", "HTTP/2")), "is not a version"},
+		"a root elsewhere":            {err(Root("//evil.test")), "does not begin with one"},
+		"a header to delete":          {err(DeleteRequestHeader("a b")), "is not the name of a header"},
 		"a redirect with a path":      {err(Redirect("", "a.test/x", 302)), "is not a host"},
 		"a redirect to many":          {err(Redirect("", "*.a.test", 302)), "is not a host"},
 		"a redirect to no port":       {err(Redirect("", "a.test:0", 302)), "is not a host"},
 		"a redirect of no status":     {err(Redirect("", "a.test", 304)), "is not the status of a redirect"},
+		"a log to a name":             {err(Syslog{Address: "log.test", Facility: "local0"}.Line()), "is not an address"},
+		"a log of no facility":        {err(Syslog{Address: "stdout", Facility: "here"}.Line()), "is not a facility"},
 		"a redirect to another world": {err(Redirect("ftp", "a.test", 302)), "is not a scheme"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
@@ -150,9 +176,14 @@ func FuzzDirectives(f *testing.F) {
 			add(SetRequestHeader(name, format))
 			add(SetResponseHeader(name, format))
 			add(ReplacePath(name, format))
+			add(AddRequestHeader(name, format))
+			add(AddResponseHeader(name, format))
 			add(SetHost(format), nil)
 		}
 		add(Source(name))
+		add(DeleteRequestHeader(name))
+		add(DeleteResponseHeader(name))
+		add(Root(value))
 		add(Balance(value))
 		add(HTTPCheck(name, value, ""))
 		add(Redirect(name, value, 302))

@@ -33,7 +33,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if !slices.Equal(p.shaped.Bind.HTTP, cfg.Bind.HTTP) || !slices.Equal(p.shaped.Bind.HTTPS, cfg.Bind.HTTPS) {
 		reasons = append(reasons, "listen addresses changed")
 	}
-	if p.shaped.Tune != cfg.Tune {
+	if p.shaped.Tune != cfg.Tune || !p.shaped.Process.same(cfg.Process) {
 		reasons = append(reasons, "settings of the process changed")
 	}
 	if !slices.Equal(p.shaped.Tables, cfg.Tables) {
@@ -107,7 +107,7 @@ func (p *Proxy) failureOf(shape string) error {
 // command: the same listen addresses, settings and backends, with the servers,
 // routes and certificates that are wanted of them.
 func within(want, have *Config) *Config {
-	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, DefaultBackend: want.DefaultBackend}
+	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Process: have.Process, DefaultBackend: want.DefaultBackend}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
 		wanted[b.Name] = b

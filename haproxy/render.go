@@ -207,7 +207,7 @@ func generation(sums map[string][sha256.Size]byte) string {
 }
 
 func (r *renderer) renderHead(cfg *Config) []byte {
-	if r.head != nil && r.headOf.Tune == cfg.Tune && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
+	if r.head != nil && r.headOf.Tune == cfg.Tune && r.headOf.Process.same(cfg.Process) && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
 		return r.head
 	}
 	own, _ := parseBase(cfg.Tune.Base)
@@ -223,34 +223,38 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		b.WriteByte('\n')
 	}
 	line("stats socket", r.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
-	line("log 127.0.0.1:514 local0 notice")
-	line("hard-stop-after 30m")
-	// Each old worker keeps its memory until its last connection ends;
-	// before 3.3 HAProxy sets no limit to their number.
-	line("mworker-max-reloads 20")
+	global := []string{
+		"log 127.0.0.1:514 local0 notice",
+		"hard-stop-after 30m",
+		// Each old worker keeps its memory until its last connection ends;
+		// before 3.3 HAProxy sets no limit to their number.
+		"mworker-max-reloads 20",
+	}
 	if r.opt.User != "" {
-		line("user", r.opt.User)
+		global = append(global, "user "+r.opt.User)
 	}
 	if r.opt.Group != "" {
-		line("group", r.opt.Group)
+		global = append(global, "group "+r.opt.Group)
 	}
-	if cfg.Tune.Threads > 0 {
-		line("nbthread", strconv.Itoa(cfg.Tune.Threads))
+	if n := cmp.Or(cfg.Tune.Threads, cfg.Process.Threads); n > 0 {
+		global = append(global, "nbthread "+strconv.Itoa(n))
 	}
-	if cfg.Tune.MaxConn > 0 {
-		line("maxconn", strconv.Itoa(cfg.Tune.MaxConn))
+	if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn); n > 0 {
+		global = append(global, "maxconn "+strconv.Itoa(n))
 	}
-	line("tune.ssl.default-dh-param 2048")
-	line("ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets")
-	line("ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:" +
-		"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305")
-	line("ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256")
-	for _, l := range own.global {
+	global = append(global,
+		"tune.ssl.default-dh-param 2048",
+		"ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
+		"ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"+
+			"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
+		"ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256",
+	)
+	for _, l := range append(cfg.Process.instead(true, global), own.global...) {
 		line(l)
 	}
 
 	b.WriteString("\ndefaults\n")
-	for _, l := range []string{
+	for _, l := range append(cfg.Process.instead(false, []string{
 		"mode http",
 		"balance roundrobin",
 		"option dontlognull",
@@ -273,10 +277,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		"timeout server 50s",
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
-	} {
-		line(l)
-	}
-	for _, l := range own.defaults {
+	}), own.defaults...) {
 		line(l)
 	}
 
@@ -296,8 +297,12 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	}
 	if len(cfg.Bind.HTTPS) > 0 {
 		b.WriteString("\nfrontend https\n")
+		strict := ""
+		if cfg.Process.StrictSNI {
+			strict = " strict-sni"
+		}
 		for _, a := range cfg.Bind.HTTPS {
-			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn h2,http/1.1")
+			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn", cmp.Or(cfg.Process.ALPN, "h2,http/1.1")+strict)
 		}
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
@@ -307,7 +312,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 
 	b.WriteString("\nbackend " + nowhere + "\n")
 	line(`http-request return status 404 content-type text/plain string "no such host or path here\n"`)
-	r.head, r.headOf = b.Bytes(), Config{Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
+	r.head, r.headOf = b.Bytes(), Config{Process: cfg.Process, Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
 	return r.head
 }
 

@@ -44,6 +44,13 @@ func goldens(t testing.TB) map[string]*Config {
 				{Name: "e", Options: ServerOptions{Proto: "h1", TLS: true, SendProxy: "proxy-v2-ssl-cn"}, Servers: []Server{server("10.0.0.1:80")}},
 			}, redirected(t)...),
 		},
+		"what a cluster says of the process": {
+			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+			Tune: Tune{Threads: 1},
+			Process: Process{
+				Lines: append(lines(t), Traffic()...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true,
+			},
+		},
 		"every kind of route": {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
 			Routes: []Route{

@@ -46,7 +46,7 @@ func ascending[T any](kind string, list []*T, name func(*T) string) error {
 
 // parts says what is wrong with each part.
 func (c *Config) parts() error {
-	errs := []error{c.Bind.validate(), c.Tune.validate()}
+	errs := []error{c.Bind.validate(), c.Tune.validate(), c.Process.validate()}
 	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
 		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
 	}

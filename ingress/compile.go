@@ -128,6 +128,8 @@ type world struct {
 
 	configMaps []*corev1.ConfigMap
 	defaults   annotations.Layer // what they say
+	process    haproxy.Process
+	odd        []annotations.Problem // what is odd about it
 }
 
 // A part is a backend that was built, with what was odd about its endpoints.
@@ -160,12 +162,13 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.services = keep(s.Services, was.services, byName, &same)
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
-		w.defaults = was.defaults
+		w.defaults, w.process, w.odd = was.defaults, was.process, was.odd
 		if !slices.Equal(w.configMaps, was.configMaps) {
 			w.defaults = annotations.Layer{Scope: annotations.ConfigMap}
 			for _, m := range w.configMaps {
 				w.defaults = annotations.Read(annotations.ConfigMap, m.Data)
 			}
+			w.process, w.odd = annotations.Process(w.defaults)
 		}
 		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix {
 			c.settled = nil // what is remembered is of another world of that number
@@ -204,6 +207,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Backends:       make([]*haproxy.Backend, len(c.parts)),
 			Certs:          c.routing.certs,
 			Tables:         c.routing.tables,
+			Process:        processOf(worlds),
 		},
 		Served:  c.routing.served,
 		routing: c.routing,
@@ -215,6 +219,17 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	}
 	c.result.Problems = sorted(worlds, append(odd, c.routing.problems...))
 	return c.result
+}
+
+// processOf is what is said of the process. Of several clusters the first
+// configured that says anything is heard: it is the operator who orders them.
+func processOf(worlds []*world) haproxy.Process {
+	for _, w := range worlds {
+		if !reflect.DeepEqual(w.process, haproxy.Process{}) {
+			return w.process
+		}
+	}
+	return haproxy.Process{}
 }
 
 // build brings parts in line with the needs of the routing, which were those

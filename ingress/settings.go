@@ -98,7 +98,7 @@ func configMapOf(w *world) ObjectRef {
 // hearDefaults complains of what a ConfigMap says that is no key, and of one
 // that is not there.
 func (k *clerk) hearDefaults(w *world) {
-	odd := w.defaults.Odd
+	odd := append(slices.Clone(w.defaults.Odd), w.odd...)
 	if w.options.ConfigMap != "" && len(w.configMaps) == 0 {
 		odd = []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}}
 	}

@@ -135,7 +135,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server"); s.Options.ConfigMap != "" && len(said) > 0 {
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
 			}
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
@@ -145,7 +145,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 
 			got, want := c.Compile(given), Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,9 @@ func on(said ...string) []Layer {
 		if written[scopes[scope]] == nil {
 			written[scopes[scope]] = map[string]string{}
 		}
-		if !strings.Contains(name, "/") {
+		if scopes[scope] == ConfigMap {
+			name = strings.TrimPrefix(name, own)
+		} else if !strings.Contains(name, "/") {
 			name = "haproxy.org/" + name
 		}
 		written[scopes[scope]][name] = value
@@ -44,7 +47,16 @@ func tell(layers []Layer) string {
 	s, _, problems := Compile("o", layers...)
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
+	process, more := Process(layers[2])
+	problems = append(problems, more...)
 	var out strings.Builder
+	for _, l := range process.Lines {
+		fmt.Fprintln(&out, l)
+	}
+	process.Lines = nil
+	if !reflect.DeepEqual(process, haproxy.Process{}) {
+		fmt.Fprintf(&out, "%+v\n", process)
+	}
 	if redirect.Wanted != nil {
 		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
 	}
@@ -105,6 +117,16 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent"},
 		{on4("timeout-server: 5m"), "timeout server 300000ms"},
 		{on4("timeout-check: 300"), "timeout check 300ms"},
+		{on4("timeout-connect: 1s", "timeout-queue: 2s", "timeout-tunnel: 1d"), "timeout connect 1000ms\ntimeout queue 2000ms\ntimeout tunnel 86400000ms"},
+		{on4("sallyport.dev/hsts: true"), "http-after-response set-header Strict-Transport-Security 'max-age=15768000' if { ssl_fc }"},
+		{
+			on4("sallyport.dev/hsts: true", "sallyport.dev/hsts-max-age: 60", "sallyport.dev/hsts-include-subdomains: true", "sallyport.dev/hsts-preload: true"),
+			"http-after-response set-header Strict-Transport-Security 'max-age=60; includeSubDomains; preload' if { ssl_fc }",
+		},
+		{on4("sallyport.dev/proxy-body-size: 8m"), "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 8388608 }"},
+		{on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"), "http-request del-header X-C\nhttp-request del-header X-D\nhttp-request add-header X-A 'b'"},
+		{on4("sallyport.dev/response-add-headers: X-A b", "sallyport.dev/response-del-headers: Server"), "http-response del-header Server\nhttp-response add-header X-A 'b'"},
+		{on4("sallyport.dev/app-root: /start"), "http-request redirect location '/start' code 302 if { path / }"},
 		{on4("path-rewrite: /"), "http-request replace-path '(.*)' '/'"},
 		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"), "http-request replace-path '^/a/(.*)' '/\\1'\nhttp-request replace-path '^/b' '/c'"},
 		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"), "http-request set-header X-A 'b c'\nhttp-request set-header X-B '%[src]'"},
@@ -128,11 +150,26 @@ http-after-response set-header Access-Control-Allow-Credentials true if { var(tx
 http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }`,
 		},
 
+		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "{Lines:[] MaxConn:1000 Threads:4 ALPN:http/1.1 StrictSNI:true}"},
+		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose"},
+		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap"},
+		{
+			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s", "timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
+			"timeout client 1000ms\ntimeout client-fin 2000ms\ntimeout http-request 3000ms\ntimeout http-keep-alive 4000ms\ntimeout server-fin 5000ms",
+		},
+		{
+			onAll("syslog-server: address:192.0.2.1, port:1514, format:rfc5424, level:info\naddress:stdout, format:raw, facility:daemon"),
+			"log 192.0.2.1:1514 format rfc5424 local0 info\nlog stdout format raw daemon\nlog global\noption httplog",
+		},
+		{onAll("syslog-server: address:log.test"), `! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not an address, stdout or stderr; it is ignored`},
+
 		// Whose word counts.
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
 		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
 		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms"},
 		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{[]string{"configmap sallyport.dev/proxy-body-size: 1k"}, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }"},
+		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is not known; it is ignored`},
 		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},
 
 		// What is not good is told, and the next word counts.
@@ -174,6 +211,13 @@ func on4(said ...string) []string {
 	return said
 }
 
+func onAll(said ...string) []string {
+	for i, s := range said {
+		said[i] = "configmap " + s
+	}
+	return said
+}
+
 func TestADefaultCanBeRead(t *testing.T) {
 	if s, used, problems := Compile("o"); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
 		t.Errorf("nothing said comes to %v, %v, %v", s, used, problems)
@@ -183,7 +227,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 // elsewhere are keys that no backend has, or that the fuzzing gives itself.
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
-	"rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
+	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.

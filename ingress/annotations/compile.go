@@ -1,6 +1,10 @@
 package annotations
 
-import "sallyport/haproxy"
+import (
+	"time"
+
+	"sallyport/haproxy"
+)
 
 // Settings are what the keys come to for one backend.
 type Settings struct {
@@ -42,11 +46,13 @@ func servers(v *values, s *Settings) {
 	if yes, said := get(v, abortOnClose); said {
 		s.add(haproxy.Option("abortonclose", yes))
 	}
-	if d, said := get(v, timeoutServer); said {
-		s.add(haproxy.Timeout("server", d))
-	}
-	if d, said := get(v, timeoutCheck); said {
-		s.add(haproxy.Timeout("check", d))
+	for _, t := range []struct {
+		name string
+		key  key[time.Duration]
+	}{{"connect", timeoutConnect}, {"queue", timeoutQueue}, {"server", timeoutServer}, {"tunnel", timeoutTunnel}, {"check", timeoutCheck}} {
+		if d, said := get(v, t.key); said {
+			s.add(haproxy.Timeout(t.name, d))
+		}
 	}
 	o := &s.Options
 	o.Check, _ = get(v, check)
@@ -67,6 +73,9 @@ func access(v *values, s *Settings) {
 	}
 	if list, said := get(v, denyList); said {
 		s.add(haproxy.Deny(list, false))
+	}
+	if most, said := get(v, bodySize); said {
+		s.add(haproxy.LimitBody(most))
 	}
 	if requests, said := get(v, rateRequests); said {
 		t := haproxy.Table{Name: v.owner + "_rate"}
@@ -100,11 +109,17 @@ func cors(v *values, s *Settings) {
 // rewriting is what becomes of a request before a server sees it, and of its
 // answer.
 func rewriting(v *values, s *Settings) {
-	for _, k := range []key[[]haproxy.Directive]{requestHeaders, pathRewrite, responseHeaders} {
+	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete, responseHeaders, responseAdd} {
 		d, _ := get(v, k)
 		s.add(d...)
 	}
-	say(v, s, setHost)
+	say(v, s, setHost, appRoot)
+	if yes, _ := get(v, hsts); yes {
+		age, _ := get(v, hstsMaxAge)
+		subdomains, _ := get(v, hstsSubdomains)
+		preload, _ := get(v, hstsPreload)
+		s.add(haproxy.HSTS(age, subdomains, preload))
+	}
 	if to, said := get(v, redirect); said {
 		code, _ := get(v, redirectCode)
 		if d, err := haproxy.Redirect(to.scheme, to.authority, code); err == nil { // found good when it was read

@@ -72,18 +72,27 @@ func period(s string) (time.Duration, error) {
 	return d, err
 }
 
-// size reads a number with k or m, which are 1024 and its square (Configuration
-// Manual, 2.5).
+// size reads how many entries a table has.
 func size(s string) (int, error) {
+	n, err := volume(s)
+	if err == nil && n > 1<<30 {
+		err = fmt.Errorf("%s is more than 1g", quote(s))
+	}
+	return n, err
+}
+
+// volume reads a number with k, m or g, which are 1024 and its powers
+// (Configuration Manual, 2.5).
+func volume(s string) (int, error) {
 	digits, factor := s, 1
-	for suffix, f := range map[string]int{"k": 1 << 10, "m": 1 << 20} {
+	for suffix, f := range map[string]int{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} {
 		if d, has := strings.CutSuffix(strings.ToLower(s), suffix); has {
 			digits, factor = d, f
 		}
 	}
 	n, err := strconv.Atoi(digits)
-	if err != nil || n < 1 || n > 1<<30/factor {
-		return 0, fmt.Errorf("%s is not a number from 1 to 1024m, with k or m at its end", quote(s))
+	if err != nil || n < 1 || n > 1<<40/factor {
+		return 0, fmt.Errorf("%s is not a number from 1 to 1024g, with k, m or g at its end", quote(s))
 	}
 	return n * factor, nil
 }

@@ -81,8 +81,11 @@ func define[T any](parse func(string) (T, error), d Doc) key[T] {
 	return key[T]{d, parse}
 }
 
-// prefixes are those under which a key may be written on an object.
+// prefixes are those under which a key may be written on an object. A key of our
+// own has its own, and so cannot be taken for another controller's.
 var prefixes = []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"}
+
+const own = "sallyport.dev/"
 
 // A Layer is what one object says: the values of keys, by bare name.
 type Layer struct {
@@ -102,12 +105,14 @@ func Read(scope Scope, annotations map[string]string) Layer {
 	l := Layer{Scope: scope}
 	for full, value := range annotations {
 		i := slices.IndexFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
-		if i < 0 && scope != ConfigMap {
-			continue
-		}
 		name := full
-		if i >= 0 {
+		switch {
+		case i >= 0:
 			name = strings.TrimPrefix(full, prefixes[i])
+		case scope == ConfigMap && registry[own+full] != nil:
+			name = own + full // its keys can hold no "/"
+		case scope != ConfigMap && !strings.HasPrefix(full, own):
+			continue
 		}
 		if i > 0 && slices.ContainsFunc(prefixes[:i], func(p string) bool { _, has := annotations[p+name]; return has }) {
 			continue

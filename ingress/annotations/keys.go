@@ -138,6 +138,58 @@ var (
 		Name: "timeout-check", Scopes: everywhere, Format: "time",
 		Effect: "How long a check may take once it is connected.",
 	})
+	timeoutConnect = define(duration, Doc{
+		Name: "timeout-connect", Scopes: everywhere, Format: "time", Default: "500ms",
+		Effect: "How long a connection to a server may take. The next one is tried then.",
+	})
+	timeoutQueue = define(duration, Doc{
+		Name: "timeout-queue", Scopes: everywhere, Format: "time", Default: "5s",
+		Effect: "How long a request waits for a server below its pod-maxconn.",
+	})
+	timeoutTunnel = define(duration, Doc{
+		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h",
+		Effect: "How long a WebSocket may be silent.",
+	})
+	hsts = define(boolean, Doc{
+		Name: own + "hsts", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Browsers are told, over HTTPS, to come by HTTPS alone.",
+	})
+	hstsMaxAge = define(number(0, 1<<31-1), Doc{
+		Name: own + "hsts-max-age", Scopes: notOnTheService, Format: "seconds", Default: "15768000",
+		Effect: "For how long they are told so.",
+	})
+	hstsSubdomains = define(boolean, Doc{
+		Name: own + "hsts-include-subdomains", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "For the names below, too.",
+	})
+	hstsPreload = define(boolean, Doc{
+		Name: own + "hsts-preload", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Makers of browsers may put the name on their lists.",
+	})
+	bodySize = define(volume, Doc{
+		Name: own + "proxy-body-size", Scopes: everywhere, Format: "bytes, or with k, m or g",
+		Effect: "A request with a longer Content-Length is answered 413. A body without a Content-Length is not bounded.",
+	})
+	requestAdd = define(headers(haproxy.AddRequestHeader), Doc{
+		Name: own + "request-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
+		Effect: "Headers that the servers see beside those of that name.",
+	})
+	requestDelete = define(lines(haproxy.DeleteRequestHeader), Doc{
+		Name: own + "request-del-headers", Scopes: notOnTheService, Format: "names, one a line",
+		Effect: "Headers that the servers do not see.",
+	})
+	responseAdd = define(headers(haproxy.AddResponseHeader), Doc{
+		Name: own + "response-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
+		Effect: "Headers that the clients see beside those of that name.",
+	})
+	responseDelete = define(lines(haproxy.DeleteResponseHeader), Doc{
+		Name: own + "response-del-headers", Scopes: notOnTheService, Format: "names, one a line",
+		Effect: "Headers that the clients do not see.",
+	})
+	appRoot = define(haproxy.Root, Doc{
+		Name: own + "app-root", Scopes: notOnTheService, Format: "a path",
+		Effect: "A request for `/` is redirected there.",
+	})
 	timeoutServer = define(duration, Doc{
 		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s",
 		Effect: "How long a server may be silent.",

@@ -36,6 +36,8 @@ metadata: {name: defaults}
 data:
   response-set-header: X-Default yes
   rate-limit-status-code: "429"
+  timeout-client: 30s
+  http-connection-mode: http-server-close
 `
 
 // certificate adds a Secret that is good for every case.
@@ -91,6 +93,22 @@ func cases() []conformity {
 		}},
 		{name: "request-set-header", ingress: []string{"request-set-header: X-A \"b # c\"\nX-Host %[req.hdr(host),upper]\nX-Port %[dst_port]"}, asks: get("request X-A: b # c", "request X-Port: 80")},
 		{name: "response-set-header", ingress: []string{"response-set-header: Cache-Control \"no-store,no-cache\""}, asks: get("response Cache-Control: no-store,no-cache")},
+		{name: "headers added and taken off", ingress: []string{
+			"sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-Secret",
+			"sallyport.dev/response-add-headers: X-C d", "sallyport.dev/response-del-headers: Content-Type",
+		}, asks: []ask{{request: "GET /", headers: []string{"X-A: a", "X-Secret: s"}, want: []string{"200", "request X-A: a | b", "request X-Secret: (none)", "response X-C: d", "response Content-Type: (none)"}}}},
+		{name: "hsts", ingress: []string{"sallyport.dev/hsts: true", "sallyport.dev/hsts-include-subdomains: true", "ssl-redirect: false"}, secure: true, asks: []ask{
+			{request: "https GET /", want: []string{"200", "response Strict-Transport-Security: max-age=15768000; includeSubDomains"}},
+			{request: "GET /", want: []string{"200", "response Strict-Transport-Security: (none)"}},
+		}},
+		{name: "proxy-body-size", ingress: []string{"sallyport.dev/proxy-body-size: 1k"}, asks: []ask{
+			{request: "POST /", headers: []string{"Content-Length: 2000"}, want: []string{"413"}},
+			{request: "GET /", want: []string{"200"}},
+		}},
+		{name: "app-root", ingress: []string{"sallyport.dev/app-root: /start"}, asks: []ask{
+			{request: "GET /", want: []string{"302", "location /start"}},
+			{request: "GET /a", want: []string{"200", "url /a"}},
+		}},
 		{name: "set-host", ingress: []string{"set-host: other.test"}, asks: get("host other.test")},
 		{name: "path-rewrite of everything", ingress: []string{"path-rewrite: /x"}, asks: get("url /x?b=c")},
 		{name: "path-rewrite by a regular expression", ingress: []string{`path-rewrite: ^/a(/.*)? /z\1`}, asks: []ask{

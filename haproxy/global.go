@@ -1,0 +1,154 @@
+package haproxy
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Process is what a cluster says once for the whole process. What the operator
+// says in Tune goes before it.
+type Process struct {
+	Lines     []Line `json:"lines,omitempty"`   // each stands in for our own line of its kind
+	MaxConn   int    `json:"maxConn,omitempty"` // as Tune's
+	Threads   int    `json:"threads,omitempty"` // as Tune's
+	ALPN      string `json:"alpn,omitempty"`    // protocols offered to clients over TLS; empty: h2,http/1.1
+	StrictSNI bool   `json:"strictSNI,omitempty"`
+}
+
+func (p Process) same(o Process) bool {
+	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI
+}
+
+func (p Process) validate() error {
+	switch {
+	case slices.Contains(p.Lines, Line{}):
+		return fmt.Errorf("one of the lines for the process is empty")
+	case p.ALPN != "" && !alpn.MatchString(p.ALPN):
+		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
+	}
+	return Tune{Threads: p.Threads, MaxConn: p.MaxConn}.validate()
+}
+
+var alpn = regexp.MustCompile(`^(h2|http/1\.[01])(,(h2|http/1\.[01]))*$`)
+
+// A Line is one of the sections global and defaults. Only the functions below
+// make one.
+type Line struct {
+	global bool
+	kind   string // the words that two lines in each other's place have in common
+	rest   string
+}
+
+// String is its text.
+func (l Line) String() string { return strings.TrimSpace(l.kind + " " + l.rest) }
+
+// MarshalText is String, for JSON.
+func (l Line) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// HardStop is how long an old worker may take to finish after a reload.
+func HardStop(d time.Duration) Line {
+	return Line{true, "hard-stop-after", milliseconds(d)}
+}
+
+// DefaultTimeout is a timeout of every frontend and backend that says nothing
+// else: client, client-fin, http-request, http-keep-alive or server-fin.
+func DefaultTimeout(name string, d time.Duration) Line {
+	return Line{false, "timeout " + name, milliseconds(d)}
+}
+
+// DefaultOption is an option of every frontend and backend, or that it is not.
+func DefaultOption(name string, on bool) Line {
+	if !on {
+		return Line{false, "no option " + name, ""}
+	}
+	return Line{false, "option " + name, ""}
+}
+
+// Syslog is where HAProxy's log goes: its own messages, and a line for each
+// request (HAProxy Configuration Manual, "log" in section global).
+type Syslog struct {
+	Address  string // an IP address, or stdout or stderr
+	Port     uint16 // of the address
+	Length   int    // of a line, in bytes; 0: 1024
+	Format   string // rfc3164, rfc5424, short, raw ...; empty: rfc3164
+	Facility string // local0 ...
+	Level    string // what is logged: emerg ... debug; empty: all
+	MinLevel string // the most urgent level anything is said to be
+}
+
+// The words a Syslog may have.
+var (
+	SyslogFormats    = []string{"rfc3164", "rfc5424", "priority", "short", "timed", "iso", "raw", "local"}
+	SyslogFacilities = []string{
+		"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "auth2", "ftp", "ntp", "audit", "alert", "cron2",
+		"local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
+	}
+	SyslogLevels = []string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
+)
+
+// Line is its line.
+func (s Syslog) Line() (Line, error) {
+	target := s.Address
+	if target != "stdout" && target != "stderr" {
+		a, err := netip.ParseAddr(s.Address)
+		if err != nil || a.Zone() != "" {
+			return Line{}, fmt.Errorf("%s is not an address, stdout or stderr", strconv.QuoteToASCII(clip(s.Address)))
+		}
+		target = netip.AddrPortFrom(a, s.Port).String()
+	}
+	words := []string{target}
+	if s.Length != 0 {
+		if s.Length < 80 || s.Length > 65535 {
+			return Line{}, fmt.Errorf("a line of %d bytes: allowed are 80 to 65535", s.Length)
+		}
+		words = append(words, "len", strconv.Itoa(s.Length))
+	}
+	for _, w := range []struct {
+		before, word, what string
+		allowed            []string
+	}{
+		{"format", s.Format, "format", SyslogFormats},
+		{"", s.Facility, "facility", SyslogFacilities},
+		{"", s.Level, "level", SyslogLevels},
+		{"", s.MinLevel, "minlevel", SyslogLevels},
+	} {
+		if w.word == "" {
+			continue
+		}
+		if !slices.Contains(w.allowed, w.word) {
+			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", strconv.QuoteToASCII(clip(w.word)), w.what, strings.Join(w.allowed, ", "))
+		}
+		if w.before != "" {
+			words = append(words, w.before)
+		}
+		words = append(words, w.word)
+	}
+	return Line{true, "log", strings.Join(words, " ")}, nil
+}
+
+// Traffic is a line of the log for each request.
+func Traffic() []Line {
+	return []Line{{false, "log global", ""}, {false, "option httplog", ""}}
+}
+
+// instead are our own lines of a section, with those of the process in place of
+// their kind, or behind.
+func (p Process) instead(global bool, ours []string) []string {
+	said := func(text string) bool {
+		return slices.ContainsFunc(p.Lines, func(l Line) bool {
+			return l.global == global && (text == l.kind || strings.HasPrefix(text, l.kind+" ") || "no "+text == l.kind)
+		})
+	}
+	out := slices.DeleteFunc(slices.Clone(ours), said)
+	for _, l := range p.Lines {
+		if l.global == global {
+			out = append(out, l.String())
+		}
+	}
+	return out
+}

@@ -1,0 +1,163 @@
+package annotations
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+// What is said of the whole process can be said in a ConfigMap alone.
+var (
+	maxConn = define(number(1, 1<<30), Doc{
+		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
+		Effect: "Connections of the process, at most. `haproxy.maxConn` of the configuration file goes before it.",
+	})
+	nbthread = define(number(1, 64), Doc{
+		Name: "nbthread", Scopes: ConfigMap, Format: "1 to 64",
+		Effect: "Threads of the process. `haproxy.threads` of the configuration file goes before it.",
+	})
+	hardStop = define(period, Doc{
+		Name: "hard-stop-after", Scopes: ConfigMap, Format: "time, from 1ms", Default: "30m",
+		Effect: "How long connections may last after a reload.",
+	})
+	connectionMode = define(oneOf("http-keep-alive", "http-server-close", "httpclose"), Doc{
+		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose", Default: "http-keep-alive",
+		Effect: "Whether connections are kept after a request: on both sides, to clients only, or not at all.",
+	})
+	keepAlive = define(boolean, Doc{
+		Name: "http-keep-alive", Scopes: ConfigMap, Format: "true or false",
+		Effect: "An older way to say http-connection-mode.",
+	})
+	serverClose = define(boolean, Doc{
+		Name: "http-server-close", Scopes: ConfigMap, Format: "true or false",
+		Effect: "An older way to say http-connection-mode.",
+	})
+	dontLogNull = define(boolean, Doc{
+		Name: "dontlognull", Scopes: ConfigMap, Format: "true or false", Default: "true",
+		Effect: "Connections on which nothing was asked are not logged.",
+	})
+	logASAP = define(boolean, Doc{
+		Name: "logasap", Scopes: ConfigMap, Format: "true or false", Default: "false",
+		Effect: "A request is logged when its answer begins, not when it ends.",
+	})
+	syslogServer = define(syslogs, Doc{
+		Name: "syslog-server", Scopes: ConfigMap, Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, one a line; the address may be stdout or stderr",
+		Effect: "Where HAProxy logs to, and that it logs each request.",
+	})
+	tlsALPN = define(alpn, Doc{
+		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",
+		Effect: "Protocols that clients are offered over TLS.",
+	})
+	strictSNI = define(boolean, Doc{
+		Name: "client-strict-sni", Scopes: ConfigMap, Format: "true or false", Default: "false",
+		Effect: "TLS is refused for names without a certificate, instead of answered with the default one.",
+	})
+	timeouts = map[string]key[time.Duration]{
+		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent."}),
+		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
+		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long a request's header may take to arrive."}),
+		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection is kept for the next request."}),
+		"server-fin":      define(duration, Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time", Effect: "timeout-server, once one side has closed."}),
+	}
+)
+
+// Process reads what a ConfigMap says of the whole process.
+func Process(l Layer) (haproxy.Process, []Problem) {
+	v := &values{layers: []Layer{l}}
+	p := haproxy.Process{}
+	p.MaxConn, _ = get(v, maxConn)
+	p.Threads, _ = get(v, nbthread)
+	if d, said := get(v, hardStop); said {
+		p.Lines = append(p.Lines, haproxy.HardStop(d))
+	}
+	option := func(name string, on bool) { p.Lines = append(p.Lines, haproxy.DefaultOption(name, on)) }
+	older, _ := get(v, serverClose)
+	if mode, said := get(v, connectionMode); said {
+		option(mode, true)
+	} else if older {
+		option("http-server-close", true)
+	}
+	_, _ = get(v, keepAlive) // says what is so in any case
+	if yes, said := get(v, dontLogNull); said {
+		option("dontlognull", yes)
+	}
+	if yes, said := get(v, logASAP); said {
+		option("logasap", yes)
+	}
+	for _, name := range []string{"client", "client-fin", "http-request", "http-keep-alive", "server-fin"} {
+		if d, said := get(v, timeouts[name]); said {
+			p.Lines = append(p.Lines, haproxy.DefaultTimeout(name, d))
+		}
+	}
+	if targets, said := get(v, syslogServer); said {
+		p.Lines = append(append(p.Lines, targets...), haproxy.Traffic()...)
+	}
+	if list, said := get(v, tlsALPN); said {
+		p.ALPN = list
+	}
+	p.StrictSNI, _ = get(v, strictSNI)
+	return p, v.problems
+}
+
+// syslogs reads one target a line.
+func syslogs(s string) ([]haproxy.Line, error) {
+	var all []haproxy.Line
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		target := haproxy.Syslog{Port: 514, Facility: "local0"}
+		for pair := range strings.SplitSeq(line, ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(pair), ":")
+			value = strings.TrimSpace(value)
+			var err error
+			switch name {
+			case "address":
+				target.Address = value
+			case "port":
+				var port int
+				port, err = number(1, 65535)(value)
+				target.Port = uint16(port) //nolint:gosec // read as one
+			case "length":
+				target.Length, err = strconv.Atoi(value)
+			case "format":
+				target.Format = value
+			case "facility":
+				target.Facility = value
+			case "level":
+				target.Level = value
+			case "minlevel":
+				target.MinLevel = value
+			default:
+				err = fmt.Errorf("%s is not one of address, port, length, format, facility, level, minlevel", quote(name))
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		l, err := target.Line()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s names no target", quote(s))
+	}
+	return all, nil
+}
+
+func alpn(s string) (string, error) {
+	var all []string
+	for word := range strings.SplitSeq(s, ",") {
+		word, err := oneOf("h2", "http/1.1", "http/1.0")(strings.TrimSpace(word))
+		if err != nil {
+			return "", err
+		}
+		all = append(all, word)
+	}
+	return strings.Join(all, ","), nil
+}
