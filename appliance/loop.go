@@ -414,7 +414,7 @@ func (a applied) still(c *haproxy.Config, now time.Time) bool {
 	return a.config != nil && now.Before(a.until) && (a.retryAt.IsZero() || now.Before(a.retryAt)) &&
 		slices.Equal(a.config.Backends, c.Backends) && slices.Equal(a.config.Certs, c.Certs) &&
 		slices.Equal(a.config.Routes, c.Routes) && a.config.DefaultBackend == c.DefaultBackend &&
-		slices.Equal(a.config.Tables, c.Tables) && reflect.DeepEqual(a.config.Process, c.Process)
+		slices.Equal(a.config.Tables, c.Tables) && slices.Equal(a.config.Captures, c.Captures) && reflect.DeepEqual(a.config.Process, c.Process)
 }
 
 // tellServers logs each server that changed; beyond a screenful, only how many.

@@ -206,6 +206,7 @@ func TestWhateverChangesIsAskedOfHAProxy(t *testing.T) {
 		"a route":   func(c *haproxy.Config) { c.Routes = []haproxy.Route{{Path: "/a"}} },
 		"a default": func(c *haproxy.Config) { c.DefaultBackend = "a" },
 		"a table":   func(c *haproxy.Config) { c.Tables = []haproxy.Table{{Name: "a"}} },
+		"a capture": func(c *haproxy.Config) { c.Captures = []int{1} },
 		"a process": func(c *haproxy.Config) { c.Process.MaxConn = 1 },
 	} {
 		c := base

@@ -22,6 +22,7 @@ type Config struct {
 	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
 	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
 	Tables         []Table    `json:"tables,omitempty"`         // sorted by Name
+	Captures       []int      `json:"captures,omitempty"`       // slots for what Capture notes: bytes of each, from 1 to 65535
 	Process        Process    `json:"process,omitzero"`
 }
 

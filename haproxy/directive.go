@@ -45,6 +45,7 @@ const (
 	phaseDeny                   // who may not
 	phaseLimit                  // who may not any more
 	phasePreflight              // CORS preflights carry no credentials
+	phaseCapture
 	phaseRedirect
 	phaseHeader
 	phaseHost
@@ -232,6 +233,15 @@ func Limit(t Table, requests, status int, except []netip.Prefix) Directive {
 	}
 	return Directive{phaseLimit, text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
 		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
+}
+
+// Capture notes a sample of the request in the log, in the slot of that number.
+// Config.Captures has to have it.
+func Capture(expression string, slot int) (Directive, error) {
+	if err := checkSample(expression); err != nil {
+		return Directive{}, err
+	}
+	return Directive{phaseCapture, "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
 // SetRequestHeader sets a header of the request.

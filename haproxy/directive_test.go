@@ -38,6 +38,7 @@ func written(t testing.TB) []Directive {
 		must(Balance("static-rr")),
 		must(HTTPCheck("HEAD", "/health?a='b' #c", "HTTP/1.1")),
 		must(Source("X-Real-IP")),
+		must(Capture("req.hdr(X-A)", 0)), must(Capture("cookie(id),lower", 1)),
 		Deny(list, true), Deny(many, false),
 		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, nil), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
 		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
@@ -141,6 +142,8 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"a check of no path":          {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
 		"a check of no method":        {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
 		"a check of another version":  {err(HTTPCheck("GET", "/", "HTTP/2")), "is not a version"},
+		"a capture of nothing":        {err(Capture("env(HOME)", 0)), "is not a sample that may be used here"},
+		"a capture of two words":      {err(Capture("src len 10", 0)), "is not a sample that may be used here"},
 		"a root elsewhere":            {err(Root("//evil.test")), "does not begin with one"},
 		"a header to delete":          {err(DeleteRequestHeader("a b")), "is not the name of a header"},
 		"a redirect with a path":      {err(Redirect("", "a.test/x", 302)), "is not a host"},
@@ -181,6 +184,7 @@ func FuzzDirectives(f *testing.F) {
 			add(SetHost(format), nil)
 		}
 		add(Source(name))
+		add(Capture(value, 0))
 		add(DeleteRequestHeader(name))
 		add(DeleteResponseHeader(name))
 		add(Root(value))

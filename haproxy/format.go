@@ -31,7 +31,7 @@ var converters = []string{
 // aliases are the log-format variables that may be used, after the "%".
 var aliases = []string{"ci", "cp", "fi", "fp", "ID", "T", "t", "sslv", "sslc", "HM", "HP", "HU", "HV", "HQ"}
 
-var sample = regexp.MustCompile(`^([a-z][a-z0-9_.-]*)(\([A-Za-z0-9_.,:/ -]*\))?$`)
+var sample = regexp.MustCompile(`^([a-z][a-z0-9_.-]*)(\([A-Za-z0-9_.,:/-]*\))?$`)
 
 // ParseFormat checks text for use as a Format: letters, "%%" for a percent sign,
 // "%[...]" with the samples of Fetches, and aliases such as %ci.

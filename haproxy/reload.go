@@ -39,6 +39,9 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if !slices.Equal(p.shaped.Tables, cfg.Tables) {
 		reasons = append(reasons, "limits changed")
 	}
+	if !slices.Equal(p.shaped.Captures, cfg.Captures) {
+		reasons = append(reasons, "captures changed")
+	}
 	old := make(map[string]*Backend, len(p.shaped.Backends))
 	for _, b := range p.shaped.Backends {
 		old[b.Name] = b
@@ -107,7 +110,7 @@ func (p *Proxy) failureOf(shape string) error {
 // command: the same listen addresses, settings and backends, with the servers,
 // routes and certificates that are wanted of them.
 func within(want, have *Config) *Config {
-	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Process: have.Process, DefaultBackend: want.DefaultBackend}
+	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process, DefaultBackend: want.DefaultBackend}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
 		wanted[b.Name] = b

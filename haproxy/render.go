@@ -207,7 +207,7 @@ func generation(sums map[string][sha256.Size]byte) string {
 }
 
 func (r *renderer) renderHead(cfg *Config) []byte {
-	if r.head != nil && r.headOf.Tune == cfg.Tune && r.headOf.Process.same(cfg.Process) && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
+	if r.head != nil && r.headOf.Tune == cfg.Tune && r.headOf.Process.same(cfg.Process) && slices.Equal(r.headOf.Captures, cfg.Captures) && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
 		return r.head
 	}
 	own, _ := parseBase(cfg.Tune.Base)
@@ -281,11 +281,17 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		line(l)
 	}
 
+	capture := func() {
+		for _, n := range cfg.Captures {
+			line("declare capture request len", strconv.Itoa(n))
+		}
+	}
 	if len(cfg.Bind.HTTP) > 0 {
 		b.WriteString("\nfrontend http\n")
 		for _, a := range cfg.Bind.HTTP {
 			line(bindText(a))
 		}
+		capture()
 		line("http-request set-header X-Forwarded-Proto http")
 		r.writeRouting(line)
 		for _, code := range RedirectCodes {
@@ -304,6 +310,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, a := range cfg.Bind.HTTPS {
 			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn", cmp.Or(cfg.Process.ALPN, "h2,http/1.1")+strict)
 		}
+		capture()
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
 		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
@@ -312,7 +319,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 
 	b.WriteString("\nbackend " + nowhere + "\n")
 	line(`http-request return status 404 content-type text/plain string "no such host or path here\n"`)
-	r.head, r.headOf = b.Bytes(), Config{Process: cfg.Process, Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
+	r.head, r.headOf = b.Bytes(), Config{Process: cfg.Process, Captures: slices.Clone(cfg.Captures), Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
 	return r.head
 }
 

@@ -35,7 +35,9 @@ func goldens(t testing.TB) map[string]*Config {
 			Backends: []*Backend{{Name: "a", Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
 		},
 		"every kind of directive": {
-			Tables: []Table{{"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
+			Bind:     Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+			Tables:   []Table{{"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
+			Captures: []int{128, 65535},
 			Backends: append([]*Backend{
 				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "b", Options: ServerOptions{Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:80")}},

@@ -59,6 +59,11 @@ func (c *Config) parts() error {
 	for _, cert := range c.Certs {
 		errs = append(errs, cert.Validate())
 	}
+	for _, n := range c.Captures {
+		if n < 1 || n > 65535 {
+			errs = append(errs, fmt.Errorf("a capture of %d bytes: allowed are 1 to 65535", n))
+		}
+	}
 	for i, t := range c.Tables {
 		errs = append(errs, t.validate())
 		if i > 0 && c.Tables[i-1].Name >= t.Name {

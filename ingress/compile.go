@@ -207,6 +207,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Backends:       make([]*haproxy.Backend, len(c.parts)),
 			Certs:          c.routing.certs,
 			Tables:         c.routing.tables,
+			Captures:       c.routing.captures,
 			Process:        processOf(worlds),
 		},
 		Served:  c.routing.served,

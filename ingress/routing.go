@@ -28,6 +28,7 @@ type routing struct {
 	users    []map[serviceKey][]int
 	certs    []*haproxy.Cert
 	tables   []haproxy.Table
+	captures []int
 	served   []ObjectRef
 	problems []Problem
 
@@ -118,6 +119,12 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.needs = append(k.needs, n)
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
 		k.tables = append(k.tables, n.settings.Tables...)
+		for slot, length := range n.settings.Captures {
+			if slot == len(k.captures) {
+				k.captures = append(k.captures, 0)
+			}
+			k.captures[slot] = max(k.captures[slot], length)
+		}
 	}
 	// The backends of one Ingress count in one table, which they all bring.
 	slices.SortFunc(k.tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })

@@ -173,7 +173,7 @@ type HAProxy struct {
 	// Group HAProxy's worker runs as; empty is the group of this process. Default: as for user.
 	Group string `json:"group"`
 	// Threads of HAProxy. 0: one for each processor.
-	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=1024"`
+	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=64"`
 	// Most connections at the same time. 0: as many as HAProxy finds file descriptors for.
 	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
 	// Least time between two reloads of HAProxy, from 1ms to 1h.

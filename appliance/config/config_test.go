@@ -188,7 +188,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"empty list entry":          {minimal + "bgp:\n  listen:\n  -\n", `f.yaml:5: bgp.listen[0]: an entry of the list is empty`},
 		"alias":                     {minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n", `f.yaml:4: routes.metric: YAML aliases and tags are not supported here; write the value itself`},
 		"number too large":          {minimal + "routes: {protocol: 256}\n", `f.yaml:3: routes.protocol: "256" is not allowed; allowed: a whole number from 20 to 185`},
-		"number negative":           {minimal + "haproxy: {threads: -1}\n", `f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 1024`},
+		"number negative":           {minimal + "haproxy: {threads: -1}\n", `f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 64`},
 		"no number":                 {minimal + "bgp: {asn: many}\n", `f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`},
 		"no bool":                   {"clusters:\n- kubeconfig: /a\n  bgp:\n    ttlSecurity: yes\n", `f.yaml:4: clusters[0].bgp.ttlSecurity: "yes" is not allowed; allowed: true, false`},
 		"word not in the list":      {minimal + "log: {level: warning}\n", `f.yaml:3: log.level: "warning" is not allowed; allowed: debug, info, warn, error`},

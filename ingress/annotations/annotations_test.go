@@ -76,6 +76,9 @@ func tell(layers []Layer) string {
 	for _, t := range s.Tables {
 		fmt.Fprintf(&out, "table %s, %d clients, %s\n", t.Name, t.Size, t.Period)
 	}
+	if len(s.Captures) > 0 {
+		fmt.Fprintln(&out, "captures", s.Captures)
+	}
 	for _, l := range layers {
 		problems = append(problems, l.Odd...)
 	}
@@ -133,6 +136,8 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("response-set-header: Cache-Control \"no-store,no-cache\""), "http-response set-header Cache-Control 'no-store,no-cache'"},
 		{on4("request-redirect: other.test"), "http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\nhttp-request redirect location http://other.test%[pathq] code 302"},
 		{on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"), "http-request redirect location https://other.test:8443%[pathq] code 301"},
+		{on4("request-capture: req.hdr(X-A)\ncookie(id)"), "http-request capture req.hdr(X-A) id 0\nhttp-request capture cookie(id) id 1\ncaptures [128 128]"},
+		{on4("request-capture: src", "request-capture-len: 40"), "http-request capture src id 0\ncaptures [40]"},
 		{on4("set-host: other.test"), "http-request set-header Host 'other.test'"},
 		{on4("standalone-backend: true", "scale-server-slots: 4"), ""},
 		{on4("ssl-redirect: false"), "to HTTPS false 302 0"},
@@ -152,6 +157,7 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 
 		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "{Lines:[] MaxConn:1000 Threads:4 ALPN:http/1.1 StrictSNI:true}"},
 		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose"},
+		{onAll("clean-certs: true"), ""},
 		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap"},
 		{
 			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s", "timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
@@ -227,7 +233,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 // elsewhere are keys that no backend has, or that the fuzzing gives itself.
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
-	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
+	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.

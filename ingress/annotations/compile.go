@@ -1,6 +1,7 @@
 package annotations
 
 import (
+	"slices"
 	"time"
 
 	"sallyport/haproxy"
@@ -11,6 +12,7 @@ type Settings struct {
 	Directives []haproxy.Directive
 	Options    haproxy.ServerOptions
 	Tables     []haproxy.Table // in which the directives count
+	Captures   []int           // slots that the directives write to, and how long they have to be
 }
 
 // Compile reads the layers of one backend, the most special first. It also
@@ -112,6 +114,11 @@ func rewriting(v *values, s *Settings) {
 	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete, responseHeaders, responseAdd} {
 		d, _ := get(v, k)
 		s.add(d...)
+	}
+	if list, said := get(v, captures); said {
+		length, _ := get(v, captureLen)
+		s.add(list...)
+		s.Captures = slices.Repeat([]int{length}, len(list))
 	}
 	say(v, s, setHost, appRoot)
 	if yes, _ := get(v, hsts); yes {

@@ -137,6 +137,18 @@ func headers(set func(string, haproxy.Format) (haproxy.Directive, error)) func(s
 	})
 }
 
+// captureList reads one sample a line. Each has the slot of its place.
+func captureList(s string) ([]haproxy.Directive, error) {
+	const most = 16
+	slot := 0
+	return lines(func(line string) (haproxy.Directive, error) {
+		if slot++; slot > most {
+			return haproxy.Directive{}, fmt.Errorf("more than %d samples", most)
+		}
+		return haproxy.Capture(line, slot-1)
+	})(s)
+}
+
 // rewrite reads a match and a path, or a path for all.
 func rewrite(line string) (haproxy.Directive, error) {
 	words := strings.Fields(line)

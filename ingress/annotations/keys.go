@@ -82,6 +82,14 @@ var (
 		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1",
 		Effect: "Connections to one pod, at most; further requests wait.",
 	})
+	captures = define(captureList, Doc{
+		Name: "request-capture", Scopes: notOnTheService, Format: "a sample of the request, as `req.hdr(X-Request-Id)` or `cookie(id)`, one a line",
+		Effect: "What it is stands in the log of the request (syslog-server).",
+	})
+	captureLen = define(number(1, 65535), Doc{
+		Name: "request-capture-len", Scopes: notOnTheService, Format: "1 to 65535", Default: "128",
+		Effect: "How many bytes of it.",
+	})
 	requestHeaders = define(headers(haproxy.SetRequestHeader), Doc{
 		Name: "request-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Headers that the servers see.",
@@ -197,6 +205,10 @@ var (
 	_ = define(boolean, Doc{
 		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false",
 		Effect: "None is needed: an Ingress that sets something for itself has a backend of its own.",
+	})
+	_ = define(boolean, Doc{
+		Name: "clean-certs", Scopes: ConfigMap, Format: "true or false",
+		Effect: "None is needed: certificates that nobody names are always taken away.",
 	})
 	_ = define(number(0, 1<<20), Doc{
 		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-slots"}, Scopes: everywhere, Format: "number",

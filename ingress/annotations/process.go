@@ -13,7 +13,7 @@ import (
 var (
 	maxConn = define(number(1, 1<<30), Doc{
 		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
-		Effect: "Connections of the process, at most. `haproxy.maxConn` of the configuration file goes before it.",
+		Effect: "Connections of the process, at most. `haproxy.maxConnections` of the configuration file goes before it.",
 	})
 	nbthread = define(number(1, 64), Doc{
 		Name: "nbthread", Scopes: ConfigMap, Format: "1 to 64",

@@ -109,6 +109,7 @@ func cases() []conformity {
 			{request: "GET /", want: []string{"302", "location /start"}},
 			{request: "GET /a", want: []string{"200", "url /a"}},
 		}},
+		{name: "request-capture", ingress: []string{"request-capture: req.hdr(X-A)\ncookie(id)", "request-capture-len: 20"}, asks: get()},
 		{name: "set-host", ingress: []string{"set-host: other.test"}, asks: get("host other.test")},
 		{name: "path-rewrite of everything", ingress: []string{"path-rewrite: /x"}, asks: get("url /x?b=c")},
 		{name: "path-rewrite by a regular expression", ingress: []string{`path-rewrite: ^/a(/.*)? /z\1`}, asks: []ask{
