@@ -32,7 +32,8 @@ func houses(soak time.Duration) []house {
 			{10, "BGP with one node is filtered", bounds{gets: true}, cutBGP},
 			{11, "BGP with every node is filtered", bounds{gets: true, posts: true, lasting: true}, cutAllBGP},
 			{12, "the API server is gone for 60 s, restart meanwhile", bounds{gets: true, posts: true}, apiAway},
-			{12, "reboot with an empty /run, the API server gone", bounds{gap: 10 * time.Second}, reboot},
+			// BIRD dials again after up to 30 s, if it has met several losses.
+			{12, "reboot with an empty /run, the API server gone", bounds{gap: 35 * time.Second}, reboot},
 			{13, "etcd restored from a backup, then every watch expired", bounds{gets: true, posts: true}, rewind},
 			{14, "routes flushed; link down and up; a foreign route", bounds{inflicted: true}, flush},
 			{15, "a block moves to another node", bounds{gets: true, posts: true}, moveBlock},
