@@ -64,6 +64,12 @@ func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Add
 }
 
 func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
+	// The pools are read first: blocks that are claimed before a pool is made
+	// are seen by whoever sees the pool.
+	pools, err := m.pools(ctx, family)
+	if err != nil {
+		return netip.Addr{}, err
+	}
 	blocks, err := m.blocks(ctx)
 	if err != nil {
 		return netip.Addr{}, err
@@ -86,9 +92,9 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 			return addr, err
 		}
 	}
-	cidr, err := m.claim(ctx, family, blocks)
+	cidr, err := m.claim(ctx, pools, blocks)
 	if errors.Is(err, errExhausted) {
-		return m.borrow(ctx, family, blocks, owner)
+		return m.borrow(ctx, pools, blocks, owner)
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -172,11 +178,7 @@ func (m *ipam) change(ctx context.Context, object *unstructured.Unstructured, ed
 // claim makes a block of a pool the node's own: the affinity as pending, the
 // IPAMBlock, which decides between nodes that want the same, the affinity as
 // confirmed.
-func (m *ipam) claim(ctx context.Context, family int, blocks []storedBlock) (netip.Prefix, error) {
-	pools, err := m.pools(ctx, family)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
+func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (netip.Prefix, error) {
 	taken := map[netip.Prefix]bool{}
 	for _, b := range blocks {
 		if cidr, err := netip.ParsePrefix(b.spec.CIDR); err == nil {
@@ -252,11 +254,7 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 }
 
 // borrow takes an address of a block that belongs to another node.
-func (m *ipam) borrow(ctx context.Context, family int, blocks []storedBlock, owner attribute) (netip.Addr, error) {
-	pools, err := m.pools(ctx, family)
-	if err != nil {
-		return netip.Addr{}, err
-	}
+func (m *ipam) borrow(ctx context.Context, pools []pool, blocks []storedBlock, owner attribute) (netip.Addr, error) {
 	for _, b := range blocks {
 		cidr, err := netip.ParsePrefix(b.spec.CIDR)
 		if err != nil || !slices.ContainsFunc(pools, func(p pool) bool { return p.cidr.Contains(cidr.Addr()) }) {

@@ -28,7 +28,9 @@ func (l *Lab) InstallCalico(ctx context.Context) error {
 	return l.installCalico(ctx)
 }
 
-// installCalico needs the lock of changes, or a lab that nobody knows yet.
+// installCalico needs the lock of changes, or a lab that nobody knows yet. The
+// pools come last: from then on a pod that waits takes an address, and a node
+// without a block would claim another than its first.
 func (l *Lab) installCalico(ctx context.Context) error {
 	l.say("defining Calico's resources")
 	if err := l.defineCalico(ctx); err != nil {
@@ -51,6 +53,9 @@ func (l *Lab) installCalico(ctx context.Context) error {
 		if err := l.claimBlocks(ctx, n.Host); err != nil {
 			return err
 		}
+	}
+	if err := l.createPools(ctx); err != nil {
+		return err
 	}
 	return l.startMirror(ctx)
 }
@@ -77,9 +82,10 @@ func (l *Lab) claimBlocks(ctx context.Context, h Host) error {
 	return nil
 }
 
-// createCalico makes the objects that a fresh installation of Calico has.
+// createCalico makes the objects that a fresh installation of Calico has, but
+// for the pools.
 func (l *Lab) createCalico(ctx context.Context) error {
-	objects := []*unstructured.Unstructured{
+	for _, o := range []*unstructured.Unstructured{
 		calicoObject("ClusterInformation", "default", map[string]any{
 			"clusterGUID": strings.Repeat("5a", 16), "clusterType": "k8s,bgp,kdd", "calicoVersion": "v3.32.1",
 			"datastoreReady": true, "variant": "Calico",
@@ -87,17 +93,19 @@ func (l *Lab) createCalico(ctx context.Context) error {
 		calicoObject("BGPConfiguration", "default", map[string]any{
 			"asNumber": int64(l.opts.AS), "nodeToNodeMeshEnabled": l.opts.Mesh, "logSeverityScreen": "Info",
 		}),
-		poolObject("default-ipv4-ippool", pool4, 26),
-	}
-	if l.opts.IPv6 {
-		objects = append(objects, poolObject("default-ipv6-ippool", pool6, 122))
-	}
-	for _, o := range objects {
+	} {
 		if err := l.createOne(ctx, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (l *Lab) createPools(ctx context.Context) error {
+	if err := l.createOne(ctx, poolObject("default-ipv4-ippool", pool4, 26)); err != nil || !l.opts.IPv6 {
+		return err
+	}
+	return l.createOne(ctx, poolObject("default-ipv6-ippool", pool6, 122))
 }
 
 // claimBlock makes a block the node's, the way Calico's IPAM leaves it.

@@ -230,9 +230,13 @@ func TestAPartitionIsBetweenTwoHostsAndHeals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if heard(world.Appliance, worker1, worker2) != 2 {
-		t.Error("after it was healed the two do not hear each other")
-	}
+	// A neighbour that was asked for in vain is asked for again a second later.
+	eventually(t, "the two hear each other again", func() error {
+		if n := heard(world.Appliance, worker1, worker2); n != 2 {
+			return fmt.Errorf("%d of 2 answer", n)
+		}
+		return nil
+	})
 	r.want(t, masterRoute, worker1Route, worker2Route)
 }
 
