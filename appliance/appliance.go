@@ -180,6 +180,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: ingress.Options{
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass, ConfigMap: c.Ingress.ConfigMap,
+			CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
 		},
 		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

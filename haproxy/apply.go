@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -106,6 +107,11 @@ func (p *Proxy) validate(cfg *Config) error {
 		Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend, Routes: cfg.Routes,
 		Backends: others(cfg.Backends, p.valid.Backends, backendName),
 		Certs:    others(cfg.Certs, p.valid.Certs, certName),
+		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
+		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process,
+	}
+	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
+		fresh.DefaultCert = cfg.DefaultCert
 	}
 	if slices.Equal(p.valid.Routes, cfg.Routes) {
 		fresh.Routes = nil
@@ -233,6 +239,11 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 			if b.Options.Check {
 				live.Check = "UP"
 				s.up = append(s.up, "enable health "+id.String())
+			}
+			if b.sticky() {
+				// It gives every server its cookie; before 3.0 a server that is
+				// added gets none by itself.
+				s.up = append(s.up, "enable dynamic-cookie backend "+b.Name)
 			}
 			if state != Closed {
 				s.up = append(s.up, "set server "+id.String()+" state "+stateCommand[state])
@@ -432,12 +443,12 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 		}
 		res.Commands += 2
 	}
-	if err := p.worker.listCerts(p.path(crtList), p.path(certDir+defaultCert), lines); err != nil {
+	if err := p.worker.listCerts(p.path(crtList), p.path(certDir), lines); err != nil {
 		return err
 	}
 	var cmds []string
 	for path := range files {
-		if strings.HasPrefix(path, p.path(certDir)) && path != p.path(certDir+defaultCert) && lines[path] == "" {
+		if name, is := strings.CutPrefix(path, p.path(certDir)); is && !fixed(name) && lines[path] == "" {
 			cmds = append(cmds, "del ssl cert "+path)
 		}
 	}

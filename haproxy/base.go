@@ -23,7 +23,7 @@ var foreign = []parser.Section{
 }
 
 // mine are the global keywords that decide how HAProxy is run and found again.
-var mine = []string{"daemon", "nbproc", "master-worker", "pidfile", "mworker-max-reloads"}
+var mine = []string{"daemon", "nbproc", "master-worker", "pidfile", "mworker-max-reloads", "ca-base", "crt-base"}
 
 // parseBase reads text and refuses whatever is not a line of a global or an
 // unnamed defaults section. Whether HAProxy knows the keywords is for HAProxy

@@ -15,15 +15,18 @@ import (
 // that is what lets a Proxy remember their text. What Validate refuses cannot
 // be rendered.
 type Config struct {
-	Bind           Bind       `json:"bind"`
-	Tune           Tune       `json:"tune"`
-	Routes         []Route    `json:"routes,omitempty"`
-	DefaultBackend string     `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
-	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
-	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
-	Tables         []Table    `json:"tables,omitempty"`         // sorted by Name
-	Captures       []int      `json:"captures,omitempty"`       // slots for what Capture notes: bytes of each, from 1 to 65535
-	Process        Process    `json:"process,omitzero"`
+	Bind           Bind        `json:"bind"`
+	Tune           Tune        `json:"tune"`
+	Routes         []Route     `json:"routes,omitempty"`
+	DefaultBackend string      `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
+	Backends       []*Backend  `json:"backends,omitempty"`       // sorted by Name
+	Certs          []*Cert     `json:"certs,omitempty"`          // sorted by Name
+	Tables         []Table     `json:"tables,omitempty"`         // sorted by Name
+	Captures       []int       `json:"captures,omitempty"`       // slots for what Capture notes: bytes of each, from 1 to 65535
+	Extras         []*Extra    `json:"extras,omitempty"`         // sorted by Name
+	Userlists      []*Userlist `json:"userlists,omitempty"`      // sorted by Name
+	DefaultCert    []byte      `json:"defaultCert,omitempty"`    // as Cert.PEM, for names without one; empty: a self-signed one
+	Process        Process     `json:"process,omitzero"`
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
@@ -77,6 +80,12 @@ type Backend struct {
 	Servers    []Server      `json:"servers,omitempty"`    // sorted by Name
 }
 
+// sticky reports whether clients get a cookie that leads them back to their
+// server.
+func (b *Backend) sticky() bool {
+	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return strings.HasPrefix(d.text, "cookie ") })
+}
+
 // sameShape reports whether two backends differ in their servers at most: what
 // else there is, only a reload changes.
 func (b *Backend) sameShape(o *Backend) bool {
@@ -89,7 +98,9 @@ type ServerOptions struct {
 	Check         bool          `json:"check,omitempty"`
 	CheckInterval time.Duration `json:"checkInterval,omitempty"` // 0: HAProxy's 2 s
 	MaxConn       int           `json:"maxConn,omitempty"`       // connections to one server; 0: no limit
-	TLS           bool          `json:"tls,omitempty"`           // without verifying its certificate
+	TLS           bool          `json:"tls,omitempty"`           // its certificate is not verified, unless there is a CA
+	CA            string        `json:"ca,omitempty"`            // an Extra of Authorities, one of which has to have signed the server's certificate
+	Crt           string        `json:"crt,omitempty"`           // an Extra of ClientCertificate, which is shown to the server
 	Proto         string        `json:"proto,omitempty"`         // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
 	SendProxy     string        `json:"sendProxy,omitempty"`     // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
 }
@@ -109,7 +120,16 @@ type Cert struct {
 	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
 	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
 	PEM   []byte   `json:"pem"`             // certificate chain, then key: a secret
+
+	// ClientCA is an Extra of Authorities: clients have to show a certificate of
+	// theirs, or may if that is ClientOptional. The name of such a Cert begins
+	// with "_": only a reload changes what HAProxy knows of it.
+	ClientCA       string `json:"clientCA,omitempty"`
+	ClientOptional bool   `json:"clientOptional,omitempty"`
 }
+
+// fixed says whether only a reload changes a certificate of that name.
+func fixed(name string) bool { return name[0] == '_' }
 
 // String is the name alone: the key stays out of logs.
 func (c Cert) String() string { return c.Name }

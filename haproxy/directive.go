@@ -41,10 +41,12 @@ type phase int
 
 const (
 	phaseSection   phase = iota // no rule: options, balance, timeouts
+	phaseClosed                 // nobody may
 	phaseSource                 // who the client is
 	phaseDeny                   // who may not
 	phaseLimit                  // who may not any more
 	phasePreflight              // CORS preflights carry no credentials
+	phaseAuth
 	phaseCapture
 	phaseRedirect
 	phaseHeader
@@ -186,6 +188,96 @@ func from(acl string, networks []netip.Prefix) string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// Close answers 503 to every request: what should guard the backend cannot.
+func Close() Directive {
+	return Directive{phaseClosed, answer(503, "what guards this is not in order", "")}
+}
+
+// answer is a rule that ends a request with a line of text.
+func answer(status int, text, condition string) string {
+	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` + condition
+}
+
+// BasicAuth lets in who has a name and a password of a Userlist (RFC 7617).
+func BasicAuth(userlist, realm string) (Directive, error) {
+	if !isName(userlist) {
+		return Directive{}, fmt.Errorf("%s is not the name of a userlist", strconv.QuoteToASCII(clip(userlist)))
+	}
+	if strings.ContainsAny(realm, `"\`) {
+		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which no realm can hold`, strconv.QuoteToASCII(clip(realm)))
+	}
+	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
+	return Directive{phaseAuth, "http-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
+}
+
+// OnlyOwnTLS is for a backend whose hosts have certificates with a ClientCA.
+// Which authority is asked for was decided by the name in the handshake: a
+// request for another host has to come by a connection of its own (RFC 9110,
+// 15.5.20). Without TLS, or, if that is not optional, without a certificate of
+// the client, the answer is 403.
+func OnlyOwnTLS(optional bool) Directive {
+	lines := []string{
+		answer(403, "only over TLS", " if !{ ssl_fc }"),
+		"http-request set-var(txn.host) req.hdr(host),host_only,lower",
+		answer(421, "not on this connection", " if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"),
+	}
+	if !optional {
+		lines = append(lines, answer(403, "only with a certificate", " if !{ ssl_c_used }"))
+	}
+	return Directive{phaseSource, strings.Join(lines, "\n")}
+}
+
+// A Cookie leads a client back to the server it came to first.
+type Cookie struct {
+	Name     string
+	Domain   string        // empty: the host
+	SameSite string        // Strict, Lax or None; empty: not said
+	HTTPOnly bool          // scripts of the page do not see it
+	Secure   bool          // only over HTTPS
+	Preserve bool          // one that the server sets itself is left alone
+	MaxIdle  time.Duration // since the last request; 0: for ever
+	MaxLife  time.Duration // since the first; 0: for ever
+}
+
+// Directive is "cookie". The value is a hash of the server's address, the same
+// after every reload and on every appliance.
+func (c Cookie) Directive() (Directive, error) {
+	if !token.MatchString(c.Name) {
+		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(c.Name)))
+	}
+	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
+	if c.Domain != "" {
+		if !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
+			return Directive{}, fmt.Errorf("%s is not a domain", strconv.QuoteToASCII(clip(c.Domain)))
+		}
+		words = append(words, "domain", c.Domain)
+	}
+	switch c.SameSite {
+	case "":
+	case "Strict", "Lax", "None":
+		words = append(words, "attr SameSite="+c.SameSite)
+	default:
+		return Directive{}, fmt.Errorf("%s is not one of Strict, Lax, None", strconv.QuoteToASCII(clip(c.SameSite)))
+	}
+	for _, flag := range []struct {
+		word string
+		on   bool
+	}{{"httponly", c.HTTPOnly}, {"secure", c.Secure}, {"preserve", c.Preserve}} {
+		if flag.on {
+			words = append(words, flag.word)
+		}
+	}
+	for _, limit := range []struct {
+		word string
+		time time.Duration
+	}{{"maxidle", c.MaxIdle}, {"maxlife", c.MaxLife}} {
+		if limit.time > 0 {
+			words = append(words, limit.word, strconv.FormatInt(int64(max(limit.time, time.Second)/time.Second), 10)+"s")
+		}
+	}
+	return Directive{phaseSection, strings.Join(words, " ") + "\ndynamic-cookie-key sallyport"}, nil
 }
 
 // A Table counts the requests of each client over a period. Several backends

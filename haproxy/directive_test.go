@@ -3,6 +3,7 @@ package haproxy
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,8 @@ func written(t testing.TB) []Directive {
 		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, nil), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
 		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
 		must(AddRequestHeader("X-B", format("c"))), must(AddResponseHeader("X-B", format("c"))), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
+		must(BasicAuth("a", `it's 100% ours`)), OnlyOwnTLS(false), OnlyOwnTLS(true),
+		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
 		SetHost(format("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, format(`/\1`))),
@@ -99,6 +102,30 @@ func redirected(t testing.TB) (all []*Backend) {
 	return all
 }
 
+func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
+	var users []User
+	for i, hash := range []string{ // of "secret"
+		"$1$salt$ZZ8ZZZwZZZZwZZZwZZZZZ/", "$5$salt$" + strings.Repeat("a", 43), "$5$rounds=5000$salt$" + strings.Repeat("a", 43), "$6$salt$" + strings.Repeat("a", 86),
+		"$2y$05$" + strings.Repeat("a", 53), "$2b$08$" + strings.Repeat("a", 53),
+	} {
+		u, err := NewUser("u"+strconv.Itoa(i), hash)
+		if err != nil {
+			t.Errorf("%s: %v", hash, err)
+		}
+		users = append(users, u)
+	}
+	d, err := BasicAuth("list", "a realm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		cfg := &Config{Userlists: []*Userlist{{"list", users}}, Backends: []*Backend{{Name: "b", Directives: []Directive{d}}}}
+		if err := accepted(t, binary, cfg); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestEveryWayOfBalancingTakesServersByCommand(t *testing.T) {
 	for _, algorithm := range []string{
 		"roundrobin", "leastconn", "first", "random", "random(3)", "source", "uri", "uri path-only", "uri whole len 12 depth 3",
@@ -146,6 +173,16 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"a capture of two words":      {err(Capture("src len 10", 0)), "is not a sample that may be used here"},
 		"a root elsewhere":            {err(Root("//evil.test")), "does not begin with one"},
 		"a header to delete":          {err(DeleteRequestHeader("a b")), "is not the name of a header"},
+		"a realm with a quote":        {err(BasicAuth("a", `a"b`)), "has a quote"},
+		"a realm with a line break":   {err(BasicAuth("a", "a\nb")), "control character"},
+		"a cookie with a space":       {err(Cookie{Name: "a b"}.Directive()), "is not the name of a cookie"},
+		"a cookie of no domain":       {err(Cookie{Name: "a", Domain: "b c"}.Directive()), "is not a domain"},
+		"a cookie of no site":         {err(Cookie{Name: "a", SameSite: "some"}.Directive()), "is not one of"},
+		"a user of two words":         {err(NewUser("a b", "")), "is not the name of a user"},
+		"a password in the clear":     {err(NewUser("a", "secret")), "the password of user a is not a hash"},
+		"a hash for ever":             {err(NewUser("a", "$6$rounds=999999999$salt$"+strings.Repeat("x", 86))), "is not a hash"},
+		"a hash of Apache's":          {err(NewUser("a", "$apr1$salt$"+strings.Repeat("x", 22))), "is not a hash"},
+		"authorities without any":     {err(Authorities("a", []byte("nothing"))), "there is no certificate"},
 		"a redirect with a path":      {err(Redirect("", "a.test/x", 302)), "is not a host"},
 		"a redirect to many":          {err(Redirect("", "*.a.test", 302)), "is not a host"},
 		"a redirect to no port":       {err(Redirect("", "a.test:0", 302)), "is not a host"},
@@ -191,6 +228,8 @@ func FuzzDirectives(f *testing.F) {
 		add(Balance(value))
 		add(HTTPCheck(name, value, ""))
 		add(Redirect(name, value, 302))
+		add(BasicAuth("a", value))
+		add(Cookie{Name: name, Domain: value}.Directive())
 		d, err := CORS{Origin: name, Methods: value, Headers: value}.Directives()
 		if err == nil {
 			all = append(all, d...)
@@ -198,7 +237,7 @@ func FuzzDirectives(f *testing.F) {
 		for _, d := range all {
 			for line := range strings.SplitSeq(d.text, "\n") {
 				first, _, _ := strings.Cut(line, " ")
-				if !slices.Contains([]string{"http-request", "http-response", "http-after-response", "balance", "hash-type", "option", "acl"}, first) {
+				if !slices.Contains([]string{"http-request", "http-response", "http-after-response", "cookie", "dynamic-cookie-key", "balance", "hash-type", "option", "acl"}, first) {
 					t.Errorf("%q %q: a line begins with %q", name, value, first)
 				}
 				if rest := unquoted(line); strings.ContainsAny(rest, "'\"\\#$\t\r\x00") {

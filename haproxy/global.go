@@ -18,10 +18,20 @@ type Process struct {
 	Threads   int    `json:"threads,omitempty"` // as Tune's
 	ALPN      string `json:"alpn,omitempty"`    // protocols offered to clients over TLS; empty: h2,http/1.1
 	StrictSNI bool   `json:"strictSNI,omitempty"`
+
+	// ClientCA is an Extra of Authorities, for every name whose Cert does not have
+	// one of its own; Nobody for an authority that has certified nobody.
+	ClientCA       string `json:"clientCA,omitempty"`
+	ClientOptional bool   `json:"clientOptional,omitempty"`
 }
 
+// Nobody stands for an authority that has certified nobody: what asks for its
+// certificates is closed.
+const Nobody = "nobody"
+
 func (p Process) same(o Process) bool {
-	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI
+	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI &&
+		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional
 }
 
 func (p Process) validate() error {
@@ -30,6 +40,8 @@ func (p Process) validate() error {
 		return fmt.Errorf("one of the lines for the process is empty")
 	case p.ALPN != "" && !alpn.MatchString(p.ALPN):
 		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
+	case p.ClientCA != "" && !isName(p.ClientCA):
+		return fmt.Errorf("%q is not the name of a file", p.ClientCA)
 	}
 	return Tune{Threads: p.Threads, MaxConn: p.MaxConn}.validate()
 }

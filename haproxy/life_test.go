@@ -476,7 +476,7 @@ func TestACertificateTooLongForACommandIsReloaded(t *testing.T) {
 		next.Certs = []*Cert{long, testCert(t, "short.pem", "short", "short.test")}
 		var res Result
 		r.eventually("the reload is done", func() bool { res = r.apply(&next, nil); return res.Reloaded })
-		if want := "a certificate too long for a command changed"; res.Reason != want {
+		if want := "a certificate changed that no command can change"; res.Reason != want {
 			t.Errorf("got reason %q, want %q", res.Reason, want)
 		}
 		r.settle(&next, nil)

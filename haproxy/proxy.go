@@ -345,7 +345,7 @@ func (p *Proxy) diskCerts() map[string]certEntry {
 	for line := range strings.Lines(string(p.disk.have[crtList].Content)) {
 		line = strings.TrimSpace(line)
 		file, _, _ := strings.Cut(line, " ")
-		if name := filepath.Base(file); name != defaultCert && line != "" {
+		if name := filepath.Base(file); line != "" && !fixed(name) {
 			out[name] = certEntry{p.disk.have[certDir+name].Content, line}
 		}
 	}

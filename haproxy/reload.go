@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,15 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if !slices.Equal(p.shaped.Tables, cfg.Tables) {
 		reasons = append(reasons, "limits changed")
 	}
+	if !slices.EqualFunc(p.shaped.Userlists, cfg.Userlists, (*Userlist).same) {
+		reasons = append(reasons, "users changed")
+	}
+	if !slices.EqualFunc(p.shaped.Extras, cfg.Extras, (*Extra).same) {
+		reasons = append(reasons, "authorities or certificates for servers changed")
+	}
+	if !bytes.Equal(p.shaped.DefaultCert, cfg.DefaultCert) {
+		reasons = append(reasons, "the default certificate changed")
+	}
 	if !slices.Equal(p.shaped.Captures, cfg.Captures) {
 		reasons = append(reasons, "captures changed")
 	}
@@ -71,7 +81,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "a certificate too long for a command changed")
+		reasons = append(reasons, "a certificate changed that no command can change")
 	}
 	return strings.Join(reasons, ", "), urgent
 }
@@ -110,7 +120,10 @@ func (p *Proxy) failureOf(shape string) error {
 // command: the same listen addresses, settings and backends, with the servers,
 // routes and certificates that are wanted of them.
 func within(want, have *Config) *Config {
-	out := &Config{Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process, DefaultBackend: want.DefaultBackend}
+	out := &Config{
+		Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process,
+		Extras: have.Extras, Userlists: have.Userlists, DefaultCert: have.DefaultCert, DefaultBackend: want.DefaultBackend,
+	}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
 		wanted[b.Name] = b
@@ -134,18 +147,18 @@ func within(want, have *Config) *Config {
 			out.Routes = append(out.Routes, r)
 		}
 	}
-	long := make(map[string]*Cert)
+	kept := make(map[string]*Cert)
 	for _, c := range have.Certs {
-		if len(c.PEM) > maxPayload {
-			long[c.Name] = c
+		if len(c.PEM) > maxPayload || fixed(c.Name) {
+			kept[c.Name] = c
 		}
 	}
 	for _, c := range want.Certs {
-		if len(c.PEM) <= maxPayload && long[c.Name] == nil {
+		if len(c.PEM) <= maxPayload && !fixed(c.Name) && kept[c.Name] == nil {
 			out.Certs = append(out.Certs, c)
 		}
 	}
-	out.Certs = append(out.Certs, slices.Collect(maps.Values(long))...)
+	out.Certs = append(out.Certs, slices.Collect(maps.Values(kept))...)
 	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }

@@ -28,7 +28,14 @@ const (
 	wildMap     = "maps/wild.map"
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
+	extraDir    = "extra/"
 	defaultCert = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
+	namedCert   = "_named.pem"   // Config.DefaultCert
+
+	// keysBackend has a server for every certificate that is shown to servers,
+	// and for every authority of theirs: HAProxy takes "crt" and "ca-file" from a
+	// command only for a file that it has read.
+	keysBackend = "servercerts"
 )
 
 // RenderOptions are the places a configuration speaks of.
@@ -133,9 +140,14 @@ var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", 
 
 func (r *renderer) render(cfg *Config, states States) Files {
 	head := r.renderHead(cfg)
+	head = slices.Clip(head)
 	for _, t := range cfg.Tables {
-		head = append(slices.Clip(head), t.text()...)
+		head = append(head, t.text()...)
 	}
+	for _, u := range cfg.Userlists {
+		head = append(head, u.text()...)
+	}
+	head = append(head, keysText(cfg.Backends)...)
 	if len(r.fragments) > 2*len(cfg.Backends)+100 {
 		wanted := make(map[*Backend]*fragment, len(cfg.Backends))
 		for _, b := range cfg.Backends {
@@ -168,7 +180,19 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	out.Content[routeMap], sums[routeMap] = m.file, m.sum
 	out.Content[wildMap], sums[wildMap] = m.wildFile, m.wildSum
 
-	list := []byte(r.opt.Dir + "/" + certDir + defaultCert + "\n")
+	for _, e := range cfg.Extras {
+		sum := sha256.Sum256(e.Content)
+		out.Content[extraDir+e.Name], sums[extraDir+e.Name] = File{e.Content, 0o600}, sum
+		shape = append(append(shape, e.Name...), sum[:]...)
+	}
+	first := certDir + defaultCert
+	if len(cfg.DefaultCert) > 0 {
+		first = certDir + namedCert
+		k := r.renderCert(&Cert{Name: namedCert, PEM: cfg.DefaultCert})
+		out.Content[first], sums[first] = k.file, k.sum
+		shape = append(shape, k.sum[:]...)
+	}
+	list := []byte(r.opt.Dir + "/" + first + "\n")
 	known := make(map[*Cert]rendered, len(cfg.Certs))
 	for _, c := range cfg.Certs {
 		k, ok := r.certs[c]
@@ -178,8 +202,12 @@ func (r *renderer) render(cfg *Config, states States) Files {
 		known[c] = k
 		path := certDir + c.Name
 		out.Content[path], sums[path] = k.file, k.sum
-		out.certs[c.Name] = k.entry
 		list = append(append(list, k.entry.line...), '\n')
+		if fixed(c.Name) {
+			shape = append(append(shape, k.entry.line...), k.sum[:]...)
+			continue
+		}
+		out.certs[c.Name] = k.entry
 		if len(k.entry.pem) > maxPayload {
 			shape = append(shape, k.sum[:]...)
 		}
@@ -223,12 +251,15 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		b.WriteByte('\n')
 	}
 	line("stats socket", r.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
+	extras := strings.TrimSuffix(r.opt.Dir+"/"+extraDir, "/")
 	global := []string{
 		"log 127.0.0.1:514 local0 notice",
 		"hard-stop-after 30m",
 		// Each old worker keeps its memory until its last connection ends;
 		// before 3.3 HAProxy sets no limit to their number.
 		"mworker-max-reloads 20",
+		"ca-base " + extras,
+		"crt-base " + extras,
 	}
 	if r.opt.User != "" {
 		global = append(global, "user "+r.opt.User)
@@ -307,6 +338,13 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		if cfg.Process.StrictSNI {
 			strict = " strict-sni"
 		}
+		switch ca := cfg.Process.ClientCA; ca {
+		case "":
+		case Nobody:
+			strict += verifyText(r.opt.Dir+"/"+certDir+defaultCert, false)
+		default:
+			strict += verifyText(ca, cfg.Process.ClientOptional)
+		}
 		for _, a := range cfg.Bind.HTTPS {
 			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn", cmp.Or(cfg.Process.ALPN, "h2,http/1.1")+strict)
 		}
@@ -383,6 +421,39 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	return f
 }
 
+// verifyText asks clients for a certificate of an authority.
+func verifyText(ca string, optional bool) string {
+	if optional {
+		return " verify optional ca-file " + ca
+	}
+	return " verify required ca-file " + ca
+}
+
+// keysText is the section of keysBackend.
+func keysText(backends []*Backend) string {
+	options := make(map[string]string)
+	for _, b := range backends {
+		if !b.Options.TLS {
+			continue
+		}
+		if crt := b.Options.Crt; crt != "" {
+			options[crt] = "verify none crt " + crt
+		}
+		if ca := b.Options.CA; ca != "" {
+			options[ca] = "verify required ca-file " + ca
+		}
+	}
+	if len(options) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString("\nbackend " + keysBackend + "\n")
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		text.WriteString("  server " + name + " 0.0.0.0:0 disabled ssl " + options[name] + "\n")
+	}
+	return text.String()
+}
+
 func printable(c rune) rune {
 	if c < ' ' || c == 0x7f {
 		return ' '
@@ -420,6 +491,10 @@ func serverOptions(o ServerOptions) string {
 	}
 	if o.TLS {
 		p.Ssl, p.Verify = models.ServerParamsSslEnabled, models.ServerParamsVerifyNone
+		if o.CA != "" {
+			p.Verify, p.SslCafile = models.ServerParamsVerifyRequired, o.CA
+		}
+		p.SslCertificate = o.Crt
 		if o.Proto == "" {
 			p.Alpn = "h2,http/1.1"
 		}
@@ -452,7 +527,11 @@ func (r *renderer) renderCert(c *Cert) rendered {
 		k.entry.pem = append(k.entry.pem, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
 	}
 	k.file, k.sum = File{k.entry.pem, 0o600}, sha256.Sum256(k.entry.pem)
-	k.entry.line = strings.Join(append([]string{r.opt.Dir + "/" + certDir + c.Name}, c.Hosts...), " ")
+	words := []string{r.opt.Dir + "/" + certDir + c.Name}
+	if c.ClientCA != "" {
+		words = append(words, "["+strings.TrimSpace(verifyText(c.ClientCA, c.ClientOptional))+"]")
+	}
+	k.entry.line = strings.Join(append(words, c.Hosts...), " ")
 	return k
 }
 

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -23,6 +24,12 @@ var update = flag.Bool("update", false, "write the goldens in testdata anew")
 func goldens(t testing.TB) map[string]*Config {
 	addr := netip.MustParseAddrPort
 	server := func(a string) Server { return Server{Name: ServerName(addr(a)), Addr: addr(a)} }
+	key, err := os.ReadFile("testdata/pair.pem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(key)
+	certificate := pem.EncodeToMemory(block)
 	return map[string]*Config{
 		"nothing": {},
 		"one application": {
@@ -37,7 +44,7 @@ func goldens(t testing.TB) map[string]*Config {
 		"every kind of directive": {
 			Bind:     Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 			Tables:   []Table{{"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
-			Captures: []int{128, 65535},
+			Captures: []int{128, 65535}, Userlists: []*Userlist{{Name: "a"}},
 			Backends: append([]*Backend{
 				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "b", Options: ServerOptions{Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:80")}},
@@ -46,11 +53,24 @@ func goldens(t testing.TB) map[string]*Config {
 				{Name: "e", Options: ServerOptions{Proto: "h1", TLS: true, SendProxy: "proxy-v2-ssl-cn"}, Servers: []Server{server("10.0.0.1:80")}},
 			}, redirected(t)...),
 		},
+		"certificates of clients and to servers": {
+			Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+			Extras:      []*Extra{{"a.ca.pem", certificate}, {"a.crt.pem", key}, {"b.ca.pem", certificate}},
+			Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
+			DefaultCert: key,
+			Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true},
+			Certs:       []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
+			Backends: []*Backend{
+				{Name: "a", Directives: []Directive{Close()}},
+				{Name: "b", Options: ServerOptions{TLS: true, CA: "b.ca.pem", Crt: "a.crt.pem"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "c", Directives: cookies(t), Servers: []Server{server("10.0.0.1:80")}},
+			},
+		},
 		"what a cluster says of the process": {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 			Tune: Tune{Threads: 1},
 			Process: Process{
-				Lines: append(lines(t), Traffic()...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true,
+				Lines: append(lines(t), Traffic()...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody,
 			},
 		},
 		"every kind of route": {
@@ -71,6 +91,15 @@ func goldens(t testing.TB) map[string]*Config {
 			Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
 		},
 	}
+}
+
+func cookies(t testing.TB) []Directive {
+	t.Helper()
+	d, err := Cookie{Name: "SRV", Domain: ".a.test", SameSite: "Lax", HTTPOnly: true, Secure: true, Preserve: true, MaxIdle: time.Minute, MaxLife: time.Hour}.Directive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []Directive{d}
 }
 
 func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {

@@ -25,11 +25,15 @@ func (c *Config) Validate() error { return errors.Join(c.order(), c.parts()) }
 
 // order says which backends or certificates are listed twice, or not by name.
 func (c *Config) order() error {
-	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName))
+	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName),
+		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName))
 }
 
 func backendName(b *Backend) string { return b.Name }
 func certName(c *Cert) string       { return c.Name }
+func extraName(e *Extra) string     { return e.Name }
+
+func userlistName(u *Userlist) string { return u.Name }
 
 func ascending[T any](kind string, list []*T, name func(*T) string) error {
 	var errs []error
@@ -58,6 +62,15 @@ func (c *Config) parts() error {
 	}
 	for _, cert := range c.Certs {
 		errs = append(errs, cert.Validate())
+	}
+	for _, e := range c.Extras {
+		errs = append(errs, e.validate())
+	}
+	for _, u := range c.Userlists {
+		errs = append(errs, u.validate())
+	}
+	if len(c.DefaultCert) > 0 {
+		errs = append(errs, (&Cert{Name: "default.pem", PEM: c.DefaultCert}).Validate())
 	}
 	for _, n := range c.Captures {
 		if n < 1 || n > 65535 {
@@ -127,8 +140,8 @@ func (r *Route) Validate() error {
 
 // Validate says why the backend cannot be written.
 func (b *Backend) Validate() error {
-	if !isName(b.Name) || b.Name == nowhere {
-		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q", b.Name, nowhere)
+	if !isName(b.Name) || b.Name == nowhere || b.Name == keysBackend {
+		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q or %q", b.Name, nowhere, keysBackend)
 	}
 	if slices.Contains(b.Directives, Directive{}) {
 		return fmt.Errorf("backend %s: one of its directives is empty", b.Name)
@@ -159,6 +172,8 @@ func (o ServerOptions) validate() error {
 		return fmt.Errorf("%d connections: must not be negative", o.MaxConn)
 	case o.CheckInterval < 0:
 		return fmt.Errorf("a check every %s: must not be negative", o.CheckInterval)
+	case o.CA != "" && !isName(o.CA), o.Crt != "" && !isName(o.Crt):
+		return fmt.Errorf("%q or %q is not the name of a file", o.CA, o.Crt)
 	case !slices.Contains([]string{"", "h1", "h2"}, o.Proto):
 		return fmt.Errorf("%q is not a protocol to servers", o.Proto)
 	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"}, o.SendProxy):
@@ -172,8 +187,11 @@ func (o ServerOptions) validate() error {
 // level 2, which Debian sets, accepts (RSA below 2048 bits, curves below 224).
 // One such file makes HAProxy refuse its whole configuration.
 func (c *Cert) Validate() error {
-	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert {
+	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert || c.Name == namedCert {
 		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only", c.Name)
+	}
+	if c.ClientCA != "" && (!isName(c.ClientCA) || !fixed(c.Name)) {
+		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name, c.ClientCA)
 	}
 	if len(strings.Join(c.Hosts, " ")) > maxLine {
 		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.Hosts), maxLine)

@@ -153,6 +153,7 @@ func (w worker) look() (picture, error) {
 			p.shape, _, _ = strings.Cut(after, ">")
 		case table == "name":
 			p.backends[words[0]] = &LiveBackend{}
+		case table == "be_id" && len(words) >= 19 && words[1] == keysBackend:
 		case table == "be_id" && len(words) >= 19:
 			live, err := serverState(words)
 			if err != nil {
@@ -393,10 +394,10 @@ func (w worker) setCert(path string, pem []byte, isNew bool) error {
 	return err
 }
 
-// listCerts makes the crt-list say want, by file, and nothing else but the
-// default certificate. A new line of a file stands before its old one goes, so
+// listCerts makes the crt-list say want, by file in dir, and nothing else but
+// what is fixed. A new line of a file stands before its old one goes, so
 // no handshake finds the name unserved.
-func (w worker) listCerts(list, defaultFile string, want map[string]string) error {
+func (w worker) listCerts(list, dir string, want map[string]string) error {
 	have, err := w.certLines(list)
 	if err != nil {
 		return err
@@ -411,7 +412,7 @@ func (w worker) listCerts(list, defaultFile string, want map[string]string) erro
 	var cmds []string
 	for file, lines := range have {
 		for _, l := range lines {
-			if file != defaultFile && l.text != want[file] {
+			if !fixed(strings.TrimPrefix(file, dir)) && l.text != want[file] {
 				cmds = append(cmds, "del ssl crt-list "+list+" "+file+":"+l.number)
 			}
 		}

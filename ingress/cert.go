@@ -14,6 +14,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"sallyport/ingress/annotations"
 )
 
 // A pair is what a TLS Secret holds, parsed and found fit for use.
@@ -141,6 +143,16 @@ func list(names []string) string {
 // namespace nor a Secret can have "_" in its name, so no two share one.
 func certName(prefix string, secret serviceKey) string {
 	return shorten(prefix+secret.namespace+"_"+secret.name, "_") + ".pem"
+}
+
+// clientCertName is the file name of a certificate for names whose clients need
+// one, too.
+func clientCertName(name string, c annotations.Clients) string {
+	how := "required"
+	if c.Optional {
+		how = "optional"
+	}
+	return shorten("_"+strings.TrimSuffix(name, ".pem")+"."+strings.TrimSuffix(c.CA.Name, ".ca.pem")+"."+how, "_") + ".pem"
 }
 
 // shorten cuts a name that is longer than haproxy takes and tells it apart by

@@ -32,7 +32,7 @@ type Snapshot struct {
 	Classes   []*networkingv1.IngressClass
 	Services  []*corev1.Service
 	Slices    []*discoveryv1.EndpointSlice
-	Secrets   []*corev1.Secret // of type kubernetes.io/tls only
+	Secrets   []*corev1.Secret // of type kubernetes.io/tls, and those that keys name
 	NoSecrets bool             // Secrets is empty because we may not read them
 
 	ConfigMaps []*corev1.ConfigMap // the one of Options.ConfigMap, if it is there
@@ -54,6 +54,9 @@ type Options struct {
 	WatchWithoutClass bool
 	// Namespaces are the only ones Ingresses are taken from; none means all.
 	Namespaces []string
+	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
+	// namespaces than their own. A ConfigMap always may.
+	CrossNamespaceSecrets bool
 	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses; empty: none.
 	ConfigMap string
 }
@@ -128,7 +131,7 @@ type world struct {
 
 	configMaps []*corev1.ConfigMap
 	defaults   annotations.Layer // what they say
-	process    haproxy.Process
+	global     annotations.Global
 	odd        []annotations.Problem // what is odd about it
 }
 
@@ -162,13 +165,15 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.services = keep(s.Services, was.services, byName, &same)
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
-		w.defaults, w.process, w.odd = was.defaults, was.process, was.odd
+		w.defaults, w.global, w.odd = was.defaults, was.global, was.odd
 		if !slices.Equal(w.configMaps, was.configMaps) {
 			w.defaults = annotations.Layer{Scope: annotations.ConfigMap}
 			for _, m := range w.configMaps {
 				w.defaults = annotations.Read(annotations.ConfigMap, m.Data)
 			}
-			w.process, w.odd = annotations.Process(w.defaults)
+		}
+		if !same || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
+			w.global, w.odd = annotations.Process(w.finder("", nil), w.defaults)
 		}
 		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix {
 			c.settled = nil // what is remembered is of another world of that number
@@ -208,7 +213,10 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Certs:          c.routing.certs,
 			Tables:         c.routing.tables,
 			Captures:       c.routing.captures,
-			Process:        processOf(worlds),
+			Extras:         c.routing.extras,
+			Userlists:      c.routing.userlists,
+			Process:        c.routing.global.Process,
+			DefaultCert:    c.routing.global.DefaultCert,
 		},
 		Served:  c.routing.served,
 		routing: c.routing,
@@ -222,15 +230,15 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	return c.result
 }
 
-// processOf is what is said of the process. Of several clusters the first
+// globalOf is what is said of the process. Of several clusters the first
 // configured that says anything is heard: it is the operator who orders them.
-func processOf(worlds []*world) haproxy.Process {
+func globalOf(worlds []*world) annotations.Global {
 	for _, w := range worlds {
-		if !reflect.DeepEqual(w.process, haproxy.Process{}) {
-			return w.process
+		if !reflect.DeepEqual(w.global, annotations.Global{}) {
+			return w.global
 		}
 	}
-	return haproxy.Process{}
+	return annotations.Global{}
 }
 
 // build brings parts in line with the needs of the routing, which were those

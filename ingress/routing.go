@@ -29,6 +29,11 @@ type routing struct {
 	certs    []*haproxy.Cert
 	tables   []haproxy.Table
 	captures []int
+
+	userlists []*haproxy.Userlist
+	extras    []*haproxy.Extra
+	global    annotations.Global
+
 	served   []ObjectRef
 	problems []Problem
 
@@ -99,7 +104,8 @@ type clerk struct {
 // route hears every Ingress, the older first. Across clusters the first
 // configured goes first, whatever its age: it is the operator who orders them.
 func (c *Compiler) route(worlds []*world) *routing {
-	k := &clerk{Compiler: c, routing: &routing{of: worlds}}
+	k := &clerk{Compiler: c, routing: &routing{of: worlds, global: globalOf(worlds)}}
+	k.extras = slices.Clone(k.global.Extras)
 	k.hear()
 	most := len(k.petitions)
 	k.remember()
@@ -119,6 +125,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.needs = append(k.needs, n)
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
 		k.tables = append(k.tables, n.settings.Tables...)
+		k.userlists, k.extras = append(k.userlists, n.settings.Userlists...), append(k.extras, n.settings.Extras...)
 		for slot, length := range n.settings.Captures {
 			if slot == len(k.captures) {
 				k.captures = append(k.captures, 0)
@@ -129,12 +136,21 @@ func (c *Compiler) route(worlds []*world) *routing {
 	// The backends of one Ingress count in one table, which they all bring.
 	slices.SortFunc(k.tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
 	k.tables = slices.Compact(k.tables)
+	k.userlists = distinct(k.userlists, func(u *haproxy.Userlist) string { return u.Name })
+	k.extras = distinct(k.extras, func(e *haproxy.Extra) string { return e.Name })
 	for _, p := range k.petitions {
 		if p.effective {
 			k.served = append(k.served, k.refer(p))
 		}
 	}
 	return k.routing
+}
+
+// distinct sorts by name and keeps one of each: what has one name was made of
+// one Secret.
+func distinct[T any](list []*T, name func(*T) string) []*T {
+	slices.SortStableFunc(list, func(a, b *T) int { return cmp.Compare(name(a), name(b)) })
+	return slices.CompactFunc(list, func(a, b *T) bool { return name(a) == name(b) })
 }
 
 // hear collects the Ingresses that are ours, reading those not yet read.
@@ -346,12 +362,17 @@ func (k *clerk) keys() []routeKey {
 // certify finds the certificates. The older Ingress has a host's certificate.
 func (k *clerk) certify() {
 	pairs := make(map[*corev1.Secret]*pair, len(k.pairs))
-	hosts := make(map[string][]string)    // certificate to the hosts it is served for
-	holder := make(map[string]string)     // host to the certificate
+	hosts := make(map[string][]string) // certificate to the hosts it is served for
+	holder := make(map[string]string)  // host to the certificate
+	asked := make(map[string]annotations.Clients)
 	granted := make(map[string]*petition) // host to who brought it
 	used := make(map[string]*pair)
 	for _, p := range k.petitions {
 		w := k.worlds[p.world]
+		clients, _ := annotations.ClientCA(w.finder(p.object.Namespace, nil), p.layer) // problems are told with the backend's
+		if clients.CA != nil && len(p.tls) == 0 {
+			k.complain(p, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
+		}
 		for _, t := range p.tls {
 			if t.secret == "" {
 				k.complain(p, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own", list(t.hosts))
@@ -381,6 +402,10 @@ func (k *clerk) certify() {
 				k.complain(p, reason, "the certificate in Secret %s %s", key, why)
 			}
 			name := certName(w.prefix, key)
+			if clients.CA != nil {
+				name = clientCertName(name, clients)
+				asked[name] = clients
+			}
 			used[name] = read
 			p.secure = true
 			names := t.hosts
@@ -393,6 +418,8 @@ func (k *clerk) certify() {
 				case other == "":
 					holder[host], granted[host] = name, p
 					hosts[name] = append(hosts[name], host)
+				case other != name && (asked[other].CA != nil || asked[name].CA != nil):
+					k.complain(p, "CertificateConflict", "which certificates clients of %s need is for %s to say, which is older: what it says holds for both", host, k.spell(granted[host]))
 				case other != name:
 					k.complain(p, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s brings another", key, host, k.spell(granted[host]))
 				}
@@ -402,7 +429,12 @@ func (k *clerk) certify() {
 	k.pairs = pairs
 	for _, name := range sortedKeys(hosts) {
 		slices.Sort(hosts[name])
-		k.certs = append(k.certs, &haproxy.Cert{Name: name, Hosts: hosts[name], PEM: used[name].pem})
+		c := &haproxy.Cert{Name: name, Hosts: hosts[name], PEM: used[name].pem}
+		if clients := asked[name]; clients.CA != nil {
+			c.ClientCA, c.ClientOptional = clients.CA.Name, clients.Optional
+			k.extras = append(k.extras, clients.CA)
+		}
+		k.certs = append(k.certs, c)
 	}
 }
 

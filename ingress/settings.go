@@ -1,6 +1,8 @@
 package ingress
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,6 +20,62 @@ type settings struct {
 	own      bool // the Ingress makes them other than they are for the Service alone
 	used     []annotations.Effective
 	problems []annotations.Problem
+	secrets  []foundSecret // that were looked for
+}
+
+// foundSecret is a Secret as it was when somebody looked; nil if there was none.
+type foundSecret struct {
+	key    serviceKey
+	secret *corev1.Secret
+}
+
+// finder looks Secrets up for objects of a namespace, and notes them in found.
+func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
+	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
+		from := home
+		if scope == annotations.ConfigMap {
+			from, _, _ = strings.Cut(w.options.ConfigMap, "/")
+		}
+		key := serviceKey{cmp.Or(ref.Namespace, from), ref.Name}
+		if key.namespace != from && scope != annotations.ConfigMap && !w.options.CrossNamespaceSecrets {
+			return annotations.Secret{}, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
+		}
+		secret, ok := find(w.secrets, key)
+		if found != nil {
+			*found = append(*found, foundSecret{key, secret})
+		}
+		if !ok {
+			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
+		}
+		return annotations.Secret{Name: shorten(w.prefix+key.namespace+"_"+key.name, "_"), Of: key.String(), Data: secret.Data}, nil
+	}
+}
+
+// references are the Secrets that objects of a cluster name.
+func (w *world) references() []serviceKey {
+	var keys []serviceKey
+	add := func(scope annotations.Scope, home string, values map[string]string) {
+		for _, ref := range annotations.Refers(scope, values) {
+			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
+			if key.namespace == home || scope == annotations.ConfigMap || w.options.CrossNamespaceSecrets {
+				keys = append(keys, key)
+			}
+		}
+	}
+	ours := classesOf(w)
+	for _, ing := range w.ingresses {
+		if ours.has(ing) {
+			add(annotations.Ingress, ing.Namespace, ing.Annotations)
+		}
+	}
+	for _, s := range w.services {
+		add(annotations.Service, s.Namespace, s.Annotations)
+	}
+	for _, m := range w.configMaps {
+		add(annotations.ConfigMap, m.Namespace, m.Data)
+	}
+	slices.SortFunc(keys, compareKeys)
+	return slices.Compact(keys)
 }
 
 // settledFor is whose settings are remembered. Objects are never changed, so
@@ -121,9 +179,17 @@ func (k *clerk) layer(service *corev1.Service) annotations.Layer {
 
 func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
 	s, known := k.settled[of]
-	if !known {
+	w := k.worlds[of.world]
+	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.secrets, f.key); return now != f.secret }) {
 		s = &settings{own: of.ingress != nil}
-		s.Settings, s.used, s.problems = annotations.Compile(owner, layers...)
+		home := ""
+		if of.service != nil {
+			home = of.service.Namespace
+		}
+		if of.ingress != nil {
+			home = of.ingress.Namespace
+		}
+		s.Settings, s.used, s.problems = annotations.Compile(owner, w.finder(home, &s.secrets), layers...)
 		for _, l := range layers {
 			if l.Scope == annotations.Service {
 				s.problems = append(s.problems, l.Odd...)

@@ -62,6 +62,7 @@ type Watcher struct {
 
 	configMaps *shelf[*corev1.ConfigMap] // nil if none is asked for
 
+	followers followers
 	publisher publisher
 
 	mu        sync.Mutex     // guards all below
@@ -137,7 +138,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	w.secrets = newShelf[*corev1.Secret](w, "", "secrets", byName, func(s *corev1.Secret) {
 		s.Annotations, s.Labels, s.StringData = nil, nil, nil
 		for key := range s.Data {
-			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey {
+			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt" {
 				delete(s.Data, key)
 			}
 		}
@@ -199,6 +200,7 @@ func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 func (w *Watcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer w.mayNotFollow()
 	all := metav1.NamespaceAll
 	start(ctx, &wg, w.ingresses, w.kube.NetworkingV1().Ingresses(all), "")
 	start(ctx, &wg, w.classes, w.kube.NetworkingV1().IngressClasses(), "")
@@ -212,6 +214,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		start(ctx, &wg, w.configMaps, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
 	}
 	wg.Go(func() { w.publish(ctx) })
+	w.mayFollow(ctx, &wg)
 	w.survey(ctx, &wg)
 }
 
@@ -263,6 +266,9 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	if w.configMaps != nil {
 		await(w.configMaps.name(), full(w.configMaps.state()), w.configMaps.barred())
 		s.ConfigMaps = w.configMaps.list()
+	}
+	if len(waiting) == 0 {
+		waiting = w.referred(&s, w.Health().Synced)
 	}
 
 	w.mu.Lock()

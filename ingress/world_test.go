@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		crt, key := c.make(t)
 		data = append(data, map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key})
 	}
+	data = append(data, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
@@ -113,7 +115,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					}, gone)
 				case 3:
 					meta.UID = "u"
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list")
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt")
 					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
 						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
@@ -135,7 +137,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn"); s.Options.ConfigMap != "" && len(said) > 0 {
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
 			}
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
@@ -176,7 +178,7 @@ func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 func drawAnnotations(pick func(string, ...string) string, keys ...string) map[string]string {
 	said := map[string]string{}
 	for _, key := range keys {
-		if value := pick(key, "", "", "true", "1", "2", "?"); value != "" {
+		if value := pick(key, "", "", "true", "1", "2", "?", "a", "b"); value != "" {
 			said["haproxy.org/"+key] = value
 		}
 	}
@@ -185,7 +187,7 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server")
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

@@ -106,6 +106,8 @@ type Ingress struct {
 	Publish []netip.Addr `json:"publish"`
 	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
 	ConfigMap string `json:"configMap"`
+	// Let Ingresses and Services name Secrets of other namespaces than their own.
+	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
 }
 
 // Calico says how Calico's own objects are read.

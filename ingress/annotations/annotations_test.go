@@ -41,21 +41,60 @@ func on(said ...string) []Layer {
 	return layers
 }
 
+// fields are those of a struct that are not zero.
+func fields(of any) string {
+	var out strings.Builder
+	v := reflect.ValueOf(of)
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			fmt.Fprintf(&out, " %s=%v", v.Type().Field(i).Name, f)
+		}
+	}
+	return out.String()
+}
+
+// secrets are those that rows name.
+func secrets(_ Scope, ref Ref) (Secret, error) {
+	pem, err := os.ReadFile("../../haproxy/testdata/pair.pem")
+	if err != nil {
+		return Secret{}, err
+	}
+	hash := "$5$salt$" + strings.Repeat("a", 43)
+	s := Secret{Name: strings.ReplaceAll(ref.String(), "/", "_"), Of: ref.String()}
+	switch ref.Name {
+	case "tls":
+		s.Data = map[string][]byte{"tls.crt": pem, "tls.key": pem}
+	case "ca":
+		s.Data = map[string][]byte{"ca.crt": pem}
+	case "empty":
+	case "users":
+		s.Data = map[string][]byte{"bob": []byte(hash + "\n"), "ann": []byte(hash)}
+	case "htpasswd":
+		s.Data = map[string][]byte{"auth": []byte("# ours\nann:" + hash + "\n")}
+	case "clear":
+		s.Data = map[string][]byte{"ann": []byte("secret")}
+	default:
+		return s, fmt.Errorf("there is no Secret %s", ref)
+	}
+	return s, nil
+}
+
 // tell is what layers come to, one thing a line, without what is there when
 // nothing is said.
 func tell(layers []Layer) string {
-	s, _, problems := Compile("o", layers...)
+	s, _, problems := Compile("o", secrets, layers...)
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
-	process, more := Process(layers[2])
+	global, more := Process(secrets, layers[2])
 	problems = append(problems, more...)
+	process := global.Process
 	var out strings.Builder
 	for _, l := range process.Lines {
 		fmt.Fprintln(&out, l)
 	}
 	process.Lines = nil
-	if !reflect.DeepEqual(process, haproxy.Process{}) {
-		fmt.Fprintf(&out, "%+v\n", process)
+	if text := fields(process); text != "" {
+		fmt.Fprintln(&out, "process:"+text)
 	}
 	if redirect.Wanted != nil {
 		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
@@ -69,9 +108,22 @@ func tell(layers []Layer) string {
 			fmt.Fprintln(&out, d)
 		}
 	}
-	s.Options.Check = !s.Options.Check
-	if s.Options != (haproxy.ServerOptions{}) {
-		fmt.Fprintf(&out, "%+v\n", s.Options)
+	s.Options.Check = !s.Options.Check // it is the default
+	if text := fields(s.Options); text != "" {
+		fmt.Fprintln(&out, "servers:"+text)
+	}
+	for _, u := range s.Userlists {
+		fmt.Fprint(&out, "users ", u.Name)
+		for _, user := range u.Users {
+			fmt.Fprint(&out, " ", user.Name)
+		}
+		fmt.Fprintln(&out)
+	}
+	for _, e := range slices.Concat(s.Extras, global.Extras) {
+		fmt.Fprintln(&out, "file", e.Name)
+	}
+	if len(global.DefaultCert) > 0 {
+		fmt.Fprintln(&out, "a default certificate")
 	}
 	for _, t := range s.Tables {
 		fmt.Fprintf(&out, "table %s, %d clients, %s\n", t.Name, t.Size, t.Period)
@@ -107,14 +159,14 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 			"acl sp_unlimited src 10.0.0.0/8\nhttp-request track-sc0 src table o_rate if !sp_unlimited\nhttp-request deny deny_status 429 if { sc_http_req_rate(0,o_rate) gt 10 } !sp_unlimited\ntable o_rate, 5 clients, 1m0s",
 		},
 		{on4("src-ip-header: X-Real-IP"), "http-request set-src hdr(X-Real-IP)"},
-		{on4("check: false"), "{Check:true CheckInterval:0s MaxConn:0 TLS:false Proto: SendProxy:}"},
-		{on4("check-interval: 5s"), "{Check:false CheckInterval:5s MaxConn:0 TLS:false Proto: SendProxy:}"},
+		{on4("check: false"), "servers: Check=true"},
+		{on4("check-interval: 5s"), "servers: CheckInterval=5s"},
 		{on4("check-http: /health"), "option httpchk OPTIONS '/health'"},
 		{on4("check-http: GET /health HTTP/1.1"), "option httpchk GET '/health' HTTP/1.1"},
-		{on4("pod-maxconn: 30"), "{Check:false CheckInterval:0s MaxConn:30 TLS:false Proto: SendProxy:}"},
-		{on4("server-ssl: true"), "{Check:false CheckInterval:0s MaxConn:0 TLS:true Proto: SendProxy:}"},
-		{on4("server-proto: h2"), "{Check:false CheckInterval:0s MaxConn:0 TLS:false Proto:h2 SendProxy:}"},
-		{on4("send-proxy-protocol: proxy-v2"), "{Check:false CheckInterval:0s MaxConn:0 TLS:false Proto: SendProxy:proxy-v2}"},
+		{on4("pod-maxconn: 30"), "servers: MaxConn=30"},
+		{on4("server-ssl: true"), "servers: TLS=true"},
+		{on4("server-proto: h2"), "servers: Proto=h2"},
+		{on4("send-proxy-protocol: proxy-v2"), "servers: SendProxy=proxy-v2"},
 		{on4("forwarded-for: false"), "without option forwardfor"},
 		{on4("abortonclose: true"), "option abortonclose"},
 		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent"},
@@ -155,7 +207,7 @@ http-after-response set-header Access-Control-Allow-Credentials true if { var(tx
 http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }`,
 		},
 
-		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "{Lines:[] MaxConn:1000 Threads:4 ALPN:http/1.1 StrictSNI:true}"},
+		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},
 		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose"},
 		{onAll("clean-certs: true"), ""},
 		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap"},
@@ -168,6 +220,44 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 			"log 192.0.2.1:1514 format rfc5424 local0 info\nlog stdout format raw daemon\nlog global\noption httplog",
 		},
 		{onAll("syslog-server: address:log.test"), `! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not an address, stdout or stderr; it is ignored`},
+
+		{on4("cookie-persistence: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key sallyport"},
+		{on4("cookie-persistence-no-dynamic: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key sallyport"},
+		{
+			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-domain: a.test", "sallyport.dev/session-cookie-preserve: true",
+				"sallyport.dev/session-cookie-same-site: true", "sallyport.dev/session-cookie-keywords: httponly indirect maxidle 30m maxlife 8h"),
+			"cookie A insert indirect nocache dynamic domain a.test attr SameSite=None httponly secure preserve maxidle 1800s maxlife 28800s\ndynamic-cookie-key sallyport",
+		},
+		{
+			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-keywords: rewrite"),
+			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key sallyport\n" +
+				`! Ingress InvalidAnnotation: annotation sallyport.dev/session-cookie-keywords: "rewrite" is not one of httponly, secure, maxidle TIME, maxlife TIME; it is ignored`,
+		},
+		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"), "http-request auth realm 'Members only' if !{ http_auth(users_users) }\nusers users_users ann bob"},
+		{on4("auth-secret: other/htpasswd"), "http-request auth realm 'Protected Content' if !{ http_auth(users_other_htpasswd) }\nusers users_other_htpasswd ann"},
+		{
+			on4("client-ca: ca", "client-crt-optional: true"),
+			`http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }
+http-request set-var(txn.host) req.hdr(host),host_only,lower
+http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
+file ca.ca.pem`,
+		},
+		{on4("server-ca: ca"), "servers: TLS=true CA=ca.ca.pem\nfile ca.ca.pem"},
+		{on4("server-ca: tls", "server-crt: tls"), "servers: TLS=true CA=tls.ca.pem Crt=tls.crt.pem\nfile tls.ca.pem\nfile tls.crt.pem"},
+		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
+		{onAll("ssl-certificate: tls"), "a default certificate"},
+
+		// What should guard and cannot lets nobody in.
+		{on4("auth-type: basic-auth"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret that says who may come in; nobody is let in until it is in order"},
+		{on4("auth-type: digest", "auth-secret: users"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; nobody is let in until it is in order`},
+		{on4("auth-secret: gone"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; nobody is let in until it is in order"},
+		{on4("auth-secret: empty"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty names nobody; nobody is let in until it is in order"},
+		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; nobody is let in until it is in order"},
+		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; nobody is let in until it is in order`},
+		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate in it; nobody is let in until it is in order"},
+		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; nobody is let in until it is in order`},
+		{onAll("client-ca: gone"), "process: ClientCA=nobody\n! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order"},
+		{on4("server-crt: users"), "! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: certificate x.pem: tls: failed to find any PEM data in certificate input; it is ignored"},
 
 		// Whose word counts.
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
@@ -193,6 +283,7 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 	seen := map[string]bool{}
 	for _, row := range rows {
 		layers := on(row.said...)
+		row.want = strings.Replace(row.want, "CLOSED", "without option forwardfor\n"+haproxy.Close().String()+"\n", 1)
 		if diff := cmp.Diff(row.want, tell(layers)); diff != "" {
 			t.Errorf("%q: -want +got\n%s", row.said, diff)
 		}
@@ -225,7 +316,7 @@ func onAll(said ...string) []string {
 }
 
 func TestADefaultCanBeRead(t *testing.T) {
-	if s, used, problems := Compile("o"); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
+	if s, used, problems := Compile("o", secrets); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
 		t.Errorf("nothing said comes to %v, %v, %v", s, used, problems)
 	}
 }
@@ -234,6 +325,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
+	own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.
@@ -245,7 +337,7 @@ func FuzzCompile(f *testing.F) {
 		for name, d := range registry {
 			values := map[string]Value{name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}
 			layer := Layer{Scope: Ingress, Values: values}
-			s, used, problems := Compile("o", layer)
+			s, used, problems := Compile("o", secrets, layer)
 			_, more := SSLRedirect(layer)
 			problems = append(problems, more...)
 			if d.Scopes&Ingress != 0 && !slices.Contains(elsewhere, d.Name) && len(used)+len(problems) == 0 {

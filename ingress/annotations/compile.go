@@ -13,16 +13,23 @@ type Settings struct {
 	Options    haproxy.ServerOptions
 	Tables     []haproxy.Table // in which the directives count
 	Captures   []int           // slots that the directives write to, and how long they have to be
+	Userlists  []*haproxy.Userlist
+	Extras     []*haproxy.Extra
 }
 
 // Compile reads the layers of one backend, the most special first. It also
 // tells which values were used, in the order of keys, and which were not. What
 // the backends of one owner share is named after it.
-func Compile(owner string, layers ...Layer) (Settings, []Effective, []Problem) {
-	v := &values{layers: layers, owner: owner}
+//
+// While a guard is not in order the backend is closed.
+func Compile(owner string, secrets Secrets, layers ...Layer) (Settings, []Effective, []Problem) {
+	v := &values{layers: layers, owner: owner, secrets: secrets}
 	s := Settings{}
-	for _, group := range []func(*values, *Settings){servers, access, cors, rewriting} {
+	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, cors, rewriting} {
 		group(v, &s)
+	}
+	if v.closed {
+		return Settings{Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
 	}
 	haproxy.SortDirectives(s.Directives)
 	return s, v.used, v.problems
@@ -42,6 +49,7 @@ func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
 // servers is how the servers are chosen, checked and spoken to.
 func servers(v *values, s *Settings) {
 	say(v, s, loadBalance, checkHTTP)
+	sticky(v, s)
 	if yes, _ := get(v, forwardedFor); yes {
 		s.add(haproxy.Option("forwardfor", true))
 	}
@@ -65,6 +73,30 @@ func servers(v *values, s *Settings) {
 	o.TLS, _ = get(v, serverSSL)
 	o.Proto, _ = get(v, serverProto)
 	o.SendProxy, _ = get(v, sendProxy)
+}
+
+// sticky leads clients back to the server they came to first.
+func sticky(v *values, s *Settings) {
+	var c haproxy.Cookie
+	for _, k := range []key[string]{cookieName, cookiePersistence, cookieNoDynamic} {
+		if name, said := get(v, k); said && c.Name == "" {
+			c.Name = name
+		}
+	}
+	if c.Name == "" {
+		return
+	}
+	c.Domain, _ = get(v, cookieDomain)
+	c.Preserve, _ = get(v, cookiePreserve)
+	words, _ := get(v, cookieKeywords)
+	c.HTTPOnly, c.Secure, c.MaxIdle, c.MaxLife = words.HTTPOnly, words.Secure, words.MaxIdle, words.MaxLife
+	if site, said := get(v, cookieSameSite); said {
+		c.SameSite = site
+		c.Secure = c.Secure || site == "None" // browsers take it no other way
+	}
+	if d, err := c.Directive(); err == nil { // found good when it was read
+		s.add(d)
+	}
 }
 
 // access is who may ask, and how often.

@@ -218,6 +218,55 @@ func location(s string) (target, error) {
 	return target{scheme, authority}, err
 }
 
+// cookie reads the name of a cookie.
+func cookie(s string) (string, error) {
+	_, err := haproxy.Cookie{Name: s}.Directive()
+	return s, err
+}
+
+func cookieDomainName(s string) (string, error) {
+	_, err := haproxy.Cookie{Name: "any", Domain: s}.Directive()
+	return s, err
+}
+
+func sameSite(s string) (string, error) {
+	switch s {
+	case "true":
+		return "None", nil
+	case "false":
+		return "", nil
+	}
+	_, err := haproxy.Cookie{Name: "any", SameSite: s}.Directive()
+	return s, err
+}
+
+// cookieWords reads what of HAProxy's words for a cookie can be chosen.
+func cookieWords(s string) (c haproxy.Cookie, err error) {
+	words := strings.Fields(s)
+	for i := 0; i < len(words) && err == nil; i++ {
+		switch words[i] {
+		case "httponly":
+			c.HTTPOnly = true
+		case "secure":
+			c.Secure = true
+		case "indirect", "nocache", "insert", "dynamic": // so it is in any case
+		case "maxidle", "maxlife":
+			if i+1 == len(words) {
+				return c, fmt.Errorf("%s: no time follows %s", quote(s), words[i])
+			}
+			d := &c.MaxIdle
+			if words[i] == "maxlife" {
+				d = &c.MaxLife
+			}
+			i++
+			*d, err = duration(words[i])
+		default:
+			return c, fmt.Errorf("%s is not one of httponly, secure, maxidle TIME, maxlife TIME", quote(words[i]))
+		}
+	}
+	return c, err
+}
+
 // status reads one of some statuses.
 func status(allowed []int) func(string) (int, error) {
 	return func(s string) (int, error) {

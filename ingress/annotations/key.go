@@ -48,6 +48,10 @@ type Doc struct {
 	Format  string // what a value looks like
 	Default string // what counts when nothing is said; empty: nothing
 	Effect  string
+
+	// Guard marks a key that keeps somebody out. While its value cannot be used
+	// nobody gets in: what was to be guarded is not left open.
+	Guard bool
 }
 
 // A key is a Doc with what reads its values.
@@ -195,16 +199,49 @@ type Effective struct {
 // values are the layers for one backend, the most special first.
 type values struct {
 	layers   []Layer
+	only     Scope // the one layer to be heard; 0: all
 	owner    string
+	secrets  Secrets
+	closed   bool // a guard is not in order
 	problems []Problem
 	used     []Effective
 }
 
+// fault tells that a value cannot be used.
+func (v *values) fault(d Doc, scope Scope, err error) {
+	then := "it is ignored"
+	if d.Guard {
+		v.closed, then = true, "nobody is let in until it is in order"
+	}
+	as := d.Name
+	for _, l := range v.layers {
+		for _, name := range append([]string{d.Name}, d.Aliases...) {
+			if said, has := l.Values[name]; has && l.Scope == scope {
+				as = said.As
+			}
+		}
+	}
+	v.problems = append(v.problems, Problem{scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; %s", scope.noun(), as, err, then)})
+}
+
+// scopeOf is where the value of a key that is used was said.
+func (v *values) scopeOf(name string) Scope {
+	for _, u := range v.used {
+		for _, l := range v.layers {
+			if u.Key == name && u.Scope == l.Scope.String() {
+				return l.Scope
+			}
+		}
+	}
+	return Ingress
+}
+
 // get is the value of a key in the most special layer where it can be read. A
-// value that cannot is told, and the next layer counts.
+// value that cannot is told, and the next layer counts, unless it is that of a
+// guard.
 func get[T any](v *values, k key[T]) (value T, said bool) {
 	for _, l := range v.layers {
-		if k.Scopes&l.Scope == 0 {
+		if k.Scopes&l.Scope == 0 || v.only != 0 && v.only != l.Scope {
 			continue
 		}
 		for _, name := range append([]string{k.Name}, k.Aliases...) {
@@ -214,7 +251,11 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 			}
 			value, err := k.parse(said.Text)
 			if err != nil {
-				v.problems = append(v.problems, Problem{l.Scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; it is ignored", l.Scope.noun(), said.As, err)})
+				v.fault(k.Doc, l.Scope, err)
+				if k.Guard {
+					var none T
+					return none, false
+				}
 				continue
 			}
 			v.used = append(v.used, Effective{k.Name, said.Text, l.Scope.String()})

@@ -10,11 +10,11 @@ const (
 
 var (
 	allowList = define(networks, Doc{
-		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas", Guard: true,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
 	denyList = define(networks, Doc{
-		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas", Guard: true,
 		Effect: "Clients from there are answered 403.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
@@ -60,6 +60,34 @@ var (
 	corsRespond = define(boolean, Doc{
 		Name: "cors-respond-to-options", Scopes: notOnTheService, Format: "true or false", Default: "false",
 		Effect: "Preflights are answered by HAProxy, with 204, before any authentication.",
+	})
+	cookieName = define(cookie, Doc{
+		Name: own + "session-cookie-name", Scopes: everywhere, Format: "name of a cookie",
+		Effect: "Clients come back to the server they came to first, by a cookie of this name.",
+	})
+	cookiePersistence = define(cookie, Doc{
+		Name: "cookie-persistence", Scopes: everywhere, Format: "name of a cookie",
+		Effect: "The same.",
+	})
+	cookieNoDynamic = define(cookie, Doc{
+		Name: "cookie-persistence-no-dynamic", Scopes: everywhere, Format: "name of a cookie",
+		Effect: "The same: the value is made of the server's address in any case, and so is the same after a reload and on every appliance.",
+	})
+	cookieDomain = define(cookieDomainName, Doc{
+		Name: own + "session-cookie-domain", Scopes: everywhere, Format: "domain",
+		Effect: "Domain of that cookie. If nothing is said: the host alone.",
+	})
+	cookiePreserve = define(boolean, Doc{
+		Name: own + "session-cookie-preserve", Scopes: everywhere, Format: "true or false", Default: "false",
+		Effect: "A cookie of that name that a server sets itself is left as it is.",
+	})
+	cookieSameSite = define(sameSite, Doc{
+		Name: own + "session-cookie-same-site", Scopes: everywhere, Format: "Strict, Lax or None; true is None",
+		Effect: "SameSite of that cookie. None makes it Secure.",
+	})
+	cookieKeywords = define(cookieWords, Doc{
+		Name: own + "session-cookie-keywords", Scopes: everywhere, Format: "of httponly, secure, maxidle TIME, maxlife TIME",
+		Effect: "Whether that cookie is kept from scripts and from plain HTTP, and for how long it leads to its server.",
 	})
 	forwardedFor = define(boolean, Doc{
 		Name: "forwarded-for", Scopes: everywhere, Format: "true or false", Default: "true",

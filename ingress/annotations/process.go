@@ -64,9 +64,36 @@ var (
 	}
 )
 
+// A Global is what is said of the whole process.
+type Global struct {
+	Process     haproxy.Process
+	DefaultCert []byte // as haproxy.Config has it
+	Extras      []*haproxy.Extra
+}
+
 // Process reads what a ConfigMap says of the whole process.
-func Process(l Layer) (haproxy.Process, []Problem) {
-	v := &values{layers: []Layer{l}}
+func Process(secrets Secrets, l Layer) (Global, []Problem) {
+	v := &values{layers: []Layer{l}, secrets: secrets}
+	g := Global{Process: process(v)}
+	if from, said := secret(v, sslCertificate); said {
+		c := &haproxy.Cert{Name: "default.pem", PEM: chain(from)}
+		if err := c.Validate(); err != nil {
+			v.fault(sslCertificate.Doc, ConfigMap, fmt.Errorf("Secret %s: %w", from.Of, err))
+		} else {
+			g.DefaultCert = c.PEM
+		}
+	}
+	switch c := clients(v); {
+	case c.Closed:
+		g.Process.ClientCA = haproxy.Nobody
+	case c.CA != nil:
+		g.Process.ClientCA, g.Process.ClientOptional = c.CA.Name, c.Optional
+		g.Extras = append(g.Extras, c.CA)
+	}
+	return g, v.problems
+}
+
+func process(v *values) haproxy.Process {
 	p := haproxy.Process{}
 	p.MaxConn, _ = get(v, maxConn)
 	p.Threads, _ = get(v, nbthread)
@@ -99,7 +126,7 @@ func Process(l Layer) (haproxy.Process, []Problem) {
 		p.ALPN = list
 	}
 	p.StrictSNI, _ = get(v, strictSNI)
-	return p, v.problems
+	return p
 }
 
 // syslogs reads one target a line.

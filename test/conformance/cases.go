@@ -5,11 +5,15 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -40,13 +44,27 @@ data:
   http-connection-mode: http-server-close
 `
 
-// certificate adds a Secret that is good for every case.
-func certificate(to io.Writer) error {
+// secrets are those that cases name. The password is "secret".
+const secrets = `---
+apiVersion: v1
+kind: Secret
+metadata: {name: users}
+stringData: {ann: "$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: htpasswd}
+stringData: {auth: "# members\nbob:$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00\n"}
+`
+
+// certificate adds a Secret that is good for every case, and one with its
+// authority. In dir it leaves the certificate of a client.
+func certificate(to io.Writer, dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.test"}, Subject: pkix.Name{CommonName: "ann"}, IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
 	crt, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		return err
@@ -55,11 +73,13 @@ func certificate(to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	encode := func(kind string, der []byte) string {
-		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	chain, secret := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: crt}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	if err := os.WriteFile(filepath.Join(dir, "client.pem"), slices.Concat(chain, secret), 0o600); err != nil {
+		return err
 	}
-	_, err = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: certificate}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
-		encode("CERTIFICATE", crt), encode("PRIVATE KEY", private))
+	encode := base64.StdEncoding.EncodeToString
+	_, err = fmt.Fprintf(to, secrets+"---\napiVersion: v1\nkind: Secret\nmetadata: {name: authority}\ndata: {ca.crt: %[1]s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: certificate}\ntype: kubernetes.io/tls\ndata: {tls.crt: %[1]s, tls.key: %[2]s}\n",
+		encode(chain), encode(secret))
 	return err
 }
 
@@ -143,7 +163,39 @@ func cases() []conformity {
 			{request: "OPTIONS /", headers: []string{page}, want: []string{"200"}},
 		}},
 		{name: "a Service goes before its Ingress", ingress: []string{"forwarded-for: true"}, service: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
-		{name: "a value that is not good", ingress: []string{"allow-list: nobody", "set-host: other.test"}, asks: get("host other.test")},
+		{name: "a value that is not good", ingress: []string{"timeout-server: soon", "set-host: other.test"}, asks: get("host other.test")},
+		{name: "a guard that is not good", ingress: []string{"allow-list: nobody"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "basic auth", ingress: []string{"auth-type: basic-auth", "auth-secret: users", "auth-realm: For members"}, asks: []ask{
+			{request: "GET /", want: []string{"401", `response Www-Authenticate: Basic realm="For members"`}},
+			{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}},
+			{request: "GET /", curl: []string{"-u", "ann:Secret"}, want: []string{"401"}},
+		}},
+		{name: "basic auth with the file of htpasswd", ingress: []string{"auth-secret: htpasswd"}, asks: []ask{
+			{request: "GET /", want: []string{"401"}},
+			{request: "GET /", curl: []string{"-u", "bob:secret"}, want: []string{"200"}},
+		}},
+		{name: "basic auth of nobody", ingress: []string{"auth-type: basic-auth", "auth-secret: gone"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "basic auth and a preflight", ingress: []string{"auth-secret: users", "cors-enable: true", "cors-respond-to-options: true"}, asks: []ask{
+			{request: "OPTIONS /", headers: []string{page, "Access-Control-Request-Method: PUT"}, want: []string{"204", "response Access-Control-Allow-Origin: *"}},
+			{request: "GET /", headers: []string{page}, want: []string{"401", "response Access-Control-Allow-Origin: *"}},
+		}},
+		{name: "client-ca", ingress: []string{"client-ca: authority", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, secure: true, asks: []ask{
+			{request: "https GET /", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"200", "request X-Client: ann"}},
+			{request: "https GET /", want: []string{"000"}},
+			{request: "GET /", want: []string{"302", "location https://HOST/"}},
+		}},
+		{name: "client-ca, and a connection to another name", ingress: []string{"client-ca: authority", "ssl-redirect: false"}, secure: true, asks: []ask{
+			{request: "https GET /", sni: "other.test", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"421"}},
+			{request: "GET /", want: []string{"403"}},
+		}},
+		{name: "client-ca, optional", ingress: []string{"client-ca: authority", "client-crt-optional: true", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, secure: true, asks: []ask{
+			{request: "https GET /", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"200", "request X-Client: ann"}},
+			{request: "https GET /", want: []string{"200", "request X-Client: "}},
+		}},
+		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
+			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
+			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},
+		}},
 		{name: "a check of a page that is there", service: []string{"check-http: GET /healthz", "check-interval: 200ms"}, asks: get()},
 		{name: "balancing by a header", service: []string{"load-balance: hdr(X-User)"}, asks: get()},
 		{name: "limits and timeouts", service: []string{"pod-maxconn: 5", "timeout-server: 10s", "timeout-check: 1s"}, asks: get()},

@@ -1,0 +1,119 @@
+package haproxy
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// An Extra is a file that options and directives name, without its directory:
+// certificates of authorities, certificates to show to servers. HAProxy reads it
+// when it starts, so that another content takes a reload.
+type Extra struct {
+	Name    string `json:"name"` // unique: "default_internal-ca.ca.pem"
+	Content []byte `json:"content"`
+}
+
+// ClientCertificate makes the Extra for ServerOptions.Crt: a chain and its key.
+func ClientCertificate(name string, chain []byte) (*Extra, error) {
+	e := &Extra{name + ".crt.pem", chain}
+	return e, (&Cert{Name: "x.pem", PEM: chain}).Validate()
+}
+
+// Authorities makes the Extra for ServerOptions.CA and Cert.ClientCA: the
+// certificates of the authorities that are trusted, and nothing else.
+func Authorities(name string, text []byte) (*Extra, error) {
+	e := &Extra{Name: name + ".ca.pem"}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("a certificate in it cannot be read: %w", err)
+		}
+		e.Content = append(e.Content, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+	}
+	if len(e.Content) == 0 {
+		return nil, errors.New("there is no certificate in it")
+	}
+	return e, nil
+}
+
+func (e *Extra) same(o *Extra) bool { return e.Name == o.Name && bytes.Equal(e.Content, o.Content) }
+
+func (e *Extra) validate() error {
+	if !isName(e.Name) {
+		return fmt.Errorf("file %q: the name must be made of letters, digits and _ - . : only", e.Name)
+	}
+	return nil
+}
+
+// A Userlist holds who may come in by a name and a password.
+type Userlist struct {
+	Name  string `json:"name"`  // unique
+	Users []User `json:"users"` // sorted by Name
+}
+
+// A User is a name and the hash of a password: a secret. NewUser makes one.
+type User struct {
+	Name string `json:"name"`
+	Hash string `json:"hash"`
+}
+
+// String is the name alone: hashes stay out of logs.
+func (u User) String() string { return u.Name }
+
+// hashes are the forms of crypt(3) that are taken. HAProxy hashes the password
+// of every request in the thread that serves everybody, so that what takes long
+// on purpose is not among them; what the C library does not know keeps HAProxy
+// from starting.
+var hashes = regexp.MustCompile(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
+	`|\$5\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{43}` +
+	`|\$6\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{86}` +
+	`|\$2[aby]\$0[4-8]\$[./0-9A-Za-z]{53})$`)
+
+var userName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
+
+// NewUser checks the parts of a User. Errors do not hold the hash.
+func NewUser(name, hash string) (User, error) {
+	switch {
+	case !userName.MatchString(name):
+		return User{}, fmt.Errorf("%q is not the name of a user: allowed are letters, digits and _ . @ -", clip(name))
+	case !hashes.MatchString(hash):
+		return User{}, fmt.Errorf("the password of user %s is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8", name)
+	}
+	return User{name, hash}, nil
+}
+
+func (u *Userlist) validate() error {
+	if !isName(u.Name) {
+		return fmt.Errorf("userlist %q: not a name HAProxy can use", u.Name)
+	}
+	for _, user := range u.Users {
+		if _, err := NewUser(user.Name, user.Hash); err != nil {
+			return fmt.Errorf("userlist %s: %w", u.Name, err)
+		}
+	}
+	return nil
+}
+
+func (u *Userlist) text() string {
+	var b strings.Builder
+	b.WriteString("\nuserlist " + u.Name + "\n")
+	for _, user := range u.Users {
+		b.WriteString("  user " + user.Name + " password '" + user.Hash + "'\n")
+	}
+	return b.String()
+}
+
+func (u *Userlist) same(o *Userlist) bool {
+	return u.Name == o.Name && slices.Equal(u.Users, o.Users)
+}
+
+// String is the name alone: hashes stay out of logs.
+func (u *Userlist) String() string { return u.Name }

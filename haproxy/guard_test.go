@@ -1,0 +1,364 @@
+package haproxy
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// authority is a certificate authority.
+type authority struct {
+	der []byte
+	crt *x509.Certificate
+	key *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	a := &authority{key: key}
+	if a.der, err = x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key); err != nil {
+		t.Fatal(err)
+	}
+	if a.crt, err = x509.ParseCertificate(a.der); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// pem is what clients and servers trust it by.
+func (a *authority) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
+}
+
+// issue is a certificate for a name with its key.
+func (a *authority) issue(t *testing.T, name string) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.crt, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+}
+
+func keyPair(t *testing.T, text []byte) tls.Certificate {
+	t.Helper()
+	pair, err := tls.X509KeyPair(text, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// client asks the rig by any host name, with TLS of the name "sni" of the URL's
+// host unless another is given.
+func (r *rig) client(sni string, certificates ...tls.Certificate) *http.Client {
+	jar, _ := cookiejar.New(nil) // it never fails
+	// Unasked, it shows what nobody here trusts, too.
+	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if len(certificates) == 0 {
+			return &tls.Certificate{}, nil
+		}
+		return &certificates[0], nil
+	}
+	return &http.Client{Jar: jar, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			to := r.http
+			if strings.HasSuffix(addr, ":443") {
+				to = r.https
+			}
+			return (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+		},
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: sni, GetClientCertificate: show}, //nolint:gosec // what clients show is looked at
+	}}
+}
+
+// ask is the status and the body.
+func ask(t *testing.T, c *http.Client, address string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := request.URL.User; u != nil {
+		password, _ := u.Password()
+		request.SetBasicAuth(u.Username(), password)
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return response.StatusCode, strings.TrimSpace(string(body))
+}
+
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// The hash of "secret" is one of `openssl passwd -6 -salt salt`.
+const secretHash = "$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00"
+
+func TestOnlyWhoMayComesIn(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+		ca := must[*Extra](t)(Authorities("ours", ours.pem()))
+		secret := backend("secret", origin(t, "the secret"))
+		secret.Directives = []Directive{must[Directive](t)(BasicAuth("users", "A realm"))}
+		members, guests := backend("members", origin(t, "the members")), backend("guests", origin(t, "the guests"))
+		members.Directives, guests.Directives = []Directive{OnlyOwnTLS(false)}, []Directive{OnlyOwnTLS(true)}
+		closed := backend("closed", origin(t, "nobody"))
+		closed.Directives = []Directive{Close()}
+		cfg := r.config(secret, members, guests, closed, backend("open", origin(t, "all")))
+		cfg.Extras = []*Extra{ca}
+		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
+		cfg.Certs = []*Cert{
+			{Name: "_guests.pem", Hosts: []string{"guests.test"}, PEM: ours.issue(t, "guests.test"), ClientCA: ca.Name, ClientOptional: true},
+			{Name: "_members.pem", Hosts: []string{"members.test"}, PEM: ours.issue(t, "members.test"), ClientCA: ca.Name},
+			{Name: "open.pem", Hosts: []string{"open.test"}, PEM: ours.issue(t, "open.test")},
+		}
+		r.apply(cfg, states(cfg, Open))
+
+		mine, foreign := keyPair(t, ours.issue(t, "ann")), keyPair(t, theirs.issue(t, "eve"))
+		for _, c := range []struct {
+			what    string
+			address string
+			client  *http.Client
+			status  int
+			body    string
+		}{
+			{"nobody", "http://secret.test/", r.client(""), 401, ""},
+			{"the password", "http://ann:secret@secret.test/", r.client(""), 200, "the secret"},
+			{"another password", "http://ann:other@secret.test/", r.client(""), 401, ""},
+			{"another name", "http://eve:secret@secret.test/", r.client(""), 401, ""},
+			{"a closed backend", "http://closed.test/", r.client(""), 503, ""},
+
+			{"a member", "https://members.test/", r.client("", mine), 200, "the members"},
+			{"one without a certificate", "https://members.test/", r.client(""), 0, ""},
+			{"one of another authority", "https://members.test/", r.client("", foreign), 0, ""},
+			{"one by another name's connection", "https://members.test/", r.client("open.test", mine), 421, ""},
+			{"one by another name's connection, certificate or not", "https://members.test/", r.client("guests.test", mine), 421, ""},
+			{"one in the clear", "http://members.test/", r.client(""), 403, ""},
+			{"a guest with a certificate", "https://guests.test/", r.client("", mine), 200, "the guests"},
+			{"a guest without", "https://guests.test/", r.client(""), 200, "the guests"},
+			{"a guest of another authority", "https://guests.test/", r.client("", foreign), 0, ""},
+			{"all", "https://open.test/", r.client(""), 200, "all"},
+		} {
+			if status, body := ask(t, c.client, c.address); status != c.status || c.body != "" && body != c.body {
+				t.Errorf("%s: %d %q, want %d %q", c.what, status, body, c.status, c.body)
+			}
+		}
+
+		// Another authority takes a reload, and its members come in.
+		next := *cfg
+		next.Extras = []*Extra{must[*Extra](t)(Authorities("ours", theirs.pem()))}
+		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
+			t.Errorf("no reload: %+v", res)
+		}
+		r.eventually("who was a member is none", func() bool { status, _ := ask(t, r.client("", mine), "https://members.test/"); return status == 0 })
+		if status, body := ask(t, r.client("", foreign), "https://members.test/"); status != 200 {
+			t.Errorf("the new members: %d %q", status, body)
+		}
+
+		// A configuration for a name nobody has a certificate of asks too.
+		next.Process = Process{ClientCA: Nobody}
+		r.settle(&next, states(&next, Open))
+		r.eventually("nobody comes in", func() bool {
+			status, _ := ask(t, r.client("", mine, foreign), "https://open.test/")
+			return status == 0
+		})
+	})
+}
+
+func TestServersAreShownACertificateAndShowOne(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+		pool := x509.NewCertPool()
+		pool.AddCert(ours.crt)
+		secure := func(by *authority) Server {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+			}))
+			s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, Certificates: []tls.Certificate{keyPair(t, by.issue(t, "server"))}}
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			s.StartTLS()
+			t.Cleanup(s.Close)
+			return serverAt(s.Listener.Addr())
+		}
+		ca, crt := must[*Extra](t)(Authorities("ours", ours.pem())), must[*Extra](t)(ClientCertificate("appliance", ours.issue(t, "appliance")))
+		options := ServerOptions{TLS: true, CA: ca.Name, Crt: crt.Name}
+		good, bad := backend("good"), backend("bad")
+		good.Options, bad.Options = options, options
+		cfg := r.config(good, bad)
+		cfg.Extras = []*Extra{crt, ca}
+		r.apply(cfg, nil)
+
+		// Servers that come by command have it all.
+		good, bad = backend("good", secure(ours)), backend("bad", secure(theirs))
+		good.Options, bad.Options = options, options
+		next := r.config(good, bad)
+		next.Extras = cfg.Extras
+		if res := r.apply(next, states(next, Open)); res.Reloaded {
+			t.Error("it reloaded")
+		}
+		check := func(how string) {
+			t.Helper()
+			if got := r.get("good.test", "/"); got != "appliance" {
+				t.Errorf("%s: the server saw the certificate of %q, want the appliance's", how, got)
+			}
+			if got := r.get("bad.test", "/"); got != "503" {
+				t.Errorf("%s: a server with a certificate of another authority answered: %q", how, got)
+			}
+		}
+		check("by command")
+		again := *next
+		again.Process = Process{MaxConn: 500}
+		if res := r.apply(&again, states(&again, Open)); !res.Reloaded {
+			t.Error("it did not reload")
+		}
+		check("from the file")
+	})
+}
+
+func TestACookieLeadsBack(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		d := must[Directive](t)(Cookie{Name: "SRV", HTTPOnly: true}.Directive())
+		var servers []Server
+		for i := range 4 {
+			servers = append(servers, origin(t, strconv.Itoa(i)))
+		}
+		at := func(servers ...Server) *Config {
+			b := backend("app", servers...)
+			b.Directives = []Directive{d}
+			return r.config(b)
+		}
+		cfg := at()
+		r.apply(cfg, nil)
+		cfg = at(slices.Clone(servers)...)
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+			t.Error("it reloaded")
+		}
+		first := make(map[*http.Client]string)
+		seen := make(map[string]bool)
+		for range 8 {
+			c := r.client("")
+			_, first[c] = ask(t, c, "http://app.test/")
+			seen[first[c]] = true
+		}
+		if len(seen) != len(servers) {
+			t.Fatalf("8 clients came to %d servers, want all %d", len(seen), len(servers))
+		}
+		back := func(how string) {
+			t.Helper()
+			for c, want := range first {
+				for range 3 {
+					if _, got := ask(t, c, "http://app.test/"); got != want {
+						u, _ := url.Parse("http://app.test/")
+						t.Errorf("%s: a client of server %s came to %s, with %v", how, want, got, c.Jar.Cookies(u))
+					}
+				}
+			}
+		}
+		back("by command")
+		next := *cfg
+		next.Process = Process{MaxConn: 500}
+		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
+			t.Error("it did not reload")
+		}
+		back("after a reload")
+
+		// Where its server is gone a client goes to another, and stays there.
+		fewer := at(slices.DeleteFunc(slices.Clone(servers), func(s Server) bool { return s == servers[0] })...)
+		fewer.Process = next.Process
+		r.settle(fewer, states(fewer, Open))
+		for c, was := range first {
+			if was == "0" {
+				_, first[c] = ask(t, c, "http://app.test/")
+				if first[c] == "0" {
+					t.Error("the server that is gone answers")
+				}
+			}
+		}
+		back("after one is gone")
+	})
+}
+
+func TestTheDefaultCertificateCanBeNamed(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "a")
+		cfg := r.config(backend("app", origin(t, "app")))
+		cfg.Bind.HTTPS = []netip.AddrPort{r.https}
+		r.apply(cfg, states(cfg, Open))
+		if got := r.served("unknown.test"); !strings.HasPrefix(got, "default certificate") {
+			t.Errorf("first %q is served", got)
+		}
+		named := *cfg
+		named.DefaultCert = a.issue(t, "named.test")
+		r.settle(&named, states(&named, Open))
+		r.eventually("the named one is served", func() bool { return r.served("unknown.test") == "named.test" })
+		r.settle(cfg, states(cfg, Open))
+		r.eventually("the first one is served again", func() bool { return strings.HasPrefix(r.served("unknown.test"), "default certificate") })
+	})
+}
+
+func TestAHashIsNeverShown(t *testing.T) {
+	u := User{"ann", secretHash}
+	if s := fmt.Sprint(u, &Userlist{"users", []User{u}}); s != "ann users" {
+		t.Errorf("it reads %q", s)
+	}
+}

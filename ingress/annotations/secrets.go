@@ -1,0 +1,270 @@
+package annotations
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sallyport/haproxy"
+)
+
+// A Secret is what is known of one that a key names.
+type Secret struct {
+	Name string // unique, and fit for the name of a file
+	Of   string // for people: NAMESPACE/NAME
+	Data map[string][]byte
+}
+
+// Secrets finds the Secret that an object refers to. An error is what follows
+// "auth-secret: ".
+type Secrets func(Scope, Ref) (Secret, error)
+
+// A Ref is the name of an object, in the namespace of who refers to it if
+// there is no other.
+type Ref struct{ Namespace, Name string }
+
+func (r Ref) String() string { return strings.TrimPrefix(r.Namespace+"/"+r.Name, "/") }
+
+// reference reads NAME or NAMESPACE/NAME.
+func reference(s string) (Ref, error) {
+	r := Ref{Name: s}
+	if namespace, name, has := strings.Cut(s, "/"); has {
+		r = Ref{namespace, name}
+		if len(validation.IsDNS1123Label(namespace)) > 0 {
+			return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
+		}
+	}
+	if len(validation.IsDNS1123Subdomain(r.Name)) > 0 {
+		return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
+	}
+	return r, nil
+}
+
+var (
+	authType = define(oneOf("basic-auth"), Doc{
+		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth", Guard: true,
+		Effect: "Requests need a name and a password. With an auth-secret it need not be said.",
+	})
+	authSecret = define(reference, Doc{
+		Name: "auth-secret", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
+		Effect: "Who may come in: a key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key with the lines of an htpasswd file.",
+	})
+	authRealm = define(realm, Doc{
+		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
+		Effect: "What browsers show when they ask for the password.",
+	})
+	clientCA = define(reference, Doc{
+		Name: "client-ca", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
+		Effect: "Clients need a certificate of this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts.",
+	})
+	clientOptional = define(boolean, Doc{
+		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "They may come without one, too. What they showed is in `%[ssl_c_s_dn]`.",
+	})
+	serverCA = define(reference, Doc{
+		Name: "server-ca", Scopes: everywhere, Format: "Secret, or namespace/Secret", Guard: true,
+		Effect: "TLS to the servers, whose certificates have to be of this authority (`ca.crt` of the Secret, or `tls.crt`).",
+	})
+	serverCrt = define(reference, Doc{
+		Name: "server-crt", Scopes: everywhere, Format: "Secret, or namespace/Secret",
+		Effect: "TLS to the servers, which are shown this certificate (`tls.crt` and `tls.key` of the Secret).",
+	})
+	sslCertificate = define(reference, Doc{
+		Name: "ssl-certificate", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
+		Effect: "The certificate for names that have none of their own. If nothing is said: a self-signed one.",
+	})
+)
+
+// ofSecrets are the keys that name one.
+var ofSecrets = []*Doc{&authSecret.Doc, &clientCA.Doc, &serverCA.Doc, &serverCrt.Doc, &sslCertificate.Doc}
+
+// Refers lists the Secrets that an object names in its annotations, or a
+// ConfigMap in its data.
+func Refers(scope Scope, annotations map[string]string) []Ref {
+	if len(annotations) == 0 {
+		return nil
+	}
+	var refs []Ref
+	look := func(full string) {
+		if value, has := annotations[full]; has {
+			if r, err := reference(strings.TrimSpace(value)); err == nil && !slices.Contains(refs, r) {
+				refs = append(refs, r)
+			}
+		}
+	}
+	for _, d := range ofSecrets {
+		if d.Scopes&scope == 0 {
+			continue
+		}
+		for _, p := range prefixes {
+			look(p + d.Name)
+		}
+		if scope == ConfigMap {
+			look(d.Name)
+		}
+	}
+	return refs
+}
+
+func realm(s string) (string, error) {
+	_, err := haproxy.BasicAuth("any", s)
+	return s, err
+}
+
+// secret is the Secret that a key names; said tells whether it names one at
+// all. One that cannot be had is told.
+func secret(v *values, k key[Ref]) (s Secret, said bool) {
+	ref, said := get(v, k)
+	if !said {
+		return s, false
+	}
+	s, err := v.secrets(v.scopeOf(k.Name), ref)
+	if err != nil {
+		v.fault(k.Doc, v.scopeOf(k.Name), err)
+		return s, false
+	}
+	return s, true
+}
+
+// authenticate is who comes in by a password.
+func authenticate(v *values, s *Settings) {
+	_, asked := get(v, authType)
+	name, _ := get(v, authRealm)
+	from, said := secret(v, authSecret)
+	if !said {
+		if asked && !v.closed {
+			v.fault(authType.Doc, v.scopeOf(authType.Name), errors.New("there is no auth-secret that says who may come in"))
+		}
+		return
+	}
+	list, err := users(from)
+	if err == nil {
+		var d haproxy.Directive
+		if d, err = haproxy.BasicAuth(list.Name, name); err == nil {
+			s.Userlists = append(s.Userlists, list)
+			s.add(d)
+		}
+	}
+	if err != nil {
+		v.fault(authSecret.Doc, v.scopeOf(authSecret.Name), err)
+	}
+}
+
+// users reads the names and hashes of a Secret.
+func users(from Secret) (*haproxy.Userlist, error) {
+	list := &haproxy.Userlist{Name: "users_" + from.Name}
+	add := func(name, hash string) error {
+		u, err := haproxy.NewUser(name, strings.TrimSpace(hash))
+		if err == nil {
+			list.Users = append(list.Users, u)
+		}
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
+		value := from.Data[name]
+		if !bytes.Contains(value, []byte(":")) {
+			if err := add(name, string(value)); err != nil {
+				return nil, fmt.Errorf("Secret %s: %w", from.Of, err)
+			}
+			continue
+		}
+		for line := range strings.Lines(string(value)) {
+			if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+				continue
+			}
+			name, hash, _ := strings.Cut(line, ":")
+			if err := add(name, hash); err != nil {
+				return nil, fmt.Errorf("Secret %s: %w", from.Of, err)
+			}
+		}
+	}
+	if len(list.Users) == 0 {
+		return nil, fmt.Errorf("Secret %s names nobody", from.Of)
+	}
+	slices.SortFunc(list.Users, func(a, b haproxy.User) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Hash, b.Hash)) })
+	return list, nil
+}
+
+// authorities are the CA certificates of a Secret.
+func authorities(from Secret) (*haproxy.Extra, error) {
+	text := from.Data["ca.crt"]
+	if len(text) == 0 {
+		text = from.Data["tls.crt"]
+	}
+	e, err := haproxy.Authorities(from.Name, text)
+	if err != nil {
+		return nil, fmt.Errorf("Secret %s, ca.crt or else tls.crt: %w", from.Of, err)
+	}
+	return e, nil
+}
+
+// serverCerts are the certificates of either side of a connection to a server.
+func serverCerts(v *values, s *Settings) {
+	if from, said := secret(v, serverCA); said {
+		if e, err := authorities(from); err != nil {
+			v.fault(serverCA.Doc, v.scopeOf(serverCA.Name), err)
+		} else {
+			s.Extras = append(s.Extras, e)
+			s.Options.TLS, s.Options.CA = true, e.Name
+		}
+	}
+	if from, said := secret(v, serverCrt); said {
+		if e, err := haproxy.ClientCertificate(from.Name, chain(from)); err != nil {
+			v.fault(serverCrt.Doc, v.scopeOf(serverCrt.Name), fmt.Errorf("Secret %s: %w", from.Of, err))
+		} else {
+			s.Extras = append(s.Extras, e)
+			s.Options.TLS, s.Options.Crt = true, e.Name
+		}
+	}
+}
+
+// chain is the certificate of a Secret, with its key.
+func chain(from Secret) []byte {
+	return slices.Concat(from.Data["tls.crt"], []byte("\n"), from.Data["tls.key"])
+}
+
+// Clients are the authorities whose certificates clients have to show.
+type Clients struct {
+	CA       *haproxy.Extra // nil: none is asked for
+	Optional bool
+	Closed   bool // they are to show one, but the authority is not known
+}
+
+// ClientCA reads what is said of the certificates of clients.
+func ClientCA(secrets Secrets, l Layer) (Clients, []Problem) {
+	v := &values{layers: []Layer{l}, secrets: secrets}
+	c := clients(v)
+	return c, v.problems
+}
+
+func clients(v *values) (c Clients) {
+	c.Optional, _ = get(v, clientOptional)
+	if from, said := secret(v, clientCA); said {
+		var err error
+		if c.CA, err = authorities(from); err != nil {
+			v.fault(clientCA.Doc, v.scopeOf(clientCA.Name), err)
+		}
+	}
+	c.Closed = v.closed
+	return c
+}
+
+// clientCerts keeps those out of the backend who have shown no certificate, or
+// one of an authority that another host asks for. What the ConfigMap says holds
+// for every connection there is.
+func clientCerts(v *values, s *Settings) {
+	own := &values{layers: v.layers, secrets: v.secrets, only: Ingress}
+	c := clients(own)
+	if c.CA != nil {
+		s.add(haproxy.OnlyOwnTLS(c.Optional))
+		s.Extras = append(s.Extras, c.CA)
+	}
+	v.closed = v.closed || own.closed
+	v.problems, v.used = append(v.problems, own.problems...), append(v.used, own.used...)
+}
