@@ -179,8 +179,10 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 	return ingress.ClusterConfig{
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: ingress.Options{
-			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass, ConfigMap: c.Ingress.ConfigMap,
-			CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
+			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
+			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles,
+			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces,
+			CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, TrustSnippets: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets,
 		},
 		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -45,6 +44,7 @@ type (
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
 		Cut([]haproxy.ServerID) error
+		Vet(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -105,6 +105,7 @@ type loop struct {
 	alive    func() // told once a round
 
 	compiler  *ingress.Compiler
+	vetter    *vetter
 	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
@@ -122,6 +123,7 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
+	l.vetter = newVetter(l.proxy.Vet, l.log)
 	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
 }
 
@@ -154,7 +156,7 @@ func (l *loop) run(ctx context.Context) {
 // knocks joins the doors' channels into one.
 func (l *loop) knocks(ctx context.Context) <-chan struct{} {
 	joined := make(chan struct{}, 1)
-	doors := []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed()}
+	doors := []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed}
 	for _, c := range l.clusters {
 		doors = append(doors, c.watcher.Changed())
 	}
@@ -223,7 +225,11 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.retain, FailStatic: l.failStatic}
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
 	v.static = routes.Static(offers, facts)
+	l.compiler.Judge(l.vetter.known())
 	compiled := l.compiler.Compile(snapshots)
+	if !l.vetter.look(ctx, compiled.Texts) && !l.settled && l.now().Sub(l.started) < patience {
+		mayAct = false // what was served before us may have had them
+	}
 	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	v.want.Backends = v.config.Backends
@@ -408,13 +414,10 @@ type applied struct {
 	retryAt time.Time       // when HAProxy wants to be asked again; zero: it does not
 }
 
-// still says whether there is nothing new to ask of HAProxy. What did not
-// change has the same pointers (see ingress.Compiler).
+// still says whether there is nothing new to ask of HAProxy.
 func (a applied) still(c *haproxy.Config, now time.Time) bool {
 	return a.config != nil && now.Before(a.until) && (a.retryAt.IsZero() || now.Before(a.retryAt)) &&
-		slices.Equal(a.config.Backends, c.Backends) && slices.Equal(a.config.Certs, c.Certs) &&
-		slices.Equal(a.config.Routes, c.Routes) && a.config.DefaultBackend == c.DefaultBackend &&
-		slices.Equal(a.config.Tables, c.Tables) && slices.Equal(a.config.Captures, c.Captures) && reflect.DeepEqual(a.config.Process, c.Process)
+		a.config.Same(c)
 }
 
 // tellServers logs each server that changed; beyond a screenful, only how many.

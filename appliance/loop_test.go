@@ -108,6 +108,18 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	return haproxy.Result{}, nil
 }
 
+// Vet takes nothing that has the word "bad".
+func (f *fakeProxy) Vet(_ context.Context, texts []haproxy.Text) (map[haproxy.Text]string, error) {
+	verdicts := map[haproxy.Text]string{}
+	for _, t := range texts {
+		verdicts[t] = ""
+		if strings.Contains(t.String(), "bad") {
+			verdicts[t] = "HAProxy: unknown keyword 'bad'"
+		}
+	}
+	return verdicts, nil
+}
+
 func (f *fakeProxy) Cut(ids []haproxy.ServerID) error {
 	for _, id := range ids {
 		f.cut = append(f.cut, id.Server)
@@ -193,29 +205,6 @@ func (s *scene) settle(t *testing.T) {
 	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().steps)
 }
 
-func TestWhateverChangesIsAskedOfHAProxy(t *testing.T) {
-	now := time.Now()
-	base := haproxy.Config{Backends: []*haproxy.Backend{{Name: "a"}}, Certs: []*haproxy.Cert{{Name: "a"}}, Routes: []haproxy.Route{{Path: "/"}}}
-	a := applied{config: &base, until: now.Add(time.Hour)}
-	if same := base; !a.still(&same, now) {
-		t.Error("nothing changed, and it is asked")
-	}
-	for name, change := range map[string]func(*haproxy.Config){
-		"a backend": func(c *haproxy.Config) { c.Backends = []*haproxy.Backend{{Name: "a"}} }, // another pointer
-		"a cert":    func(c *haproxy.Config) { c.Certs = nil },
-		"a route":   func(c *haproxy.Config) { c.Routes = []haproxy.Route{{Path: "/a"}} },
-		"a default": func(c *haproxy.Config) { c.DefaultBackend = "a" },
-		"a table":   func(c *haproxy.Config) { c.Tables = []haproxy.Table{{Name: "a"}} },
-		"a capture": func(c *haproxy.Config) { c.Captures = []int{1} },
-		"a process": func(c *haproxy.Config) { c.Process.MaxConn = 1 },
-	} {
-		c := base
-		if change(&c); a.still(&c, now) {
-			t.Errorf("%s changed, and it is not asked", name)
-		}
-	}
-}
-
 func demoSnapshot(name string) ingress.Snapshot {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
 	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
@@ -263,6 +252,40 @@ func demoSnapshot(name string) ingress.Snapshot {
 			},
 			Pools: []routes.Pool{{Name: "default", CIDR: netip.MustParsePrefix("172.16.0.0/16"), BlockSize: 26}},
 		},
+	}
+}
+
+// snippets gives the scene's Ingress text of its own.
+func (s *scene) snippets(lines string) {
+	s.watcher.snapshot.Options.TrustSnippets = true
+	ing := s.watcher.snapshot.Ingresses[0].DeepCopy()
+	ing.Annotations = map[string]string{"haproxy.org/backend-config-snippet": lines}
+	s.watcher.snapshot.Ingresses = []*networkingv1.Ingress{ing}
+}
+
+func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
+	s := newScene(t)
+	s.snippets("good")
+	if s.round(t.Context()); s.proxy.applied > 0 {
+		t.Error("HAProxy was asked to serve without it: what was served before may have had it")
+	}
+	<-s.vetter.changed
+	s.settle(t)
+	last := func() string { return fmt.Sprint(s.view.Load().config.Backends[0].Directives) }
+	if !strings.Contains(last(), "good") {
+		t.Errorf("it is not used: %s", last())
+	}
+
+	// From now on nobody waits for the next one.
+	s.snippets("bad")
+	s.settle(t)
+	if strings.Contains(last(), "bad") {
+		t.Error("it is used before anybody was asked")
+	}
+	<-s.vetter.changed
+	s.settle(t)
+	if problems := s.view.Load().problems; len(problems) != 1 || !strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
+		t.Errorf("problems %v, directives %s", problems, last())
 	}
 }
 

@@ -2,6 +2,10 @@ package haproxy
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"testing"
 )
 
@@ -30,6 +34,59 @@ func BenchmarkApply(b *testing.B) {
 					b.Fatalf("got %+v, %v", res, err)
 				}
 			}
+		})
+	}
+}
+
+// BenchmarkRewritesOfOthers asks one application for a page while more and more
+// others each have a rewrite of their own: what they say costs it nothing.
+func BenchmarkRewritesOfOthers(b *testing.B) {
+	for _, others := range []int{0, 1000} {
+		b.Run(strconv.Itoa(others), func(b *testing.B) {
+			r := newRig(b, binaries(b)[0])
+			page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+			b.Cleanup(page.Close)
+			list := []*Backend{backend("app", serverAt(page.Listener.Addr()))}
+			for i := range others {
+				format, err := ParseFormat(fmt.Sprintf(`/%d\1`, i))
+				if err != nil {
+					b.Fatal(err)
+				}
+				d, err := ReplacePath(fmt.Sprintf("^/from%d(.*)", i), format)
+				if err != nil {
+					b.Fatal(err)
+				}
+				other := backend(fmt.Sprintf("other%d", i))
+				other.Directives = []Directive{d}
+				list = append(list, other)
+			}
+			cfg := r.config(list...)
+			if _, err := r.p.Apply(b.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
+				b.Fatal(err)
+			}
+			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+			b.SetParallelism(8)
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+r.http.String()+"/page", http.NoBody)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					request.Host = "app.test"
+					response, err := client.Do(request)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, response.Body)
+					_ = response.Body.Close()
+					if response.StatusCode != http.StatusOK {
+						b.Errorf("status %d", response.StatusCode)
+					}
+				}
+			})
 		})
 	}
 }

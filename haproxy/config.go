@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"iter"
 	"log/slog"
 	"net/netip"
@@ -27,6 +28,17 @@ type Config struct {
 	Userlists      []*Userlist `json:"userlists,omitempty"`      // sorted by Name
 	DefaultCert    []byte      `json:"defaultCert,omitempty"`    // as Cert.PEM, for names without one; empty: a self-signed one
 	Process        Process     `json:"process,omitzero"`
+}
+
+// Same says whether o is the same configuration: its parts that are pointed to
+// are the same ones, or small enough to be looked at.
+func (c *Config) Same(o *Config) bool {
+	return slices.Equal(c.Bind.HTTP, o.Bind.HTTP) && slices.Equal(c.Bind.HTTPS, o.Bind.HTTPS) && c.Tune == o.Tune &&
+		slices.Equal(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) &&
+		slices.Equal(c.Tables, o.Tables) && slices.Equal(c.Captures, o.Captures) &&
+		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) &&
+		bytes.Equal(c.DefaultCert, o.DefaultCert) && c.Process.same(o.Process)
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
@@ -69,6 +81,9 @@ type Route struct {
 	TLSOnly bool      `json:"tlsOnly,omitempty"` // plain HTTP is redirected to HTTPS
 	TLSCode int       `json:"tlsCode,omitempty"` // with this status, one of RedirectCodes; 0 is 302
 	TLSPort uint16    `json:"tlsPort,omitempty"` // at this port; 0 is the first HAProxy listens on
+
+	Canary       string `json:"canary,omitempty"`       // backend that some of the requests go to instead
+	CanaryWeight int    `json:"canaryWeight,omitempty"` // how many of 100, by chance; 0 to 100
 }
 
 // A Backend is one port of one Service, and how it is spoken to.

@@ -53,6 +53,7 @@ const (
 	phaseHost
 	phasePath
 	phaseResponse
+	phaseText // of somebody's own
 )
 
 // quote writes a value as one word that HAProxy takes literally: nothing but a
@@ -280,12 +281,12 @@ func (c Cookie) Directive() (Directive, error) {
 	return Directive{phaseSection, strings.Join(words, " ") + "\ndynamic-cookie-key sallyport"}, nil
 }
 
-// A Table counts the requests of each client over a period. Several backends
-// may count in one.
+// A Table counts the requests of each client over a period, or those it has under
+// way. Several backends may count in one.
 type Table struct {
 	Name   string        `json:"name"`   // unique, among backends too
 	Size   int           `json:"size"`   // clients, at most; then the oldest are forgotten
-	Period time.Duration `json:"period"` // from 1 ms to 24 days
+	Period time.Duration `json:"period"` // from 1 ms to 24 days; 0: those under way
 }
 
 func (t Table) validate() error {
@@ -294,7 +295,7 @@ func (t Table) validate() error {
 		return fmt.Errorf("table %q: not a name HAProxy can use", t.Name)
 	case t.Size < 1 || t.Size > 1<<30:
 		return fmt.Errorf("table %s: size %d, allowed are 1 to %d", t.Name, t.Size, 1<<30)
-	case t.Period < time.Millisecond || t.Period > longest:
+	case t.Period != 0 && t.Period < time.Millisecond || t.Period > longest:
 		return fmt.Errorf("table %s: a period of %s, allowed are 1ms to 24 days", t.Name, t.Period)
 	}
 	return nil
@@ -305,6 +306,9 @@ const longest = (1<<31 - 1) * time.Millisecond
 
 // text is the section that a table needs. Addresses of both families fit.
 func (t Table) text() string {
+	if t.Period == 0 {
+		return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire 10s store conn_cur\n"
+	}
 	period := milliseconds(t.Period)
 	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store http_req_rate(" + period + ")\n"
 }
@@ -325,6 +329,12 @@ func Limit(t Table, requests, status int, except []netip.Prefix) Directive {
 	}
 	return Directive{phaseLimit, text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
 		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
+}
+
+// LimitConcurrent answers 429 to clients that have more requests than that under
+// way, as a table without a period counts them.
+func LimitConcurrent(t Table, most int) Directive {
+	return Directive{phaseLimit, "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429 if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " }"}
 }
 
 // Capture notes a sample of the request in the log, in the slot of that number.

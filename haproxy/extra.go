@@ -1,13 +1,16 @@
 package haproxy
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -43,6 +46,37 @@ func Authorities(name string, text []byte) (*Extra, error) {
 	}
 	return e, nil
 }
+
+// ErrorCodes are the statuses whose answers can be given (HAProxy Configuration
+// Manual, "errorfile").
+var ErrorCodes = []int{200, 400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
+
+// ErrorFile makes the Extra for a status of Process.ErrorFiles: a whole response,
+// from its status line to the end of its body, in at most 15 kB.
+func ErrorFile(status int, response string) (*Extra, error) {
+	if !slices.Contains(ErrorCodes, status) {
+		return nil, fmt.Errorf("%d is not one of %s", status, strings.Trim(fmt.Sprint(ErrorCodes), "[]"))
+	}
+	head, body, found := strings.Cut(strings.ReplaceAll(strings.TrimLeft(response, "\r\n"), "\r\n", "\n"), "\n\n")
+	if !found || !strings.HasPrefix(head, "HTTP/1.") {
+		return nil, errors.New("it is not a whole response: want a line like \"HTTP/1.1 503 Service Unavailable\", headers, an empty line and a body")
+	}
+	text := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n" + body
+	const most = 15 << 10 // HAProxy's buffer, less what it may have to rewrite
+	if len(text) > most {
+		return nil, fmt.Errorf("it has %d bytes; allowed are %d", len(text), most)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(strings.NewReader(text)), nil) //nolint:bodyclose // a string
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("it is not a response: %w", err)
+	case len(r.TransferEncoding) > 0 || r.ContentLength >= 0 && r.ContentLength != int64(len(body)):
+		return nil, fmt.Errorf("its headers say of another body than the one it has, of %d bytes: leave Content-Length and Transfer-Encoding out", len(body))
+	}
+	return &Extra{errorFile(status), []byte(text)}, nil
+}
+
+func errorFile(status int) string { return strconv.Itoa(status) + ".http" }
 
 func (e *Extra) same(o *Extra) bool { return e.Name == o.Name && bytes.Equal(e.Content, o.Content) }
 

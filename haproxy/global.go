@@ -18,6 +18,14 @@ type Process struct {
 	Threads   int    `json:"threads,omitempty"` // as Tune's
 	ALPN      string `json:"alpn,omitempty"`    // protocols offered to clients over TLS; empty: h2,http/1.1
 	StrictSNI bool   `json:"strictSNI,omitempty"`
+	Texts     []Text `json:"texts,omitempty"` // for global, defaults and the frontends
+
+	// ErrorFiles are statuses that HAProxy answers with an Extra of ErrorFile.
+	ErrorFiles []int `json:"errorFiles,omitempty"`
+
+	// ProxyFrom are the clients that begin every connection with the PROXY
+	// protocol: those of other networks may not.
+	ProxyFrom []netip.Prefix `json:"proxyFrom,omitempty"`
 
 	// ClientCA is an Extra of Authorities, for every name whose Cert does not have
 	// one of its own; Nobody for an authority that has certified nobody.
@@ -30,7 +38,7 @@ type Process struct {
 const Nobody = "nobody"
 
 func (p Process) same(o Process) bool {
-	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI &&
+	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI && slices.Equal(p.Texts, o.Texts) && slices.Equal(p.ProxyFrom, o.ProxyFrom) && slices.Equal(p.ErrorFiles, o.ErrorFiles) &&
 		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional
 }
 
@@ -38,6 +46,8 @@ func (p Process) validate() error {
 	switch {
 	case slices.Contains(p.Lines, Line{}):
 		return fmt.Errorf("one of the lines for the process is empty")
+	case slices.Contains(p.Texts, Text{}):
+		return fmt.Errorf("one of the texts for the process is empty")
 	case p.ALPN != "" && !alpn.MatchString(p.ALPN):
 		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
 	case p.ClientCA != "" && !isName(p.ClientCA):
@@ -47,6 +57,16 @@ func (p Process) validate() error {
 }
 
 var alpn = regexp.MustCompile(`^(h2|http/1\.[01])(,(h2|http/1\.[01]))*$`)
+
+// text are the lines of the texts for a section.
+func (p Process) text(section Section) (lines []string) {
+	for _, t := range p.Texts {
+		if t.section == section {
+			lines = append(lines, strings.Split(t.lines, "\n")...)
+		}
+	}
+	return lines
+}
 
 // A Line is one of the sections global and defaults. Only the functions below
 // make one.
@@ -143,9 +163,14 @@ func (s Syslog) Line() (Line, error) {
 	return Line{true, "log", strings.Join(words, " ")}, nil
 }
 
-// Traffic is a line of the log for each request.
-func Traffic() []Line {
-	return []Line{{false, "log global", ""}, {false, "option httplog", ""}}
+// Traffic is a line of the log for each request, of the usual form unless there
+// is a LogFormat.
+func Traffic(usual bool) []Line {
+	lines := []Line{{false, "log global", ""}}
+	if usual {
+		lines = append(lines, Line{false, "option httplog", ""})
+	}
+	return lines
 }
 
 // instead are our own lines of a section, with those of the process in place of

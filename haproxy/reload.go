@@ -143,6 +143,9 @@ func within(want, have *Config) *Config {
 		}
 	}
 	for _, r := range want.Routes {
+		if r.Canary != "" && !known[r.Canary] {
+			r.Canary, r.CanaryWeight = "", 0
+		}
 		if r.Backend == "" || known[r.Backend] || wanted[r.Backend] == nil {
 			out.Routes = append(out.Routes, r)
 		}

@@ -280,12 +280,12 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
 		"ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256",
 	)
-	for _, l := range append(cfg.Process.instead(true, global), own.global...) {
+	for _, l := range slices.Concat(cfg.Process.instead(true, global), cfg.Process.text(GlobalSection), own.global) {
 		line(l)
 	}
 
 	b.WriteString("\ndefaults\n")
-	for _, l := range append(cfg.Process.instead(false, []string{
+	for _, l := range slices.Concat(cfg.Process.instead(false, []string{
 		"mode http",
 		"balance roundrobin",
 		"option dontlognull",
@@ -308,13 +308,27 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		"timeout server 50s",
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
-	}), own.defaults...) {
+	}), cfg.Process.text(DefaultsSection), own.defaults) {
 		line(l)
 	}
 
-	capture := func() {
+	for _, status := range cfg.Process.ErrorFiles {
+		line("errorfile", strconv.Itoa(status), r.opt.Dir+"/"+extraDir+errorFile(status))
+	}
+
+	common := func() {
+		if len(cfg.Process.ProxyFrom) > 0 {
+			for l := range strings.SplitSeq(from("sp_proxy", cfg.Process.ProxyFrom)+"tcp-request connection expect-proxy layer4 if sp_proxy", "\n") {
+				line(l)
+			}
+		}
 		for _, n := range cfg.Captures {
 			line("declare capture request len", strconv.Itoa(n))
+		}
+	}
+	texts := func() {
+		for _, l := range cfg.Process.text(FrontendSection) {
+			line(l)
 		}
 	}
 	if len(cfg.Bind.HTTP) > 0 {
@@ -322,15 +336,15 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, a := range cfg.Bind.HTTP {
 			line(bindText(a))
 		}
-		capture()
+		common()
 		line("http-request set-header X-Forwarded-Proto http")
 		r.writeRouting(line)
+		texts()
 		for _, code := range RedirectCodes {
 			text := strconv.Itoa(code)
 			line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
 		}
-		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
-		line("default_backend", nowhere)
+		lead(line)
 	}
 	if len(cfg.Bind.HTTPS) > 0 {
 		b.WriteString("\nfrontend https\n")
@@ -348,15 +362,19 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, a := range cfg.Bind.HTTPS {
 			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn", cmp.Or(cfg.Process.ALPN, "h2,http/1.1")+strict)
 		}
-		capture()
+		common()
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
-		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
-		line("default_backend", nowhere)
+		texts()
+		lead(line)
 	}
 
 	b.WriteString("\nbackend " + nowhere + "\n")
-	line(`http-request return status 404 content-type text/plain string "no such host or path here\n"`)
+	if slices.Contains(cfg.Process.ErrorFiles, 404) {
+		line("http-request return status 404 default-errorfiles")
+	} else {
+		line(answer(404, "no such host or path here", ""))
+	}
 	r.head, r.headOf = b.Bytes(), Config{Process: cfg.Process, Captures: slices.Clone(cfg.Captures), Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
 	return r.head
 }
@@ -377,6 +395,14 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
+}
+
+// lead sends a request to the backend of its route, or to that of the canary.
+func lead(line func(...string)) {
+	line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { rand(100),sub(txn.weight) lt 0 }")
+	line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
+	line("default_backend", nowhere)
 }
 
 func bindText(a netip.AddrPort) string {
@@ -582,8 +608,9 @@ func tlsPort(b Bind) uint16 {
 // is named has a row for "/" in any case, so that it never falls through to a
 // wildcard.
 //
-// A value is BACKEND, or BACKEND/STATUS, or BACKEND/STATUS/:PORT where plain HTTP
-// is redirected. Clients do not expect to see port 443.
+// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT, without what is not there at its
+// end. There is a STATUS where plain HTTP is redirected, and a PORT if it is not
+// 443, which clients do not expect to see.
 func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row) {
 	tables := [2]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string)}
 	add := func(table int, key, value string) {
@@ -613,6 +640,9 @@ func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row
 			if port := cmp.Or(r.TLSPort, port); port != 443 {
 				value += "/:" + strconv.Itoa(int(port))
 			}
+		}
+		if r.Canary != "" {
+			value += strings.Repeat("/", 3-strings.Count(value, "/")) + r.Canary + "/" + strconv.Itoa(r.CanaryWeight)
 		}
 		add(table, key, value)
 	}

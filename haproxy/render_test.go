@@ -28,6 +28,10 @@ func goldens(t testing.TB) map[string]*Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	page, err := ErrorFile(404, "HTTP/1.1 404 Not Found\nContent-Type: text/html\n\n<p>none</p>\n")
+	if err != nil {
+		t.Fatal(err)
+	}
 	block, _ := pem.Decode(key)
 	certificate := pem.EncodeToMemory(block)
 	return map[string]*Config{
@@ -43,7 +47,7 @@ func goldens(t testing.TB) map[string]*Config {
 		},
 		"every kind of directive": {
 			Bind:     Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Tables:   []Table{{"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
+			Tables:   []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
 			Captures: []int{128, 65535}, Userlists: []*Userlist{{Name: "a"}},
 			Backends: append([]*Backend{
 				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
@@ -55,10 +59,10 @@ func goldens(t testing.TB) map[string]*Config {
 		},
 		"certificates of clients and to servers": {
 			Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Extras:      []*Extra{{"a.ca.pem", certificate}, {"a.crt.pem", key}, {"b.ca.pem", certificate}},
+			Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, {"b.ca.pem", certificate}},
 			Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
 			DefaultCert: key,
-			Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true},
+			Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
 			Certs:       []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
 			Backends: []*Backend{
 				{Name: "a", Directives: []Directive{Close()}},
@@ -70,7 +74,7 @@ func goldens(t testing.TB) map[string]*Config {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 			Tune: Tune{Threads: 1},
 			Process: Process{
-				Lines: append(lines(t), Traffic()...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody,
+				Lines: append(lines(t), Traffic(true)...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 			},
 		},
 		"every kind of route": {
@@ -82,6 +86,8 @@ func goldens(t testing.TB) map[string]*Config {
 				{Host: "c.test", Path: "/", Match: Prefix, Backend: "one", TLSOnly: true, TLSCode: 301, TLSPort: 8443},
 				{Path: "/free", Match: Prefix, Backend: "one"},
 				{Host: "b.test", Path: "/", Match: Prefix},
+				{Host: "d.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 25},
+				{Host: "e.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 100, TLSOnly: true, TLSPort: 8443},
 			},
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
@@ -410,5 +416,52 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 	}
 	if diff := cmp.Diff(want.Servers, believed); diff != "" {
 		r.t.Fatalf("%s: -want +believed\n%s", did, diff)
+	}
+}
+
+func TestWhateverChangesIsNotTheSame(t *testing.T) {
+	base := func() *Config {
+		return &Config{
+			Backends: []*Backend{}, Certs: []*Cert{}, Routes: []Route{{Path: "/"}}, Tables: []Table{{Name: "a"}}, Captures: []int{1},
+			Extras: []*Extra{{"a", []byte("a")}}, Userlists: []*Userlist{{"a", []User{{"a", "a"}}}}, DefaultCert: []byte("a"),
+			Process: Process{MaxConn: 1, Texts: []Text{{GlobalSection, "a"}}, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404}},
+		}
+	}
+	if !base().Same(base()) {
+		t.Error("nothing changed, and it is not the same")
+	}
+	for _, of := range []func(*Config) any{func(c *Config) any { return c }, func(c *Config) any { return &c.Process }} {
+		for i := range reflect.ValueOf(of(base())).Elem().NumField() {
+			c := base()
+			v := reflect.ValueOf(of(c)).Elem()
+			name := v.Type().Field(i).Name
+			switch f := v.Field(i); f.Kind() {
+			case reflect.Slice:
+				f.Set(reflect.MakeSlice(f.Type(), f.Len()+1, f.Len()+1))
+				if f.Index(0).Kind() == reflect.Pointer {
+					for j := range f.Len() {
+						f.Index(j).Set(reflect.New(f.Type().Elem().Elem()))
+					}
+				}
+			case reflect.String:
+				f.SetString("other")
+			case reflect.Int:
+				f.SetInt(f.Int() + 1)
+			case reflect.Bool:
+				f.SetBool(true)
+			case reflect.Struct:
+				switch name {
+				case "Bind":
+					c.Bind.HTTPS = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
+				case "Tune":
+					c.Tune.Threads = 2
+				case "Process":
+					c.Process.Threads = 2
+				}
+			}
+			if base().Same(c) {
+				t.Errorf("%s changed, and it is the same", name)
+			}
+		}
 	}
 }

@@ -140,3 +140,39 @@ func FuzzRoutes(f *testing.F) {
 		}
 	})
 }
+
+func TestACanaryTakesItsShare(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("new", origin(t, "new")), backend("old", origin(t, "old")))
+		at := func(weight int) *Config {
+			next := *cfg
+			next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "old", Canary: "new", CanaryWeight: weight}, {Host: "b.test", Path: "/", Match: Prefix, Backend: "old"}}
+			return &next
+		}
+		r.apply(at(25), states(cfg, Open))
+		share := func(host string) int {
+			n := 0
+			for range 400 {
+				if r.get(host, "/") == "new" {
+					n++
+				}
+			}
+			return n
+		}
+		if n := share("a.test"); n < 50 || n > 150 {
+			t.Errorf("%d of 400 requests went to the canary, want about 100", n)
+		}
+		if n := share("b.test"); n != 0 {
+			t.Errorf("%d requests for another host went to the canary", n)
+		}
+		for weight, want := range map[int]int{0: 0, 100: 400} {
+			if res := r.apply(at(weight), states(cfg, Open)); res.Reloaded {
+				t.Error("another weight took a reload")
+			}
+			if n := share("a.test"); n != want {
+				t.Errorf("with a weight of %d, %d of 400 went to the canary, want %d", weight, n, want)
+			}
+		}
+	})
+}

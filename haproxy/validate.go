@@ -132,6 +132,10 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
 	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
+	case r.Canary != "" && !isName(r.Canary):
+		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Canary)
+	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
+		return fmt.Errorf("route %q %q: a weight of %d, allowed are 0 to 100", r.Host, r.Path, r.CanaryWeight)
 	case r.Backend != "" && !isName(r.Backend):
 		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Backend)
 	}

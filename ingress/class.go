@@ -39,6 +39,9 @@ func (c classes) has(ing *networkingv1.Ingress) bool {
 	if n := c.options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
 		return false
 	}
+	if slices.Contains(c.options.NotNamespaces, ing.Namespace) {
+		return false
+	}
 	name, named := ing.Annotations["kubernetes.io/ingress.class"]
 	if !named && ing.Spec.IngressClassName != nil {
 		name, named = *ing.Spec.IngressClassName, true

@@ -35,7 +35,7 @@ type Snapshot struct {
 	Secrets   []*corev1.Secret // of type kubernetes.io/tls, and those that keys name
 	NoSecrets bool             // Secrets is empty because we may not read them
 
-	ConfigMaps []*corev1.ConfigMap // the one of Options.ConfigMap, if it is there
+	ConfigMaps []*corev1.ConfigMap // those that Options name, if they are there
 	Topology   routes.Topology     // not for Compile: what Calico says, at the same moment
 }
 
@@ -54,11 +54,36 @@ type Options struct {
 	WatchWithoutClass bool
 	// Namespaces are the only ones Ingresses are taken from; none means all.
 	Namespaces []string
+	// NotNamespaces are namespaces that Ingresses are never taken from.
+	NotNamespaces []string
 	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
 	// namespaces than their own. A ConfigMap always may.
 	CrossNamespaceSecrets bool
+	// TrustSnippets lets Ingresses and Services bring text for HAProxy's
+	// configuration. A ConfigMap always may.
+	TrustSnippets bool
+	// NoSnippets are the sections, global, frontend and backend, for which nobody
+	// may bring text.
+	NoSnippets []string
 	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses; empty: none.
 	ConfigMap string
+	// ErrorFiles names a ConfigMap whose keys are statuses and whose values the
+	// answers HAProxy gives with them; empty: none.
+	ErrorFiles string
+	// PatternFiles names a ConfigMap of lists, that keys refer to as
+	// "patterns/KEY"; empty: none.
+	PatternFiles string
+}
+
+// configMaps are the names of all ConfigMaps of the options, once each.
+func (o Options) configMaps() []string {
+	var names []string
+	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles} {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (o Options) withDefaults() Options {
@@ -88,6 +113,7 @@ type Result struct {
 	Config   haproxy.Config // Bind and Tune are left to the caller
 	Served   []ObjectRef    // Ingresses of which at least one rule or the default is in effect
 	Problems []Problem      // sorted by object
+	Texts    []haproxy.Text // what HAProxy has to be asked about, see Compiler.Judge
 
 	routing *routing // for Explain
 }
@@ -110,6 +136,10 @@ type Compiler struct {
 	pairs   map[*corev1.Secret]*pair
 	layers  map[*corev1.Service]annotations.Layer
 	settled map[settledFor]*settings
+
+	verdicts map[haproxy.Text]string // of HAProxy about texts; empty: it takes them
+	judged   bool                    // they have changed since
+
 	routing *routing
 	parts   []part // one for each of routing.needs
 	result  Result
@@ -133,6 +163,7 @@ type world struct {
 	defaults   annotations.Layer // what they say
 	global     annotations.Global
 	odd        []annotations.Problem // what is odd about it
+	badFiles   []annotations.Problem // what is odd about the error files
 }
 
 // A part is a backend that was built, with what was odd about its endpoints.
@@ -141,12 +172,22 @@ type part struct {
 	problems []Problem
 }
 
+// Judge tells what HAProxy has against texts: nothing against the good ones. A
+// text that it was not asked about is left out of the configuration. Those not
+// among them are forgotten.
+func (c *Compiler) Judge(verdicts map[haproxy.Text]string) {
+	if !maps.Equal(c.verdicts, verdicts) {
+		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
+	}
+}
+
 // Compile returns the Result of snapshots. Results share memory with one
 // another: nothing in them may be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old := c.worlds
-	rerouted := !c.began || len(old) != len(snaps)
-	c.began = true
+	rerouted := !c.began || c.judged || len(old) != len(snaps)
+	judged := c.judged
+	c.began, c.judged = true, false
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved := rerouted
 	worlds := make([]*world, len(snaps))
@@ -165,17 +206,15 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.services = keep(s.Services, was.services, byName, &same)
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
-		w.defaults, w.global, w.odd = was.defaults, was.global, was.odd
+		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
 		if !slices.Equal(w.configMaps, was.configMaps) {
-			w.defaults = annotations.Layer{Scope: annotations.ConfigMap}
-			for _, m := range w.configMaps {
-				w.defaults = annotations.Read(annotations.ConfigMap, m.Data)
-			}
+			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.options.ConfigMap).Data)
 		}
-		if !same || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
-			w.global, w.odd = annotations.Process(w.finder("", nil), w.defaults)
+		if !same || judged || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
+			w.global, w.odd = annotations.Process(c.env(w, "", nil), w.defaults)
+			w.badFiles = w.global.AddErrorFiles(w.configMap(w.options.ErrorFiles).Data)
 		}
-		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix {
+		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
 			c.settled = nil // what is remembered is of another world of that number
 		}
 		if !same || w.cluster != was.cluster || w.noSecrets != was.noSecrets || !reflect.DeepEqual(w.options, was.options) {
@@ -219,6 +258,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			DefaultCert:    c.routing.global.DefaultCert,
 		},
 		Served:  c.routing.served,
+		Texts:   c.routing.texts,
 		routing: c.routing,
 	}
 	var odd []Problem

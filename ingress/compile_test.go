@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -480,6 +481,7 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 		"the configured name":                     {class: "own", options: Options{Class: "own"}, want: true},
 		"the configured controller":               {classes: fmt.Sprintf(class, "edge", "false", "example.org/own"), class: "edge", options: Options{Controller: "example.org/own"}, want: true},
 		"a namespace that is not to be looked at": {class: "haproxy", options: Options{Namespaces: []string{"other"}}},
+		"a namespace that is never looked at":     {class: "haproxy", options: Options{NotNamespaces: []string{"default"}}},
 		"a namespace that is":                     {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -673,4 +675,123 @@ func FuzzCompile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
+	said := func(name, weight string, ings []*networkingv1.Ingress) {
+		for _, i := range ings {
+			if i.Name == name {
+				i.Annotations = map[string]string{"sallyport.dev/canary-weight": weight}
+			}
+		}
+	}
+	rules := func(paths ...string) string { return "rules: [" + rule("a.test", paths...) + "]" }
+	for name, tt := range map[string]struct {
+		text, weight, namespace, canary, reason string
+	}{
+		"its share":                {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
+		"older than what it is of": {text: ingress("new", 2001, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
+		"a path nobody has":        {text: ingress("new", 2021, rules(path("/x", "Prefix", "new"))), weight: "25", canary: " 0", reason: "CanaryOfNothing"},
+		"of another namespace":     {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "CanaryOfNothing"},
+		"a weight that is none":    {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "many", canary: "default_svc_new_http 0", reason: "InvalidAnnotation"},
+		"a default":                {text: ingress("new", 2021, fallback("new")), weight: "25", canary: " 0", reason: "CanaryDefault"},
+		"a second one": {
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))) + ingress("newer", 2022, rules(path("/", "Prefix", "old"))), weight: "25",
+			canary: "default_svc_new_http 25", reason: "PathConflict",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", app("old")+app("new")+ingress("old", 2020, rules(path("/", "Prefix", "old")))+tt.text)
+			said("new", tt.weight, s.Ingresses)
+			said("newer", tt.weight, s.Ingresses)
+			for _, i := range s.Ingresses {
+				if i.Name == "new" && tt.namespace != "" {
+					i.Namespace = tt.namespace
+				}
+			}
+			r := Compile([]Snapshot{s})
+			route := r.Config.Routes[0]
+			if got := route.Canary + " " + strconv.Itoa(route.CanaryWeight); got != tt.canary || route.Backend != "default_svc_old_http" {
+				t.Errorf("%s with the canary %s, want default_svc_old_http with %s", route.Backend, got, tt.canary)
+			}
+			reason := ""
+			for _, p := range r.Problems {
+				reason = p.Reason
+			}
+			if reason != tt.reason || len(r.Problems) > 1 {
+				t.Errorf("problems %v, want %s", r.Problems, tt.reason)
+			}
+		})
+	}
+}
+
+func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
+	text := app("web") + app("errors") + ingress("i", 2020, "rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]")
+	for name, tt := range map[string]struct{ said, more, want, reason string }{
+		"its first port": {said: "default/errors", want: "default_svc_errors_http"},
+		"by name":        {said: "default/errors:http", want: "default_svc_errors_http"},
+		"by number":      {said: "default/errors:80", want: "default_svc_errors_http"},
+		"no such port":   {said: "default/errors:81", want: "default_svc_errors_81.none", reason: "PortNotFound"},
+		"no such one":    {said: "default/gone:80", want: "default_svc_gone_80", reason: "ServiceNotFound"},
+		"an Ingress is":  {said: "default/errors", more: ingress("all", 2021, fallback("web")), want: "default_svc_web_http"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", text+tt.more)
+			s.Options.ConfigMap = "default/keys"
+			s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: map[string]string{"default-backend-service": tt.said}}}
+			r := Compile([]Snapshot{s})
+			if r.Config.DefaultBackend != tt.want {
+				t.Errorf("the default is %q, want %q", r.Config.DefaultBackend, tt.want)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			for _, p := range r.Problems {
+				if p.Reason != tt.reason || p.Kind != "ConfigMap" {
+					t.Errorf("problem %v, want %q", p, tt.reason)
+				}
+			}
+			if tt.reason != "" && len(r.Problems) != 1 {
+				t.Errorf("problems %v", r.Problems)
+			}
+		})
+	}
+}
+
+func TestConfigMapsHoldFiles(t *testing.T) {
+	s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))
+	s.Ingresses[0].Annotations = map[string]string{"haproxy.org/deny-list": "patterns/bad"}
+	s.Options.ErrorFiles, s.Options.PatternFiles = "ops/errors", "ops/lists"
+	held := func(name string, data map[string]string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: data}
+	}
+	s.ConfigMaps = []*corev1.ConfigMap{held("errors", map[string]string{"503": "HTTP/1.1 503 Sorry\n\nsorry", "teapot": "x"}), held("lists", map[string]string{"bad": "192.0.2.0/24"})}
+	var c Compiler
+	r := c.Compile([]Snapshot{s})
+	if got := fmt.Sprint(r.Config.Backends[0].Directives); !strings.Contains(got, "sp_denied src 192.0.2.0/24") {
+		t.Errorf("the list is not used: %s", got)
+	}
+	if len(r.Config.Extras) != 1 || !slices.Equal(r.Config.Process.ErrorFiles, []int{503}) {
+		t.Errorf("files %v for %v", r.Config.Extras, r.Config.Process.ErrorFiles)
+	}
+	if len(r.Problems) != 1 || r.Problems[0].Name != "errors" || r.Problems[0].Reason != "InvalidErrorFile" {
+		t.Errorf("problems %v", r.Problems)
+	}
+	if err := r.Config.Validate(); err != nil {
+		t.Error(err)
+	}
+
+	// Another list is another rule; no list lets nobody in.
+	s.ConfigMaps = []*corev1.ConfigMap{s.ConfigMaps[0], held("lists", map[string]string{"bad": "10.0.0.0/8"})}
+	if got := fmt.Sprint(c.Compile([]Snapshot{s}).Config.Backends[0].Directives); !strings.Contains(got, "sp_denied src 10.0.0.0/8") {
+		t.Errorf("the new list is not used: %s", got)
+	}
+	s.ConfigMaps = s.ConfigMaps[:1]
+	r = c.Compile([]Snapshot{s})
+	if got := r.Config.Backends[0].Directives; !slices.Equal(got, []haproxy.Directive{haproxy.Close()}) {
+		t.Errorf("without the list: %v", got)
+	}
+	if !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Name == "lists" && p.Reason == "ConfigMapNotFound" }) {
+		t.Errorf("nobody is told: %v", r.Problems)
+	}
 }

@@ -22,7 +22,8 @@ type ExplainedRule struct {
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
 	Backend string            `json:"backend"`
-	HTTPS   string            `json:"https,omitempty"` // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
+	Canary  string            `json:"canary,omitempty"` // backend that some requests go to, "25 % to default_svc_new_80"
+	HTTPS   string            `json:"https,omitempty"`  // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
 }
 
 // An ExplainedBackend is a backend, and what was said of it.
@@ -50,13 +51,18 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		return Explanation{}, false
 	}
 	e := Explanation{Ingress: r.routing.refer(p)}
-	objects := []ObjectRef{e.Ingress, configMapOf(r.routing.of[p.world])}
+	objects := []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].options.ConfigMap)}
 	leads := map[string]bool{}
 	for _, route := range r.routing.routes {
-		if r.routing.owner[routeKey{route.Host, route.Path, route.Match}] != p {
+		key := routeKey{route.Host, route.Path, route.Match}
+		if r.routing.owner[key] != p && r.routing.canaries[key] != p {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
+		if route.Canary != "" {
+			rule.Canary = strconv.Itoa(route.CanaryWeight) + " % to " + route.Canary
+			leads[route.Canary] = true
+		}
 		if route.TLSOnly {
 			rule.HTTPS = strconv.Itoa(route.TLSCode)
 			if route.TLSPort != 0 {

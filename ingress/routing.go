@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -21,6 +22,7 @@ type routing struct {
 	of        []*world // for which it was made
 	petitions []*petition
 	owner     map[routeKey]*petition
+	canaries  map[routeKey]*petition
 
 	routes   []haproxy.Route
 	fallback string // backend of requests no route takes
@@ -33,6 +35,7 @@ type routing struct {
 	userlists []*haproxy.Userlist
 	extras    []*haproxy.Extra
 	global    annotations.Global
+	texts     []haproxy.Text
 
 	served   []ObjectRef
 	problems []Problem
@@ -85,6 +88,9 @@ type petition struct {
 	secure    bool     // it has a usable certificate
 	redirect  annotations.Redirect
 	effective bool // something of it is in effect
+
+	canary bool // it takes over some requests of other Ingresses
+	weight int  // how many of 100
 }
 
 // routeKey is what a route matches: two claims with one key are in conflict.
@@ -105,7 +111,7 @@ type clerk struct {
 // configured goes first, whatever its age: it is the operator who orders them.
 func (c *Compiler) route(worlds []*world) *routing {
 	k := &clerk{Compiler: c, routing: &routing{of: worlds, global: globalOf(worlds)}}
-	k.extras = slices.Clone(k.global.Extras)
+	k.extras, k.texts = slices.Clone(k.global.Extras), slices.Clone(k.global.Texts)
 	k.hear()
 	most := len(k.petitions)
 	k.remember()
@@ -120,12 +126,19 @@ func (c *Compiler) route(worlds []*world) *routing {
 	for i := range worlds {
 		k.users[i] = make(map[serviceKey][]int)
 	}
+	seen := make(map[haproxy.Text]bool)
 	for i, name := range sortedKeys(k.needed) {
 		n := k.needed[name]
 		k.needs = append(k.needs, n)
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
 		k.tables = append(k.tables, n.settings.Tables...)
 		k.userlists, k.extras = append(k.userlists, n.settings.Userlists...), append(k.extras, n.settings.Extras...)
+		for _, t := range n.settings.Texts {
+			if !seen[t] {
+				seen[t] = true
+				k.texts = append(k.texts, t)
+			}
+		}
 		for slot, length := range n.settings.Captures {
 			if slot == len(k.captures) {
 				k.captures = append(k.captures, 0)
@@ -172,6 +185,8 @@ func (k *clerk) hear() {
 			redirect, odd := annotations.SSLRedirect(read.layer, w.defaults)
 			p.redirect = redirect
 			k.tell(p, nil, odd)
+			p.weight, p.canary, odd = annotations.Canary(read.layer)
+			k.tell(p, nil, odd)
 			k.petitions = append(k.petitions, p)
 			for _, p := range read.problems {
 				p.Cluster = w.cluster
@@ -194,7 +209,7 @@ func (k *clerk) grant() {
 	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
 	var fallback *petition
 	for _, p := range k.petitions {
-		if !p.ruleless || p.claims.fallback == nil {
+		if !p.ruleless || p.claims.fallback == nil || p.canary {
 			continue
 		}
 		if fallback != nil {
@@ -205,7 +220,13 @@ func (k *clerk) grant() {
 		p.effective = true
 		k.routing.fallback = k.need(p, *p.claims.fallback, defaultOf("all hosts"))
 	}
+	if fallback == nil {
+		k.fallBack()
+	}
 	for _, p := range k.petitions {
+		if p.canary {
+			continue
+		}
 		for _, claim := range p.rules {
 			key := routeKey{claim.host, claim.path, claim.match}
 			if other, taken := k.owner[key]; taken {
@@ -223,7 +244,7 @@ func (k *clerk) grant() {
 	// Ingresses for its hosts, so that it cannot take an explicit "/".
 	implicit := make(map[routeKey]*petition)
 	for _, p := range k.petitions {
-		if p.claims.fallback == nil {
+		if p.claims.fallback == nil || p.canary {
 			continue
 		}
 		for _, host := range p.hosts {
@@ -239,6 +260,7 @@ func (k *clerk) grant() {
 			k.give(key, p, *p.claims.fallback, defaultOf(host))
 		}
 	}
+	k.share()
 	// A host that somebody names is never answered by a wildcard or by the
 	// rules for any host: what it has no path for is the default's, or 404.
 	for _, p := range k.petitions {
@@ -247,6 +269,62 @@ func (k *clerk) grant() {
 			if _, has := k.routed[key]; !has && host != "" {
 				k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.routing.fallback}
 			}
+		}
+	}
+}
+
+// fallBack makes the Service that a ConfigMap names the default of all. Of
+// several the first configured counts.
+func (k *clerk) fallBack() {
+	for i, w := range k.worlds {
+		to, said, problems := annotations.DefaultBackend(w.defaults)
+		k.tell(&petition{world: i}, nil, problems)
+		if !said || k.routing.fallback != "" {
+			continue
+		}
+		p := &petition{world: i, object: &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: to.Service.Namespace}}, claims: &claims{}}
+		ref := reference{service: to.Service.Name, port: to.Port}
+		if number, err := strconv.ParseInt(to.Port, 10, 32); err == nil {
+			ref.port, ref.number = "", int32(number)
+		}
+		if service, ok := find(w.services, serviceKey{to.Service.Namespace, to.Service.Name}); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
+			ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
+		}
+		n, why := k.backend(p, ref)
+		if why.Reason != "" {
+			k.problems = append(k.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: why.Reason, Why: "default-backend-service: " + why.Why})
+		}
+		k.needed[n.name], k.routing.fallback = n, n.name
+	}
+}
+
+// share gives canaries their part of what others have. Nobody takes requests
+// from another namespace.
+func (k *clerk) share() {
+	k.canaries = make(map[routeKey]*petition)
+	for _, p := range k.petitions {
+		if !p.canary {
+			continue
+		}
+		if p.claims.fallback != nil {
+			k.complain(p, "CanaryDefault", "spec.defaultBackend is not served: a canary has the hosts and paths of its rules alone")
+		}
+		for _, claim := range p.rules {
+			key := routeKey{claim.host, claim.path, claim.match}
+			owner, first := k.owner[key], k.canaries[key]
+			switch {
+			case owner == nil || owner.world != p.world || owner.object.Namespace != p.object.Namespace:
+				k.complain(p, "CanaryOfNothing", "%s is not served: no Ingress of the namespace has it, of which this could be a canary", claim)
+				continue
+			case first != nil && first != p:
+				k.complain(p, "PathConflict", "%s is not served: %s is older and its canary already", claim, k.spell(first))
+				continue
+			case first == p:
+				continue
+			}
+			route := k.routed[key]
+			route.Canary, route.CanaryWeight = k.need(p, claim.to, claim), p.weight
+			k.routed[key], k.canaries[key], p.effective = route, p, true
 		}
 	}
 }
@@ -369,7 +447,7 @@ func (k *clerk) certify() {
 	used := make(map[string]*pair)
 	for _, p := range k.petitions {
 		w := k.worlds[p.world]
-		clients, _ := annotations.ClientCA(w.finder(p.object.Namespace, nil), p.layer) // problems are told with the backend's
+		clients, _ := annotations.ClientCA(k.env(w, p.object.Namespace, nil), p.layer) // problems are told with the backend's
 		if clients.CA != nil && len(p.tls) == 0 {
 			k.complain(p, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}

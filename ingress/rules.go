@@ -39,10 +39,11 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor are Rules, and what a ConfigMap named in Options needs.
+// RulesFor are Rules, and what the ConfigMaps named in Options need.
 func RulesFor(o Options) []Rule {
 	rules := slices.Clone(Rules)
-	if _, name, has := strings.Cut(o.ConfigMap, "/"); has {
+	for _, full := range o.configMaps() {
+		_, name, _ := strings.Cut(full, "/")
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})
 	}
 	return rules

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 )
 
@@ -27,6 +29,34 @@ type settings struct {
 type foundSecret struct {
 	key    serviceKey
 	secret *corev1.Secret
+}
+
+// env is what the keys of objects of a namespace depend on. The Secrets that are
+// looked for are noted in found.
+func (k *Compiler) env(w *world, home string, found *[]foundSecret) annotations.Env {
+	return annotations.Env{
+		Secrets: w.finder(home, found),
+		Allowed: w.options.allows,
+		Verdict: func(t haproxy.Text) (string, bool) {
+			why, asked := k.verdicts[t]
+			return why, asked
+		},
+		Pattern: func(name string) (string, bool) {
+			text, has := w.configMap(w.options.PatternFiles).Data[name]
+			return text, has
+		},
+	}
+}
+
+// allows says why a text for a section may not come from objects of a scope.
+func (o Options) allows(scope annotations.Scope, section haproxy.Section) error {
+	switch {
+	case slices.Contains(o.NoSnippets, string(section)):
+		return fmt.Errorf("the configuration file allows no snippets for section %s (clusters[].ingress.noSnippets)", section)
+	case scope != annotations.ConfigMap && !o.TrustSnippets:
+		return errors.New("the configuration file allows no snippets of Ingresses and Services, which can read every tenant's traffic (clusters[].ingress.trust)")
+	}
+	return nil
 }
 
 // finder looks Secrets up for objects of a namespace, and notes them in found.
@@ -71,7 +101,7 @@ func (w *world) references() []serviceKey {
 	for _, s := range w.services {
 		add(annotations.Service, s.Namespace, s.Annotations)
 	}
-	for _, m := range w.configMaps {
+	if m := w.configMap(w.options.ConfigMap); m.Name != "" {
 		add(annotations.ConfigMap, m.Namespace, m.Data)
 	}
 	slices.SortFunc(keys, compareKeys)
@@ -119,7 +149,7 @@ func (k *clerk) settle(p *petition, service *corev1.Service) *settings {
 		both = k.compile(owner, settledFor{p.object, service, p.world}, k.layer(service), p.layer, defaults)
 	}
 	k.tell(p, service, both.problems)
-	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) {
+	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Texts, shared.Texts) {
 		return shared
 	}
 	return both
@@ -136,32 +166,43 @@ func (k *clerk) tell(p *petition, service *corev1.Service, problems []annotation
 				Reason:    problem.Reason, Why: problem.Why,
 			})
 		case annotations.ConfigMap:
-			k.problems = append(k.problems, Problem{ObjectRef: configMapOf(w), Reason: problem.Reason, Why: problem.Why})
+			k.problems = append(k.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
 		default:
 			k.complain(p, problem.Reason, "%s", problem.Why)
 		}
 	}
 }
 
-// configMapOf is the ConfigMap of a cluster, whether it is there or not.
-func configMapOf(w *world) ObjectRef {
-	namespace, name, _ := strings.Cut(w.options.ConfigMap, "/")
-	ref := ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name}
-	for _, m := range w.configMaps {
-		ref.UID = string(m.UID)
+// configMap is the one of that name, NAMESPACE/NAME; an empty one if it is not
+// there.
+func (w *world) configMap(name string) *corev1.ConfigMap {
+	namespace, name, _ := strings.Cut(name, "/")
+	if m, ok := find(w.configMaps, serviceKey{namespace, name}); ok {
+		return m
 	}
-	return ref
+	return &corev1.ConfigMap{}
 }
 
-// hearDefaults complains of what a ConfigMap says that is no key, and of one
-// that is not there.
+// refer names a ConfigMap, whether it is there or not.
+func (w *world) refer(configMap string) ObjectRef {
+	namespace, name, _ := strings.Cut(configMap, "/")
+	return ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
+}
+
+// hearDefaults complains of what ConfigMaps say that is no key or no file, and of
+// those that are not there.
 func (k *clerk) hearDefaults(w *world) {
-	odd := append(slices.Clone(w.defaults.Odd), w.odd...)
-	if w.options.ConfigMap != "" && len(w.configMaps) == 0 {
-		odd = []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}}
+	add := func(name string, problems []annotations.Problem) {
+		for _, o := range problems {
+			k.problems = append(k.problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
+		}
 	}
-	for _, o := range odd {
-		k.problems = append(k.problems, Problem{ObjectRef: configMapOf(w), Reason: o.Reason, Why: o.Why})
+	add(w.options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
+	add(w.options.ErrorFiles, w.badFiles)
+	for _, name := range w.options.configMaps() {
+		if w.configMap(name).Name == "" {
+			add(name, []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}})
+		}
 	}
 }
 
@@ -189,7 +230,7 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 		if of.ingress != nil {
 			home = of.ingress.Namespace
 		}
-		s.Settings, s.used, s.problems = annotations.Compile(owner, w.finder(home, &s.secrets), layers...)
+		s.Settings, s.used, s.problems = annotations.Compile(owner, k.env(w, home, &s.secrets), layers...)
 		for _, l := range layers {
 			if l.Scope == annotations.Service {
 				s.problems = append(s.problems, l.Odd...)

@@ -389,8 +389,11 @@ func (w *Watcher) missing() (all []string) {
 	if w.classes.barred() {
 		all = append(all, "IngressClasses cannot be read: classes are known by name only")
 	}
-	if w.configMaps != nil && w.configMaps.barred() {
-		all = append(all, "ConfigMap "+w.cfg.Options.ConfigMap+" cannot be read: Ingresses are served without what it says")
+	for _, name := range sortedKeys(w.configMaps) {
+		if !w.configMaps[name].barred() {
+			continue
+		}
+		all = append(all, "ConfigMap "+name+" cannot be read: Ingresses are served without what it says")
 	}
 	c := w.calico
 	switch {

@@ -60,7 +60,7 @@ type Watcher struct {
 	secrets   *shelf[*corev1.Secret]
 	nodes     *shelf[*corev1.Node]
 
-	configMaps *shelf[*corev1.ConfigMap] // nil if none is asked for
+	configMaps map[string]*shelf[*corev1.ConfigMap] // by NAMESPACE/NAME, those that the options name
 
 	followers followers
 	publisher publisher
@@ -144,8 +144,9 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 		}
 	})
 	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
-	if cfg.Options.ConfigMap != "" {
-		w.configMaps = newShelf[*corev1.ConfigMap](w, "", "configmaps", byName, nil)
+	w.configMaps = make(map[string]*shelf[*corev1.ConfigMap])
+	for _, name := range cfg.Options.configMaps() {
+		w.configMaps[name] = newShelf[*corev1.ConfigMap](w, "", "configmaps", byName, nil)
 	}
 	return w
 }
@@ -209,9 +210,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	// What is not a TLS Secret never leaves the API server.
 	start(ctx, &wg, w.secrets, w.kube.CoreV1().Secrets(all), "type="+string(corev1.SecretTypeTLS))
 	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
-	if w.configMaps != nil {
-		namespace, name, _ := strings.Cut(w.cfg.Options.ConfigMap, "/")
-		start(ctx, &wg, w.configMaps, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
+	for full, s := range w.configMaps {
+		namespace, name, _ := strings.Cut(full, "/")
+		start(ctx, &wg, s, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
 	}
 	wg.Go(func() { w.publish(ctx) })
 	w.mayFollow(ctx, &wg)
@@ -263,10 +264,11 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		Slices: w.slices.list(), Secrets: w.secrets.list(),
 	}
 	s.NoSecrets = w.secrets.barred()
-	if w.configMaps != nil {
-		await(w.configMaps.name(), full(w.configMaps.state()), w.configMaps.barred())
-		s.ConfigMaps = w.configMaps.list()
+	for name, m := range w.configMaps {
+		await("ConfigMap "+name, full(m.state()), m.barred())
+		s.ConfigMaps = append(s.ConfigMaps, m.list()...)
 	}
+	slices.SortFunc(s.ConfigMaps, byName)
 	if len(waiting) == 0 {
 		waiting = w.referred(&s, w.Health().Synced)
 	}
@@ -402,8 +404,8 @@ func (w *Watcher) troubles() string {
 	add(w.slices.group, w.slices.resource, w.slices.state)
 	add(w.secrets.group, w.secrets.resource, w.secrets.state)
 	add(w.nodes.group, w.nodes.resource, w.nodes.state)
-	if w.configMaps != nil {
-		add(w.configMaps.group, w.configMaps.resource, w.configMaps.state)
+	for _, s := range w.configMaps {
+		add(s.group, s.resource, s.state)
 	}
 	for _, c := range []*calicoShelves{w.calico, w.next} {
 		if c == nil {

@@ -95,6 +95,14 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		data = append(data, map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key})
 	}
 	data = append(data, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
+	var texts []haproxy.Text
+	for _, line := range []string{"1", "a"} {
+		text, err := haproxy.ParseText(haproxy.BackendSection, line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
@@ -137,17 +145,27 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret"); s.Options.ConfigMap != "" && len(said) > 0 {
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
 			}
+			s.Options.TrustSnippets = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
 				snaps[0], snaps[1] = snaps[1], snaps[0]
 			}
 
-			got, want := c.Compile(given), Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			var fresh Compiler
+			verdicts := map[haproxy.Text]string{}
+			for _, t := range texts {
+				if why := pick("verdict", "unknown", "", "bad"); why != "unknown" {
+					verdicts[t] = why
+				}
+			}
+			c.Judge(verdicts)
+			fresh.Judge(verdicts)
+			got, want := c.Compile(given), fresh.Compile(given)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
@@ -178,8 +196,11 @@ func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 func drawAnnotations(pick func(string, ...string) string, keys ...string) map[string]string {
 	said := map[string]string{}
 	for _, key := range keys {
-		if value := pick(key, "", "", "true", "1", "2", "?", "a", "b"); value != "" {
-			said["haproxy.org/"+key] = value
+		if value := pick(key, "", "", "true", "1", "2", "?", "a", "b", "n/a"); value != "" {
+			if !strings.Contains(key, "/") {
+				key = "haproxy.org/" + key
+			}
+			said[key] = value
 		}
 	}
 	return said
@@ -187,7 +208,7 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret")
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

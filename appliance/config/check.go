@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -70,8 +71,22 @@ func (c *Config) checkClusters(p *problems) {
 		for j, addr := range cluster.BGP.RouteReflectors {
 			checkUnicast(p, fmt.Sprintf("%s.bgp.routeReflectors[%d]", at, j), addr)
 		}
-		if name := cluster.Ingress.ConfigMap; name != "" && !objectName.MatchString(name) {
-			p.add(at+".ingress.configMap", "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
+		for key, name := range map[string]string{"configMap": cluster.Ingress.ConfigMap, "errorFiles": cluster.Ingress.ErrorFiles, "patternFiles": cluster.Ingress.PatternFiles} {
+			if name != "" && !objectName.MatchString(name) {
+				p.add(at+".ingress."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
+			}
+		}
+		for key, list := range map[string][]string{"namespaces": cluster.Ingress.Namespaces, "notNamespaces": cluster.Ingress.NotNamespaces} {
+			for j, name := range list {
+				if !objectName.MatchString(name + "/x") {
+					p.add(fmt.Sprintf("%s.ingress.%s[%d]", at, key, j), "%q is not the name of a namespace", name)
+				}
+			}
+		}
+		for j, section := range cluster.Ingress.NoSnippets {
+			if !slices.Contains([]string{"global", "frontend", "backend"}, section) {
+				p.add(fmt.Sprintf("%s.ingress.noSnippets[%d]", at, j), "%q is not a section for snippets; allowed: global, frontend, backend", section)
+			}
 		}
 		for j, addr := range cluster.Ingress.Publish {
 			checkUnicast(p, fmt.Sprintf("%s.ingress.publish[%d]", at, j), addr)

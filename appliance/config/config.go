@@ -106,9 +106,30 @@ type Ingress struct {
 	Publish []netip.Addr `json:"publish"`
 	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
 	ConfigMap string `json:"configMap"`
+	// A ConfigMap, as NAMESPACE/NAME, whose keys are statuses and whose values whole responses that HAProxy gives with them.
+	ErrorFiles string `json:"errorFiles"`
+	// A ConfigMap, as NAMESPACE/NAME, of lists that keys refer to as patterns/NAME.
+	PatternFiles string `json:"patternFiles"`
+	// The only namespaces Ingresses are taken from. Empty: all.
+	Namespaces []string `json:"namespaces"`
+	// Namespaces Ingresses are never taken from.
+	NotNamespaces []string `json:"notNamespaces"`
 	// Let Ingresses and Services name Secrets of other namespaces than their own.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
+	// Whose snippets are taken into HAProxy's configuration: those of the ConfigMap alone (namespace), or of every Ingress and Service too (cluster). A snippet can read the traffic of all.
+	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
+	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.
+	NoSnippets []string `json:"noSnippets"`
 }
+
+// Trust is who of a cluster's users are trusted with all of its traffic.
+type Trust string
+
+// The two kinds of clusters.
+const (
+	TrustNamespace Trust = "namespace" // they share it: none but who writes the ConfigMap
+	TrustCluster   Trust = "cluster"   // it is one team's
+)
 
 // Calico says how Calico's own objects are read.
 type Calico struct {

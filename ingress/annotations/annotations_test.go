@@ -2,6 +2,7 @@ package annotations
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -79,15 +80,38 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 	return s, nil
 }
 
+// env has the Secrets that rows name, takes no snippets of Services, and knows
+// what HAProxy says of a text by a word in it.
+var env = Env{
+	Secrets: secrets,
+	Allowed: func(s Scope, _ haproxy.Section) error {
+		if s == Service {
+			return errors.New("no snippets of Services")
+		}
+		return nil
+	},
+	Pattern: func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
+	Verdict: func(t haproxy.Text) (string, bool) {
+		if strings.Contains(t.String(), "bad") {
+			return "HAProxy: unknown keyword 'bad'", true
+		}
+		return "", !strings.Contains(t.String(), "new")
+	},
+}
+
 // tell is what layers come to, one thing a line, without what is there when
 // nothing is said.
 func tell(layers []Layer) string {
-	s, _, problems := Compile("o", secrets, layers...)
+	s, _, problems := Compile("o", env, layers...)
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
-	global, more := Process(secrets, layers[2])
+	global, more := Process(env, layers[2])
 	problems = append(problems, more...)
 	process := global.Process
+	to, said, more := DefaultBackend(layers[2])
+	problems = append(problems, more...)
+	weight, canary, more := Canary(layers[1])
+	problems = append(problems, more...)
 	var out strings.Builder
 	for _, l := range process.Lines {
 		fmt.Fprintln(&out, l)
@@ -95,6 +119,12 @@ func tell(layers []Layer) string {
 	process.Lines = nil
 	if text := fields(process); text != "" {
 		fmt.Fprintln(&out, "process:"+text)
+	}
+	if said {
+		fmt.Fprintln(&out, "default", to.Service, to.Port)
+	}
+	if canary {
+		fmt.Fprintln(&out, "canary", weight)
 	}
 	if redirect.Wanted != nil {
 		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
@@ -122,6 +152,9 @@ func tell(layers []Layer) string {
 	for _, e := range slices.Concat(s.Extras, global.Extras) {
 		fmt.Fprintln(&out, "file", e.Name)
 	}
+	for _, x := range slices.Concat(s.Texts, global.Texts) {
+		fmt.Fprintf(&out, "asks about %q\n", x)
+	}
 	if len(global.DefaultCert) > 0 {
 		fmt.Fprintln(&out, "a default certificate")
 	}
@@ -147,6 +180,8 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 	}{
 		{nil, ""},
 		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("allow-list: patterns/ours"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("deny-list: pattern/theirs"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); nobody is let in until it is in order`},
 		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed"},
 		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
 		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
@@ -247,6 +282,33 @@ file ca.ca.pem`,
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
 		{onAll("ssl-certificate: tls"), "a default certificate"},
 
+		{on4("backend-config-snippet: # ours\n  http-request deny if { path /x }\n\n  option httpclose"), "http-request deny if { path /x }\noption httpclose\nasks about \"http-request deny if { path /x }\\noption httpclose\""},
+		{on4("backend-config-snippet: new"), "asks about \"new\""},
+		{on4("backend-config-snippet: bad"), "asks about \"bad\"\n! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: HAProxy: unknown keyword 'bad'; it is ignored"},
+		{[]string{"service backend-config-snippet: a"}, "! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored"},
+		{
+			on4("backend-config-snippet: server a 192.0.2.1:80"),
+			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 1, "server a 192.0.2.1:80": "server" is not for a backend of somebody's own: see what keys there are for it; it is ignored`,
+		},
+		{
+			onAll("global-config-snippet: a", "frontend-config-snippet: b", "stats-config-snippet: c", "log-format: %ci it's", "syslog-server: address:stdout"),
+			"log stdout local0\nlog global\nprocess: Texts=[a log-format '%ci it'\\''s' b]\nasks about \"a\"\nasks about \"log-format '%ci it'\\\\''s'\"\nasks about \"b\"",
+		},
+		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
+
+		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
+		{on4("sallyport.dev/canary-weight: 101"), `canary 0
+! Ingress InvalidAnnotation: annotation sallyport.dev/canary-weight: "101" is not a number from 0 to 100; it is ignored`},
+
+		{
+			on4("sallyport.dev/limit-connections: 5"),
+			"http-request track-sc1 src table o_conns\nhttp-request deny deny_status 429 if { sc_conn_cur(1,o_conns) gt 5 }\ntable o_conns, 102400 clients, 0s",
+		},
+
+		{onAll("default-backend-service: ops/errors"), "default ops/errors"},
+		{onAll("default-backend-service: ops/errors:http"), "default ops/errors http"},
+		{onAll("default-backend-service: errors"), `! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`},
+
 		// What should guard and cannot lets nobody in.
 		{on4("auth-type: basic-auth"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret that says who may come in; nobody is let in until it is in order"},
 		{on4("auth-type: digest", "auth-secret: users"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; nobody is let in until it is in order`},
@@ -316,7 +378,7 @@ func onAll(said ...string) []string {
 }
 
 func TestADefaultCanBeRead(t *testing.T) {
-	if s, used, problems := Compile("o", secrets); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
+	if s, used, problems := Compile("o", env); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
 		t.Errorf("nothing said comes to %v, %v, %v", s, used, problems)
 	}
 }
@@ -325,7 +387,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
-	own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional",
+	own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.
@@ -337,8 +399,10 @@ func FuzzCompile(f *testing.F) {
 		for name, d := range registry {
 			values := map[string]Value{name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}
 			layer := Layer{Scope: Ingress, Values: values}
-			s, used, problems := Compile("o", secrets, layer)
+			s, used, problems := Compile("o", env, layer)
 			_, more := SSLRedirect(layer)
+			problems = append(problems, more...)
+			_, _, more = Canary(layer)
 			problems = append(problems, more...)
 			if d.Scopes&Ingress != 0 && !slices.Contains(elsewhere, d.Name) && len(used)+len(problems) == 0 {
 				t.Errorf("%s: %q is neither used nor told", name, value)

@@ -15,6 +15,7 @@ type Settings struct {
 	Captures   []int           // slots that the directives write to, and how long they have to be
 	Userlists  []*haproxy.Userlist
 	Extras     []*haproxy.Extra
+	Texts      []haproxy.Text // that HAProxy has to be asked about
 }
 
 // Compile reads the layers of one backend, the most special first. It also
@@ -22,14 +23,14 @@ type Settings struct {
 // the backends of one owner share is named after it.
 //
 // While a guard is not in order the backend is closed.
-func Compile(owner string, secrets Secrets, layers ...Layer) (Settings, []Effective, []Problem) {
-	v := &values{layers: layers, owner: owner, secrets: secrets}
+func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []Problem) {
+	v := &values{layers: layers, owner: owner, env: env}
 	s := Settings{}
-	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, cors, rewriting} {
+	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, cors, rewriting, snippet} {
 		group(v, &s)
 	}
 	if v.closed {
-		return Settings{Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
+		return Settings{Texts: s.Texts, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
 	}
 	haproxy.SortDirectives(s.Directives)
 	return s, v.used, v.problems
@@ -111,6 +112,11 @@ func access(v *values, s *Settings) {
 	if most, said := get(v, bodySize); said {
 		s.add(haproxy.LimitBody(most))
 	}
+	if most, said := get(v, connections); said {
+		t := haproxy.Table{Name: v.owner + "_conns", Size: 100 << 10}
+		s.Tables = append(s.Tables, t)
+		s.add(haproxy.LimitConcurrent(t, most))
+	}
 	if requests, said := get(v, rateRequests); said {
 		t := haproxy.Table{Name: v.owner + "_rate"}
 		t.Period, _ = get(v, ratePeriod)
@@ -119,6 +125,13 @@ func access(v *values, s *Settings) {
 		except, _ := get(v, rateExcept)
 		s.Tables = append(s.Tables, t)
 		s.add(haproxy.Limit(t, requests, status, except))
+	}
+}
+
+// snippet is text of somebody's own.
+func snippet(v *values, s *Settings) {
+	if t, ok := vetted(v, backendText, haproxy.BackendSection, &s.Texts); ok {
+		s.add(t.Directive())
 	}
 }
 

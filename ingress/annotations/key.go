@@ -52,6 +52,8 @@ type Doc struct {
 	// Guard marks a key that keeps somebody out. While its value cannot be used
 	// nobody gets in: what was to be guarded is not left open.
 	Guard bool
+	// Lists marks a key whose value may be "patterns/NAME", a list elsewhere.
+	Lists bool
 }
 
 // A key is a Doc with what reads its values.
@@ -201,10 +203,35 @@ type values struct {
 	layers   []Layer
 	only     Scope // the one layer to be heard; 0: all
 	owner    string
-	secrets  Secrets
+	env      Env
 	closed   bool // a guard is not in order
 	problems []Problem
 	used     []Effective
+}
+
+// list is a value that may be the name of a list, as the entries themselves.
+func (v *values) list(text string) (string, error) {
+	name, is := strings.CutPrefix(text, "patterns/")
+	if !is {
+		if name, is = strings.CutPrefix(text, "pattern/"); !is { // as it is documented elsewhere
+			return text, nil
+		}
+	}
+	var entries []string
+	lines, has := "", false
+	if v.env.Pattern != nil {
+		lines, has = v.env.Pattern(name)
+	}
+	if !has {
+		return "", fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+	}
+	for line := range strings.Lines(lines) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line != "" {
+			entries = append(entries, line)
+		}
+	}
+	return strings.Join(entries, ","), nil
 }
 
 // fault tells that a value cannot be used.
@@ -249,7 +276,13 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 			if !has {
 				continue
 			}
-			value, err := k.parse(said.Text)
+			text, err := said.Text, error(nil)
+			if k.Lists {
+				text, err = v.list(text)
+			}
+			if err == nil {
+				value, err = k.parse(text)
+			}
 			if err != nil {
 				v.fault(k.Doc, l.Scope, err)
 				if k.Guard {

@@ -1,6 +1,13 @@
 package annotations
 
-import "sallyport/haproxy"
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sallyport/haproxy"
+)
 
 // Where keys may be written: most of them at two or three places.
 const (
@@ -10,11 +17,11 @@ const (
 
 var (
 	allowList = define(networks, Doc{
-		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas", Guard: true,
+		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
 	denyList = define(networks, Doc{
-		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas", Guard: true,
+		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true,
 		Effect: "Clients from there are answered 403.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
@@ -143,7 +150,7 @@ var (
 		Effect: "Clients that are counted; beyond that the oldest are forgotten.",
 	})
 	rateExcept = define(networks, Doc{
-		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas",
+		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Lists: true,
 		Effect: "Clients from there are not limited.",
 	})
 	redirect = define(location, Doc{
@@ -206,6 +213,10 @@ var (
 		Name: own + "proxy-body-size", Scopes: everywhere, Format: "bytes, or with k, m or g",
 		Effect: "A request with a longer Content-Length is answered 413. A body without a Content-Length is not bounded.",
 	})
+	connections = define(number(1, 1<<31-1), Doc{
+		Name: own + "limit-connections", Scopes: notOnTheService, Format: "number from 1",
+		Effect: "Requests of one client to the Ingress that are under way at once, at most. Those beyond are answered 429.",
+	})
 	requestAdd = define(headers(haproxy.AddRequestHeader), Doc{
 		Name: own + "request-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
 		Effect: "Headers that the servers see beside those of that name.",
@@ -255,6 +266,50 @@ var (
 		Effect: "Port of that redirect, left out of the URL if it is 443. If nothing is said: where HAProxy listens.",
 	})
 )
+
+var defaultBackend = define(servicePort, Doc{
+	Name: "default-backend-service", Scopes: ConfigMap, Format: "namespace/Service, or namespace/Service:port",
+	Effect: "What nobody has a host and a path for goes there, unless an Ingress without rules is the default of all. If nothing is said: 404.",
+})
+
+// A ServicePort names a port of a Service, by name or number, or its first one.
+type ServicePort struct {
+	Service Ref
+	Port    string
+}
+
+// servicePort reads NAMESPACE/NAME or NAMESPACE/NAME:PORT.
+func servicePort(s string) (ServicePort, error) {
+	name, port, has := strings.Cut(s, ":")
+	ref, err := reference(name)
+	if err != nil || ref.Namespace == "" || has && port == "" || len(validation.IsDNS1123Label(ref.Name)) > 0 {
+		return ServicePort{}, fmt.Errorf("%s: want namespace/Service, or namespace/Service:port", quote(s))
+	}
+	return ServicePort{ref, port}, nil
+}
+
+// DefaultBackend is where requests go that no Ingress has a rule for.
+func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
+	v := &values{layers: []Layer{l}}
+	to, said = get(v, defaultBackend)
+	return to, said, v.problems
+}
+
+var canaryWeight = define(number(0, 100), Doc{
+	Name: own + "canary-weight", Scopes: Ingress, Format: "0 to 100",
+	Effect: "This many of 100 requests, by chance, for the hosts and paths of an older Ingress of the namespace, go to the Services of this one. It changes without a reload.",
+})
+
+// Canary is how many of 100 requests an Ingress takes over from others; said is
+// false for one that does not.
+func Canary(l Layer) (weight int, said bool, problems []Problem) {
+	v := &values{layers: []Layer{l}}
+	weight, said = get(v, canaryWeight)
+	if !said && len(v.problems) > 0 {
+		weight, said = 0, true // what was to be a few requests is not all of them
+	}
+	return weight, said, v.problems
+}
 
 // A Redirect is how plain HTTP is redirected to HTTPS.
 type Redirect struct {

@@ -2,6 +2,8 @@ package annotations
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +57,10 @@ var (
 		Name: "client-strict-sni", Scopes: ConfigMap, Format: "true or false", Default: "false",
 		Effect: "TLS is refused for names without a certificate, instead of answered with the default one.",
 	})
+	proxyProtocol = define(networks, Doc{
+		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
+		Effect: "Clients from there begin their connections with the PROXY protocol, and speak for others.",
+	})
 	timeouts = map[string]key[time.Duration]{
 		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent."}),
 		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
@@ -69,12 +75,14 @@ type Global struct {
 	Process     haproxy.Process
 	DefaultCert []byte // as haproxy.Config has it
 	Extras      []*haproxy.Extra
+	Texts       []haproxy.Text // that HAProxy has to be asked about
 }
 
 // Process reads what a ConfigMap says of the whole process.
-func Process(secrets Secrets, l Layer) (Global, []Problem) {
-	v := &values{layers: []Layer{l}, secrets: secrets}
-	g := Global{Process: process(v)}
+func Process(env Env, l Layer) (Global, []Problem) {
+	v := &values{layers: []Layer{l}, env: env}
+	g := Global{}
+	g.Process = process(v, &g.Texts)
 	if from, said := secret(v, sslCertificate); said {
 		c := &haproxy.Cert{Name: "default.pem", PEM: chain(from)}
 		if err := c.Validate(); err != nil {
@@ -93,7 +101,26 @@ func Process(secrets Secrets, l Layer) (Global, []Problem) {
 	return g, v.problems
 }
 
-func process(v *values) haproxy.Process {
+// AddErrorFiles adds the answers of a ConfigMap: a status to a whole response.
+func (g *Global) AddErrorFiles(files map[string]string) (odd []Problem) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		status, err := strconv.Atoi(name)
+		var e *haproxy.Extra
+		if err == nil {
+			e, err = haproxy.ErrorFile(status, files[name])
+		}
+		if err != nil {
+			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile", fmt.Sprintf("key %s: %v; it is ignored", quote(name), err)})
+			continue
+		}
+		g.Extras = append(g.Extras, e)
+		g.Process.ErrorFiles = append(g.Process.ErrorFiles, status)
+	}
+	slices.Sort(g.Process.ErrorFiles)
+	return odd
+}
+
+func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 	p := haproxy.Process{}
 	p.MaxConn, _ = get(v, maxConn)
 	p.Threads, _ = get(v, nbthread)
@@ -119,9 +146,18 @@ func process(v *values) haproxy.Process {
 			p.Lines = append(p.Lines, haproxy.DefaultTimeout(name, d))
 		}
 	}
-	if targets, said := get(v, syslogServer); said {
-		p.Lines = append(append(p.Lines, targets...), haproxy.Traffic()...)
+	for _, k := range []struct {
+		key     key[haproxy.Text]
+		section haproxy.Section
+	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
+		if t, ok := vetted(v, k.key, k.section, asked); ok {
+			p.Texts = append(p.Texts, t)
+		}
 	}
+	if targets, said := get(v, syslogServer); said {
+		p.Lines = append(append(p.Lines, targets...), haproxy.Traffic(!slices.ContainsFunc(p.Texts, haproxy.Text.IsLogFormat))...)
+	}
+	p.ProxyFrom, _ = get(v, proxyProtocol)
 	if list, said := get(v, tlsALPN); said {
 		p.ALPN = list
 	}

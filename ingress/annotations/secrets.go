@@ -124,7 +124,7 @@ func secret(v *values, k key[Ref]) (s Secret, said bool) {
 	if !said {
 		return s, false
 	}
-	s, err := v.secrets(v.scopeOf(k.Name), ref)
+	s, err := v.env.Secrets(v.scopeOf(k.Name), ref)
 	if err != nil {
 		v.fault(k.Doc, v.scopeOf(k.Name), err)
 		return s, false
@@ -237,8 +237,8 @@ type Clients struct {
 }
 
 // ClientCA reads what is said of the certificates of clients.
-func ClientCA(secrets Secrets, l Layer) (Clients, []Problem) {
-	v := &values{layers: []Layer{l}, secrets: secrets}
+func ClientCA(env Env, l Layer) (Clients, []Problem) {
+	v := &values{layers: []Layer{l}, env: env}
 	c := clients(v)
 	return c, v.problems
 }
@@ -259,7 +259,7 @@ func clients(v *values) (c Clients) {
 // one of an authority that another host asks for. What the ConfigMap says holds
 // for every connection there is.
 func clientCerts(v *values, s *Settings) {
-	own := &values{layers: v.layers, secrets: v.secrets, only: Ingress}
+	own := &values{layers: v.layers, env: v.env, only: Ingress}
 	c := clients(own)
 	if c.CA != nil {
 		s.add(haproxy.OnlyOwnTLS(c.Optional))

@@ -42,6 +42,10 @@ data:
   rate-limit-status-code: "429"
   timeout-client: 30s
   http-connection-mode: http-server-close
+  frontend-config-snippet: http-request set-header X-Frontend yes
+  global-config-snippet: tune.http.maxhdr 150
+  log-format: "%ci:%cp [%tr] %ft %b/%s %ST %B"
+  syslog-server: "address:127.0.0.1, facility:local1"
 `
 
 // secrets are those that cases name. The password is "secret".
@@ -192,6 +196,15 @@ func cases() []conformity {
 			{request: "https GET /", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"200", "request X-Client: ann"}},
 			{request: "https GET /", want: []string{"200", "request X-Client: "}},
 		}},
+		{name: "a snippet", ingress: []string{"backend-config-snippet: acl private path -m beg /private\nhttp-request deny deny_status 410 if private\nhttp-request set-header X-Snippet yes"}, asks: []ask{
+			{request: "GET /", want: []string{"200", "request X-Snippet: yes"}},
+			{request: "GET /private", want: []string{"410"}},
+		}},
+		{name: "a snippet that HAProxy does not take", ingress: []string{"backend-config-snippet: http-request set-headr X-Snippet yes", "set-host: other.test"}, asks: get("request X-Snippet: (none)", "host other.test")},
+		{name: "a snippet that would be another section", ingress: []string{"backend-config-snippet: http-request deny\nbackend default_svc_case0_web"}, asks: get()},
+		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
+		{name: "a canary of all requests", canary: []string{"sallyport.dev/canary-weight: 100", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: yes")},
+		{name: "a canary of none", canary: []string{"sallyport.dev/canary-weight: 0", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: (none)")},
 		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
 			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
 			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},

@@ -32,7 +32,8 @@ type conformity struct {
 	name    string
 	ingress []string // annotations "key: value"
 	service []string
-	secure  bool // the Ingress has a certificate
+	canary  []string // annotations of a second Ingress for the same host
+	secure  bool     // the Ingress has a certificate
 	asks    []ask
 }
 
@@ -71,7 +72,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults")); err != nil {
+	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "trust: cluster")); err != nil {
 		return err
 	}
 	progress("a cluster")
@@ -129,6 +130,20 @@ func (c conformity) write(to io.Writer, i int) {
 	tls := ""
 	if c.secure {
 		tls = "  tls: [{hosts: [" + host(i) + "], secretName: certificate}]\n"
+	}
+	if len(c.canary) > 0 {
+		fmt.Fprintf(to, `
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%[1]d-canary%[2]s
+spec:
+  ingressClassName: haproxy
+  rules:
+  - host: %[3]s
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
+`, i, said(c.canary), host(i))
 	}
 	fmt.Fprintf(to, `
 ---

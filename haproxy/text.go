@@ -1,0 +1,270 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Text is lines of somebody's own for a section. What they are to HAProxy only
+// HAProxy knows: Vet asks it. ParseText makes one. Texts are compared with ==.
+type Text struct {
+	section Section
+	lines   string
+}
+
+// Section is where a Text is to stand.
+type Section string
+
+// The sections a Text can be for.
+const (
+	GlobalSection   Section = "global"
+	DefaultsSection Section = "defaults"
+	FrontendSection Section = "frontend" // both of them
+	BackendSection  Section = "backend"
+)
+
+// String is its lines.
+func (t Text) String() string { return t.lines }
+
+// MarshalText is String, for JSON.
+func (t Text) MarshalText() ([]byte, error) { return []byte(t.lines), nil }
+
+// LogFormat is "log-format" for every frontend.
+func LogFormat(format string) (Text, error) {
+	word, err := quote(format)
+	return Text{DefaultsSection, "log-format " + word}, err
+}
+
+// IsLogFormat says whether LogFormat made it.
+func (t Text) IsLogFormat() bool { return t.section == DefaultsSection }
+
+// Directive is a Text for a backend as one. It stands behind all others.
+func (t Text) Directive() Directive { return Directive{phaseText, t.lines} }
+
+// sections are the words that end a section and begin another, in any version of
+// HAProxy.
+var sections = []string{
+	"global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "mailers", "cache", "ring", "program", "http-errors", "fcgi-app",
+	"log-forward", "log-profile", "crt-store", "traces", "acme", "dynamic-update", "haproxy", "healthcheck",
+}
+
+// notYours are the keywords of a section that are not for others to say.
+var notYours = map[Section]string{
+	GlobalSection:   "daemon nbproc master-worker pidfile mworker-max-reloads ca-base crt-base default-path chroot stats set-var user group",
+	DefaultsSection: "mode id guid",
+	FrontendSection: "mode id guid",
+	// Servers have names and options that the appliance knows of, and come and go
+	// by commands, which not every way of balancing takes.
+	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled bind-process",
+}
+
+// maxText bounds a Text, in bytes.
+const maxText = 64 << 10
+
+// ParseText looks at lines for what would let them out of their section, or
+// would change what is not theirs. Empty ones and comments are left out.
+func ParseText(section Section, lines string) (Text, error) {
+	if len(lines) > maxText {
+		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(lines), maxText)
+	}
+	var kept []string
+	n := 0
+	for line := range strings.Lines(lines) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		refuse := func(format string, args ...any) error {
+			return fmt.Errorf("line %d, %s: %s", n, strconv.QuoteToASCII(clip(line)), fmt.Sprintf(format, args...))
+		}
+		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return Text{}, refuse("it has a control character")
+		}
+		words := strings.Fields(line)
+		if len(words) > 1 && (words[0] == "no" || words[0] == "default") {
+			words = words[1:]
+		}
+		switch word := words[0]; {
+		case strings.ContainsAny(strings.Fields(line)[0]+word, `"'\$#`), line[0] == '.':
+			return Text{}, refuse("a keyword is written without quotes, and not as a condition")
+		case slices.Contains(sections, word):
+			return Text{}, refuse("%q would begin a section of its own", word)
+		case slices.Contains(strings.Fields(notYours[section]), word):
+			return Text{}, refuse("%q is not for a %s of somebody's own: see what keys there are for it", word, section)
+		}
+		kept = append(kept, line)
+	}
+	if len(kept) == 0 {
+		return Text{}, errors.New("there is no line in it")
+	}
+	return Text{section, strings.Join(kept, "\n")}, nil
+}
+
+// vetTimeout bounds one look of HAProxy at texts.
+const vetTimeout = 10 * time.Second
+
+// Vet lets HAProxy read texts, each in a frame of its own, and says what it has
+// against them: nothing for the good ones. Those for frontends and backends are
+// read all at once; those it complains of are left out, and the rest is read
+// again. An error means that HAProxy could not be asked.
+func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) {
+	verdicts := make(map[Text]string, len(texts))
+	if p.opt.Binary == "" {
+		for _, t := range texts {
+			verdicts[t] = "HAProxy's program is not here to check it (haproxy.binary)"
+		}
+		return verdicts, nil
+	}
+	dir, err := os.MkdirTemp(p.opt.RunDir, "vet-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var apart []Text
+	for _, t := range texts {
+		if t.section == BackendSection || t.section == FrontendSection {
+			apart = append(apart, t)
+		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // what is for all is seen in each
+			return nil, err
+		}
+	}
+	return verdicts, p.judge(ctx, dir, apart, verdicts)
+}
+
+// judge adds the verdicts on texts.
+func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts map[Text]string) error {
+	left := slices.Clone(texts)
+	for len(left) > 0 {
+		complaints, err := p.vet(ctx, dir, left)
+		if err != nil {
+			return err
+		}
+		if len(complaints) == 0 {
+			break
+		}
+		if complaints[-1] != "" && len(left) > 1 { // it does not say whose fault it is
+			half := len(left) / 2
+			return errors.Join(p.judge(ctx, dir, left[:half], verdicts), p.judge(ctx, dir, left[half:], verdicts))
+		}
+		for i, why := range complaints {
+			verdicts[left[max(i, 0)]] = why
+		}
+		left = slices.DeleteFunc(left, func(t Text) bool { return verdicts[t] != "" })
+	}
+	for _, t := range left {
+		verdicts[t] = ""
+	}
+	return nil
+}
+
+var (
+	atLine  = regexp.MustCompile(`\[[^ \]]*vet\.cfg:(\d+)\] ?:? ?(.*)`)
+	inFrame = regexp.MustCompile(`\bsp_vet_(\d+)\b`)
+)
+
+// vet is one look: complaints by the index of the text, those without by -1.
+func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
+	var b strings.Builder
+	n := 0
+	owner := map[int]int{} // line to text
+	line := func(of int, text string) {
+		b.WriteString(text + "\n")
+		n++
+		owner[n] = of
+	}
+	inside := func(section Section) {
+		for i, t := range texts {
+			if t.section == section {
+				for l := range strings.SplitSeq(t.lines, "\n") {
+					line(i, "  "+l)
+				}
+			}
+		}
+	}
+	line(-1, "global")
+	line(-1, "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
+	inside(GlobalSection)
+	line(-1, "defaults")
+	line(-1, "  mode http")
+	line(-1, "  timeout connect 1s")
+	line(-1, "  timeout client 1s")
+	line(-1, "  timeout server 1s")
+	inside(DefaultsSection)
+	line(-1, "frontend sp_vet")
+	line(-1, "  bind 127.0.0.1:1") // it is not bound, but without any HAProxy calls its configuration useless
+	line(-1, "backend sp_vet_none")
+	for i, t := range texts {
+		switch t.section {
+		case FrontendSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  bind 127.0.0.1:1")
+			line(i, "  default_backend sp_vet_none")
+		case BackendSection:
+			line(i, fmt.Sprintf("backend sp_vet_%d", i))
+		default:
+			continue
+		}
+		for l := range strings.SplitSeq(t.lines, "\n") {
+			line(i, "  "+l)
+		}
+	}
+	file := filepath.Join(dir, "vet.cfg")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, vetTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil, nil
+	case ctx.Err() != nil:
+		return map[int]string{-1: fmt.Sprintf("HAProxy does not come to an end with it within %s", vetTimeout)}, nil
+	case !errors.As(err, &exit):
+		return nil, fmt.Errorf("asking HAProxy about texts: %w", err)
+	}
+	complaints := map[int]string{}
+	add := func(i int, why string) {
+		if complaints[i] == "" {
+			complaints[i] = "HAProxy: " + why
+		}
+	}
+	var rest []string
+	for l := range strings.Lines(string(out)) {
+		_, said, alert := strings.Cut(strings.TrimSpace(l), "[ALERT]")
+		if !alert {
+			continue
+		}
+		if m := atLine.FindStringSubmatch(said); m != nil {
+			number, _ := strconv.Atoi(m[1])
+			if i, is := owner[number]; is && i >= 0 {
+				add(i, inFrame.ReplaceAllString(m[2], "of this")) // the frame's name says nothing to its author
+				continue
+			}
+		}
+		if m := inFrame.FindStringSubmatch(said); m != nil {
+			if i, _ := strconv.Atoi(m[1]); i < len(texts) {
+				add(i, inFrame.ReplaceAllString(said[strings.LastIndex(said, ") : ")+1:], "of this"))
+				continue
+			}
+		}
+		rest = append(rest, said[strings.LastIndex(said, "] : ")+1:])
+	}
+	if len(complaints) == 0 {
+		add(-1, strings.TrimLeft(firstLine([]byte(strings.Join(rest, "\n"))), "] :"))
+	}
+	return complaints, nil
+}

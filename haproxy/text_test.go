@@ -1,0 +1,127 @@
+package haproxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func parsed(t testing.TB, section Section, lines string) Text {
+	t.Helper()
+	text, err := ParseText(section, lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
+	format, err := LogFormat(`%ci:%cp "%r" it's %ST`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	badFormat, err := LogFormat("%[no_such_fetch]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[Text]string{ // a word of the complaint, or none
+		parsed(t, BackendSection, "http-request set-header X-A b\n# a comment\noption httpclose"):                    "",
+		parsed(t, BackendSection, "acl private path -i -m beg /private\nhttp-request deny if private"):               "",
+		parsed(t, BackendSection, "stick-table type ip size 1k store http_req_rate(1s)\nhttp-request track-sc0 src"): "",
+		parsed(t, BackendSection, "http-request set-headr X-A b"):                                                    "set-headr",
+		parsed(t, BackendSection, "option httpclose\nno-such-word"):                                                  "no-such-word",
+		parsed(t, BackendSection, "http-request deny if undefined_acl"):                                              "undefined_acl",
+		parsed(t, BackendSection, "http-request set-header X-A 'open"):                                               "quote",
+		parsed(t, BackendSection, "stick on src table no_such_table"):                                                "no_such_table",
+		parsed(t, FrontendSection, "http-request set-header X-F %[src]"):                                             "",
+		parsed(t, FrontendSection, "http-request redirect scheme"):                                                   "redirect",
+		parsed(t, GlobalSection, "tune.bufsize 32768"):                                                               "",
+		parsed(t, GlobalSection, "tune.bufsise 32768"):                                                               "tune.bufsise",
+		format:    "",
+		badFormat: "no_such_fetch",
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		verdicts, err := r.p.Vet(t.Context(), slices.Collect(maps.Keys(rows)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range rows {
+			got, asked := verdicts[text]
+			if !asked || (want == "") != (got == "") || !strings.Contains(got, want) {
+				t.Errorf("%q: %q, %v; want a word of %q", text, got, asked, want)
+			}
+			if strings.Contains(got, "sp_vet") || strings.Contains(got, "/vet-") {
+				t.Errorf("%q: the frame shows: %q", text, got)
+			}
+		}
+
+		// What is good makes a configuration that runs.
+		b := backend("app", origin(t, "app"))
+		cfg := r.config(b)
+		for text, want := range rows {
+			switch {
+			case want != "":
+			case text.section == BackendSection:
+				b.Directives = append(b.Directives, text.Directive())
+			default:
+				cfg.Process.Texts = append(cfg.Process.Texts, text)
+			}
+		}
+		slices.SortFunc(cfg.Process.Texts, func(a, b Text) int { return strings.Compare(a.lines, b.lines) })
+		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
+			t.Errorf("it did not reload: %+v", res)
+		}
+		if got := r.get("app.test", "/"); got != "app" {
+			t.Errorf("got %q", got)
+		}
+		if got := r.get("app.test", "/private"); got != "403" {
+			t.Errorf("the text for the backend has no effect: got %q", got)
+		}
+	})
+}
+
+func TestManyTextsAreReadAtOnce(t *testing.T) {
+	var texts []Text
+	for i := range 1000 {
+		word := "set-header"
+		if i%100 == 7 {
+			word = "set-headr"
+		}
+		texts = append(texts, parsed(t, BackendSection, fmt.Sprintf("http-request %s X-A %d", word, i)))
+	}
+	r := newRig(t, binaries(t)[0])
+	verdicts, err := r.p.Vet(t.Context(), texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range texts {
+		if bad := verdicts[text] != ""; bad != (i%100 == 7) {
+			t.Errorf("text %d: %q", i, verdicts[text])
+		}
+	}
+}
+
+// FuzzText holds texts of any lines to stay in their section.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"backend x", "\"backend\" x", "a\nb", "no server x", "a # b", "\\\nbackend x", "\tbackend\tx", "a \\\nbackend x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, lines string) {
+		text, err := ParseText(BackendSection, lines)
+		if err != nil {
+			return
+		}
+		for line := range strings.SplitSeq(text.lines, "\n") {
+			first := strings.Fields(line)[0]
+			if slices.Contains(sections, first) || strings.ContainsAny(first, `"'\$`) {
+				t.Errorf("%q: a line begins with %q", lines, first)
+			}
+			if strings.ContainsAny(line, "\r\x00\x0b\x0c") {
+				t.Errorf("%q: a control character is left in %q", lines, line)
+			}
+		}
+	})
+}

@@ -1,0 +1,73 @@
+package annotations
+
+import (
+	"errors"
+
+	"sallyport/haproxy"
+)
+
+// Env is what the meaning of keys depends on beside their values.
+type Env struct {
+	Secrets Secrets
+
+	// Allowed says why text for a section may not come from there; nil: it may.
+	Allowed func(Scope, haproxy.Section) error
+	// Pattern is the list of that name, with an entry a line.
+	Pattern func(name string) (lines string, has bool)
+	// Verdict is what HAProxy has against a text, and whether it was asked.
+	Verdict func(haproxy.Text) (why string, asked bool)
+}
+
+var (
+	backendText = define(text(haproxy.BackendSection), Doc{
+		Name: "backend-config-snippet", Scopes: everywhere, Format: "lines of HAProxy's configuration",
+		Effect: "They stand at the end of the backend. On an Ingress or a Service only if `ingress.trust` allows it.",
+	})
+	frontendText = define(text(haproxy.FrontendSection), Doc{
+		Name: "frontend-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
+		Effect: "They stand in both frontends, where the backend has been found (`var(txn.route)`) and is not yet taken.",
+	})
+	globalText = define(text(haproxy.GlobalSection), Doc{
+		Name: "global-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
+		Effect: "They stand at the end of section global.",
+	})
+	_ = define(text(haproxy.FrontendSection), Doc{
+		Name: "stats-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
+		Effect: "None: there is no frontend for statistics, see the status endpoint.",
+	})
+	logFormat = define(logFormatText, Doc{
+		Name: "log-format", Scopes: ConfigMap, Format: "log-format string of HAProxy",
+		Effect: "What the line of a request in the log looks like (syslog-server).",
+	})
+)
+
+func text(section haproxy.Section) func(string) (haproxy.Text, error) {
+	return func(s string) (haproxy.Text, error) { return haproxy.ParseText(section, s) }
+}
+
+func logFormatText(s string) (haproxy.Text, error) { return haproxy.LogFormat(unquote(s)) }
+
+// vetted is the text of a key, if it may be used. One that HAProxy was not asked
+// about yet is noted in asked, as all are, and left out for now.
+func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]haproxy.Text) (t haproxy.Text, ok bool) {
+	t, said := get(v, k)
+	if !said {
+		return t, false
+	}
+	scope := v.scopeOf(k.Name)
+	if v.env.Allowed != nil {
+		if err := v.env.Allowed(scope, section); err != nil {
+			v.fault(k.Doc, scope, err)
+			return t, false
+		}
+	}
+	*asked = append(*asked, t)
+	if v.env.Verdict == nil {
+		return t, false
+	}
+	why, known := v.env.Verdict(t)
+	if why != "" {
+		v.fault(k.Doc, scope, errors.New(why))
+	}
+	return t, known && why == ""
+}
