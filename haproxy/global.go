@@ -20,6 +20,10 @@ type Process struct {
 	StrictSNI bool   `json:"strictSNI,omitempty"`
 	Texts     []Text `json:"texts,omitempty"` // for global, defaults and the frontends
 
+	// Signer is an Extra of Signer: names without a certificate get one that is
+	// made when they are asked for, and signed by it.
+	Signer string `json:"signer,omitempty"`
+
 	// ErrorFiles are statuses that HAProxy answers with an Extra of ErrorFile.
 	ErrorFiles []int `json:"errorFiles,omitempty"`
 
@@ -38,7 +42,7 @@ type Process struct {
 const Nobody = "nobody"
 
 func (p Process) same(o Process) bool {
-	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI && slices.Equal(p.Texts, o.Texts) && slices.Equal(p.ProxyFrom, o.ProxyFrom) && slices.Equal(p.ErrorFiles, o.ErrorFiles) &&
+	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI && slices.Equal(p.Texts, o.Texts) && slices.Equal(p.ProxyFrom, o.ProxyFrom) && slices.Equal(p.ErrorFiles, o.ErrorFiles) && p.Signer == o.Signer &&
 		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional
 }
 
@@ -50,8 +54,8 @@ func (p Process) validate() error {
 		return fmt.Errorf("one of the texts for the process is empty")
 	case p.ALPN != "" && !alpn.MatchString(p.ALPN):
 		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
-	case p.ClientCA != "" && !isName(p.ClientCA):
-		return fmt.Errorf("%q is not the name of a file", p.ClientCA)
+	case p.ClientCA != "" && !isName(p.ClientCA), p.Signer != "" && !isName(p.Signer):
+		return fmt.Errorf("%q or %q is not the name of a file", p.ClientCA, p.Signer)
 	}
 	return Tune{Threads: p.Threads, MaxConn: p.MaxConn}.validate()
 }

@@ -356,6 +356,30 @@ func TestTheDefaultCertificateCanBeNamed(t *testing.T) {
 	})
 }
 
+func TestCertificatesAreMadeWhenAskedFor(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "signer")
+		private, err := x509.MarshalPKCS8PrivateKey(a.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Signer("a", a.issue(t, "nobody")); err == nil || !strings.Contains(err.Error(), "not that of an authority") {
+			t.Errorf("a certificate that may sign nothing: %v", err)
+		}
+		signer := must[*Extra](t)(Signer("a", append(a.pem(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)))
+		cfg := r.config(backend("app", origin(t, "app")))
+		cfg.Extras, cfg.Process.Signer = []*Extra{signer}, signer.Name
+		cfg.Certs = []*Cert{{Name: "own.pem", Hosts: []string{"own.test"}, PEM: a.issue(t, "own.test")}}
+		r.apply(cfg, states(cfg, Open))
+		for _, name := range []string{"own.test", "any.test", "other.test"} {
+			if got := r.served(name); got != name {
+				t.Errorf("%s is served the certificate of %q", name, got)
+			}
+		}
+	})
+}
+
 func TestAHashIsNeverShown(t *testing.T) {
 	u := User{"ann", secretHash}
 	if s := fmt.Sprint(u, &Userlist{"users", []User{u}}); s != "ann users" {

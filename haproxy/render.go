@@ -352,6 +352,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		if cfg.Process.StrictSNI {
 			strict = " strict-sni"
 		}
+		if signer := cfg.Process.Signer; signer != "" {
+			strict += " generate-certificates ca-sign-file " + r.opt.Dir + "/" + extraDir + signer
+		}
 		switch ca := cfg.Process.ClientCA; ca {
 		case "":
 		case Nobody:

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
@@ -70,7 +71,9 @@ func (c *Config) parts() error {
 		errs = append(errs, u.validate())
 	}
 	if len(c.DefaultCert) > 0 {
-		errs = append(errs, (&Cert{Name: "default.pem", PEM: c.DefaultCert}).Validate())
+		if err := CheckPair(c.DefaultCert); err != nil {
+			errs = append(errs, fmt.Errorf("the default certificate: %w", err))
+		}
 	}
 	for _, n := range c.Captures {
 		if n < 1 || n > 65535 {
@@ -205,27 +208,50 @@ func (c *Cert) Validate() error {
 			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"", c.Name, h)
 		}
 	}
-	pair, err := tls.X509KeyPair(c.PEM, c.PEM)
-	if err != nil {
+	if err := CheckPair(c.PEM); err != nil {
 		return fmt.Errorf("certificate %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// CheckPair says why HAProxy would not take a chain of certificates and its key.
+func CheckPair(text []byte) error {
+	pair, err := tls.X509KeyPair(text, text)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "tls: "))
 	}
 	for _, der := range pair.Certificate {
 		cert, err := x509.ParseCertificate(der)
 		if err != nil {
-			return fmt.Errorf("certificate %s: %w", c.Name, err)
+			return err
 		}
-		switch key := cert.PublicKey.(type) {
-		case *rsa.PublicKey:
-			if key.N.BitLen() < 2048 {
-				return fmt.Errorf("certificate %s: an RSA key of %d bits is too weak; 2048 is the least", c.Name, key.N.BitLen())
-			}
-		case *ecdsa.PublicKey:
-			if key.Curve.Params().BitSize < elliptic.P224().Params().BitSize {
-				return fmt.Errorf("certificate %s: its curve is too small", c.Name)
-			}
+		if why := Weak(cert); why != "" {
+			return errors.New("OpenSSL refuses it at its default security level: " + why)
 		}
 	}
 	return nil
+}
+
+// Weak says what OpenSSL 3 at security level 2, the default of Debian, has
+// against a certificate; empty when nothing (SSL_CTX_set_security_level(3)).
+func Weak(c *x509.Certificate) string {
+	switch key := c.PublicKey.(type) {
+	case *rsa.PublicKey:
+		if key.N.BitLen() < 2048 {
+			return fmt.Sprintf("its RSA key has %d bits, at least 2048 are asked", key.N.BitLen())
+		}
+	case *ecdsa.PublicKey:
+		if key.Curve.Params().BitSize < elliptic.P224().Params().BitSize {
+			return "its curve is too small"
+		}
+	}
+	switch c.SignatureAlgorithm {
+	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
+		if !bytes.Equal(c.RawIssuer, c.RawSubject) {
+			return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
+		}
+	}
+	return ""
 }
 
 // isName says whether s may be a proxy's name (HAProxy manual, section 4:

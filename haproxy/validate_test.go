@@ -55,7 +55,7 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"a certificate without key":      {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart)}}}, "certificate a.pem"},
 		"a certificate with another key": {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart + "-----BEGIN PRIVATE" + keyPart)}}}, "certificate a.pem"},
 		"a certificate of noise":         {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte("noise")}}}, "certificate a.pem"},
-		"a weak certificate":             {Config{Certs: []*Cert{{Name: "a.pem", PEM: weakCert(t)}}}, "1024 bits is too weak"},
+		"a weak certificate":             {Config{Certs: []*Cert{{Name: "a.pem", PEM: weakCert(t)}}}, "RSA key has 1024 bits"},
 		"a certificate for two words":    {Config{Certs: []*Cert{{Name: "a.pem", Hosts: []string{"a b"}, PEM: good.PEM}}}, "DNS name"},
 	} {
 		err := c.cfg.Validate()

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"bytes"
-	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 )
 
@@ -53,7 +53,7 @@ func readPair(s *corev1.Secret) *pair {
 		if i == 0 {
 			p.leaf = c
 		}
-		if why := weak(c); why != "" {
+		if why := haproxy.Weak(c); why != "" {
 			return refuse("has a certificate (number %d of %s) that OpenSSL refuses at its default security level: %s", i+1, corev1.TLSCertKey, why)
 		}
 		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: der}) // a bytes.Buffer takes everything
@@ -80,22 +80,6 @@ func readPair(s *corev1.Secret) *pair {
 		}
 	}
 	return p
-}
-
-// weak says what OpenSSL 3 at security level 2, the default of Debian, has
-// against a certificate; empty when nothing (SSL_CTX_set_security_level(3)).
-func weak(c *x509.Certificate) string {
-	if k, ok := c.PublicKey.(*rsa.PublicKey); ok && k.N.BitLen() < 2048 {
-		return fmt.Sprintf("its RSA key has %d bits, at least 2048 are asked", k.N.BitLen())
-	}
-	selfSigned := bytes.Equal(c.RawIssuer, c.RawSubject)
-	switch c.SignatureAlgorithm {
-	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
-		if !selfSigned {
-			return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
-		}
-	}
-	return ""
 }
 
 // doubts are what a client will hold against a certificate that is served all

@@ -280,6 +280,8 @@ file ca.ca.pem`,
 		{on4("server-ca: ca"), "servers: TLS=true CA=ca.ca.pem\nfile ca.ca.pem"},
 		{on4("server-ca: tls", "server-crt: tls"), "servers: TLS=true CA=tls.ca.pem Crt=tls.crt.pem\nfile tls.ca.pem\nfile tls.crt.pem"},
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
+		{onAll("generate-certificates-signer: tls"), "process: Signer=tls.sign.pem\nfile tls.sign.pem"},
+		{onAll("generate-certificates-signer: users"), "! ConfigMap InvalidAnnotation: key generate-certificates-signer: Secret users: failed to find any PEM data in certificate input; it is ignored"},
 		{onAll("ssl-certificate: tls"), "a default certificate"},
 
 		{on4("backend-config-snippet: # ours\n  http-request deny if { path /x }\n\n  option httpclose"), "http-request deny if { path /x }\noption httpclose\nasks about \"http-request deny if { path /x }\\noption httpclose\""},
@@ -319,7 +321,7 @@ file ca.ca.pem`,
 		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate in it; nobody is let in until it is in order"},
 		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; nobody is let in until it is in order`},
 		{onAll("client-ca: gone"), "process: ClientCA=nobody\n! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order"},
-		{on4("server-crt: users"), "! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: certificate x.pem: tls: failed to find any PEM data in certificate input; it is ignored"},
+		{on4("server-crt: users"), "! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: failed to find any PEM data in certificate input; it is ignored"},
 
 		// Whose word counts.
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},

@@ -84,11 +84,17 @@ func Process(env Env, l Layer) (Global, []Problem) {
 	g := Global{}
 	g.Process = process(v, &g.Texts)
 	if from, said := secret(v, sslCertificate); said {
-		c := &haproxy.Cert{Name: "default.pem", PEM: chain(from)}
-		if err := c.Validate(); err != nil {
+		if err := haproxy.CheckPair(chain(from)); err != nil {
 			v.fault(sslCertificate.Doc, ConfigMap, fmt.Errorf("Secret %s: %w", from.Of, err))
 		} else {
-			g.DefaultCert = c.PEM
+			g.DefaultCert = chain(from)
+		}
+	}
+	if from, said := secret(v, signer); said {
+		if e, err := haproxy.Signer(from.Name, chain(from)); err != nil {
+			v.fault(signer.Doc, ConfigMap, fmt.Errorf("Secret %s: %w", from.Of, err))
+		} else {
+			g.Process.Signer, g.Extras = e.Name, append(g.Extras, e)
 		}
 	}
 	switch c := clients(v); {

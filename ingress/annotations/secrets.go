@@ -81,8 +81,13 @@ var (
 	})
 )
 
+var signer = define(reference, Doc{
+	Name: "generate-certificates-signer", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
+	Effect: "Names without a certificate get one, made when they are asked for and signed by this authority (`tls.crt` and `tls.key` of the Secret).",
+})
+
 // ofSecrets are the keys that name one.
-var ofSecrets = []*Doc{&authSecret.Doc, &clientCA.Doc, &serverCA.Doc, &serverCrt.Doc, &sslCertificate.Doc}
+var ofSecrets = []*Doc{&authSecret.Doc, &clientCA.Doc, &serverCA.Doc, &serverCrt.Doc, &sslCertificate.Doc, &signer.Doc}
 
 // Refers lists the Secrets that an object names in its annotations, or a
 // ConfigMap in its data.
