@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"sallyport/haproxy"
 )
 
@@ -282,7 +280,7 @@ type ServicePort struct {
 func servicePort(s string) (ServicePort, error) {
 	name, port, has := strings.Cut(s, ":")
 	ref, err := reference(name)
-	if err != nil || ref.Namespace == "" || has && port == "" || len(validation.IsDNS1123Label(ref.Name)) > 0 {
+	if err != nil || ref.Namespace == "" || has && port == "" || !dnsLabel.MatchString(ref.Name) {
 		return ServicePort{}, fmt.Errorf("%s: want namespace/Service, or namespace/Service:port", quote(s))
 	}
 	return ServicePort{ref, port}, nil

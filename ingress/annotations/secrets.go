@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sallyport/haproxy"
 )
@@ -31,16 +30,22 @@ type Ref struct{ Namespace, Name string }
 
 func (r Ref) String() string { return strings.TrimPrefix(r.Namespace+"/"+r.Name, "/") }
 
+// What namespaces and Services, and what Secrets, may be called (RFC 1123).
+var (
+	dnsLabel     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+)
+
 // reference reads NAME or NAMESPACE/NAME.
 func reference(s string) (Ref, error) {
 	r := Ref{Name: s}
 	if namespace, name, has := strings.Cut(s, "/"); has {
 		r = Ref{namespace, name}
-		if len(validation.IsDNS1123Label(namespace)) > 0 {
+		if !dnsLabel.MatchString(namespace) {
 			return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
 		}
 	}
-	if len(validation.IsDNS1123Subdomain(r.Name)) > 0 {
+	if !dnsSubdomain.MatchString(r.Name) || len(r.Name) > 253 {
 		return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
 	}
 	return r, nil
