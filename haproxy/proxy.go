@@ -182,7 +182,13 @@ func New(opt Options) (*Proxy, error) {
 	if err := os.MkdirAll(opt.RunDir, 0o750); err != nil {
 		return nil, fmt.Errorf("HAProxy's run directory cannot be made: %w", err)
 	}
-	var err error
+	left, err := filepath.Glob(filepath.Join(opt.RunDir, vetDir+"*")) // by a life that ended while it asked
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range left {
+		_ = os.RemoveAll(dir)
+	}
 	if p.disk, err = openDisk(opt.Dir); err != nil {
 		return nil, fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", opt.Dir, err)
 	}

@@ -110,6 +110,9 @@ func ParseText(section Section, lines string) (Text, error) {
 	return Text{section, strings.Join(kept, "\n")}, nil
 }
 
+// vetDir is how the names of directories begin in which HAProxy reads texts.
+const vetDir = "vet-"
+
 // vetTimeout bounds one look of HAProxy at texts.
 const vetTimeout = 10 * time.Second
 
@@ -125,7 +128,7 @@ func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) 
 		}
 		return verdicts, nil
 	}
-	dir, err := os.MkdirTemp(p.opt.RunDir, "vet-")
+	dir, err := os.MkdirTemp(p.opt.RunDir, vetDir)
 	if err != nil {
 		return nil, err
 	}

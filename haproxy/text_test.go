@@ -3,6 +3,7 @@ package haproxy
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,10 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 			if strings.Contains(got, "sp_vet") || strings.Contains(got, "/vet-") {
 				t.Errorf("%q: the frame shows: %q", text, got)
 			}
+		}
+
+		if left, _ := filepath.Glob(filepath.Join(r.opt.RunDir, vetDir+"*")); len(left) > 0 {
+			t.Errorf("it left %q", left)
 		}
 
 		// What is good makes a configuration that runs.

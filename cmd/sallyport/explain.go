@@ -59,6 +59,9 @@ func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
 			https = "plain HTTP is redirected, " + r.HTTPS
 		}
 		t.line("  "+cmp.Or(r.Host, "any host"), r.Path, r.Match, r.Backend, https)
+		if r.Canary != "" {
+			t.line("  ", "", "", r.Canary)
+		}
 	}
 	if len(e.Rules) == 0 {
 		t.line("  none")
