@@ -137,6 +137,17 @@ func ask(t *testing.T, c *http.Client, address string) (int, string) {
 	return response.StatusCode, strings.TrimSpace(string(body))
 }
 
+// reload applies cfg with another setting of the process, which takes a reload.
+func (r *rig) reload(cfg *Config) *Config {
+	r.t.Helper()
+	next := *cfg
+	next.Process = Process{MaxConn: 500}
+	if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
+		r.t.Error("it did not reload")
+	}
+	return &next
+}
+
 func must[T any](t *testing.T) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -264,11 +275,7 @@ func TestServersAreShownACertificateAndShowOne(t *testing.T) {
 			}
 		}
 		check("by command")
-		again := *next
-		again.Process = Process{MaxConn: 500}
-		if res := r.apply(&again, states(&again, Open)); !res.Reloaded {
-			t.Error("it did not reload")
-		}
+		r.reload(next)
 		check("from the file")
 	})
 }
@@ -314,11 +321,7 @@ func TestACookieLeadsBack(t *testing.T) {
 			}
 		}
 		back("by command")
-		next := *cfg
-		next.Process = Process{MaxConn: 500}
-		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
-			t.Error("it did not reload")
-		}
+		next := r.reload(cfg)
 		back("after a reload")
 
 		// Where its server is gone a client goes to another, and stays there.

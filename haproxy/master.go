@@ -147,28 +147,35 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 // complaints keeps the alerts of HAProxy's report, or else all of it, on one
 // line.
 func complaints(report string) string {
-	var alerts, all []string
-	for line := range strings.Lines(report) {
-		line = strings.TrimSpace(line)
-		if line == "" {
-			continue
-		}
-		all = append(all, line)
-		if _, text, ok := strings.Cut(line, "[ALERT]"); ok {
-			if _, rest, ok := strings.Cut(text, ") : "); ok {
-				text = rest
+	all := alerts(report)
+	if len(all) == 0 {
+		for line := range strings.Lines(report) {
+			if line = strings.TrimSpace(line); line != "" {
+				all = append(all, line)
 			}
-			alerts = append(alerts, strings.TrimSpace(text))
 		}
-	}
-	if len(alerts) > 0 {
-		all = alerts
 	}
 	text := strings.Join(all, "; ")
 	if len(text) > 2000 {
 		text = text[:2000] + " ..."
 	}
 	return text
+}
+
+// alerts are the lines of a report that keep HAProxy from starting, without what
+// is before their text.
+func alerts(report string) (all []string) {
+	for line := range strings.Lines(report) {
+		_, text, is := strings.Cut(line, "[ALERT]")
+		if !is {
+			continue
+		}
+		if _, rest, ok := strings.Cut(text, ") : "); ok {
+			text = rest
+		}
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
 }
 
 // alive says whether a process runs; one that waits to be reaped does not.

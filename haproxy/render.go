@@ -97,7 +97,7 @@ type renderer struct {
 	fragments map[*Backend]*fragment
 
 	head      []byte // global, defaults, frontends
-	headOf    Config // Bind and Tune that head was made for
+	headOf    Config // what of one head was made for
 	maps      rendered
 	routesOf  []Route
 	defaultOf string
@@ -235,7 +235,10 @@ func generation(sums map[string][sha256.Size]byte) string {
 }
 
 func (r *renderer) renderHead(cfg *Config) []byte {
-	if r.head != nil && r.headOf.Tune == cfg.Tune && r.headOf.Process.same(cfg.Process) && slices.Equal(r.headOf.Captures, cfg.Captures) && slices.Equal(r.headOf.Bind.HTTP, cfg.Bind.HTTP) && slices.Equal(r.headOf.Bind.HTTPS, cfg.Bind.HTTPS) {
+	of := Config{
+		Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune, Process: cfg.Process, Captures: slices.Clone(cfg.Captures),
+	}
+	if r.head != nil && r.headOf.Same(&of) {
 		return r.head
 	}
 	own, _ := parseBase(cfg.Tune.Base)
@@ -378,7 +381,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	} else {
 		line(answer(404, "no such host or path here", ""))
 	}
-	r.head, r.headOf = b.Bytes(), Config{Process: cfg.Process, Captures: slices.Clone(cfg.Captures), Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune}
+	r.head, r.headOf = b.Bytes(), of
 	return r.head
 }
 

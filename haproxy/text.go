@@ -59,7 +59,7 @@ var sections = []string{
 
 // notYours are the keywords of a section that are not for others to say.
 var notYours = map[Section]string{
-	GlobalSection:   "daemon nbproc master-worker pidfile mworker-max-reloads ca-base crt-base default-path chroot stats set-var user group",
+	GlobalSection:   strings.Join(mine, " ") + " default-path chroot stats set-var user group",
 	DefaultsSection: "mode id guid",
 	FrontendSection: "mode id guid",
 	// Servers have names and options that the appliance knows of, and come and go
@@ -185,12 +185,15 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 		n++
 		owner[n] = of
 	}
+	body := func(i int) {
+		for l := range strings.SplitSeq(texts[i].lines, "\n") {
+			line(i, "  "+l)
+		}
+	}
 	inside := func(section Section) {
 		for i, t := range texts {
 			if t.section == section {
-				for l := range strings.SplitSeq(t.lines, "\n") {
-					line(i, "  "+l)
-				}
+				body(i)
 			}
 		}
 	}
@@ -217,9 +220,7 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 		default:
 			continue
 		}
-		for l := range strings.SplitSeq(t.lines, "\n") {
-			line(i, "  "+l)
-		}
+		body(i)
 	}
 	file := filepath.Join(dir, "vet.cfg")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
@@ -239,35 +240,32 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	case !errors.As(err, &exit):
 		return nil, fmt.Errorf("asking HAProxy about texts: %w", err)
 	}
-	complaints := map[int]string{}
+	found := map[int]string{}
 	add := func(i int, why string) {
-		if complaints[i] == "" {
-			complaints[i] = "HAProxy: " + why
+		if found[i] == "" {
+			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this") // the frame's name says nothing to its author
 		}
 	}
-	var rest []string
-	for l := range strings.Lines(string(out)) {
-		_, said, alert := strings.Cut(strings.TrimSpace(l), "[ALERT]")
-		if !alert {
-			continue
-		}
+	var rest []string // what names neither a line nor a frame
+	for _, said := range alerts(string(out)) {
 		if m := atLine.FindStringSubmatch(said); m != nil {
 			number, _ := strconv.Atoi(m[1])
 			if i, is := owner[number]; is && i >= 0 {
-				add(i, inFrame.ReplaceAllString(m[2], "of this")) // the frame's name says nothing to its author
+				add(i, m[2])
 				continue
 			}
+			said = m[2]
 		}
 		if m := inFrame.FindStringSubmatch(said); m != nil {
 			if i, _ := strconv.Atoi(m[1]); i < len(texts) {
-				add(i, inFrame.ReplaceAllString(said[strings.LastIndex(said, ") : ")+1:], "of this"))
+				add(i, said)
 				continue
 			}
 		}
-		rest = append(rest, said[strings.LastIndex(said, "] : ")+1:])
+		rest = append(rest, said)
 	}
-	if len(complaints) == 0 {
-		add(-1, strings.TrimLeft(firstLine([]byte(strings.Join(rest, "\n"))), "] :"))
+	if len(found) == 0 {
+		add(-1, strings.Join(rest[:min(len(rest), 1)], ""))
 	}
-	return complaints, nil
+	return found, nil
 }

@@ -207,17 +207,19 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
 		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
-		if !slices.Equal(w.configMaps, was.configMaps) {
+		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
+		said := other || !slices.Equal(w.configMaps, was.configMaps)
+		if said {
 			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.options.ConfigMap).Data)
 		}
-		if !same || judged || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
+		if said || !same || judged {
 			w.global, w.odd = annotations.Process(c.env(w, "", nil), w.defaults)
 			w.badFiles = w.global.AddErrorFiles(w.configMap(w.options.ErrorFiles).Data)
 		}
-		if !slices.Equal(w.configMaps, was.configMaps) || w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options) {
+		if said {
 			c.settled = nil // what is remembered is of another world of that number
 		}
-		if !same || w.cluster != was.cluster || w.noSecrets != was.noSecrets || !reflect.DeepEqual(w.options, was.options) {
+		if !same || other || w.noSecrets != was.noSecrets {
 			rerouted = true
 		}
 		if c.routing != nil && !c.routing.valid(w.at) {

@@ -76,14 +76,15 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	return waiting
 }
 
-// follow watches those, and no others. The caller holds the followers' lock.
+// follow watches those, and no others. They are in order; the caller holds the
+// followers' lock.
 func (w *Watcher) follow(names []serviceKey) {
 	f := &w.followers
 	if f.begin == nil {
 		return
 	}
 	for key, one := range f.of {
-		if !slices.Contains(names, key) {
+		if _, named := slices.BinarySearchFunc(names, key, compareKeys); !named {
 			one.stop()
 			delete(f.of, key)
 		}
@@ -92,9 +93,7 @@ func (w *Watcher) follow(names []serviceKey) {
 		if f.of[key] != nil {
 			continue
 		}
-		one := &follower{since: time.Now(), shelf: newShelf[*corev1.Secret](w, "", "secrets", byName, func(s *corev1.Secret) {
-			s.Annotations, s.Labels, s.StringData = nil, nil, nil
-		})}
+		one := &follower{since: time.Now(), shelf: newShelf(w, "", "secrets", byName, stripSecret)}
 		one.stop = f.begin(one.shelf, key)
 		f.of[key] = one
 		time.AfterFunc(patience+time.Millisecond, w.tell)

@@ -60,6 +60,11 @@ func (s *secretServer) serve(c *cluster) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		w := secretWatch{watch.NewFakeWithChanSize(10, false), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields}
+		for _, one := range s.held { // what came after the list must not be lost
+			if chosen(one, w.wanted) {
+				w.Add(one)
+			}
+		}
 		s.watches = append(s.watches, w)
 		return true, w, nil
 	})

@@ -136,7 +136,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 		}
 	})
 	w.secrets = newShelf[*corev1.Secret](w, "", "secrets", byName, func(s *corev1.Secret) {
-		s.Annotations, s.Labels, s.StringData = nil, nil, nil
+		stripSecret(s)
 		for key := range s.Data {
 			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt" {
 				delete(s.Data, key)
@@ -150,6 +150,9 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	}
 	return w
 }
+
+// stripSecret leaves of a Secret its type and its data.
+func stripSecret(s *corev1.Secret) { s.Annotations, s.Labels, s.StringData = nil, nil, nil }
 
 // stripNode leaves of a Node what calico.Topology reads. A node writes its
 // status every few minutes: without its heartbeat that is no change.
@@ -270,7 +273,10 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	}
 	slices.SortFunc(s.ConfigMaps, byName)
 	if len(waiting) == 0 {
-		waiting = w.referred(&s, w.Health().Synced)
+		w.mu.Lock()
+		synced := w.health.Synced
+		w.mu.Unlock()
+		waiting = w.referred(&s, synced)
 	}
 
 	w.mu.Lock()

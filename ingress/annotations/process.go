@@ -83,19 +83,11 @@ func Process(env Env, l Layer) (Global, []Problem) {
 	v := &values{layers: []Layer{l}, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Texts)
-	if from, said := secret(v, sslCertificate); said {
-		if err := haproxy.CheckPair(chain(from)); err != nil {
-			v.fault(sslCertificate.Doc, ConfigMap, fmt.Errorf("Secret %s: %w", from.Of, err))
-		} else {
-			g.DefaultCert = chain(from)
-		}
+	if chain, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) ([]byte, error) { return chain, haproxy.CheckPair(chain) })); ok {
+		g.DefaultCert = chain
 	}
-	if from, said := secret(v, signer); said {
-		if e, err := haproxy.Signer(from.Name, chain(from)); err != nil {
-			v.fault(signer.Doc, ConfigMap, fmt.Errorf("Secret %s: %w", from.Of, err))
-		} else {
-			g.Process.Signer, g.Extras = e.Name, append(g.Extras, e)
-		}
+	if e, ok := use(v, signer, pair(haproxy.Signer)); ok {
+		g.Process.Signer, g.Extras = e.Name, append(g.Extras, e)
 	}
 	switch c := clients(v); {
 	case c.Closed:

@@ -127,43 +127,54 @@ func realm(s string) (string, error) {
 	return s, err
 }
 
-// secret is the Secret that a key names; said tells whether it names one at
-// all. One that cannot be had is told.
-func secret(v *values, k key[Ref]) (s Secret, said bool) {
+// use is what the Secret that a key names comes to; ok is false if it names none.
+// One that cannot be had, or cannot be used, is told.
+func use[T any](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
 	ref, said := get(v, k)
 	if !said {
-		return s, false
+		return made, false
 	}
-	s, err := v.env.Secrets(v.scopeOf(k.Name), ref)
+	scope := v.scopeOf(k.Name)
+	from, err := v.env.Secrets(scope, ref)
+	if err == nil {
+		made, err = read(from)
+	}
 	if err != nil {
-		v.fault(k.Doc, v.scopeOf(k.Name), err)
-		return s, false
+		v.fault(k.Doc, scope, err)
+		return made, false
 	}
-	return s, true
+	return made, true
+}
+
+// pair reads the certificate of a Secret, with its key.
+func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (T, error) {
+	return func(from Secret) (T, error) {
+		made, err := read(from.Name, slices.Concat(from.Data["tls.crt"], []byte("\n"), from.Data["tls.key"]))
+		if err != nil {
+			err = fmt.Errorf("Secret %s: %w", from.Of, err)
+		}
+		return made, err
+	}
 }
 
 // authenticate is who comes in by a password.
 func authenticate(v *values, s *Settings) {
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
-	from, said := secret(v, authSecret)
-	if !said {
+	list, ok := use(v, authSecret, users)
+	if !ok {
 		if asked && !v.closed {
 			v.fault(authType.Doc, v.scopeOf(authType.Name), errors.New("there is no auth-secret that says who may come in"))
 		}
 		return
 	}
-	list, err := users(from)
-	if err == nil {
-		var d haproxy.Directive
-		if d, err = haproxy.BasicAuth(list.Name, name); err == nil {
-			s.Userlists = append(s.Userlists, list)
-			s.add(d)
-		}
-	}
+	d, err := haproxy.BasicAuth(list.Name, name)
 	if err != nil {
 		v.fault(authSecret.Doc, v.scopeOf(authSecret.Name), err)
+		return
 	}
+	s.Userlists = append(s.Userlists, list)
+	s.add(d)
 }
 
 // users reads the names and hashes of a Secret.
@@ -216,27 +227,14 @@ func authorities(from Secret) (*haproxy.Extra, error) {
 
 // serverCerts are the certificates of either side of a connection to a server.
 func serverCerts(v *values, s *Settings) {
-	if from, said := secret(v, serverCA); said {
-		if e, err := authorities(from); err != nil {
-			v.fault(serverCA.Doc, v.scopeOf(serverCA.Name), err)
-		} else {
-			s.Extras = append(s.Extras, e)
-			s.Options.TLS, s.Options.CA = true, e.Name
-		}
+	if e, ok := use(v, serverCA, authorities); ok {
+		s.Extras = append(s.Extras, e)
+		s.Options.TLS, s.Options.CA = true, e.Name
 	}
-	if from, said := secret(v, serverCrt); said {
-		if e, err := haproxy.ClientCertificate(from.Name, chain(from)); err != nil {
-			v.fault(serverCrt.Doc, v.scopeOf(serverCrt.Name), fmt.Errorf("Secret %s: %w", from.Of, err))
-		} else {
-			s.Extras = append(s.Extras, e)
-			s.Options.TLS, s.Options.Crt = true, e.Name
-		}
+	if e, ok := use(v, serverCrt, pair(haproxy.ClientCertificate)); ok {
+		s.Extras = append(s.Extras, e)
+		s.Options.TLS, s.Options.Crt = true, e.Name
 	}
-}
-
-// chain is the certificate of a Secret, with its key.
-func chain(from Secret) []byte {
-	return slices.Concat(from.Data["tls.crt"], []byte("\n"), from.Data["tls.key"])
 }
 
 // Clients are the authorities whose certificates clients have to show.
@@ -255,12 +253,7 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 
 func clients(v *values) (c Clients) {
 	c.Optional, _ = get(v, clientOptional)
-	if from, said := secret(v, clientCA); said {
-		var err error
-		if c.CA, err = authorities(from); err != nil {
-			v.fault(clientCA.Doc, v.scopeOf(clientCA.Name), err)
-		}
-	}
+	c.CA, _ = use(v, clientCA, authorities)
 	c.Closed = v.closed
 	return c
 }
