@@ -22,11 +22,11 @@ setup: ## Install what is missing on this machine: Go, Debian packages (as root)
 ready: # what a lab needs, without what only tests need
 	@test/setup
 
-build: ## Build bin/sallyport
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/sallyport ./cmd/sallyport
+build: ## Build .build/sallyport
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o .build/sallyport ./cmd/sallyport
 
 demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running
-	go build -o bin/ ./test/lab ./test/app
+	go build -o .build/ ./test/lab ./test/app
 	test/demo/up
 
 demo-down: ## Remove all that make demo brought up
@@ -50,10 +50,10 @@ conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance
 
 chaos: ready ## Break things under load, and hold what clients notice to its bounds (as root)
-	go run ./test/chaos -count $(COUNT) -o out/chaos.json -log out/chaos.log
+	go run ./test/chaos -count $(COUNT) -o .build/chaos.json -log .build/chaos.log
 
 soak: ready ## Churn under load for SOAK, and see whether anything grows
-	go run ./test/chaos -only 20 -soak $(SOAK) -log out/soak.log
+	go run ./test/chaos -only 20 -soak $(SOAK) -log .build/soak.log
 
 fuzz: ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \
