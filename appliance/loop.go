@@ -38,12 +38,13 @@ type (
 		Local() (routes.Local, error)
 		Add(netip.Prefix, netip.Addr) error
 		Drop(netip.Prefix) error
+		Mute() (map[netip.AddrPort]bool, error)
+		Abort(map[netip.AddrPort]bool) (int, error)
 		Changed() <-chan struct{}
 	}
 	proxy interface {
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
-		Cut([]haproxy.ServerID) error
 		Vet(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
@@ -70,6 +71,9 @@ const (
 	// reapply is how long HAProxy is left alone while nothing changes: a bound
 	// on how long something that no reading shows can stay wrong.
 	reapply = 10 * time.Second
+	// doubt is how long after a server began to fail its checks it is asked of
+	// the kernel whether its node is gone.
+	doubt = 10 * time.Second
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
@@ -114,6 +118,8 @@ type loop struct {
 	brokenAt  time.Time // since when rounds fail; zero: they do not
 	missingAt time.Time // since when wanted routes are not in the kernel
 	refused   map[string]bool
+	doubtful  map[netip.AddrPort]bool // servers that fail their checks
+	doubted   time.Time               // when the last of them began to
 	pictures  *pictures
 
 	view   atomic.Pointer[view]
@@ -213,6 +219,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		v.have = have
 		if l.adopted == nil {
 			l.adopt(have.Routes)
+		}
+		if err := l.forsake(v); err != nil {
+			l.log.Warn("connections to servers that are gone cannot be ended", "err", err)
 		}
 	}
 
@@ -347,8 +356,8 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if progress {
 		// What still runs on servers that lost their way would hang until it
 		// times out.
-		if err := l.proxy.Cut(stranded(v.have, turned)); err != nil {
-			errs = append(errs, fmt.Errorf("ending the sessions of servers that lost their route: %w", err))
+		if err := l.abort(stranded(v.have, turned), "their route is gone"); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {
@@ -376,6 +385,37 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	}
 	l.tellServers(done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
+}
+
+// abort ends the connections to servers from which no answer will come. HAProxy
+// sends what may be sent again to another.
+func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
+	n, err := l.kernel.Abort(ends)
+	if n > 0 {
+		l.log.Info("connections ended", "count", n, "servers", len(ends), "why", why)
+	}
+	return err
+}
+
+// forsake ends the connections to servers whose node is gone, long before BGP
+// or the cluster say so. It looks as long as the doubt is fresh: until the
+// kernel has sent twice what was under way.
+func (l *loop) forsake(v *view) error {
+	doubtful := failing(v.have)
+	for end := range doubtful {
+		if !l.doubtful[end] {
+			l.doubted = v.at
+		}
+	}
+	l.doubtful = doubtful
+	if len(doubtful) == 0 || v.at.Sub(l.doubted) > doubt {
+		return nil
+	}
+	mute, err := l.kernel.Mute()
+	if err != nil || len(mute) == 0 {
+		return err
+	}
+	return l.abort(forsaken(v.have, mute), "their node answers nothing any more")
 }
 
 // after are the states of the wanted servers once the steps are taken.

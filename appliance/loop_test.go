@@ -55,6 +55,8 @@ type fakeKernel struct {
 	routes  routes.Table
 	err     error
 	failAdd netip.Prefix
+	mute    map[netip.AddrPort]bool
+	aborted []string
 }
 
 func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
@@ -76,12 +78,20 @@ func (f *fakeKernel) Add(p netip.Prefix, via netip.Addr) error {
 	return nil
 }
 func (f *fakeKernel) Drop(p netip.Prefix) error { delete(f.routes, p); return nil }
-func (f *fakeKernel) Changed() <-chan struct{}  { return nil }
+
+func (f *fakeKernel) Mute() (map[netip.AddrPort]bool, error) { return f.mute, nil }
+
+func (f *fakeKernel) Abort(ends map[netip.AddrPort]bool) (int, error) {
+	for end := range ends {
+		f.aborted = append(f.aborted, end.String())
+	}
+	return len(ends), nil
+}
+func (f *fakeKernel) Changed() <-chan struct{} { return nil }
 
 type fakeProxy struct {
 	backends map[string]*haproxy.LiveBackend
 	applied  int
-	cut      []string // servers
 	err      error
 }
 
@@ -120,12 +130,6 @@ func (f *fakeProxy) Vet(_ context.Context, texts []haproxy.Text) (map[haproxy.Te
 	return verdicts, nil
 }
 
-func (f *fakeProxy) Cut(ids []haproxy.ServerID) error {
-	for _, id := range ids {
-		f.cut = append(f.cut, id.Server)
-	}
-	return nil
-}
 func (f *fakeProxy) Info() haproxy.Info       { return haproxy.Info{} }
 func (f *fakeProxy) Changed() <-chan struct{} { return nil }
 
@@ -340,8 +344,8 @@ func TestARestartClosesAndDropsNothing(t *testing.T) {
 	if got := s.proxy.String(); got != bothOpen {
 		t.Errorf("after one peer has spoken: servers %s, want %s", got, bothOpen)
 	}
-	if len(s.proxy.cut) > 0 {
-		t.Errorf("sessions were ended of %s", s.proxy.cut)
+	if len(s.kernel.aborted) > 0 {
+		t.Errorf("sessions were ended of %s", s.kernel.aborted)
 	}
 }
 
@@ -354,11 +358,71 @@ func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
 	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
 		t.Errorf("servers %s, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(s.proxy.cut), "[s_172-16-189-66_80]"; got != want {
+	if got, want := fmt.Sprint(s.kernel.aborted), "[172.16.189.66:80]"; got != want {
 		t.Errorf("sessions were ended of %s, want %s", got, want)
 	}
 	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
 		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)
+	}
+}
+
+func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
+	gone := map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
+	for _, c := range []struct {
+		name   string
+		check1 string // of the server on node 1
+		check2 string
+		mute   map[netip.AddrPort]bool
+		want   string
+	}{
+		{"all is well", haproxy.Up, haproxy.Up, nil, "[]"},
+		{"a pod is too busy for checks", haproxy.Down, haproxy.Up, nil, "[]"},
+		{"packets are lost for a moment", haproxy.Up, haproxy.Up, gone, "[]"},
+		{"our own link is down", haproxy.Down, haproxy.Down, gone, "[]"},
+		{"a node is gone", haproxy.Down, haproxy.Up, gone, "[" + pod1 + ":80]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := running(t)
+			s.speaker.announce(block1, node1)
+			s.speaker.announce(block2, node2)
+			for _, b := range s.proxy.backends {
+				for i := range b.Servers {
+					b.Servers[i].Check = c.check2
+					if b.Servers[i].Addr.Addr() == netip.MustParseAddr(pod1) {
+						b.Servers[i].Check = c.check1
+					}
+				}
+			}
+			s.kernel.mute = c.mute
+			s.settle(t)
+			if got := fmt.Sprint(s.kernel.aborted); got != c.want {
+				t.Errorf("got connections ended to %s, want %s", got, c.want)
+			}
+			if got := s.proxy.String(); got != bothOpen {
+				t.Errorf("got servers %s, want %s: the check and BGP decide that", got, bothOpen)
+			}
+		})
+	}
+}
+
+func TestADoubtThatIsOldIsNotLookedInto(t *testing.T) {
+	s := running(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	for _, b := range s.proxy.backends {
+		for i := range b.Servers {
+			b.Servers[i].Check = haproxy.Up
+			if b.Servers[i].Addr.Addr() == netip.MustParseAddr(pod1) {
+				b.Servers[i].Check = haproxy.Down
+			}
+		}
+	}
+	s.settle(t)
+	s.clock = s.clock.Add(doubt + time.Second)
+	s.kernel.mute = map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
+	s.settle(t)
+	if len(s.kernel.aborted) > 0 {
+		t.Errorf("got connections ended to %s, want none", s.kernel.aborted)
 	}
 }
 

@@ -202,22 +202,69 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 
 // stranded are the closed servers that had a way and lose it, or get another,
 // when our routes become these.
-func stranded(have Have, after routes.Table) (ids []haproxy.ServerID) {
+func stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
+	ends := make(map[netip.AddrPort]bool)
 	match, next := have.Routes.Finder(), after.Finder()
-	for name, b := range have.Backends {
-		for _, s := range b.Servers {
-			a := s.Addr.Addr()
-			if s.State >= haproxy.Drain || have.Direct[a] {
-				continue
+	for s := range have.servers() {
+		a := s.Addr.Addr()
+		if s.State >= haproxy.Drain || have.Direct[a] {
+			continue
+		}
+		p, via, ok := match(a)
+		np, nvia, _ := next(a)
+		if ok && (p != np || via != nvia) {
+			ends[s.Addr] = true
+		}
+	}
+	return ends
+}
+
+// failing are the servers that are not closed and whose checks fail.
+func failing(have Have) map[netip.AddrPort]bool {
+	var ends map[netip.AddrPort]bool
+	for s := range have.servers() {
+		if s.State >= haproxy.Drain && s.Check == haproxy.Down {
+			if ends == nil {
+				ends = make(map[netip.AddrPort]bool)
 			}
-			p, via, ok := match(a)
-			np, nvia, _ := next(a)
-			if ok && (p != np || via != nvia) {
-				ids = append(ids, haproxy.ServerID{Backend: name, Server: s.Name})
+			ends[s.Addr] = true
+		}
+	}
+	return ends
+}
+
+// forsaken are the failing servers behind a next hop from which nothing comes
+// any more, given the mute ends. A check that fails alone is no proof of that:
+// a pod may be too busy for new connections, and serve the old ones well. Nor
+// is a mute end alone: our own link may be down for a moment. So there must be
+// another server of the backend, whose check succeeds: what ends here can be
+// tried again there.
+func forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
+	match := have.Routes.Finder()
+	hop := func(a netip.Addr) netip.Addr {
+		if have.Direct[a] {
+			return a
+		}
+		_, via, _ := match(a)
+		return via
+	}
+	gone := make(map[netip.Addr]bool)
+	for end := range mute {
+		gone[hop(end.Addr())] = true
+	}
+	delete(gone, netip.Addr{})
+	ends := make(map[netip.AddrPort]bool)
+	for _, b := range have.Backends {
+		if !slices.ContainsFunc(b.Servers, func(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }) {
+			continue
+		}
+		for _, s := range b.Servers {
+			if s.State >= haproxy.Drain && s.Check == haproxy.Down && gone[hop(s.Addr.Addr())] {
+				ends[s.Addr] = true
 			}
 		}
 	}
-	return ids
+	return ends
 }
 
 // planRoutes names the route changes under which no open server's packets turn.

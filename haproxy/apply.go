@@ -234,10 +234,10 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 		default:
 			srv := &b.Servers[i]
 			id := ServerID{b.Name, srv.Name}
-			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: "no check"}
+			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
 			s.up = append(s.up, "add server "+id.String()+" "+serverText(b.Options, srv))
 			if b.Options.Check {
-				live.Check = "UP"
+				live.Check = Up
 				s.up = append(s.up, "enable health "+id.String())
 			}
 			if b.sticky() {
@@ -384,34 +384,6 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	}
 	p.run.backends = p.run.changed(after)
 	return nil
-}
-
-// Cut ends the sessions under way to servers, whose packets have no way any
-// more: clients learn at once what they would else wait for. Workers that only
-// finish what they have are told too. A server that is not there is no error.
-func (p *Proxy) Cut(ids []ServerID) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	cmds := make([]string, len(ids))
-	set := make(map[ServerID]bool, len(ids))
-	for i, id := range ids {
-		cmds[i] = "shutdown sessions server " + id.String()
-		set[id] = true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	for batch := range batches(cmds) {
-		_, _, err := p.worker.ask(strings.Join(batch, ";"))
-		errs = append(errs, err)
-	}
-	found, err := p.master.show()
-	errs = append(errs, err)
-	for _, pid := range found.old {
-		errs = append(errs, p.master.cut(pid, set))
-	}
-	return errors.Join(errs...)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -162,9 +162,16 @@ type Live struct {
 	Name     string         `json:"name"`
 	Addr     netip.AddrPort `json:"addr"`
 	State    State          `json:"state"`
-	Check    string         `json:"check"`    // "UP", "DOWN" or "no check"
+	Check    string         `json:"check"`    // Up, Down or Unchecked
 	Sessions int            `json:"sessions"` // connections in use, when last looked at
 }
+
+// What HAProxy's checks say of a server.
+const (
+	Up        = "UP"
+	Down      = "DOWN"
+	Unchecked = "no check"
+)
 
 // A LiveBackend is a backend as the worker has it. It is never changed: while
 // the pointer is the same, so is all of it. A nil one has no servers.

@@ -75,54 +75,75 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 	})
 }
 
-func TestCutSessionsEndAtOnceInEveryWorker(t *testing.T) {
+func TestARequestWhoseConnectionEndsUnansweredGoesToAnother(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		never := make(chan struct{})
-		slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			w.(http.Flusher).Flush()
-			select {
-			case <-never:
-			case <-req.Context().Done():
-			}
+		// It takes a request, and then its node is gone: the connection ends
+		// without a byte.
+		var seen sync.Map
+		dying := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			seen.Store(req.Method, true)
+			panic(http.ErrAbortHandler)
 		}))
-		t.Cleanup(slow.Close)
-		t.Cleanup(func() { close(never) }) // before it
-		s, other := serverAt(slow.Listener.Addr()), origin(t, "other")
-		cfg := r.config(backend("app", s))
+		t.Cleanup(dying.Close)
+		cfg := r.config(backend("app", serverAt(dying.Listener.Addr()), origin(t, "alive")))
 		r.settle(cfg, states(cfg, Open))
+		for method, want := range map[string]int{http.MethodGet: 200, http.MethodHead: 200, http.MethodPost: 502} {
+			r.eventually("a request reached the server that dies", func() bool {
+				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+r.http.String()+"/", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Host, req.Close = "app.test", true
+				answer, err := http.DefaultTransport.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = answer.Body.Close()
+				_, reached := seen.Load(method)
+				if reached && answer.StatusCode != want || !reached && answer.StatusCode != 200 {
+					t.Fatalf("%s: got %d, want %d", method, answer.StatusCode, want)
+				}
+				return reached
+			})
+		}
+	})
+}
 
-		ask := func() *bufio.Reader {
-			conn, err := net.Dial("tcp", r.http.String())
+func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		gone := httptest.NewServer(http.NotFoundHandler())
+		b := backend("app", serverAt(gone.Listener.Addr()), origin(t, "alive"))
+		b.Options = ServerOptions{Check: true, CheckInterval: 100 * time.Millisecond}
+		cfg := r.config(b)
+		r.settle(cfg, states(cfg, Open))
+		id := ServerID{"app", serverAt(gone.Listener.Addr()).Name}
+		check := func() string {
+			servers, err := byID(r.p.Servers())
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = conn.Close() })
-			// Less than HAProxy's own patience with a server, 50 s.
-			if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-				t.Fatal(err)
-			}
-			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: app.test\r\n\r\n")
-			answer := bufio.NewReader(conn)
-			if line, err := answer.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
-				t.Fatalf("got %q, %v", line, err)
-			}
-			return answer
+			return servers[id].Check
 		}
-		before := ask()
-		cfg = r.config(backend("app", s), backend("new", other))
-		r.eventually("a reload", func() bool { return r.apply(cfg, states(cfg, Open)).Reloaded })
-		after := ask()
-		closed := states(cfg, Open)
-		closed[ServerID{"app", s.Name}] = Closed
-		r.settle(cfg, closed)
-		if err := r.p.Cut([]ServerID{{"app", s.Name}, {"app", "nobody"}, {"nobody", "nobody"}}); err != nil {
-			t.Error(err)
+		if got := check(); got != Up {
+			t.Fatalf("at first: got %s, want %s", got, Up)
 		}
-		for name, answer := range map[string]*bufio.Reader{"old": before, "new": after} {
-			if _, err := io.Copy(io.Discard, answer); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the session in the %s worker: %v", name, err)
-			}
+		conn, err := r.p.listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard := make(chan struct{}, 1)
+		go r.p.hear(t.Context(), conn, heard)
+		gone.Close()
+		select {
+		case <-heard:
+		case <-time.After(30 * time.Second):
+			t.Fatal("HAProxy did not tell that a check failed")
+		}
+		r.p.lookAgain()
+		if got := check(); got != Down {
+			t.Errorf("after the notice: got %s, want %s", got, Down)
 		}
 	})
 }

@@ -63,39 +63,6 @@ func (m master) show() (procs, error) {
 	return p, nil
 }
 
-// cut ends the sessions to servers in an old worker, which has no socket of its
-// own any more and refuses "shutdown sessions server" because its proxies are
-// stopped: so session by session.
-func (m master) cut(pid int, servers map[ServerID]bool) error {
-	to := "@!" + strconv.Itoa(pid) + " "
-	answer, err := m.sock.ExecuteMaster(to + "show sess")
-	if err != nil {
-		return fmt.Errorf("HAProxy's worker %d, by its master: %w", pid, err)
-	}
-	var cmds []string
-	for line := range strings.Lines(answer) {
-		session, about, ok := strings.Cut(line, ": ")
-		var id ServerID
-		for word := range strings.FieldsSeq(about) {
-			switch key, value, _ := strings.Cut(word, "="); key {
-			case "be":
-				id.Backend = value
-			case "srv":
-				id.Server = value
-			}
-		}
-		if ok && servers[id] {
-			cmds = append(cmds, to+"shutdown session "+session)
-		}
-	}
-	for batch := range batches(cmds) {
-		if _, err := m.sock.ExecuteMaster(strings.Join(batch, ";")); err != nil {
-			return fmt.Errorf("HAProxy's worker %d, by its master: %w", pid, err)
-		}
-	}
-	return nil
-}
-
 // errRefused says that HAProxy did not take the new configuration; the old
 // worker serves on.
 var errRefused = errors.New("HAProxy refused the reload")

@@ -20,13 +20,19 @@ import (
 // one from the files on disk, and starts it again when it dies (Managed); or
 // it watches for the one someone else runs (External). HAProxy outlives Run.
 //
-// Three things happen here: the child exits, the master is looked for, the
-// worker is read. Each of them at most knocks.
+// Four things happen here: the child exits, the master is looked for, the
+// worker is read, and heard. Each of them at most knocks.
 func (p *Proxy) Run(ctx context.Context) error {
 	watch := time.NewTicker(aliveEvery)
 	defer watch.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
+	heard := make(chan struct{}, 1)
+	if conn, err := p.listen(); err != nil {
+		p.log.Warn("HAProxy cannot tell what its checks find, it is asked now and then", "every", lookEvery, "err", err)
+	} else {
+		go p.hear(ctx, conn, heard)
+	}
 	said := ""
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -52,6 +58,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		case <-watch.C:
 		case <-look.C:
 			p.lookAgain()
+		case <-heard:
+			p.lookAgain()
+			p.knock()
 		}
 	}
 	return nil

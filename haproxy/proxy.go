@@ -201,7 +201,7 @@ func New(opt Options) (*Proxy, error) {
 			return nil, fmt.Errorf("keeping the former configuration: %w", err)
 		}
 	}
-	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), User: opt.User, Group: opt.Group}
+	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: filepath.Join(opt.RunDir, "notices.sock"), User: opt.User, Group: opt.Group}
 	p.text.opt = p.files
 	empty := p.text.render(&Config{}, nil)
 	p.shaped, p.shapeID = &Config{}, empty.Shape

@@ -40,9 +40,10 @@ const (
 
 // RenderOptions are the places a configuration speaks of.
 type RenderOptions struct {
-	Dir         string // where the files will be, absolute
-	StatsSocket string // where the worker takes commands, absolute
-	User, Group string // whom the worker becomes; empty: it stays who started it
+	Dir          string // where the files will be, absolute
+	StatsSocket  string // where the worker takes commands, absolute
+	NoticeSocket string // where the worker says what its checks find, absolute; empty: nowhere
+	User, Group  string // whom the worker becomes; empty: it stays who started it
 }
 
 // File is one file's content and permission bits.
@@ -304,6 +305,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		// meet the same node again.
 		"option redispatch 1",
 		"retries 5",
+		// A connection that ends without a byte of an answer is one that was
+		// closed just then, or to a node that is gone (see routes.Kernel.Abort).
+		"retry-on conn-failure empty-response",
 		"timeout connect 500ms",
 		"timeout http-request 5s",
 		"timeout client 50s",
@@ -328,6 +332,8 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, n := range cfg.Captures {
 			line("declare capture request len", strconv.Itoa(n))
 		}
+		// What may have been done is not done again (RFC 9110, section 9.2.2).
+		line("http-request disable-l7-retry if !{ method GET HEAD }")
 	}
 	texts := func() {
 		for _, l := range cfg.Process.text(FrontendSection) {
@@ -430,6 +436,9 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	}
 	begin := text.Len()
 	text.WriteString("backend " + b.Name + "\n")
+	if r.opt.NoticeSocket != "" {
+		text.WriteString("  log " + r.opt.NoticeSocket + " format raw local0 notice\n")
+	}
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
 			text.WriteString("  " + line + "\n")

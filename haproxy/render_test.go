@@ -119,7 +119,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				wish[id] = []State{Open, Closed, Drain}[i%3]
 			}
 			var got strings.Builder
-			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", User: "haproxy", Group: "haproxy"})
+			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", User: "haproxy", Group: "haproxy"})
 			for _, path := range []string{configFile, routeMap, wildMap, crtList} {
 				fmt.Fprintf(&got, "=== %s\n%s", path, strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`))
 			}

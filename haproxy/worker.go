@@ -202,7 +202,7 @@ func serverState(words []string) (Live, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return Live{}, fmt.Errorf("HAProxy's worker: state of %s/%s: %w", words[1], words[3], err)
 	}
-	live := Live{Name: words[3], State: Open, Check: "UP"}
+	live := Live{Name: words[3], State: Open, Check: Up}
 	if ip, err := netip.ParseAddr(words[4]); err == nil {
 		live.Addr = netip.AddrPortFrom(ip, uint16(port))
 	}
@@ -214,9 +214,9 @@ func serverState(words []string) (Live, error) {
 	}
 	switch {
 	case check&checkConfigured == 0:
-		live.Check = "no check"
+		live.Check = Unchecked
 	case words[5] == "0":
-		live.Check = "DOWN"
+		live.Check = Down
 	}
 	return live, nil
 }

@@ -5,7 +5,8 @@
 // number, and nothing else there: what it did not mark it neither changes nor
 // removes. It alone knows what makes an offer trustworthy (Verify) and how the
 // kernel is asked and told (Kernel). The two do not know each other; a Table
-// travels between them.
+// travels between them. What runs on a route that leads nowhere any more it can
+// see in the kernel's retransmissions, and end (Kernel.Mute, Kernel.Abort).
 //
 // It promises that a prefix is in the table of Verify only if the cluster says
 // that the node behind the next hop owns it, and in the table of Kernel.List

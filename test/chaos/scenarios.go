@@ -28,7 +28,7 @@ func houses(soak time.Duration) []house {
 			{6, "upgrade of the appliance", bounds{gets: true, posts: true, lasting: true}, upgrade},
 			{7, "kill -9 of HAProxy's worker, then of its master", bounds{gap: time.Second}, killHAProxy},
 			{8, "calico-node restarts, on one node, then on all", bounds{gets: true, posts: true}, restartCalico},
-			{9, "a node loses power", bounds{gets: true, underWay: 10, slowest: 3 * time.Second}, powerLoss},
+			{9, "a node loses power", bounds{gets: true, slowest: 3 * time.Second}, powerLoss},
 			{10, "BGP with one node is filtered", bounds{gets: true}, cutBGP},
 			{11, "BGP with every node is filtered", bounds{gets: true, posts: true, lasting: true}, cutAllBGP},
 			{12, "the API server is gone for 60 s, restart meanwhile", bounds{gets: true, posts: true}, apiAway},

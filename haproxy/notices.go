@@ -1,0 +1,99 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"regexp"
+	"strconv"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// checkNotice is what HAProxy logs when its checks change their mind of a
+// server (server_status_notice in HAProxy's src/server.c). What is logged of
+// an administrator's doing, ours, has no reason of this kind.
+var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reason: ([^,\n]+), (?:code: (\d+), )?(?:info: "(.*)", )?check duration: `)
+
+// listen opens the socket to which each backend logs. HAProxy sends there by
+// name and waits for nobody: nothing is lost but news while no one listens.
+//
+// HAProxy's worker is another user, and so the directory and the socket are
+// its group's, for passing through and for writing.
+func (p *Proxy) listen() (*net.UnixConn, error) {
+	path := p.files.NoticeSocket
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	mode := os.FileMode(0o600)
+	if p.opt.Group != "" {
+		group, err := user.LookupGroup(p.opt.Group)
+		if err == nil {
+			var gid int
+			if gid, err = strconv.Atoi(group.Gid); err == nil {
+				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid))
+			}
+		}
+		if err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("giving it to HAProxy's group: %w", err)
+		}
+		mode = 0o620
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// screenful is how many notices are logged one by one when many come at once.
+const screenful = 20
+
+// hear logs what checks find, and tells heard, until ctx ends. A notice is no
+// more than that: what is, is read from the worker.
+func (p *Proxy) hear(ctx context.Context, conn *net.UnixConn, heard chan<- struct{}) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	buf := make([]byte, 2048)
+	said, unsaid := rate.NewLimiter(rate.Every(time.Second), screenful), 0
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		m := checkNotice.FindSubmatch(buf[:n])
+		if m == nil {
+			continue
+		}
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+		if !said.Allow() {
+			unsaid++
+			continue
+		}
+		attrs := []any{"backend", string(m[1]), "server", string(m[2]), "reason", string(m[4])}
+		if len(m[5]) > 0 {
+			attrs = append(attrs, "code", string(m[5]))
+		}
+		if unsaid > 0 {
+			attrs, unsaid = append(attrs, "unsaid", unsaid), 0
+		}
+		if string(m[3]) == "DOWN" {
+			p.log.Warn("server fails its check", attrs...)
+		} else {
+			p.log.Info("server answers its check again", attrs...)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package routes
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Of the kernel's include/net/tcp_states.h and include/uapi/linux/inet_diag.h.
+const (
+	tcpSynSent, tcpSynRecv, tcpTimeWait, tcpListen = 2, 3, 6, 10
+
+	retransmitting = 1 // the value of idiag_timer
+)
+
+// mute is how often in a row the kernel has sent the same again, without an
+// acknowledgement, on a connection whose far end counts as mute. The second
+// time is about 0.6 s after the first in a network without much delay (RFC 6298).
+const mute = 2
+
+// Mute are the far ends of TCP connections of this machine that acknowledge
+// nothing any more. An application that is stuck is not mute: its kernel
+// acknowledges. A node without power is, and one behind a cut cable.
+func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
+	ends := make(map[netip.AddrPort]bool)
+	err := connections(func(s *netlink.Socket, to netip.AddrPort) error {
+		if s.Timer == retransmitting && s.Retrans >= mute {
+			ends[to] = true
+		}
+		return nil
+	})
+	return ends, err
+}
+
+// Abort ends the TCP connections of this machine to these far ends, and says
+// how many there were. Who holds one learns it at once (ECONNABORTED), and
+// nobody waits for an answer that will not come. It needs a kernel with
+// CONFIG_INET_DIAG_DESTROY, as those of the distributions have.
+func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
+	if len(ends) == 0 {
+		return 0, nil
+	}
+	err = connections(func(s *netlink.Socket, to netip.AddrPort) error {
+		if !ends[to] {
+			return nil
+		}
+		request := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+		request.AddData((*destroyRequest)(s))
+		_, err := request.Execute(unix.NETLINK_INET_DIAG, 0)
+		switch {
+		case err == nil:
+			n++
+		case !errors.Is(err, unix.ENOENT): // it has ended by itself
+			return fmt.Errorf("ending the connection to %s: %w", to, err)
+		}
+		return nil
+	})
+	return n, err
+}
+
+// connections goes through those that were established.
+func connections(each func(*netlink.Socket, netip.AddrPort) error) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := netlink.SocketDiagTCP(family)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // it went on changing meanwhile
+			return fmt.Errorf("reading the TCP connections of this machine: %w", err)
+		}
+		for _, s := range sockets {
+			switch s.State {
+			case tcpListen, tcpTimeWait, tcpSynSent, tcpSynRecv: // these have none, or not yet
+				continue
+			}
+			addr, ok := netip.AddrFromSlice(s.ID.Destination)
+			if !ok {
+				continue
+			}
+			if err := each(s, netip.AddrPortFrom(addr.Unmap(), s.ID.DestinationPort)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// destroyRequest is a struct inet_diag_req_v2 that names one socket.
+type destroyRequest netlink.Socket
+
+// Len is the length of Serialize.
+func (*destroyRequest) Len() int { return 56 }
+
+// Serialize is the request as the kernel reads it: family, protocol, states,
+// then struct inet_diag_sockid with ports and addresses in network order.
+func (r *destroyRequest) Serialize() []byte {
+	b := make([]byte, r.Len())
+	b[0], b[1] = r.Family, unix.IPPROTO_TCP
+	native := nl.NativeEndian()
+	b[8], b[9] = byte(r.ID.SourcePort>>8), byte(r.ID.SourcePort)
+	b[10], b[11] = byte(r.ID.DestinationPort>>8), byte(r.ID.DestinationPort)
+	source, destination := r.ID.Source.To16(), r.ID.Destination.To16()
+	if r.Family == unix.AF_INET {
+		source, destination = r.ID.Source.To4(), r.ID.Destination.To4()
+	}
+	copy(b[12:28], source)
+	copy(b[28:44], destination)
+	native.PutUint32(b[44:], r.ID.Interface)
+	native.PutUint32(b[48:], r.ID.Cookie[0])
+	native.PutUint32(b[52:], r.ID.Cookie[1])
+	return b
+}

@@ -1,0 +1,140 @@
+package routes
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// echoes puts the far end of the wire into a network namespace of its own,
+// with servers there that send back what they hear.
+func echoes(t *testing.T, far netlink.Link, ends ...string) (away *netlink.Handle) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	must(t, err)
+	defer home.Close()
+	there, err := netns.New() // and goes there
+	must(t, err)
+	t.Cleanup(func() { _ = there.Close() })
+	defer func() { must(t, netns.Set(home)) }()
+	away, err = netlink.NewHandleAt(there)
+	must(t, err)
+	t.Cleanup(away.Close)
+	back, err := netlink.NewHandleAt(home)
+	must(t, err)
+	defer back.Close()
+	must(t, back.LinkSetNsFd(far, int(there)))
+	far, err = away.LinkByName("far")
+	must(t, err)
+	must(t, away.LinkSetUp(far))
+	for _, end := range ends {
+		bits := "/24"
+		if addrPort(end).Addr().Is6() {
+			bits = "/64"
+		}
+		a, err := netlink.ParseAddr(addrPort(end).Addr().String() + bits)
+		must(t, err)
+		a.Flags = unix.IFA_F_NODAD
+		must(t, away.AddrAdd(far, a))
+		l, err := net.Listen("tcp", end)
+		must(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { _, _ = io.Copy(c, c) }()
+			}
+		}()
+	}
+	return away
+}
+
+func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// say sends a word and reads it back.
+func say(t *testing.T, c net.Conn) {
+	t.Helper()
+	must(t, c.SetDeadline(time.Now().Add(patience)))
+	_, err := c.Write([]byte("word"))
+	must(t, err)
+	_, err = io.ReadFull(c, make([]byte, 4))
+	must(t, err)
+}
+
+func TestConnectionsToAMuteEndAreAborted(t *testing.T) {
+	_, far := wire(t)
+	k := open(t, KernelConfig{})
+	ends := []string{node1 + ":8080", node2 + ":8080", "[fd00:50::23]:8080", "[fd00:50::24]:8080"}
+	away := echoes(t, far, ends...)
+	conns := make(map[string]net.Conn)
+	for _, end := range ends {
+		c, err := net.DialTimeout("tcp", end, patience)
+		must(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		say(t, c)
+		conns[end] = c
+	}
+	if got, err := k.Mute(); err != nil || len(got) != 0 {
+		t.Fatalf("while all answer: got %v, %v", got, err)
+	}
+
+	// What the far end has to say to us goes nowhere.
+	var holes []*netlink.Route
+	for _, to := range []string{"192.168.50.21/32", "fd00:50::21/128"} {
+		r := route(to, "")
+		r.Gw, r.Type = nil, unix.RTN_BLACKHOLE
+		must(t, away.RouteAdd(r))
+		holes = append(holes, r)
+	}
+	lost := []string{ends[0], ends[2]}
+	want := make(map[netip.AddrPort]bool)
+	for _, end := range lost {
+		_, err := conns[end].Write([]byte("word"))
+		must(t, err)
+		want[addrPort(end)] = true
+	}
+	deadline, look := time.After(patience), time.NewTicker(10*time.Millisecond)
+	defer look.Stop()
+	for {
+		got, err := k.Mute()
+		must(t, err)
+		if len(got) == len(want) && got[addrPort(lost[0])] && got[addrPort(lost[1])] {
+			break
+		}
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+
+	if n, err := k.Abort(want); n != len(want) || err != nil {
+		t.Errorf("got %d connections ended, %v, want %d", n, err, len(want))
+	}
+	for _, end := range lost {
+		if _, err := conns[end].Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+			t.Errorf("the connection to %s: got %v, want %v", end, err, unix.ECONNABORTED)
+		}
+	}
+	if n, err := k.Abort(want); n != 0 || err != nil {
+		t.Errorf("a second time: got %d, %v, want none", n, err)
+	}
+	for _, r := range holes {
+		must(t, away.RouteDel(r))
+	}
+	say(t, conns[ends[1]])
+	say(t, conns[ends[3]])
+}
