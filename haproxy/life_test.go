@@ -113,6 +113,11 @@ func TestARequestWhoseConnectionEndsUnansweredGoesToAnother(t *testing.T) {
 func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
+		if err := os.Chmod(filepath.Dir(r.opt.RunDir), 0o711); err != nil { //nolint:gosec // the worker is somebody else
+			t.Fatal(err)
+		}
+		r.opt.User, r.opt.Group = "nobody", "nogroup"
+		r.p = r.fresh()
 		gone := httptest.NewServer(http.NotFoundHandler())
 		b := backend("app", serverAt(gone.Listener.Addr()), origin(t, "alive"))
 		b.Options = ServerOptions{Check: true, CheckInterval: 100 * time.Millisecond}

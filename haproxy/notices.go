@@ -24,7 +24,8 @@ var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reaso
 // name and waits for nobody: nothing is lost but news while no one listens.
 //
 // HAProxy's worker is another user, and so the directory and the socket are
-// its group's, for passing through and for writing.
+// its group's, for passing through and for writing. Without CAP_CHOWN that needs
+// a process that is in this group.
 func (p *Proxy) listen() (*net.UnixConn, error) {
 	path := p.files.NoticeSocket
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +41,7 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 		if err == nil {
 			var gid int
 			if gid, err = strconv.Atoi(group.Gid); err == nil {
-				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid))
+				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid), os.Chmod(p.opt.RunDir, 0o710))
 			}
 		}
 		if err != nil {
