@@ -41,7 +41,7 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 		if err == nil {
 			var gid int
 			if gid, err = strconv.Atoi(group.Gid); err == nil {
-				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid), os.Chmod(p.opt.RunDir, 0o710))
+				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid), os.Chmod(p.opt.RunDir, 0o710)) //nolint:gosec // the group may pass, no more
 			}
 		}
 		if err != nil {
