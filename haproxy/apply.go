@@ -108,7 +108,7 @@ func (p *Proxy) validate(cfg *Config) error {
 		Backends: others(cfg.Backends, p.valid.Backends, backendName),
 		Certs:    others(cfg.Certs, p.valid.Certs, certName),
 		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
-		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process,
+		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams,
 	}
 	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
 		fresh.DefaultCert = cfg.DefaultCert
@@ -276,15 +276,12 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	var mapCmds []string
 	var replace []func() error
 	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
-		for _, m := range []struct {
-			path       string
-			have, want []row
-		}{{routeMap, p.run.exact, want.exact}, {wildMap, p.run.wild, want.wild}} {
-			cmds, few := mapCommands(p.path(m.path), m.have, m.want)
+		for i, path := range mapFiles {
+			cmds, few := mapCommands(p.path(path), p.run.tables[i], want.tables[i])
 			if few {
 				mapCmds = append(mapCmds, cmds...)
 			} else {
-				replace = append(replace, func() error { return p.worker.replaceMap(p.path(m.path), m.want) })
+				replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want.tables[i]) })
 				res.Commands += 2
 			}
 		}
@@ -323,7 +320,7 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 			return err
 		}
 	}
-	p.run.gen, p.run.exact, p.run.wild, p.run.certs = want.Gen, want.exact, want.wild, want.certs
+	p.run.gen, p.run.tables, p.run.certs = want.Gen, want.tables, want.certs
 	if p.run.told == nil {
 		p.run.told = make(map[string]*fragment, len(cfg.Backends))
 	}

@@ -28,6 +28,23 @@ type Config struct {
 	Userlists      []*Userlist `json:"userlists,omitempty"`      // sorted by Name
 	DefaultCert    []byte      `json:"defaultCert,omitempty"`    // as Cert.PEM, for names without one; empty: a self-signed one
 	Process        Process     `json:"process,omitzero"`
+	Streams        []Stream    `json:"streams,omitempty"` // sorted by Port
+
+	// Inspect looks at the name in a TLS handshake before it is answered, which
+	// Routes of Passthrough need. It costs every TLS connection a second hop
+	// inside HAProxy.
+	Inspect bool `json:"inspect,omitempty"`
+}
+
+// listeners are all addresses of TCP where HAProxy listens.
+func (c *Config) listeners() []netip.AddrPort {
+	all := slices.Concat(c.Bind.HTTP, c.Bind.HTTPS)
+	for _, s := range c.Streams {
+		for _, a := range addresses(c.Bind.HTTP, c.Bind.HTTPS) {
+			all = append(all, netip.AddrPortFrom(a, s.Port))
+		}
+	}
+	return all
 }
 
 // Same says whether o is the same configuration: its parts that are pointed to
@@ -38,13 +55,24 @@ func (c *Config) Same(o *Config) bool {
 		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) &&
 		slices.Equal(c.Tables, o.Tables) && slices.Equal(c.Captures, o.Captures) &&
 		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) &&
-		bytes.Equal(c.DefaultCert, o.DefaultCert) && c.Process.same(o.Process)
+		bytes.Equal(c.DefaultCert, o.DefaultCert) && c.Process.same(o.Process) &&
+		slices.Equal(c.Streams, o.Streams) && c.Inspect == o.Inspect
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
 type Bind struct {
 	HTTP  []netip.AddrPort `json:"http,omitempty"`
 	HTTPS []netip.AddrPort `json:"https,omitempty"`
+}
+
+// addresses are those of lists, without ports, once each.
+func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
+	for _, a := range slices.Concat(of...) {
+		if !slices.Contains(all, a.Addr()) {
+			all = append(all, a.Addr())
+		}
+	}
+	return all
 }
 
 // Tune holds what an operator sets once for the whole process. Zero values
@@ -62,6 +90,10 @@ type PathMatch string
 const (
 	Prefix PathMatch = "prefix" // by path element: /api takes /api and /api/x, not /apix
 	Exact  PathMatch = "exact"
+
+	// Passthrough compares no path: TLS connections for the host go to the
+	// backend, a TCP one, as they are. Without Config.Inspect none do.
+	Passthrough PathMatch = "passthrough"
 )
 
 // A Route sends the requests for one host and path to a backend. Host is
@@ -73,6 +105,11 @@ const (
 // Within a host the longest path wins, and Exact beats Prefix. A request for a
 // host that is known, with a path that is not, goes to the DefaultBackend: not
 // to a wildcard that covers the host, not to a Route without a host.
+//
+// A Route of Passthrough has a host, and the path "/". Plain HTTP for it is
+// redirected if it is TLSOnly, or answered with 404; a request that comes by the
+// TLS connection of another host is answered with 421, on which a client opens
+// one for this host (RFC 9110, 15.5.20).
 type Route struct {
 	Host    string    `json:"host,omitempty"`
 	Path    string    `json:"path"`
@@ -90,6 +127,7 @@ type Route struct {
 type Backend struct {
 	Name       string        `json:"name"`
 	Origin     string        `json:"origin,omitempty"`     // what it stands for, for people: "Service default/app port 80"
+	TCP        bool          `json:"tcp,omitempty"`        // it takes connections, not requests
 	Directives []Directive   `json:"directives,omitempty"` // in the order in which they are written
 	Options    ServerOptions `json:"options,omitzero"`     // of every server
 	Servers    []Server      `json:"servers,omitempty"`    // sorted by Name
@@ -104,7 +142,16 @@ func (b *Backend) sticky() bool {
 // sameShape reports whether two backends differ in their servers at most: what
 // else there is, only a reload changes.
 func (b *Backend) sameShape(o *Backend) bool {
-	return b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
+	return b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
+}
+
+// A Stream is a port of its own, at every address of Bind, whose connections all
+// go to one backend, a TCP one.
+type Stream struct {
+	Port    uint16 `json:"port"`
+	Backend string `json:"backend"`
+	TLS     bool   `json:"tls,omitempty"`   // it ends here, with the certificates of the Config
+	Proxy   bool   `json:"proxy,omitempty"` // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
 }
 
 // ServerOptions are how servers are connected to and checked. The zero value is

@@ -152,6 +152,14 @@ func Balance(algorithm string) (Directive, error) {
 		strconv.QuoteToASCII(clip(algorithm)))
 }
 
+// BalancesTCP says why a Balance is none for a TCP backend; nil: it is.
+func BalancesTCP(d Directive) error {
+	if words := strings.Fields(d.text); slices.Contains([]string{"uri", "url_param"}, words[1]) || strings.HasPrefix(words[1], "hdr(") {
+		return fmt.Errorf("%s is for requests, which nobody sees here", words[1])
+	}
+	return nil
+}
+
 // Source takes the client's address from a header, for every rule behind it. A
 // request without the header keeps the address of its connection.
 func Source(header string) (Directive, error) {
@@ -189,6 +197,28 @@ func from(acl string, networks []netip.Prefix) string {
 		b.WriteByte('\n')
 	}
 	return b.String()
+}
+
+// Reject closes connections of clients within the networks, or of all others.
+// It is for a TCP backend.
+func Reject(networks []netip.Prefix, others bool) Directive {
+	d := Deny(networks, others)
+	d.text = strings.Replace(d.text, "http-request deny deny_status 403", "tcp-request content reject", 1)
+	return d
+}
+
+// CloseTCP is Close for a TCP backend: it closes every connection.
+func CloseTCP() Directive { return Directive{phaseClosed, "tcp-request content reject"} }
+
+// forTCP says whether a TCP backend can have it.
+func (d Directive) forTCP() bool {
+	for line := range strings.SplitSeq(d.text, "\n") {
+		word, _, _ := strings.Cut(line, " ")
+		if line != "option abortonclose" && line != "no option abortonclose" && !slices.Contains([]string{"timeout", "balance", "hash-type", "acl", "tcp-request"}, word) {
+			return false
+		}
+	}
+	return true
 }
 
 // Close answers 503 to every request: what should guard the backend cannot.

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type disk struct {
 	dir  string
 	have map[string]File
 	sums map[string][sha256.Size]byte
+
+	secret string // as RenderOptions has it: nobody else can know it, and it stays
 }
 
 // openDisk reads what an earlier process left in dir, and makes dir and the
@@ -40,7 +43,7 @@ func openDisk(dir string) (*disk, error) {
 			return nil, err
 		}
 	}
-	paths := []string{configFile, routeMap, wildMap, crtList}
+	paths := []string{configFile, routeMap, wildMap, sniMap, crtList}
 	certs, err := filepath.Glob(filepath.Join(dir, certDir, "*.pem"))
 	if err != nil {
 		return nil, err
@@ -138,7 +141,7 @@ func (d *disk) closeDoors() error {
 	shape := markerOf(cfg.Content, "proc.shape")
 	var out bytes.Buffer
 	for line := range bytes.Lines(cfg.Content) {
-		if text := strings.TrimRight(string(line), "\n"); strings.HasPrefix(text, "  server ") && !strings.HasSuffix(text, " disabled") {
+		if text := strings.TrimRight(string(line), "\n"); strings.HasPrefix(text, "  server "+serverPrefix) && !strings.HasSuffix(text, " disabled") {
 			line = []byte(text + " disabled\n")
 		}
 		out.Write(line)
@@ -186,6 +189,7 @@ func (d *disk) ensureDefaultCert() error {
 	if text, err := os.ReadFile(path); err == nil {
 		if block, _ := pem.Decode(text); block != nil {
 			if cert, err := x509.ParseCertificate(block.Bytes); err == nil && time.Until(cert.NotAfter) > 30*24*time.Hour {
+				d.derive(text)
 				return nil
 			}
 		}
@@ -194,7 +198,14 @@ func (d *disk) ensureDefaultCert() error {
 	if err != nil {
 		return fmt.Errorf("making the default certificate: %w", err)
 	}
+	d.derive(text)
 	return writeFile(path, File{text, 0o600})
+}
+
+// derive makes the secret from that of the default certificate.
+func (d *disk) derive(text []byte) {
+	sum := sha256.Sum256(append([]byte("sallyport, from frontend to frontend\n"), text...))
+	d.secret = hex.EncodeToString(sum[:16])
 }
 
 // selfSigned makes an ECDSA P-256 certificate for names and its key, as PEM.

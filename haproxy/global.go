@@ -35,6 +35,16 @@ type Process struct {
 	// one of its own; Nobody for an authority that has certified nobody.
 	ClientCA       string `json:"clientCA,omitempty"`
 	ClientOptional bool   `json:"clientOptional,omitempty"`
+
+	QUIC QUIC `json:"quic,omitzero"`
+}
+
+// QUIC is HTTP/3, at the addresses of Bind.HTTPS. HAProxy has to be built with
+// it: see QUICSupport.
+type QUIC struct {
+	Port     uint16 `json:"port,omitempty"`     // of UDP; 0: there is none
+	Announce uint16 `json:"announce,omitempty"` // that clients over TCP are told of; 0: Port
+	MaxAge   int    `json:"maxAge,omitempty"`   // seconds for which they may rely on it (RFC 7838, 3.1)
 }
 
 // Nobody stands for an authority that has certified nobody: what asks for its
@@ -43,7 +53,7 @@ const Nobody = "nobody"
 
 func (p Process) same(o Process) bool {
 	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI && slices.Equal(p.Texts, o.Texts) && slices.Equal(p.ProxyFrom, o.ProxyFrom) && slices.Equal(p.ErrorFiles, o.ErrorFiles) && p.Signer == o.Signer &&
-		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional
+		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional && p.QUIC == o.QUIC
 }
 
 func (p Process) validate() error {
@@ -56,6 +66,8 @@ func (p Process) validate() error {
 		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
 	case p.ClientCA != "" && !isName(p.ClientCA), p.Signer != "" && !isName(p.Signer):
 		return fmt.Errorf("%q or %q is not the name of a file", p.ClientCA, p.Signer)
+	case p.QUIC.MaxAge < 0:
+		return fmt.Errorf("QUIC for %d seconds: must not be negative", p.QUIC.MaxAge)
 	}
 	return Tune{Threads: p.Threads, MaxConn: p.MaxConn}.validate()
 }
@@ -70,6 +82,19 @@ func (p Process) text(section Section) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// streamLog is how the frontends for TCP log, if anything is: in defaults there
+// is what is for HTTP.
+func (p Process) streamLog(base []string) []string {
+	logs := func(line string) bool { return strings.HasPrefix(line, "log ") }
+	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool { return !l.global && logs(l.String()) }) {
+		return nil
+	}
+	if own := p.text(streamSection); len(own) > 0 {
+		return own
+	}
+	return []string{"option tcplog"}
 }
 
 // A Line is one of the sections global and defaults. Only the functions below

@@ -13,8 +13,11 @@ import (
 func ServerName(addr netip.AddrPort) string {
 	ip := addr.Addr().Unmap()
 	host := strings.NewReplacer(".", "-", ":", "-", "%", "_").Replace(ip.String())
-	return "s_" + host + "_" + strconv.Itoa(int(addr.Port()))
+	return serverPrefix + host + "_" + strconv.Itoa(int(addr.Port()))
 }
+
+// serverPrefix begins the names of servers that are endpoints, and no others.
+const serverPrefix = "s_"
 
 var stateWords = [...]string{Absent: "absent", Closed: "closed", Drain: "drain", Open: "open"}
 

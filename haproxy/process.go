@@ -318,7 +318,7 @@ func (p *Proxy) explain(err error, cfg *Config, offset int64) error {
 		}
 	}
 	if cfg != nil {
-		for _, a := range append(append(cfg.Bind.HTTP[:0:0], cfg.Bind.HTTP...), cfg.Bind.HTTPS...) {
+		for _, a := range cfg.listeners() {
 			if who := holder(a, p.procs); who != "" {
 				err = fmt.Errorf("%w: %s is taken by %s", err, a, who)
 			}

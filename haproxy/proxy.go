@@ -142,8 +142,8 @@ type Proxy struct {
 // error.
 type running struct {
 	picture
-	exact, wild []row
-	certs       map[string]certEntry // nil: not known
+	tables tables
+	certs  map[string]certEntry // nil: not known
 
 	// What each backend's servers were told last: while it is the same
 	// fragment, and no other server is there, none needs to be looked at.
@@ -201,7 +201,7 @@ func New(opt Options) (*Proxy, error) {
 			return nil, fmt.Errorf("keeping the former configuration: %w", err)
 		}
 	}
-	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: filepath.Join(opt.RunDir, "notices.sock"), User: opt.User, Group: opt.Group}
+	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: filepath.Join(opt.RunDir, "notices.sock"), Secret: p.disk.secret, User: opt.User, Group: opt.Group}
 	p.text.opt = p.files
 	empty := p.text.render(&Config{}, nil)
 	p.shaped, p.shapeID = &Config{}, empty.Shape
@@ -320,11 +320,16 @@ func (p *Proxy) know() error {
 	}
 	run := &running{picture: pic}
 	if pic.gen == p.disk.gen() && p.unheard == 0 {
-		run.exact, run.wild = parseMap(p.disk.have[routeMap].Content), parseMap(p.disk.have[wildMap].Content)
+		for i, path := range mapFiles {
+			run.tables[i] = parseMap(p.disk.have[path].Content)
+		}
 		run.certs = p.diskCerts()
-	} else if p.loadsMaps() {
-		for path, rows := range map[string]*[]row{routeMap: &run.exact, wildMap: &run.wild} {
-			if *rows, err = p.worker.table(p.path(path)); err != nil {
+	} else if loaded, _, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
+		for i, path := range mapFiles {
+			if !strings.Contains(loaded, p.path(path)) {
+				continue
+			}
+			if run.tables[i], err = p.worker.table(p.path(path)); err != nil {
 				run.shape = "" // its maps are not ours
 			}
 		}
@@ -336,13 +341,6 @@ func (p *Proxy) know() error {
 		i.Started = time.Now().Add(-time.Duration(pic.uptime) * time.Second).Truncate(time.Second)
 	})
 	return nil
-}
-
-// loadsMaps says whether the worker has maps to ask for: without a frontend it
-// has none.
-func (p *Proxy) loadsMaps() bool {
-	answer, _, err := p.worker.ask("show map")
-	return err == nil && strings.Contains(answer, p.path(routeMap))
 }
 
 // diskCerts reads the certificates of the files on disk.

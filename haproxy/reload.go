@@ -34,6 +34,12 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if !slices.Equal(p.shaped.Bind.HTTP, cfg.Bind.HTTP) || !slices.Equal(p.shaped.Bind.HTTPS, cfg.Bind.HTTPS) {
 		reasons = append(reasons, "listen addresses changed")
 	}
+	if p.shaped.Inspect != cfg.Inspect {
+		reasons = append(reasons, "TLS passthrough begins or ends")
+	}
+	if !slices.Equal(p.shaped.Streams, cfg.Streams) {
+		reasons = append(reasons, "TCP ports changed")
+	}
 	if p.shaped.Tune != cfg.Tune || !p.shaped.Process.same(cfg.Process) {
 		reasons = append(reasons, "settings of the process changed")
 	}
@@ -123,6 +129,7 @@ func within(want, have *Config) *Config {
 	out := &Config{
 		Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process,
 		Extras: have.Extras, Userlists: have.Userlists, DefaultCert: have.DefaultCert, DefaultBackend: want.DefaultBackend,
+		Inspect: have.Inspect, Streams: have.Streams,
 	}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
@@ -135,11 +142,11 @@ func within(want, have *Config) *Config {
 		case next == nil && len(b.Servers) == 0:
 			out.Backends = append(out.Backends, b)
 		case next == nil:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, Directives: b.Directives, Options: b.Options})
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options})
 		case next.sameShape(b):
 			out.Backends = append(out.Backends, next)
 		default:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, Directives: b.Directives, Options: b.Options, Servers: next.Servers})
+			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers})
 		}
 	}
 	for _, r := range want.Routes {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,23 +27,23 @@ const (
 	formerFile  = "haproxy.cfg.former" // what was there before us
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
+	sniMap      = "maps/sni.map"
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
 	extraDir    = "extra/"
 	defaultCert = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
 	namedCert   = "_named.pem"   // Config.DefaultCert
-
-	// keysBackend has a server for every certificate that is shown to servers,
-	// and for every authority of theirs: HAProxy takes "crt" and "ca-file" from a
-	// command only for a file that it has read.
-	keysBackend = "servercerts"
 )
+
+// limitedQUIC lets HAProxy 3.0 have QUIC with a library that has none for it.
+const limitedQUIC = "limited-quic"
 
 // RenderOptions are the places a configuration speaks of.
 type RenderOptions struct {
 	Dir          string // where the files will be, absolute
 	StatsSocket  string // where the worker takes commands, absolute
 	NoticeSocket string // where the worker says what its checks find, absolute; empty: nowhere
+	Secret       string // letters and digits by which HAProxy knows connections that it passed to itself
 	User, Group  string // whom the worker becomes; empty: it stays who started it
 }
 
@@ -64,9 +65,9 @@ type Files struct {
 	// its servers. It is in proc.shape.
 	Shape string
 
-	exact, wild []row                        // what the maps say
-	certs       map[string]certEntry         // what the crt-list says, by file name
-	sums        map[string][sha256.Size]byte // of the contents, as generation takes them
+	tables tables                       // what the maps say
+	certs  map[string]certEntry         // what the crt-list says, by file name
+	sums   map[string][sha256.Size]byte // of the contents, as generation takes them
 }
 
 // certEntry is a certificate as HAProxy is told it: the file, and its line in
@@ -78,6 +79,12 @@ type certEntry struct {
 
 // row is a line of a map.
 type row struct{ key, value string }
+
+// tables are the rows of mapFiles, each sorted by key.
+type tables [len(mapFiles)][]row
+
+// mapFiles are the files of the maps. The last is there only with Config.Inspect.
+var mapFiles = [...]string{routeMap, wildMap, sniMap}
 
 // Render writes cfg for HAProxy with its servers in the given states: an Open
 // server takes traffic from the first moment; a Closed one is there, disabled,
@@ -97,23 +104,24 @@ type renderer struct {
 	opt       RenderOptions
 	fragments map[*Backend]*fragment
 
-	head      []byte // global, defaults, frontends
-	headOf    Config // what of one head was made for
-	maps      rendered
-	routesOf  []Route
-	defaultOf string
-	portOf    uint16
-	certs     map[*Cert]rendered
+	head   []byte // global, defaults, frontends
+	headOf Config // what of one head was made for
+	maps   renderedMaps
+	mapsOf Config // what of one maps were made for
+	certs  map[*Cert]rendered
 }
 
 // rendered is a file with the hash of its content.
 type rendered struct {
-	file        File
-	sum         [sha256.Size]byte
-	exact, wild []row
-	wildFile    File
-	wildSum     [sha256.Size]byte
-	entry       certEntry
+	file  File
+	sum   [sha256.Size]byte
+	entry certEntry
+}
+
+// renderedMaps are tables and the files that hold them.
+type renderedMaps struct {
+	tables tables
+	files  [len(mapFiles)]rendered
 }
 
 // fragment is the text of a backend whose servers are in these states.
@@ -177,9 +185,12 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	sums[configFile] = sha256.Sum256(text[preambleLen:])
 
 	m := r.renderMaps(cfg)
-	out.exact, out.wild = m.exact, m.wild
-	out.Content[routeMap], sums[routeMap] = m.file, m.sum
-	out.Content[wildMap], sums[wildMap] = m.wildFile, m.wildSum
+	out.tables = m.tables
+	for i, path := range mapFiles {
+		if path != sniMap || cfg.Inspect {
+			out.Content[path], sums[path] = m.files[i].file, m.files[i].sum
+		}
+	}
 
 	for _, e := range cfg.Extras {
 		sum := sha256.Sum256(e.Content)
@@ -238,6 +249,7 @@ func generation(sums map[string][sha256.Size]byte) string {
 func (r *renderer) renderHead(cfg *Config) []byte {
 	of := Config{
 		Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune, Process: cfg.Process, Captures: slices.Clone(cfg.Captures),
+		Inspect: cfg.Inspect, Streams: slices.Clone(cfg.Streams),
 	}
 	if r.head != nil && r.headOf.Same(&of) {
 		return r.head
@@ -276,6 +288,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	}
 	if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn); n > 0 {
 		global = append(global, "maxconn "+strconv.Itoa(n))
+	}
+	if cfg.Process.QUIC.Port != 0 {
+		global = append(global, limitedQUIC)
 	}
 	global = append(global,
 		"tune.ssl.default-dh-param 2048",
@@ -323,12 +338,14 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		line("errorfile", strconv.Itoa(status), r.opt.Dir+"/"+extraDir+errorFile(status))
 	}
 
-	common := func() {
+	proxied := func() {
 		if len(cfg.Process.ProxyFrom) > 0 {
 			for l := range strings.SplitSeq(from("sp_proxy", cfg.Process.ProxyFrom)+"tcp-request connection expect-proxy layer4 if sp_proxy", "\n") {
 				line(l)
 			}
 		}
+	}
+	captures := func() {
 		for _, n := range cfg.Captures {
 			line("declare capture request len", strconv.Itoa(n))
 		}
@@ -345,7 +362,8 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, a := range cfg.Bind.HTTP {
 			line(bindText(a))
 		}
-		common()
+		proxied()
+		captures()
 		line("http-request set-header X-Forwarded-Proto http")
 		r.writeRouting(line)
 		texts()
@@ -355,32 +373,80 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		}
 		lead(line)
 	}
+	stream := func(name string) {
+		b.WriteString("\nfrontend " + name + "\n")
+		line("mode tcp")
+		line("no option http-ignore-probes")
+		line("no option idle-close-on-response")
+		for _, l := range cfg.Process.streamLog(own.defaults) {
+			line(l)
+		}
+	}
 	if len(cfg.Bind.HTTPS) > 0 {
-		b.WriteString("\nfrontend https\n")
-		strict := ""
-		if cfg.Process.StrictSNI {
-			strict = " strict-sni"
+		secure := func(alpn string) string {
+			return "ssl crt-list " + r.opt.Dir + "/" + crtList + " alpn " + alpn + r.handshake(cfg.Process)
 		}
-		if signer := cfg.Process.Signer; signer != "" {
-			strict += " generate-certificates ca-sign-file " + r.opt.Dir + "/" + extraDir + signer
+		overTCP := secure(cmp.Or(cfg.Process.ALPN, "h2,http/1.1"))
+		if cfg.Inspect {
+			stream("tls")
+			for _, a := range cfg.Bind.HTTPS {
+				line(bindText(a))
+			}
+			if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn); n > 1 {
+				line("maxconn", strconv.Itoa(n/2)) // the other half is for what of them is ended here
+			}
+			proxied()
+			r.writeInspection(line)
+			b.WriteString("\nbackend " + terminator + "\n")
+			line("mode tcp")
+			line("server https", r.passage(), "send-proxy-v2 proxy-v2-options unique-id")
+			b.WriteString("\nfrontend https\n")
+			line("bind", r.passage(), "accept-proxy", overTCP)
+			// Whoever else finds the way here could speak for any client.
+			line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", r.opt.Secret, "}")
+		} else {
+			b.WriteString("\nfrontend https\n")
+			for _, a := range cfg.Bind.HTTPS {
+				line(bindText(a), overTCP)
+			}
+			proxied()
 		}
-		switch ca := cfg.Process.ClientCA; ca {
-		case "":
-		case Nobody:
-			strict += verifyText(r.opt.Dir+"/"+certDir+defaultCert, false)
-		default:
-			strict += verifyText(ca, cfg.Process.ClientOptional)
+		if q := cfg.Process.QUIC; q.Port != 0 {
+			for _, a := range addresses(cfg.Bind.HTTPS) {
+				line(quicText(netip.AddrPortFrom(a, q.Port)), secure("h3"))
+			}
+			line(`http-after-response set-header alt-svc 'h3=":` + strconv.Itoa(int(cmp.Or(q.Announce, q.Port))) + `"; ma=` + strconv.Itoa(q.MaxAge) + "'")
 		}
-		for _, a := range cfg.Bind.HTTPS {
-			line(bindText(a), "ssl crt-list", r.opt.Dir+"/"+crtList, "alpn", cmp.Or(cfg.Process.ALPN, "h2,http/1.1")+strict)
-		}
-		common()
+		captures()
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
 		texts()
 		lead(line)
 	}
 
+	for _, s := range cfg.Streams {
+		stream("tcp-" + strconv.Itoa(int(s.Port)))
+		options := ""
+		if s.Proxy && len(cfg.Process.ProxyFrom) == 0 {
+			options += " accept-proxy"
+		}
+		if s.TLS {
+			options += " ssl crt-list " + r.opt.Dir + "/" + crtList + r.handshake(cfg.Process)
+		}
+		for _, a := range addresses(cfg.Bind.HTTP, cfg.Bind.HTTPS) {
+			line(bindText(netip.AddrPortFrom(a, s.Port)) + options)
+		}
+		if s.Proxy {
+			proxied()
+		}
+		line("default_backend", s.Backend)
+	}
+
+	if cfg.Inspect {
+		b.WriteString("\nbackend " + elsewhere + "\n")
+		line(answer(421, "not on this connection", " if { ssl_fc }"))
+		line(answer(404, "only over TLS", ""))
+	}
 	b.WriteString("\nbackend " + nowhere + "\n")
 	if slices.Contains(cfg.Process.ErrorFiles, 404) {
 		line("http-request return status 404 default-errorfiles")
@@ -410,6 +476,45 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 }
 
+// writeInspection leads a TLS connection by the name in its handshake, in one
+// look-up, or two for a wildcard host. What is not passed through is not logged
+// here: it will be, request by request.
+func (r *renderer) writeInspection(line func(...string)) {
+	names := r.opt.Dir + "/" + sniMap
+	line("unique-id-format", r.opt.Secret)
+	line("tcp-request inspect-delay 5s")
+	line("tcp-request content reject if { req.ssl_sni -m sub / }") // a wildcard's key ends in one
+	line("tcp-request content set-var(txn.route) req.ssl_sni,lower,map_str(" + names + ")")
+	line("tcp-request content set-var(txn.route) req.ssl_sni,lower,field(2,.,0),concat(/),map_str(" + names + ") if !{ var(txn.route) -m found }")
+	line("tcp-request content set-log-level silent if !{ var(txn.route) -m found }")
+	line("tcp-request content accept if { req.ssl_hello_type 1 }")
+	line("use_backend %[var(txn.route)] if { var(txn.route) -m found }")
+	line("default_backend", terminator)
+}
+
+// passage is where the frontend for HTTPS takes what is not passed through. A
+// name in the abstract namespace (unix(7)) needs no directory that a worker
+// without rights can enter.
+func (r *renderer) passage() string { return "abns@" + path.Dir(r.opt.StatsSocket) + "/https" }
+
+// handshake is what else is asked for where TLS ends.
+func (r *renderer) handshake(p Process) (words string) {
+	if p.StrictSNI {
+		words = " strict-sni"
+	}
+	if p.Signer != "" {
+		words += " generate-certificates ca-sign-file " + r.opt.Dir + "/" + extraDir + p.Signer
+	}
+	switch p.ClientCA {
+	case "":
+	case Nobody:
+		words += verifyText(r.opt.Dir+"/"+certDir+defaultCert, false)
+	default:
+		words += verifyText(p.ClientCA, p.ClientOptional)
+	}
+	return words
+}
+
 // lead sends a request to the backend of its route, or to that of the canary.
 func lead(line func(...string)) {
 	line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { rand(100),sub(txn.weight) lt 0 }")
@@ -422,6 +527,15 @@ func bindText(a netip.AddrPort) string {
 		return "bind " + a.String() + " v6only"
 	}
 	return "bind " + a.String()
+}
+
+// quicText is bindText for QUIC.
+func quicText(a netip.AddrPort) string {
+	family := "bind quic4@"
+	if a.Addr().Is6() {
+		family = "bind quic6@"
+	}
+	return strings.Replace(bindText(a), "bind ", family, 1)
 }
 
 func (r *renderer) fragment(b *Backend, states []State) *fragment {
@@ -438,6 +552,9 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	text.WriteString("backend " + b.Name + "\n")
 	if r.opt.NoticeSocket != "" {
 		text.WriteString("  log " + r.opt.NoticeSocket + " format raw local0 notice\n")
+	}
+	if b.TCP {
+		text.WriteString("  mode tcp\n")
 	}
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
@@ -576,15 +693,19 @@ func (r *renderer) renderCert(c *Cert) rendered {
 	return k
 }
 
-func (r *renderer) renderMaps(cfg *Config) rendered {
-	port := tlsPort(cfg.Bind)
-	if r.maps.file.Content != nil && r.defaultOf == cfg.DefaultBackend && r.portOf == port && slices.Equal(r.routesOf, cfg.Routes) {
+func (r *renderer) renderMaps(cfg *Config) renderedMaps {
+	of := Config{
+		Bind: Bind{HTTPS: slices.Clone(cfg.Bind.HTTPS)}, DefaultBackend: cfg.DefaultBackend, Inspect: cfg.Inspect, Routes: cfg.Routes,
+	}
+	if r.maps.files[0].file.Content != nil && r.mapsOf.Same(&of) {
 		return r.maps
 	}
-	exact, wild := rows(cfg.Routes, cfg.DefaultBackend, port)
-	r.maps = rendered{exact: exact, wild: wild, file: mapFile(exact), wildFile: mapFile(wild)}
-	r.maps.sum, r.maps.wildSum = sha256.Sum256(r.maps.file.Content), sha256.Sum256(r.maps.wildFile.Content)
-	r.routesOf, r.defaultOf, r.portOf = slices.Clone(cfg.Routes), cfg.DefaultBackend, port
+	of.Routes = slices.Clone(of.Routes)
+	r.maps, r.mapsOf = renderedMaps{tables: rows(cfg)}, of
+	for i, table := range r.maps.tables {
+		file := mapFile(table)
+		r.maps.files[i] = rendered{file: file, sum: sha256.Sum256(file.Content)}
+	}
 	return r.maps
 }
 
@@ -617,7 +738,7 @@ func tlsPort(b Bind) uint16 {
 	return b.HTTPS[0].Port()
 }
 
-// rows turns routes into the lines of the two maps, each sorted by key. Keys
+// rows turns routes into the lines of the maps, each sorted by key. Keys
 // of route.map begin with a host. Keys of wild.map begin with a wildcard host
 // without its "*.", or, for every other host, with the path's "/". A host that
 // is named has a row for "/" in any case, so that it never falls through to a
@@ -626,8 +747,13 @@ func tlsPort(b Bind) uint16 {
 // A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT, without what is not there at its
 // end. There is a STATUS where plain HTTP is redirected, and a PORT if it is not
 // 443, which clients do not expect to see.
-func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row) {
-	tables := [2]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string)}
+//
+// Keys of sni.map are hosts, or wildcard hosts without "*." and with "/" at the
+// end, which no name has; values are backends. A host that has other routes, and
+// that a wildcard would pass through, is named there too.
+func rows(cfg *Config) (out tables) {
+	routes, port := cfg.Routes, tlsPort(cfg.Bind)
+	tables := [len(mapFiles)]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string), make(map[string]string)}
 	add := func(table int, key, value string) {
 		if _, taken := tables[table][key]; !taken {
 			tables[table][key] = value
@@ -650,6 +776,17 @@ func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row
 			key += strings.TrimRight(r.Path, "/") + "/"
 		}
 		value := cmp.Or(r.Backend, nowhere)
+		if r.Match == Passthrough {
+			value = nowhere
+			if cfg.Inspect {
+				name := r.Host
+				if table == 1 {
+					name = key // as below: without "*.", with "/"
+				}
+				add(2, name, cmp.Or(r.Backend, terminator))
+				value = elsewhere
+			}
+		}
 		if r.TLSOnly {
 			value += "/" + strconv.Itoa(cmp.Or(r.TLSCode, 302))
 			if port := cmp.Or(r.TLSPort, port); port != 443 {
@@ -661,18 +798,21 @@ func rows(routes []Route, defaultBackend string, port uint16) (exact, wild []row
 		}
 		add(table, key, value)
 	}
-	rest := cmp.Or(defaultBackend, nowhere)
+	rest := cmp.Or(cfg.DefaultBackend, nowhere)
 	for _, r := range routes {
 		table, host := place(r.Host)
 		add(table, host+"/", rest)
+		if _, parent, _ := strings.Cut(host, "."); table == 0 && tables[2][parent+"/"] != "" {
+			add(2, host, terminator)
+		}
 	}
 	add(1, "/", rest)
-	for i, out := range []*[]row{&exact, &wild} {
-		*out = make([]row, 0, len(tables[i]))
+	for i := range tables {
+		out[i] = make([]row, 0, len(tables[i]))
 		for key, value := range tables[i] {
-			*out = append(*out, row{key, value})
+			out[i] = append(out[i], row{key, value})
 		}
-		slices.SortFunc(*out, func(a, b row) int { return cmp.Compare(a.key, b.key) })
+		slices.SortFunc(out[i], func(a, b row) int { return cmp.Compare(a.key, b.key) })
 	}
-	return exact, wild
+	return out
 }

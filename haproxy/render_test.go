@@ -32,6 +32,10 @@ func goldens(t testing.TB) map[string]*Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tcpLog, err := StreamLogFormat("%ci %b")
+	if err != nil {
+		t.Fatal(err)
+	}
 	block, _ := pem.Decode(key)
 	certificate := pem.EncodeToMemory(block)
 	return map[string]*Config{
@@ -92,11 +96,46 @@ func goldens(t testing.TB) map[string]*Config {
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
 		},
+		"connections as they are": {
+			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443")}},
+			Tune: Tune{MaxConn: 2000}, Inspect: true,
+			Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Texts: []Text{tcpLog}},
+			Routes: []Route{
+				{Host: "a.test", Path: "/", Match: Passthrough, Backend: "a", TLSOnly: true},
+				{Host: "a.test", Path: "/.well-known", Match: Prefix, Backend: "b"},
+				{Host: "*.test", Path: "/", Match: Passthrough, Backend: "a"},
+				{Host: "b.test", Path: "/", Match: Prefix, Backend: "b"},
+				{Host: "b.b.test", Path: "/", Match: Prefix, Backend: "b"},
+			},
+			Backends: []*Backend{
+				{Name: "a", TCP: true, Directives: streamDirectives(t), Options: ServerOptions{Check: true, MaxConn: 5, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:443")}},
+				{Name: "b", Servers: []Server{server("10.0.0.1:80")}},
+			},
+		},
+		"ports of their own": {
+			Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+			Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
+			Streams: []Stream{{5432, "db", false, false}, {5433, "db", false, true}, {8883, "db", true, false}},
+			Backends: []*Backend{
+				{Name: "closed", TCP: true, Directives: []Directive{CloseTCP()}},
+				{Name: "db", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")}},
+			},
+		},
 		"settings and base text": {
 			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
 			Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
 		},
 	}
+}
+
+func streamDirectives(t testing.TB) []Directive {
+	t.Helper()
+	balance, err := Balance("source")
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	return []Directive{balance, Timeout("tunnel", time.Hour), Option("abortonclose", true), Reject(some, true), Reject(some[:1], false)}
 }
 
 func cookies(t testing.TB) []Directive {
@@ -119,8 +158,11 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				wish[id] = []State{Open, Closed, Drain}[i%3]
 			}
 			var got strings.Builder
-			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", User: "haproxy", Group: "haproxy"})
-			for _, path := range []string{configFile, routeMap, wildMap, crtList} {
+			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
+			for _, path := range []string{configFile, routeMap, wildMap, sniMap, crtList} {
+				if _, there := files.Content[path]; !there {
+					continue
+				}
 				fmt.Fprintf(&got, "=== %s\n%s", path, strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`))
 			}
 			golden := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".golden")
@@ -153,7 +195,7 @@ func accepted(t *testing.T, binary string, cfg *Config) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.sync(Render(cfg, inOrder(cfg, states(cfg, Open)), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
+	if err := d.sync(Render(cfg, inOrder(cfg, states(cfg, Open)), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock", Secret: d.secret}).Content, nil); err != nil {
 		t.Fatal(err)
 	}
 	return check(binary, dir)
@@ -189,14 +231,15 @@ func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
 // world is a small random history: a configuration and states that change a
 // little at each step.
 type world struct {
-	rnd    *rand.Rand
-	bind   Bind
-	base   int
-	pool   []*Backend
-	certs  []*Cert
-	routes []Route
-	rest   string
-	wish   map[ServerID]State
+	rnd     *rand.Rand
+	bind    Bind
+	base    int
+	pool    []*Backend
+	certs   []*Cert
+	routes  []Route
+	inspect bool
+	rest    string
+	wish    map[ServerID]State
 }
 
 func newWorld(seed uint64, bind Bind, certs []*Cert) *world {
@@ -219,6 +262,9 @@ func (w *world) step(shape bool) string {
 		name := w.pool[i].Name
 		w.pool = slices.Delete(slices.Clone(w.pool), i, i+1)
 		return "remove " + name
+	case shape && pick == 2:
+		w.inspect = !w.inspect
+		return fmt.Sprintf("inspect %t", w.inspect)
 	case pick == 2 && len(w.routes) > 0:
 		i := w.rnd.IntN(len(w.routes))
 		w.routes = slices.Delete(slices.Clone(w.routes), i, i+1)
@@ -230,6 +276,9 @@ func (w *world) step(shape bool) string {
 		}
 		w.routes = slices.Clone(w.routes)
 		for range n {
+			if w.rnd.IntN(4) == 0 {
+				w.routes = append(w.routes, Route{Host: []string{"a.test", "b.test", "*.test"}[w.rnd.IntN(3)], Path: "/", Match: Passthrough, Backend: w.pool[0].Name, TLSOnly: true})
+			}
 			w.routes = append(w.routes, Route{
 				Host:    []string{"", "a.test", "b.test", "*.test", "*.a.test"}[w.rnd.IntN(5)],
 				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
@@ -269,7 +318,7 @@ func (w *world) config() *Config {
 		}
 	}
 	slices.SortFunc(certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	return &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs}
+	return &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs, Inspect: w.inspect}
 }
 
 func TestRememberingChangesNothing(t *testing.T) {
@@ -343,10 +392,10 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 
 // truth is what the worker itself says, read past the Proxy's memory.
 type truth struct {
-	Gen, Shape  string
-	Servers     map[ServerID]State
-	Exact, Wild []string
-	Certs       []string
+	Gen, Shape string
+	Servers    map[ServerID]State
+	Maps       [len(mapFiles)][]string
+	Certs      []string
 }
 
 func (r *rig) truth() truth {
@@ -360,13 +409,16 @@ func (r *rig) truth() truth {
 	for id, live := range servers {
 		out.Servers[id] = live.State
 	}
-	for path, rows := range map[string]*[]string{routeMap: &out.Exact, wildMap: &out.Wild} {
+	for i, path := range mapFiles {
+		if _, there := r.p.disk.have[path]; !there {
+			continue
+		}
 		table, err := r.p.worker.table(r.p.path(path))
 		if err != nil {
 			r.t.Fatal(err)
 		}
 		for _, x := range table {
-			*rows = append(*rows, x.key+" "+x.value)
+			out.Maps[i] = append(out.Maps[i], x.key+" "+x.value)
 		}
 	}
 	lines, err := r.p.worker.certLines(r.p.path(crtList))
@@ -392,10 +444,9 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 			want.Servers[id] = wish[id]
 		}
 	}
-	exact, wild := rows(cfg.Routes, cfg.DefaultBackend, tlsPort(cfg.Bind))
-	for table, rows := range map[*[]string][]row{&want.Exact: exact, &want.Wild: wild} {
-		for _, x := range rows {
-			*table = append(*table, x.key+" "+x.value)
+	for i, table := range rows(cfg) {
+		for _, x := range table {
+			want.Maps[i] = append(want.Maps[i], x.key+" "+x.value)
 		}
 	}
 	want.Certs = append(want.Certs, r.p.path(certDir+defaultCert))
@@ -457,6 +508,8 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 					c.Tune.Threads = 2
 				case "Process":
 					c.Process.Threads = 2
+				case "QUIC":
+					c.Process.QUIC.Port = 443
 				}
 			}
 			if base().Same(c) {

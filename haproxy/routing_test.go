@@ -121,19 +121,15 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 // FuzzRoutes holds every route that is accepted to be a line of its own in a map
 // file, whatever its host and path are.
 func FuzzRoutes(f *testing.F) {
-	f.Add("a.test", "/x", "b", false)
-	f.Add("*.test", "/x/\x01", "b", true)
-	f.Add("", "/#\u2028", "b c", false)
-	f.Fuzz(func(t *testing.T, host, path, backend string, exact bool) {
-		r := Route{Host: host, Path: path, Match: Prefix, Backend: backend}
-		if exact {
-			r.Match = Exact
-		}
+	f.Add("a.test", "/x", "b", uint8(0))
+	f.Add("*.test", "/x/\x01", "b", uint8(1))
+	f.Add("", "/#\u2028", "b c", uint8(2))
+	f.Fuzz(func(t *testing.T, host, path, backend string, match uint8) {
+		r := Route{Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough}[match%3], Backend: backend}
 		if r.Validate() != nil {
 			return
 		}
-		named, wild := rows([]Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}, "", 443)
-		for _, want := range [][]row{named, wild} {
+		for _, want := range rows(&Config{Inspect: true, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}) {
 			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}

@@ -30,6 +30,9 @@ const (
 	DefaultsSection Section = "defaults"
 	FrontendSection Section = "frontend" // both of them
 	BackendSection  Section = "backend"
+
+	streamSection Section = "stream" // the frontends for TCP
+	quicSection   Section = "quic"   // none: only Vet has it
 )
 
 // String is its lines.
@@ -42,6 +45,18 @@ func (t Text) MarshalText() ([]byte, error) { return []byte(t.lines), nil }
 func LogFormat(format string) (Text, error) {
 	word, err := quote(format)
 	return Text{DefaultsSection, "log-format " + word}, err
+}
+
+// StreamLogFormat is "log-format" for every frontend for TCP.
+func StreamLogFormat(format string) (Text, error) {
+	word, err := quote(format)
+	return Text{streamSection, "log-format " + word}, err
+}
+
+// QUICSupport is good if HAProxy is built with QUIC. It is only to be asked
+// about.
+func QUICSupport() Text {
+	return Text{quicSection, "bind quic4@127.0.0.1:1 ssl crt " + defaultCert + " alpn h3"}
 }
 
 // IsLogFormat says whether LogFormat made it.
@@ -135,7 +150,7 @@ func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) 
 	defer os.RemoveAll(dir)
 	var apart []Text
 	for _, t := range texts {
-		if t.section == BackendSection || t.section == FrontendSection {
+		if slices.Contains(own, t.section) {
 			apart = append(apart, t)
 		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // what is for all is seen in each
 			return nil, err
@@ -175,6 +190,9 @@ var (
 	inFrame = regexp.MustCompile(`\bsp_vet_(\d+)\b`)
 )
 
+// own are the sections for which each text has one of its own to be read in.
+var own = []Section{FrontendSection, BackendSection, streamSection}
+
 // vet is one look: complaints by the index of the text, those without by -1.
 func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
 	var b strings.Builder
@@ -200,14 +218,21 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	line(-1, "global")
 	line(-1, "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
 	inside(GlobalSection)
+	quic := slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection })
+	if quic {
+		line(-1, "  crt-base "+strings.TrimSuffix(p.path(certDir), "/"))
+		line(-1, "  "+limitedQUIC)
+	}
 	line(-1, "defaults")
 	line(-1, "  mode http")
+	line(-1, "  log 127.0.0.1:514 local0") // without one HAProxy does not read formats
 	line(-1, "  timeout connect 1s")
 	line(-1, "  timeout client 1s")
 	line(-1, "  timeout server 1s")
 	inside(DefaultsSection)
 	line(-1, "frontend sp_vet")
 	line(-1, "  bind 127.0.0.1:1") // it is not bound, but without any HAProxy calls its configuration useless
+	inside(quicSection)
 	line(-1, "backend sp_vet_none")
 	for i, t := range texts {
 		switch t.section {
@@ -215,6 +240,10 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
 			line(i, "  bind 127.0.0.1:1")
 			line(i, "  default_backend sp_vet_none")
+		case streamSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  mode tcp")
+			line(i, "  bind 127.0.0.1:1")
 		case BackendSection:
 			line(i, fmt.Sprintf("backend sp_vet_%d", i))
 		default:

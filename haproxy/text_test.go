@@ -27,6 +27,10 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	badLine, err := StreamLogFormat("%[no_such_fetch]")
+	if err != nil {
+		t.Fatal(err)
+	}
 	rows := map[Text]string{ // a word of the complaint, or none
 		parsed(t, BackendSection, "http-request set-header X-A b\n# a comment\noption httpclose"):                    "",
 		parsed(t, BackendSection, "acl private path -i -m beg /private\nhttp-request deny if private"):               "",
@@ -42,6 +46,7 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 		parsed(t, GlobalSection, "tune.bufsise 32768"):                                                               "tune.bufsise",
 		format:    "",
 		badFormat: "no_such_fetch",
+		badLine:   "no_such_fetch",
 	}
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)

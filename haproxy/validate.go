@@ -14,9 +14,19 @@ import (
 	"strings"
 )
 
-// nowhere is the backend that answers 404. No backend of a Config may take
-// its name.
-const nowhere = "notfound"
+// Backends of our own, whose names no backend of a Config may take.
+const (
+	nowhere    = "notfound"    // answers 404
+	elsewhere  = "misdirected" // answers for hosts of Passthrough, whose requests never come here
+	terminator = "terminator"  // what is not passed through, on its way to the frontend that ends TLS
+
+	// keysBackend has a server for every certificate that is shown to servers,
+	// and for every authority of theirs: HAProxy takes "crt" and "ca-file" from a
+	// command only for a file that it has read.
+	keysBackend = "servercerts"
+)
+
+var reserved = []string{nowhere, elsewhere, terminator, keysBackend}
 
 // Validate says what in the configuration cannot be written for HAProxy, one
 // error for each fault, joined; nil means Render will write all of it. Who
@@ -80,6 +90,12 @@ func (c *Config) parts() error {
 			errs = append(errs, fmt.Errorf("a capture of %d bytes: allowed are 1 to 65535", n))
 		}
 	}
+	for i, s := range c.Streams {
+		errs = append(errs, s.validate(c.Bind))
+		if i > 0 && c.Streams[i-1].Port >= s.Port {
+			errs = append(errs, fmt.Errorf("TCP port %d: listed after %d; they must be sorted", s.Port, c.Streams[i-1].Port))
+		}
+	}
 	for i, t := range c.Tables {
 		errs = append(errs, t.validate())
 		if i > 0 && c.Tables[i-1].Name >= t.Name {
@@ -104,6 +120,16 @@ func (b Bind) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (s Stream) validate(b Bind) error {
+	if !isName(s.Backend) {
+		return fmt.Errorf("TCP port %d: %q is not a name HAProxy can use", s.Port, s.Backend)
+	}
+	if s.Port == 0 || slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool { return a.Port() == s.Port }) {
+		return fmt.Errorf("TCP port %d: HTTP or HTTPS is there, or it is no port", s.Port)
+	}
+	return nil
 }
 
 func (t Tune) validate() error {
@@ -131,7 +157,9 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host, r.Path)
 	case len(r.Host)+len(r.Path) > 2048:
 		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
-	case r.Match != Prefix && r.Match != Exact:
+	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
+		return fmt.Errorf("route %q %q: without a host, with a path or with a canary nothing can be passed through", r.Host, r.Path)
+	case r.Match != Prefix && r.Match != Exact && r.Match != Passthrough:
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
 	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
@@ -147,8 +175,13 @@ func (r *Route) Validate() error {
 
 // Validate says why the backend cannot be written.
 func (b *Backend) Validate() error {
-	if !isName(b.Name) || b.Name == nowhere || b.Name == keysBackend {
-		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not %q or %q", b.Name, nowhere, keysBackend)
+	if !isName(b.Name) || slices.Contains(reserved, b.Name) {
+		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not one of %q", b.Name, reserved)
+	}
+	for _, d := range b.Directives {
+		if b.TCP && !d.forTCP() {
+			return fmt.Errorf("backend %s: %q is for requests, and it takes connections", b.Name, d)
+		}
 	}
 	if slices.Contains(b.Directives, Directive{}) {
 		return fmt.Errorf("backend %s: one of its directives is empty", b.Name)

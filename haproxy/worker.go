@@ -153,7 +153,7 @@ func (w worker) look() (picture, error) {
 			p.shape, _, _ = strings.Cut(after, ">")
 		case table == "name":
 			p.backends[words[0]] = &LiveBackend{}
-		case table == "be_id" && len(words) >= 19 && words[1] == keysBackend:
+		case table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close
 		case table == "be_id" && len(words) >= 19:
 			live, err := serverState(words)
 			if err != nil {

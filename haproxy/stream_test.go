@@ -1,0 +1,169 @@
+package haproxy
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+// caller is a server that says its name and who it hears, as the PROXY protocol
+// tells if it is spoken, and then says back what it hears.
+func caller(t *testing.T, name string, proxied bool) Server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in, who := bufio.NewReader(conn), ""
+				if proxied {
+					line, err := in.ReadString('\n')
+					if err != nil {
+						return
+					}
+					who = " hears " + strings.Fields(line)[2]
+				}
+				fmt.Fprintf(conn, "%s%s\n", name, who)
+				_, _ = io.Copy(conn, in)
+			}()
+		}
+	}()
+	return serverAt(l.Addr())
+}
+
+// said is the first line that a server says on a connection to an address, from
+// one of our own.
+func said(t *testing.T, to netip.AddrPort, from, speaksFor string, config *tls.Config) (net.Conn, string) {
+	t.Helper()
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", to.String())
+	if err != nil {
+		return nil, "refused"
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if speaksFor != "" {
+		fmt.Fprintf(conn, "PROXY TCP4 %s 127.0.0.1 1 443\r\n", speaksFor)
+	}
+	if config != nil {
+		conn = tls.Client(conn, config)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return conn, "closed"
+	}
+	return conn, strings.TrimSpace(line)
+}
+
+func TestPortsLeadToTheirBackends(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "a")
+		db := backend("db", caller(t, "first", false))
+		cache := backend("cache", caller(t, "cache", true))
+		db.TCP, cache.TCP, cache.Options.SendProxy = true, true, "proxy"
+		shut := backend("shut", caller(t, "shut", false))
+		shut.TCP, shut.Directives = true, []Directive{CloseTCP()}
+		cfg := r.config(db, cache, shut, backend("web", origin(t, "web")))
+		cfg.Routes = cfg.Routes[3:]
+		cfg.Certs = []*Cert{{Name: "db.pem", Hosts: []string{"db.test"}, PEM: a.issue(t, "db.test")}}
+		ports := make([]netip.AddrPort, 5)
+		for i := range ports {
+			ports[i] = freePort(t)
+		}
+		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
+		plain, secure, other, proxied, closed := ports[0], ports[1], ports[2], ports[3], ports[4]
+		cfg.Streams = []Stream{
+			{plain.Port(), "db", false, false}, {secure.Port(), "db", true, false}, {other.Port(), "cache", false, false}, {proxied.Port(), "cache", false, true},
+			{closed.Port(), "shut", false, false},
+		}
+		for i := range cfg.Streams { // by port
+			for j := range i {
+				if cfg.Streams[i].Port < cfg.Streams[j].Port {
+					cfg.Streams[i], cfg.Streams[j] = cfg.Streams[j], cfg.Streams[i]
+				}
+			}
+		}
+		r.settle(cfg, states(cfg, Open))
+		named := &tls.Config{ServerName: "db.test", InsecureSkipVerify: true} //nolint:gosec // the certificate is what is looked at
+		for _, c := range []struct {
+			what            string
+			to              netip.AddrPort
+			from, speaksFor string
+			config          *tls.Config
+			want            string
+		}{
+			{"a port", plain, "127.0.0.1", "", nil, "first"},
+			{"a port from where PROXY is not spoken to it", plain, "127.0.0.2", "", nil, "first"},
+			{"with TLS", secure, "127.0.0.1", "", named, "first"},
+			{"with PROXY to the servers", other, "127.0.0.1", "", nil, "cache hears 127.0.0.1"},
+			{"with PROXY from clients", proxied, "127.0.0.2", "10.1.2.3", nil, "cache hears 10.1.2.3"},
+			{"with PROXY from clients that may not", proxied, "127.0.0.1", "", nil, "cache hears 127.0.0.1"},
+			{"a closed one", closed, "127.0.0.1", "", nil, "closed"},
+		} {
+			conn, got := said(t, c.to, c.from, c.speaksFor, c.config)
+			if got != c.want {
+				t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+			}
+			if c, is := conn.(*tls.Conn); is && c.ConnectionState().PeerCertificates[0].Subject.CommonName != "db.test" {
+				t.Errorf("with TLS: the certificate of %v", c.ConnectionState().PeerCertificates[0].Subject)
+			}
+		}
+
+		// Servers come and go by command, and what runs goes on.
+		running, _ := said(t, plain, "127.0.0.1", "", nil)
+		reloads := r.p.Info().Reloads
+		was := db.Servers[0]
+		next := *db
+		next.Servers = backend("", was, caller(t, "second", false)).Servers
+		more := *cfg
+		more.Backends = []*Backend{cache, &next, shut, cfg.Backends[3]}
+		only := states(&more, Open)
+		only[ServerID{"db", was.Name}] = Closed
+		r.settle(&more, only)
+		if _, got := said(t, plain, "127.0.0.1", "", nil); got != "second" {
+			t.Errorf("the other server: got %q", got)
+		}
+		fmt.Fprintln(running, "still here")
+		if line, err := bufio.NewReader(running).ReadString('\n'); err != nil || line != "still here\n" {
+			t.Errorf("what ran: got %q, %v", line, err)
+		}
+		r.settle(&more, states(&more, Closed))
+		if _, got := said(t, plain, "127.0.0.1", "", nil); got != "closed" {
+			t.Errorf("without a server: got %q", got)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("servers changed with %d reloads", got-reloads)
+		}
+
+		// A port that is gone takes a reload, and what runs goes on.
+		r.settle(&more, states(&more, Open))
+		fewer := more
+		fewer.Streams = nil
+		r.eventually("the port is closed", func() bool {
+			_ = r.apply(&fewer, states(&fewer, Open))
+			_, got := said(t, plain, "127.0.0.1", "", nil)
+			return got == "refused"
+		})
+		if got, want := r.p.Info().LastReason, "TCP ports changed"; got != want {
+			t.Errorf("the reason for the reload: got %q, want %q", got, want)
+		}
+		fmt.Fprintln(running, "and here")
+		if line, err := bufio.NewReader(running).ReadString('\n'); err != nil || line != "and here\n" {
+			t.Errorf("what ran: got %q, %v", line, err)
+		}
+	})
+}
