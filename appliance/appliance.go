@@ -76,7 +76,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 			peer: peerMaker(cfg),
 		},
 		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive,
-		compiler: &ingress.Compiler{}, pictures: newPictures(cfg.StateDir, log),
+		compiler: &ingress.Compiler{Taken: taken(cfg)}, pictures: newPictures(cfg.StateDir, log),
 	}
 	l.counts.duration = newHistogram()
 
@@ -137,6 +137,18 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
+// taken are the ports on which the appliance listens itself.
+func taken(cfg *config.Config) map[uint16]string {
+	ports := map[uint16]string{cfg.BGP.Port: "BGP", cfg.Status.Listen.Port(): "the status page"}
+	for _, a := range cfg.HAProxy.HTTP {
+		ports[a.Port()] = "HTTP"
+	}
+	for _, a := range cfg.HAProxy.HTTPS {
+		ports[a.Port()] = "HTTPS"
+	}
+	return ports
+}
+
 // openCluster starts watching a cluster, with its last good picture in hand
 // until the API answers.
 func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
@@ -180,7 +192,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: ingress.Options{
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
-			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles,
+			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces,
 			CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, TrustSnippets: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets,
 		},

@@ -47,7 +47,17 @@ type reference struct {
 	service string
 	port    string
 	number  int32
+	kind    kind
 }
+
+// A kind is what of its clients a backend sees.
+type kind uint8
+
+const (
+	requests kind = iota
+	passed        // TLS connections, as they are
+	streams       // connections to a port of their own
+)
 
 func (r reference) portText() string {
 	if r.port != "" {

@@ -73,12 +73,15 @@ type Options struct {
 	// PatternFiles names a ConfigMap of lists, that keys refer to as
 	// "patterns/KEY"; empty: none.
 	PatternFiles string
+	// TCPServices names a ConfigMap of ports and the Services that take their
+	// connections; empty: none.
+	TCPServices string
 }
 
 // configMaps are the names of all ConfigMaps of the options, once each.
 func (o Options) configMaps() []string {
 	var names []string
-	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles} {
+	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles, o.TCPServices} {
 		if name != "" && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -131,6 +134,9 @@ func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 // remembered apart: an endpoint that comes or goes touches the backends of its
 // own Service only.
 type Compiler struct {
+	// Taken are ports that no TCP service can have, and whose they are: "HTTPS".
+	Taken map[uint16]string
+
 	worlds  []*world
 	parsed  map[*networkingv1.Ingress]*claims
 	pairs   map[*corev1.Secret]*pair
@@ -164,6 +170,8 @@ type world struct {
 	global     annotations.Global
 	odd        []annotations.Problem // what is odd about it
 	badFiles   []annotations.Problem // what is odd about the error files
+	streams    []annotations.Stream
+	badStreams []annotations.Problem // what is odd about the TCP services
 }
 
 // A part is a backend that was built, with what was odd about its endpoints.
@@ -207,13 +215,16 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
 		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
+		w.streams, w.badStreams = was.streams, was.badStreams
 		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
 		said := other || !slices.Equal(w.configMaps, was.configMaps)
 		if said {
 			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.options.ConfigMap).Data)
 		}
 		if said || !same || judged {
-			w.global, w.odd = annotations.Process(c.env(w, "", nil), w.defaults)
+			services := w.configMap(w.options.TCPServices).Data
+			w.streams, w.badStreams = annotations.Streams(services)
+			w.global, w.odd = annotations.Process(c.env(w, "", nil), annotations.StreamLayer(services), w.defaults)
 			w.badFiles = w.global.AddErrorFiles(w.configMap(w.options.ErrorFiles).Data)
 		}
 		if said {
@@ -257,6 +268,8 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Extras:         c.routing.extras,
 			Userlists:      c.routing.userlists,
 			Process:        c.routing.global.Process,
+			Streams:        c.routing.streams,
+			Inspect:        c.routing.inspect,
 			DefaultCert:    c.routing.global.DefaultCert,
 		},
 		Served:  c.routing.served,

@@ -36,6 +36,8 @@ type routing struct {
 	extras    []*haproxy.Extra
 	global    annotations.Global
 	texts     []haproxy.Text
+	streams   []haproxy.Stream
+	inspect   bool // a route is one of Passthrough
 
 	served   []ObjectRef
 	problems []Problem
@@ -51,6 +53,7 @@ type need struct {
 	origin   string // for people: whose it is, if not everybody's
 	world    int
 	service  serviceKey
+	kind     kind
 	uid      string
 	port     string // name of the Service's port, which the slices repeat; "" is the name of a single port
 	number   int32  // for people
@@ -83,6 +86,7 @@ func (r *routing) reuse(before *routing) {
 type petition struct {
 	world  int
 	object *networkingv1.Ingress
+	on     *ObjectRef // who asks, if it is not an Ingress
 	*claims
 	covered   []string // hosts of its TLS entries that have a usable certificate
 	secure    bool     // it has a usable certificate
@@ -105,6 +109,7 @@ type clerk struct {
 	*routing
 	needed map[string]need
 	routed map[routeKey]haproxy.Route
+	first  map[string]*petition // who named a host first
 }
 
 // route hears every Ingress, the older first. Across clusters the first
@@ -116,8 +121,10 @@ func (c *Compiler) route(worlds []*world) *routing {
 	most := len(k.petitions)
 	k.remember()
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
+	k.first = make(map[string]*petition, most)
 	k.certify()
 	k.grant()
+	k.stream()
 
 	for _, key := range k.keys() {
 		k.routes = append(k.routes, k.routed[key])
@@ -216,6 +223,10 @@ func (k *clerk) grant() {
 			k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default of all hosts already", k.spell(fallback))
 			continue
 		}
+		if k.passes(p, *p.claims.fallback) {
+			k.pass(p, "", *p.claims.fallback, defaultOf("all hosts"))
+			continue
+		}
 		fallback = p
 		p.effective = true
 		k.routing.fallback = k.need(p, *p.claims.fallback, defaultOf("all hosts"))
@@ -227,7 +238,16 @@ func (k *clerk) grant() {
 		if p.canary {
 			continue
 		}
+		for _, host := range p.hosts {
+			if k.first[host] == nil {
+				k.first[host] = p
+			}
+		}
 		for _, claim := range p.rules {
+			if k.passes(p, claim.to) {
+				k.pass(p, claim.host, claim.to, claim)
+				continue
+			}
 			key := routeKey{claim.host, claim.path, claim.match}
 			if other, taken := k.owner[key]; taken {
 				if other != p {
@@ -256,20 +276,70 @@ func (k *clerk) grant() {
 			if _, taken := k.owner[key]; taken {
 				continue
 			}
+			if k.passes(p, *p.claims.fallback) {
+				k.pass(p, host, *p.claims.fallback, defaultOf(host))
+				continue
+			}
 			implicit[key] = p
 			k.give(key, p, *p.claims.fallback, defaultOf(host))
 		}
 	}
 	k.share()
+	for key, p := range k.owner {
+		if owner := k.passer(key.host); owner != nil && key.match != haproxy.Passthrough && k.routed[key].TLSOnly {
+			k.complain(p, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS connections for the host are passed through for %s",
+				spell(key.host, key.path, key.match), k.spell(owner))
+		}
+	}
 	// A host that somebody names is never answered by a wildcard or by the
 	// rules for any host: what it has no path for is the default's, or 404.
 	for _, p := range k.petitions {
 		for _, host := range p.hosts {
 			key := routeKey{host, "/", haproxy.Prefix}
-			if _, has := k.routed[key]; !has && host != "" {
+			if _, has := k.routed[key]; !has && host != "" && k.passer(host) == nil {
 				k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.routing.fallback}
 			}
 		}
+	}
+}
+
+// passes reports whether TLS connections go to a backend as they are.
+func (k *clerk) passes(p *petition, to reference) bool {
+	w := k.worlds[p.world]
+	service, _ := find(w.services, serviceKey{p.object.Namespace, to.service})
+	yes, problems := annotations.Passthrough(k.layer(service), p.layer, w.defaults)
+	k.tell(p, service, problems)
+	return yes
+}
+
+// passer is whose the TLS connections for a host are; nil if they end here.
+func (k *clerk) passer(host string) *petition {
+	return k.owner[routeKey{host, "/", haproxy.Passthrough}]
+}
+
+// pass grants the TLS connections for a host, and plain HTTP for what of it
+// nobody else has. Whether they end here is for the first to say who named the
+// host: nobody takes them from others.
+func (k *clerk) pass(p *petition, host string, to reference, what fmt.Stringer) {
+	to.kind = passed
+	first, owner := k.first[host], k.passer(host)
+	switch {
+	case host == "":
+		k.complain(p, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the name in their handshake, so it takes a host", what)
+		return
+	case first != nil && first != p:
+		k.complain(p, "PassthroughConflict", "%s is not served: how TLS connections for the host are served is for %s to say, which is older", what, k.spell(first))
+		return
+	case owner != nil:
+		if n, _ := k.backend(p, to); n.name != k.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
+			k.complain(p, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and go to the backend of the first one", what)
+		}
+		return
+	}
+	k.inspect = true
+	k.give(routeKey{host, "/", haproxy.Passthrough}, p, to, what)
+	if plain := (routeKey{host, "/", haproxy.Prefix}); k.owner[plain] == nil {
+		k.owner[plain] = p
 	}
 }
 
@@ -292,7 +362,7 @@ func (k *clerk) fallBack() {
 		}
 		n, why := k.backend(p, ref)
 		if why.Reason != "" {
-			k.problems = append(k.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: why.Reason, Why: "default-backend-service: " + why.Why})
+			k.problems = append(k.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: why.Reason, Why: "default-backend-service: " + why.Why + unserved})
 		}
 		k.needed[n.name], k.routing.fallback = n, n.name
 	}
@@ -313,6 +383,9 @@ func (k *clerk) share() {
 			key := routeKey{claim.host, claim.path, claim.match}
 			owner, first := k.owner[key], k.canaries[key]
 			switch {
+			case k.passer(claim.host) != nil:
+				k.complain(p, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, and nobody sees their requests", claim)
+				continue
 			case owner == nil || owner.world != p.world || owner.object.Namespace != p.object.Namespace:
 				k.complain(p, "CanaryOfNothing", "%s is not served: no Ingress of the namespace has it, of which this could be a canary", claim)
 				continue
@@ -341,7 +414,7 @@ func (k *clerk) give(key routeKey, p *petition, to reference, what fmt.Stringer)
 	k.routed[key] = haproxy.Route{
 		Host: key.host, Path: key.path, Match: key.match,
 		Backend: k.need(p, to, what),
-		TLSOnly: p.tlsOnly(key.host),
+		TLSOnly: p.tlsOnly(key),
 	}
 	if route := k.routed[key]; route.TLSOnly {
 		route.TLSCode, route.TLSPort = p.redirect.Code, p.redirect.Port
@@ -352,10 +425,14 @@ func (k *clerk) give(key routeKey, p *petition, to reference, what fmt.Stringer)
 // tlsOnly reports whether plain HTTP is redirected for a host of the Ingress:
 // where the Ingress brings a certificate for it, unless the annotation says
 // otherwise. A host the certificate was not meant for is not sent to a warning
-// of the browser.
-func (p *petition) tlsOnly(host string) bool {
+// of the browser. Where TLS is passed through there is nothing but TLS.
+func (p *petition) tlsOnly(key routeKey) bool {
 	if p.redirect.Wanted != nil {
 		return *p.redirect.Wanted
+	}
+	host := key.host
+	if key.match == haproxy.Passthrough {
+		return true
 	}
 	if host == "" {
 		return p.secure
@@ -369,30 +446,34 @@ func (p *petition) tlsOnly(host string) bool {
 // has one, so that a port referred to by name and by number is one backend.
 // Neither namespaces nor Services nor ports have "_" in their names: two ports
 // never share a backend. A port the Service does not have ends in ".none",
-// which keeps number 80 apart from a port that is named "80". An Ingress that
+// which keeps number 80 apart from a port that is named "80"; one to which TLS connections
+// are passed through ends in ".tls". An Ingress that
 // says more of a backend than its Service does has one of its own, with
 // "_ing_INGRESS" in the name: what it says is not for others.
 func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 	w := k.worlds[p.world]
 	key := serviceKey{p.object.Namespace, to.service}
-	n = need{world: p.world, service: key, port: to.port, number: to.number}
+	n = need{world: p.world, service: key, kind: to.kind, port: to.port, number: to.number}
 	service, ok := find(w.services, key)
-	n.settings = k.settle(p, service)
+	n.settings = k.settle(p, service, to.kind)
 	owner := ""
 	if n.settings.own {
 		owner = "_ing_" + p.object.Name
 		n.origin = k.spell(p) + ", "
 	}
 	named := func(port string) string {
+		if to.kind == passed {
+			port += ".tls"
+		}
 		return shorten(w.prefix+key.namespace+owner+"_svc_"+key.name+"_"+port, ".")
 	}
 	n.name = named(to.portText())
 	if !ok {
-		return n, Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s: requests are answered with 503 until there is", key)}
+		return n, Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", key)}
 	}
 	n.uid = string(service.UID)
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return n, Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name; requests are answered with 503", key)}
+		return n, Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name", key)}
 	}
 	for _, port := range service.Spec.Ports {
 		if to.port != "" && port.Name != to.port || to.port == "" && port.Port != to.number {
@@ -410,8 +491,10 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 	for _, port := range service.Spec.Ports {
 		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
 	}
-	return n, Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s: requests are answered with 503 until it does", key, to.portText(), list(has))}
+	return n, Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s", key, to.portText(), list(has))}
 }
+
+const unserved = "; until that is mended requests are answered with 503"
 
 // need is the name of the backend for a reference. A reference that leads
 // nowhere still has one, without servers: that is a 503, which says that the
@@ -420,7 +503,7 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 func (k *clerk) need(p *petition, to reference, what fmt.Stringer) string {
 	n, why := k.backend(p, to)
 	if why.Reason != "" {
-		k.complain(p, why.Reason, "%s: %s", what, why.Why)
+		k.complain(p, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
 	k.needed[n.name] = n
 	return n.name
@@ -452,6 +535,9 @@ func (k *clerk) certify() {
 			k.complain(p, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}
 		for _, t := range p.tls {
+			if through, _ := annotations.Passthrough(p.layer, w.defaults); through && t.secret == "" {
+				continue // the servers have their own
+			}
 			if t.secret == "" {
 				k.complain(p, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own", list(t.hosts))
 				continue
@@ -535,6 +621,9 @@ func (k *clerk) watchClock(at time.Time, p *pair) {
 }
 
 func (r *routing) refer(p *petition) ObjectRef {
+	if p.on != nil {
+		return *p.on
+	}
 	return ObjectRef{
 		Cluster: r.of[p.world].cluster, Kind: "Ingress",
 		Namespace: p.object.Namespace, Name: p.object.Name, UID: string(p.object.UID),

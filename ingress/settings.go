@@ -114,6 +114,7 @@ type settledFor struct {
 	ingress *networkingv1.Ingress
 	service *corev1.Service // nil if there is none
 	world   int
+	kind    kind
 }
 
 // remember forgets what is of objects that are gone.
@@ -140,13 +141,13 @@ func (k *clerk) remember() {
 }
 
 // settle reads what an Ingress and a Service, nil if there is none, say.
-func (k *clerk) settle(p *petition, service *corev1.Service) *settings {
+func (k *clerk) settle(p *petition, service *corev1.Service, kind kind) *settings {
 	defaults := k.worlds[p.world].defaults
-	shared := k.compile("", settledFor{service: service, world: p.world}, k.layer(service), defaults)
+	shared := k.compile("", settledFor{service: service, world: p.world, kind: kind}, k.layer(service), defaults)
 	both := shared
 	if len(p.layer.Values) > 0 {
 		owner := shorten(k.worlds[p.world].prefix+p.object.Namespace+"_ing_"+p.object.Name, ".")
-		both = k.compile(owner, settledFor{p.object, service, p.world}, k.layer(service), p.layer, defaults)
+		both = k.compile(owner, settledFor{p.object, service, p.world, kind}, k.layer(service), p.layer, defaults)
 	}
 	k.tell(p, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Texts, shared.Texts) {
@@ -199,6 +200,7 @@ func (k *clerk) hearDefaults(w *world) {
 	}
 	add(w.options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
 	add(w.options.ErrorFiles, w.badFiles)
+	add(w.options.TCPServices, w.badStreams)
 	for _, name := range w.options.configMaps() {
 		if w.configMap(name).Name == "" {
 			add(name, []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}})
@@ -230,7 +232,12 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 		if of.ingress != nil {
 			home = of.ingress.Namespace
 		}
-		s.Settings, s.used, s.problems = annotations.Compile(owner, k.env(w, home, &s.secrets), layers...)
+		env := k.env(w, home, &s.secrets)
+		if of.kind == requests {
+			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)
+		} else {
+			s.Settings, s.used, s.problems = annotations.CompileTCP(env, of.kind == passed, layers...)
+		}
 		for _, l := range layers {
 			if l.Scope == annotations.Service {
 				s.problems = append(s.problems, l.Odd...)

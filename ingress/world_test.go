@@ -123,7 +123,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					}, gone)
 				case 3:
 					meta.UID = "u"
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt")
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough")
 					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
 						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
@@ -145,8 +145,12 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service"); s.Options.ConfigMap != "" && len(said) > 0 {
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service", "ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
+			}
+			if s.Options.TCPServices = pick("TCP services", "", "n/t"); s.Options.TCPServices != "" {
+				line := pick("line", "n/a:80", "n/a:80:ssl", "m/b:http:PROXY-V2", "n/c:1", "?")
+				s.ConfigMaps = append(s.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"}, Data: map[string]string{pick("tcp port", "5432", "5433", "?"): line}})
 			}
 			s.Options.TrustSnippets = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
@@ -208,7 +212,7 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight")
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

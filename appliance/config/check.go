@@ -71,7 +71,7 @@ func (c *Config) checkClusters(p *problems) {
 		for j, addr := range cluster.BGP.RouteReflectors {
 			checkUnicast(p, fmt.Sprintf("%s.bgp.routeReflectors[%d]", at, j), addr)
 		}
-		for key, name := range map[string]string{"configMap": cluster.Ingress.ConfigMap, "errorFiles": cluster.Ingress.ErrorFiles, "patternFiles": cluster.Ingress.PatternFiles} {
+		for key, name := range map[string]string{"configMap": cluster.Ingress.ConfigMap, "errorFiles": cluster.Ingress.ErrorFiles, "patternFiles": cluster.Ingress.PatternFiles, "tcpServices": cluster.Ingress.TCPServices} {
 			if name != "" && !objectName.MatchString(name) {
 				p.add(at+".ingress."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
 			}

@@ -110,6 +110,8 @@ type Ingress struct {
 	ErrorFiles string `json:"errorFiles"`
 	// A ConfigMap, as NAMESPACE/NAME, of lists that keys refer to as patterns/NAME.
 	PatternFiles string `json:"patternFiles"`
+	// A ConfigMap, as NAMESPACE/NAME, whose keys are ports and whose values the Services that take their TCP connections (ingress/README.md).
+	TCPServices string `json:"tcpServices"`
 	// The only namespaces Ingresses are taken from. Empty: all.
 	Namespaces []string `json:"namespaces"`
 	// Namespaces Ingresses are never taken from.

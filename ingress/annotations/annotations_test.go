@@ -103,6 +103,11 @@ var env = Env{
 // nothing is said.
 func tell(layers []Layer) string {
 	s, _, problems := Compile("o", env, layers...)
+	passed, more := Passthrough(layers...)
+	problems = append(problems, more...)
+	if passed {
+		s, _, problems = CompileTCP(env, true, layers...)
+	}
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
 	global, more := Process(env, layers[2])
@@ -130,7 +135,9 @@ func tell(layers []Layer) string {
 		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
 	}
 	usual := haproxy.Option("forwardfor", true)
-	if !slices.Contains(s.Directives, usual) {
+	if passed {
+		fmt.Fprintln(&out, "passed through")
+	} else if !slices.Contains(s.Directives, usual) {
 		fmt.Fprintln(&out, "without", usual)
 	}
 	for _, d := range s.Directives {
@@ -296,6 +303,54 @@ file ca.ca.pem`,
 			onAll("global-config-snippet: a", "frontend-config-snippet: b", "stats-config-snippet: c", "log-format: %ci it's", "syslog-server: address:stdout"),
 			"log stdout local0\nlog global\nprocess: Texts=[a log-format '%ci it'\\''s' b]\nasks about \"a\"\nasks about \"log-format '%ci it'\\\\''s'\"\nasks about \"b\"",
 		},
+		{onAll("log-format-tcp: %ci %b"), "process: Texts=[log-format '%ci %b']\nasks about \"log-format '%ci %b'\""},
+		{
+			onAll("quic-bind-port: 8443", "quic-announce-port: 443", "quic-alt-svc-max-age: 3600"),
+			"process: QUIC={8443 443 3600}\nasks about \"" + haproxy.QUICSupport().String() + "\"",
+		},
+		{onAll("quic-bind-port: 443"), "process: QUIC={443 0 60}\nasks about \"" + haproxy.QUICSupport().String() + "\""},
+		{onAll("quic-bind-port: 0"), `! ConfigMap InvalidAnnotation: key quic-bind-port: "0" is not a number from 1 to 65535; it is ignored`},
+
+		// TLS that is passed through: lists and limits of connections hold, what is for requests is told, and a guard of those closes.
+		{on4("ssl-passthrough: true"), "passed through"},
+		{on4("ssl-passthrough: maybe"), `! Ingress InvalidAnnotation: annotation haproxy.org/ssl-passthrough: "maybe" is neither "true" nor "false"; it is ignored`},
+		{[]string{"service ssl-passthrough: true", "ingress ssl-passthrough: false"}, "passed through"},
+		{
+			on4("ssl-passthrough: true", "allow-list: patterns/ours", "deny-list: 10.1.0.0/16", "pod-maxconn: 5", "send-proxy-protocol: proxy-v2", "check: false", "load-balance: source", "timeout-tunnel: 1m", "ssl-redirect: false"),
+			`to HTTPS false 302 0
+passed through
+balance source
+hash-type consistent
+timeout tunnel 60000ms
+acl sp_allowed src 10.0.0.0/8 192.0.2.1/32
+tcp-request content reject if !sp_allowed
+acl sp_denied src 10.1.0.0/16
+tcp-request content reject if sp_denied
+servers: Check=true MaxConn=5 SendProxy=proxy-v2`,
+		},
+		{
+			on4("ssl-passthrough: true", "load-balance: hdr(x)", "set-host: a.test", "server-ssl: true", "backend-config-snippet: http-request deny"),
+			`passed through
+! Ingress NotForTCP: annotation haproxy.org/backend-config-snippet is for requests, which nobody sees here: connections are handed on as they are; it is ignored
+! Ingress NotForTCP: annotation haproxy.org/server-ssl is for requests, which nobody sees here: connections are handed on as they are; it is ignored
+! Ingress NotForTCP: annotation haproxy.org/set-host is for requests, which nobody sees here: connections are handed on as they are; it is ignored
+! Ingress InvalidAnnotation: annotation haproxy.org/load-balance: hdr(x) is for requests, which nobody sees here; it is ignored`,
+		},
+		{
+			on4("ssl-passthrough: true", "auth-secret: users"),
+			"passed through\ntcp-request content reject\n! Ingress GuardNotApplicable: annotation haproxy.org/auth-secret is for requests, which nobody sees here: connections are handed on as they are; nobody is let in while it is said",
+		},
+		{
+			on4("ssl-passthrough: true", "allow-list: nobody"),
+			`passed through
+tcp-request content reject
+! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "nobody" is neither an address nor a network; nobody is let in until it is in order`,
+		},
+		{
+			[]string{"ingress ssl-passthrough: true", "configmap client-ca: ns/ca", "configmap set-host: a.test"},
+			"process: ClientCA=ns_ca.ca.pem\npassed through\ntcp-request content reject\nfile ns_ca.ca.pem\n! Ingress GuardNotApplicable: key client-ca of the ConfigMap is for requests, which nobody sees here: connections are handed on as they are; nobody is let in while it is said",
+		},
+
 		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
 
 		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
@@ -389,7 +444,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
-	own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight",
+	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.
@@ -412,6 +467,14 @@ func FuzzCompile(f *testing.F) {
 			b := haproxy.Backend{Name: "b", Directives: s.Directives, Options: s.Options}
 			if err := b.Validate(); err != nil {
 				t.Error(err)
+			}
+			for _, passed := range []bool{false, true} {
+				s, _, more := CompileTCP(env, passed, layer)
+				problems = append(problems, more...)
+				b := haproxy.Backend{Name: "b", TCP: true, Directives: s.Directives, Options: s.Options}
+				if err := b.Validate(); err != nil {
+					t.Error(err)
+				}
 			}
 			for _, p := range problems {
 				if strings.ContainsAny(p.Why, "\n\x1b") {

@@ -1,6 +1,9 @@
 package annotations
 
 import (
+	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -36,6 +39,71 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	return s, v.used, v.problems
 }
 
+// CompileTCP is Compile for a backend that takes connections as they are. What
+// can only be done to requests is told, where it is not said for all, and left
+// out; a guard that cannot be put up, wherever it is said, closes the backend.
+// The TLS of connections that are passed through is the client's own.
+func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, []Problem) {
+	v := &values{layers: layers, env: env}
+	s := Settings{}
+	v.unfit(passed)
+	if passed {
+		_, _ = get(v, sslPassthrough)
+	}
+	if d, said := get(v, loadBalance); said {
+		if err := haproxy.BalancesTCP(d); err != nil {
+			v.fault(loadBalance.Doc, v.scopeOf(loadBalance.Name), err)
+		} else {
+			s.add(d)
+		}
+	}
+	timing(v, &s)
+	if !passed {
+		s.Options.TLS, _ = get(v, serverSSL)
+		serverCerts(v, &s)
+		if s.Options.TLS {
+			s.Options.Proto = "h1" // what is spoken is not ours to negotiate
+		}
+	}
+	for _, list := range []struct {
+		key    key[[]netip.Prefix]
+		others bool
+	}{{allowList, true}, {denyList, false}} {
+		if networks, said := get(v, list.key); said {
+			s.add(haproxy.Reject(networks, list.others))
+		}
+	}
+	if v.closed {
+		s.Directives = []haproxy.Directive{haproxy.CloseTCP()}
+	}
+	haproxy.SortDirectives(s.Directives)
+	return s, v.used, v.problems
+}
+
+const unread = "is for requests, which nobody sees here: connections are handed on as they are"
+
+// unfit tells of keys that mean nothing to connections.
+func (v *values) unfit(passed bool) {
+	for _, l := range v.layers {
+		for _, name := range slices.Sorted(maps.Keys(l.Values)) {
+			d := registry[name]
+			switch {
+			case d.TCP, !passed && slices.Contains([]string{serverSSL.Name, serverCA.Name, serverCrt.Name}, d.Name):
+			case !passed && l.Scope == ConfigMap && d.Name == clientCA.Name: // it is asked for where TLS ends
+			case d.Guard:
+				as := l.Values[name].As
+				if l.Scope == ConfigMap {
+					as += " of the ConfigMap" // told to whom it keeps out
+				}
+				v.closed = true
+				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; nobody is let in while it is said", l.Scope.noun(), as, unread)})
+			case l.Scope != ConfigMap:
+				v.problems = append(v.problems, Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), l.Values[name].As, unread)})
+			}
+		}
+	}
+}
+
 func (s *Settings) add(d ...haproxy.Directive) { s.Directives = append(s.Directives, d...) }
 
 // say adds what keys that are a directive each say.
@@ -54,6 +122,14 @@ func servers(v *values, s *Settings) {
 	if yes, _ := get(v, forwardedFor); yes {
 		s.add(haproxy.Option("forwardfor", true))
 	}
+	timing(v, s)
+	s.Options.TLS, _ = get(v, serverSSL)
+	s.Options.Proto, _ = get(v, serverProto)
+}
+
+// timing is how long servers are waited for, when they are checked and how much
+// they are given.
+func timing(v *values, s *Settings) {
 	if yes, said := get(v, abortOnClose); said {
 		s.add(haproxy.Option("abortonclose", yes))
 	}
@@ -71,8 +147,6 @@ func servers(v *values, s *Settings) {
 		o.CheckInterval = d
 	}
 	o.MaxConn, _ = get(v, podMaxconn)
-	o.TLS, _ = get(v, serverSSL)
-	o.Proto, _ = get(v, serverProto)
 	o.SendProxy, _ = get(v, sendProxy)
 }
 

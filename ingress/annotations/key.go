@@ -52,6 +52,8 @@ type Doc struct {
 	// Guard marks a key that keeps somebody out. While its value cannot be used
 	// nobody gets in: what was to be guarded is not left open.
 	Guard bool
+	// TCP marks a key that holds for connections that nobody looks into, too.
+	TCP bool
 	// Lists marks a key whose value may be "patterns/NAME", a list elsewhere.
 	Lists bool
 }

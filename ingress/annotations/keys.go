@@ -15,11 +15,11 @@ const (
 
 var (
 	allowList = define(networks, Doc{
-		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true,
+		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
 	denyList = define(networks, Doc{
-		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true,
+		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
 		Effect: "Clients from there are answered 403.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
@@ -27,7 +27,7 @@ var (
 		Effect: "The client's address is what the header says, for lists and limits too. Only for an appliance behind a proxy that sets it.",
 	})
 	check = define(boolean, Doc{
-		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true",
+		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true", TCP: true,
 		Effect: "Servers are checked, by a connection if check-http says nothing else.",
 	})
 	checkHTTP = define(httpCheck, Doc{
@@ -35,7 +35,7 @@ var (
 		Effect: "Servers are checked by this request; 2xx and 3xx are good.",
 	})
 	checkInterval = define(duration, Doc{
-		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s",
+		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s", TCP: true,
 		Effect: "Time between checks of a server that is well.",
 	})
 	corsEnable = define(boolean, Doc{
@@ -99,12 +99,12 @@ var (
 		Effect: "The client's address is added to X-Forwarded-For.",
 	})
 	abortOnClose = define(boolean, Doc{
-		Name: "abortonclose", Scopes: everywhere, Format: "true or false",
+		Name: "abortonclose", Scopes: everywhere, Format: "true or false", TCP: true,
 		Effect: "A request whose client has gone while it waited is dropped.",
 	})
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
-		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin",
+		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", TCP: true,
 		Effect: "How requests are spread over the servers. Those that hash do so consistently.",
 	})
 	pathRewrite = define(lines(rewrite), Doc{
@@ -112,7 +112,7 @@ var (
 		Effect: "The servers see another path.",
 	})
 	podMaxconn = define(number(1, 1<<20), Doc{
-		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1",
+		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1", TCP: true,
 		Effect: "Connections to one pod, at most; further requests wait.",
 	})
 	captures = define(captureList, Doc{
@@ -164,7 +164,7 @@ var (
 		Effect: "The Host that the servers see.",
 	})
 	sendProxy = define(oneOf("proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"), Doc{
-		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn",
+		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn", TCP: true,
 		Effect: "Connections to servers begin with the PROXY protocol.",
 	})
 	serverSSL = define(boolean, Doc{
@@ -176,19 +176,19 @@ var (
 		Effect: "HTTP/2 to the servers, in the clear without server-ssl; or HTTP/1.1 alone.",
 	})
 	timeoutCheck = define(duration, Doc{
-		Name: "timeout-check", Scopes: everywhere, Format: "time",
+		Name: "timeout-check", Scopes: everywhere, Format: "time", TCP: true,
 		Effect: "How long a check may take once it is connected.",
 	})
 	timeoutConnect = define(duration, Doc{
-		Name: "timeout-connect", Scopes: everywhere, Format: "time", Default: "500ms",
+		Name: "timeout-connect", Scopes: everywhere, Format: "time", Default: "500ms", TCP: true,
 		Effect: "How long a connection to a server may take. The next one is tried then.",
 	})
 	timeoutQueue = define(duration, Doc{
-		Name: "timeout-queue", Scopes: everywhere, Format: "time", Default: "5s",
+		Name: "timeout-queue", Scopes: everywhere, Format: "time", Default: "5s", TCP: true,
 		Effect: "How long a request waits for a server below its pod-maxconn.",
 	})
 	timeoutTunnel = define(duration, Doc{
-		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h",
+		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h", TCP: true,
 		Effect: "How long a WebSocket may be silent.",
 	})
 	hsts = define(boolean, Doc{
@@ -236,11 +236,11 @@ var (
 		Effect: "A request for `/` is redirected there.",
 	})
 	timeoutServer = define(duration, Doc{
-		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s",
+		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s", TCP: true,
 		Effect: "How long a server may be silent.",
 	})
 	_ = define(boolean, Doc{
-		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false",
+		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false", TCP: true,
 		Effect: "None is needed: an Ingress that sets something for itself has a backend of its own.",
 	})
 	_ = define(boolean, Doc{
@@ -248,22 +248,34 @@ var (
 		Effect: "None is needed: certificates that nobody names are always taken away.",
 	})
 	_ = define(number(0, 1<<20), Doc{
-		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-slots"}, Scopes: everywhere, Format: "number",
+		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-slots"}, Scopes: everywhere, Format: "number", TCP: true,
 		Effect: "None is needed: servers come and go by command, without slots.",
 	})
 	sslRedirect = define(boolean, Doc{
-		Name: "ssl-redirect", Scopes: notOnTheService, Format: "true or false",
+		Name: "ssl-redirect", Scopes: notOnTheService, Format: "true or false", TCP: true,
 		Effect: "Plain HTTP is redirected to HTTPS. If nothing is said: where the Ingress brings a certificate.",
 	})
 	sslRedirectCode = define(status(haproxy.RedirectCodes), Doc{
-		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
+		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302", TCP: true,
 		Effect: "Status of that redirect.",
 	})
 	sslRedirectPort = define(number(1, 65535), Doc{
-		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number",
+		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number", TCP: true,
 		Effect: "Port of that redirect, left out of the URL if it is 443. If nothing is said: where HAProxy listens.",
 	})
 )
+
+var sslPassthrough = define(boolean, Doc{
+	Name: "ssl-passthrough", Scopes: everywhere, Format: "true or false", Default: "false", TCP: true,
+	Effect: "TLS connections for the hosts go to the servers as they are, by the name in the handshake. Plain HTTP is redirected to them, if ssl-redirect is not false.",
+})
+
+// Passthrough says whether TLS connections go to a backend as they are.
+func Passthrough(layers ...Layer) (bool, []Problem) {
+	v := &values{layers: layers}
+	yes, _ := get(v, sslPassthrough)
+	return yes, v.problems
+}
 
 var defaultBackend = define(servicePort, Doc{
 	Name: "default-backend-service", Scopes: ConfigMap, Format: "namespace/Service, or namespace/Service:port",

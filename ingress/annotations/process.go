@@ -61,6 +61,18 @@ var (
 		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
 		Effect: "Clients from there begin their connections with the PROXY protocol, and speak for others.",
 	})
+	quicPort = define(number(1, 65535), Doc{
+		Name: "quic-bind-port", Scopes: ConfigMap, Format: "number",
+		Effect: "HTTP/3 is offered at this port of UDP, at the addresses for HTTPS. HAProxy has to be built with QUIC, as that of Debian 13 is and that of Debian 12 is not.",
+	})
+	quicAnnounce = define(number(1, 65535), Doc{
+		Name: "quic-announce-port", Scopes: ConfigMap, Format: "number",
+		Effect: "The port for HTTP/3 that browsers are told, in Alt-Svc. If nothing is said: quic-bind-port.",
+	})
+	quicAge = define(number(0, 1<<31-1), Doc{
+		Name: "quic-alt-svc-max-age", Scopes: ConfigMap, Format: "seconds", Default: "60",
+		Effect: "For how long browsers may rely on what they were told of quic-bind-port.",
+	})
 	timeouts = map[string]key[time.Duration]{
 		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent."}),
 		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
@@ -78,9 +90,9 @@ type Global struct {
 	Texts       []haproxy.Text // that HAProxy has to be asked about
 }
 
-// Process reads what a ConfigMap says of the whole process.
-func Process(env Env, l Layer) (Global, []Problem) {
-	v := &values{layers: []Layer{l}, env: env}
+// Process reads what ConfigMaps say of the whole process, the most special first.
+func Process(env Env, layers ...Layer) (Global, []Problem) {
+	v := &values{layers: layers, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Texts)
 	if chain, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) ([]byte, error) { return chain, haproxy.CheckPair(chain) })); ok {
@@ -147,7 +159,7 @@ func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 	for _, k := range []struct {
 		key     key[haproxy.Text]
 		section haproxy.Section
-	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
+	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection}, {logFormatTCP, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
 		if t, ok := vetted(v, k.key, k.section, asked); ok {
 			p.Texts = append(p.Texts, t)
 		}
@@ -160,7 +172,30 @@ func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 		p.ALPN = list
 	}
 	p.StrictSNI, _ = get(v, strictSNI)
+	p.QUIC = quic(v, asked)
 	return p
+}
+
+// quic is HTTP/3, where HAProxy says that it can.
+func quic(v *values, asked *[]haproxy.Text) (q haproxy.QUIC) {
+	port, said := get(v, quicPort)
+	announce, _ := get(v, quicAnnounce)
+	age, _ := get(v, quicAge)
+	if !said {
+		return q
+	}
+	support := haproxy.QUICSupport()
+	*asked = append(*asked, support)
+	if v.env.Verdict == nil {
+		return q
+	}
+	switch why, known := v.env.Verdict(support); {
+	case why != "":
+		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", why))
+	case known:
+		q = haproxy.QUIC{Port: uint16(port), Announce: uint16(announce), MaxAge: age} //nolint:gosec // read as ports
+	}
+	return q
 }
 
 // syslogs reads one target a line.

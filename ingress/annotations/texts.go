@@ -41,6 +41,11 @@ var (
 	})
 )
 
+var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.StreamLogFormat(unquote(s)) }, Doc{
+	Name: "log-format-tcp", Scopes: ConfigMap, Format: "log-format string of HAProxy",
+	Effect: "What the line of a connection that is handed on as it is looks like: of ssl-passthrough, and of TCP services. It may stand in the ConfigMap of those, too.",
+})
+
 func text(section haproxy.Section) func(string) (haproxy.Text, error) {
 	return func(s string) (haproxy.Text, error) { return haproxy.ParseText(section, s) }
 }

@@ -1,0 +1,87 @@
+package annotations
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Stream is a TCP service: a port of its own, and the Service that takes its
+// connections.
+type Stream struct {
+	Port      uint16 // 1024 to 65535
+	To        ServicePort
+	TLS       bool   // it ends here
+	Proxy     bool   // clients begin with the PROXY protocol
+	SendProxy string // servers are begun with it, as haproxy.ServerOptions has it
+}
+
+// Streams reads a ConfigMap of TCP services, a port to
+// namespace/Service:port[:ssl][:PROXY][:PROXY-V1|PROXY-V2]. They are in the order
+// of their ports. A line that is not good costs only itself.
+func Streams(data map[string]string) (all []Stream, odd []Problem) {
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		if key == logFormatTCP.Name {
+			continue
+		}
+		s, err := stream(key, data[key])
+		if err != nil {
+			odd = append(odd, Problem{ConfigMap, "InvalidTCPService", fmt.Sprintf("key %s: %v; it is ignored", quote(key), err)})
+			continue
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Stream) int { return int(a.Port) - int(b.Port) })
+	return all, odd
+}
+
+// StreamLayer is what of a ConfigMap of TCP services is a key.
+func StreamLayer(data map[string]string) Layer {
+	if format, has := data[logFormatTCP.Name]; has {
+		return Read(ConfigMap, map[string]string{logFormatTCP.Name: format})
+	}
+	return Layer{Scope: ConfigMap}
+}
+
+// stream reads a line. Ports below 1024 are those of the machine's own services,
+// its SSH among them.
+func stream(port, line string) (s Stream, err error) {
+	n, err := number(1024, 65535)(port)
+	if err != nil || strconv.Itoa(n) != port {
+		return s, fmt.Errorf("%s is not a number from 1024 to 65535", quote(port))
+	}
+	s.Port = uint16(n) //nolint:gosec // read as one
+	words := strings.Split(strings.TrimSpace(line), ":")
+	if len(words) < 2 {
+		return s, fmt.Errorf("%s: want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", quote(line))
+	}
+	if s.To, err = servicePort(words[0] + ":" + words[1]); err != nil {
+		return s, err
+	}
+	if !dnsLabel.MatchString(s.To.Port) {
+		return s, fmt.Errorf("%s is not the name or the number of a port", quote(s.To.Port))
+	}
+	for _, word := range words[2:] {
+		twice := false
+		switch word {
+		case "":
+		case "ssl":
+			twice, s.TLS = s.TLS, true
+		case "PROXY":
+			twice, s.Proxy = s.Proxy, true
+		case "PROXY-V1":
+			twice, s.SendProxy = s.SendProxy != "", "proxy-v1"
+		case "PROXY-V2":
+			twice, s.SendProxy = s.SendProxy != "", "proxy-v2"
+		default:
+			return s, fmt.Errorf("%s is not one of ssl, PROXY, PROXY-V1 and PROXY-V2", quote(word))
+		}
+		if twice {
+			return s, errors.New("it says the same twice")
+		}
+	}
+	return s, nil
+}
