@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +88,10 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 		plain, secure, other, proxied, closed := ports[0], ports[1], ports[2], ports[3], ports[4]
 		cfg.Streams = []Stream{
-			{plain.Port(), "db", false, false}, {secure.Port(), "db", true, false}, {other.Port(), "cache", false, false}, {proxied.Port(), "cache", false, true},
+			{plain.Port(), "db", false, false},
+			{secure.Port(), "db", true, false},
+			{other.Port(), "cache", false, false},
+			{proxied.Port(), "cache", false, true},
 			{closed.Port(), "shut", false, false},
 		}
 		for i := range cfg.Streams { // by port
@@ -147,6 +151,18 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		}
 		if got := r.p.Info().Reloads; got != reloads {
 			t.Errorf("servers changed with %d reloads", got-reloads)
+		}
+
+		// Its own ports are free to it, another's are not.
+		strange, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer strange.Close()
+		free, taken := FreePort(plain.Port()), FreePort(netip.MustParseAddrPort(strange.Addr().String()).Port())
+		verdicts, err := r.fresh().Vet(t.Context(), []Text{free, taken})
+		if want := fmt.Sprintf("taken by haproxy.test (pid %d)", os.Getpid()); err != nil || verdicts[free] != "" || verdicts[taken] != want {
+			t.Errorf("ports: got %q, %v, want %q of the second", verdicts, err, want)
 		}
 
 		// A port that is gone takes a reload, and what runs goes on.

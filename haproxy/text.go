@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,7 @@ const (
 
 	streamSection Section = "stream" // the frontends for TCP
 	quicSection   Section = "quic"   // none: only Vet has it
+	portSection   Section = "port"   // nor this
 )
 
 // String is its lines.
@@ -58,6 +60,11 @@ func StreamLogFormat(format string) (Text, error) {
 func QUICSupport() Text {
 	return Text{quicSection, "bind quic4@127.0.0.1:1 ssl crt " + defaultCert + " alpn h3"}
 }
+
+// FreePort is good if a port of TCP is HAProxy's already, or nobody's: a port
+// that another program has would cost everybody the reload. It is only to be
+// asked about.
+func FreePort(port uint16) Text { return Text{portSection, strconv.Itoa(int(port))} }
 
 // IsLogFormat says whether LogFormat made it.
 func (t Text) IsLogFormat() bool { return t.section == DefaultsSection }
@@ -137,6 +144,17 @@ const vetTimeout = 10 * time.Second
 // again. An error means that HAProxy could not be asked.
 func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) {
 	verdicts := make(map[Text]string, len(texts))
+	var ports []Text
+	texts = slices.DeleteFunc(slices.Clone(texts), func(t Text) bool {
+		is := t.section == portSection
+		if is {
+			ports = append(ports, t)
+		}
+		return is
+	})
+	if err := p.judgePorts(ports, verdicts); err != nil {
+		return nil, err
+	}
 	if p.opt.Binary == "" {
 		for _, t := range texts {
 			verdicts[t] = "HAProxy's program is not here to check it (haproxy.binary)"
@@ -157,6 +175,36 @@ func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) 
 		}
 	}
 	return verdicts, p.judge(ctx, dir, apart, verdicts)
+}
+
+// judgePorts adds the verdicts on ports. Whose they are where somebody else runs
+// HAProxy is not known here.
+func (p *Proxy) judgePorts(ports []Text, verdicts map[Text]string) error {
+	for _, t := range ports {
+		verdicts[t] = ""
+	}
+	if len(ports) == 0 || p.opt.Mode == External {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.ensure(); err != nil { // until it is found its own ports are like another's
+		return err
+	}
+	own, err := p.master.show()
+	if err != nil {
+		return err
+	}
+	for _, t := range ports {
+		port, err := strconv.ParseUint(t.lines, 10, 16)
+		if err != nil {
+			return err
+		}
+		if who := holder(netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), own); who != "" {
+			verdicts[t] = "taken by " + who
+		}
+	}
+	return nil
 }
 
 // judge adds the verdicts on texts.
