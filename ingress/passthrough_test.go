@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,13 +114,23 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	one := snapshot(t, "one", app("db")+slice("other", "a", "", 1, "172.16.1.9"))
 	one.Options.TCPServices = "ops/tcp"
 	one.ConfigMaps = services(map[string]string{
-		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80", "9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "80": "default/db:80",
+		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80", "9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "9100": "default/db:80", "80": "default/db:80",
 	})
 	two := snapshot(t, "two", app("db"))
 	two.Options.TCPServices = "ops/tcp"
 	two.ConfigMaps = services(map[string]string{"5432": "default/db:80", "5434": "default/db:80"})
 
 	c := Compiler{Taken: map[uint16]string{8443: "HTTPS"}}
+	verdicts := map[haproxy.Text]string{}
+	c.Judge(verdicts)
+	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 || !slices.Contains(r.Texts, haproxy.FreePort(5432)) || slices.Contains(r.Texts, haproxy.FreePort(8443)) {
+		t.Errorf("before anybody was asked about ports: %v, asks about %v", r.Config.Streams, r.Texts)
+	}
+	for _, port := range []uint16{5432, 5433, 5434, 9000, 9001} {
+		verdicts[haproxy.FreePort(port)] = ""
+	}
+	verdicts[haproxy.FreePort(9100)] = "taken by exporter (pid 1)"
+	c.Judge(verdicts)
 	r := c.Compile([]Snapshot{one, two})
 	if err := r.Config.Validate(); err != nil {
 		t.Error(err)
@@ -142,6 +153,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	wantProblems := `one ops/tcp InvalidTCPService: key "80": "80" is not a number from 1024 to 65535; it is ignored
 one ops/tcp InvalidTCPService: key "9002": "nonsense": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 one ops/tcp PortConflict: key 8443: the port is that of HTTPS; it is not served
+one ops/tcp PortConflict: key 9100: on the appliance the port is taken by exporter (pid 1); it is not served: free it, then take the line away and write it again
 one ops/tcp PortNotFound: key 9001: Service default/db has no TCP port 81, it has http 80; until that is mended the port is closed
 one ops/tcp ServiceNotFound: key 9000: there is no Service default/gone; until that is mended the port is closed
 two ops/tcp PortConflict: key 5432: the port is that of a TCP service of cluster one; it is not served

@@ -24,6 +24,14 @@ func (k *clerk) stream() {
 				k.complain(p, "PortConflict", "key %d: the port is that of %s; it is not served", s.Port, whose)
 				continue
 			}
+			free := haproxy.FreePort(s.Port)
+			k.texts = append(k.texts, free)
+			if why, asked := k.verdicts[free]; why != "" {
+				k.complain(p, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, why)
+				continue
+			} else if !asked {
+				continue
+			}
 			to := reference{service: s.To.Service.Name, port: s.To.Port, kind: streams}
 			if number, err := strconv.ParseInt(s.To.Port, 10, 32); err == nil {
 				to.port, to.number = "", int32(number)

@@ -166,6 +166,11 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					verdicts[t] = why
 				}
 			}
+			for _, port := range []uint16{5432, 5433} {
+				if why := pick("port", "unknown", "", "", "taken"); why != "unknown" {
+					verdicts[haproxy.FreePort(port)] = why
+				}
+			}
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)

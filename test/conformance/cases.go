@@ -34,10 +34,61 @@ spec:
         ports: [{name: http, containerPort: 8080}]
         readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
 ---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: secure}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: secure}}
+  template:
+    metadata: {labels: {app: secure}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: app
+        image: app
+        args: [-tls-cert, DIR/client.pem, -tls-key, DIR/client.pem]
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: HTTPS}, periodSeconds: 1}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: scaled}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: scaled}}
+  template:
+    metadata: {labels: {app: scaled}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: app
+        image: app
+        args: [-drain, 2s]
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: scaled}
+spec:
+  selector: {app: scaled}
+  ports: [{name: web, port: 80, targetPort: http}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: tcp}
+data:
+  "15432": default/scaled:web
+  "15433": default/scaled:web:ssl
+  "443": default/scaled:web
+---
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: defaults}
 data:
+  proxy-protocol: 192.168.50.99
+  quic-bind-port: "443"
   response-set-header: X-Default yes
   rate-limit-status-code: "429"
   timeout-client: 30s
@@ -209,6 +260,26 @@ func cases() []conformity {
 			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
 			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},
 		}},
+		{name: "ssl-passthrough, and redirect", ingress: []string{"ssl-passthrough: true"}, to: "secure", asks: []ask{
+			{request: "https GET /a?b=c", want: []string{"200", "url /a?b=c", "tls true", "request X-Forwarded-Proto: (none)"}},
+			{request: "GET /a?b=c", want: []string{"302", "location https://HOST/a?b=c"}},
+		}},
+		{name: "ssl-passthrough of a Service, and no redirect", ingress: []string{"ssl-redirect: false"}, service: []string{"ssl-passthrough: true"}, to: "secure", asks: []ask{
+			{request: "https GET /", want: []string{"200", "tls true"}},
+			{request: "GET /", want: []string{"404"}},
+		}},
+		{name: "TLS that ends here, beside ssl-passthrough", ingress: []string{"allow-list: 192.168.50.10"}, secure: true, asks: []ask{
+			{request: "https GET /", want: []string{"200", "tls false", "request X-Forwarded-For: 192.168.50.10"}},
+		}},
+		{name: "ssl-passthrough and allow-list with the client", ingress: []string{"ssl-passthrough: true", "allow-list: 192.168.50.10"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"200", "tls true"}}}},
+		{name: "ssl-passthrough and allow-list without it", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"000"}}}},
+		{name: "ssl-passthrough and a guard of requests", ingress: []string{"ssl-passthrough: true", "auth-secret: users"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"000"}}}},
+		{name: "allow-list and PROXY", ingress: []string{"allow-list: 10.0.0.0/8"}, secure: true, play: speakFor("10.1.2.3", "11.1.2.3", false)},
+		{name: "ssl-passthrough, allow-list and PROXY", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", play: speakFor("10.1.2.3", "11.1.2.3", true)},
+		{name: "a TCP service while pods come and go", play: scale},
+		{name: "a WebSocket through a reload", play: reload(false)},
+		{name: "a WebSocket over TLS through a reload", secure: true, play: reload(true)},
+		{name: "HTTP/3, or word that HAProxy has none", secure: true, play: quic},
 		{name: "a check of a page that is there", service: []string{"check-http: GET /healthz", "check-interval: 200ms"}, asks: get()},
 		{name: "balancing by a header", service: []string{"load-balance: hdr(X-User)"}, asks: get()},
 		{name: "limits and timeouts", service: []string{"pod-maxconn: 5", "timeout-server: 10s", "timeout-check: 1s"}, asks: get()},

@@ -9,6 +9,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,7 +35,17 @@ type conformity struct {
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
 	secure  bool     // the Ingress has a certificate
+	to      string   // Deployment whose pods answer; empty: app
 	asks    []ask
+	play    func(context.Context, *stage) error // what more there is to it, once the asks hold
+}
+
+// A stage is where a case is played.
+type stage struct {
+	*rig.Rig
+	host string // of the case
+	name string // of its Service and Ingress
+	hold func(ask) error
 }
 
 // An ask is a request, and what is true of the answer. See hold.
@@ -47,6 +58,10 @@ type ask struct {
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == clientArg {
+		client()
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if err := run(ctx); err != nil {
@@ -72,7 +87,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "trust: cluster")); err != nil {
+	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "tcpServices: default/tcp", "trust: cluster")); err != nil {
 		return err
 	}
 	progress("a cluster")
@@ -82,7 +97,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	var manifest strings.Builder
-	manifest.WriteString(application)
+	manifest.WriteString(strings.ReplaceAll(application, "DIR", dir))
 	if err := certificate(&manifest, dir); err != nil {
 		return err
 	}
@@ -92,9 +107,16 @@ func run(ctx context.Context) (err error) {
 	if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
 		return err
 	}
+	if _, err := r.Exec(ctx, world.Client, "ip", "addr", "add", speaker+"/32", "dev", "lo"); err != nil {
+		return err
+	}
 	failed := 0
 	for i, c := range list {
-		if err := c.holds(ctx, r, dir, i); err != nil {
+		err := c.holds(ctx, r, dir, i)
+		if err == nil && c.play != nil {
+			err = c.play(ctx, &stage{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }})
+		}
+		if err != nil {
 			failed++
 			fmt.Printf("FAIL  %s: %v\n", c.name, err)
 			continue
@@ -152,7 +174,7 @@ kind: Service
 metadata:
   name: case%[1]d%[2]s
 spec:
-  selector: {app: app}
+  selector: {app: %[6]s}
   ports: [{name: web, port: 80, targetPort: http}]
 ---
 apiVersion: networking.k8s.io/v1
@@ -164,7 +186,7 @@ spec:
 %[4]s  rules:
   - host: %[5]s
     http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.service), said(c.ingress), tls, host(i))
+`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"))
 }
 
 // holds asks until all that is wanted is true, for a while: HAProxy may be about
@@ -195,6 +217,7 @@ type seen struct {
 	URL     string      `json:"url"`
 	Host    string      `json:"host"`
 	Client  string      `json:"client"`
+	TLS     bool        `json:"tls"`
 	Headers http.Header `json:"headers"`
 }
 
@@ -206,6 +229,7 @@ type seen struct {
 //	request Name: value    a header that the pod saw; "(none)" for none
 //	url /path              what the pod saw
 //	host name              what the pod saw
+//	tls true               whether TLS came to the pod
 func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 	words := strings.Fields(a.request)
 	scheme := "http"
@@ -257,6 +281,7 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 			"request":  func() string { return name + ": " + orNone(s.Headers.Values(name)) },
 			"url":      func() string { return s.URL },
 			"host":     func() string { return s.Host },
+			"tls":      func() string { return fmt.Sprint(s.TLS) },
 		}[kind]
 		if got == nil {
 			value, got = kind, func() string { return fmt.Sprint(response.StatusCode) }
