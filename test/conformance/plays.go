@@ -56,10 +56,9 @@ func client() {
 		}
 		var result outcome
 		var err error
-		switch {
-		case o.Send == "":
+		if o.Send == "" {
 			result, err = o.ask()
-		default:
+		} else {
 			if socket == nil {
 				socket, err = o.open()
 			}
