@@ -114,7 +114,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	one := snapshot(t, "one", app("db")+slice("other", "a", "", 1, "172.16.1.9"))
 	one.Options.TCPServices = "ops/tcp"
 	one.ConfigMaps = services(map[string]string{
-		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80", "9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "9100": "default/db:80", "80": "default/db:80",
+		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80", "9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "9100": "default/db:80", "0": "default/db:80",
 	})
 	two := snapshot(t, "two", app("db"))
 	two.Options.TCPServices = "ops/tcp"
@@ -150,7 +150,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 			t.Errorf("told to %+v", p.ObjectRef)
 		}
 	}
-	wantProblems := `one ops/tcp InvalidTCPService: key "80": "80" is not a number from 1024 to 65535; it is ignored
+	wantProblems := `one ops/tcp InvalidTCPService: key "0": "0" is not a number from 1 to 65535; it is ignored
 one ops/tcp InvalidTCPService: key "9002": "nonsense": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 one ops/tcp PortConflict: key 8443: the port is that of HTTPS; it is not served
 one ops/tcp PortConflict: key 9100: on the appliance the port is taken by exporter (pid 1); it is not served: free it, then take the line away and write it again

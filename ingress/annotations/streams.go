@@ -12,7 +12,7 @@ import (
 // A Stream is a TCP service: a port of its own, and the Service that takes its
 // connections.
 type Stream struct {
-	Port      uint16 // 1024 to 65535
+	Port      uint16 // 1 to 65535
 	To        ServicePort
 	TLS       bool   // it ends here
 	Proxy     bool   // clients begin with the PROXY protocol
@@ -46,12 +46,11 @@ func StreamLayer(data map[string]string) Layer {
 	return Layer{Scope: ConfigMap}
 }
 
-// stream reads a line. Ports below 1024 are those of the machine's own services,
-// its SSH among them.
+// stream reads a line.
 func stream(port, line string) (s Stream, err error) {
-	n, err := number(1024, 65535)(port)
+	n, err := number(1, 65535)(port)
 	if err != nil || strconv.Itoa(n) != port {
-		return s, fmt.Errorf("%s is not a number from 1024 to 65535", quote(port))
+		return s, fmt.Errorf("%s is not a number from 1 to 65535", quote(port))
 	}
 	s.Port = uint16(n) //nolint:gosec // read as one
 	words := strings.Split(strings.TrimSpace(line), ":")

@@ -13,7 +13,7 @@ import (
 func TestALineIsATCPService(t *testing.T) {
 	all, odd := Streams(map[string]string{
 		"5432": "db/postgres:5432", "8883": "iot/broker:mqtt:ssl", "9000": " db/a:b:ssl:PROXY:PROXY-V2\n", "9001": "db/a:1::PROXY-V1", "log-format-tcp": "%ci",
-		"80": "a/b:1", "01024": "a/b:1", "70000": "a/b:1", "http": "a/b:1", "9002": "b:1", "9003": "a/b", "9004": "a/b:", "9005": "a/b:1:tls", "9006": "a/b:1:ssl:ssl",
+		"0": "a/b:1", "01024": "a/b:1", "70000": "a/b:1", "http": "a/b:1", "9002": "b:1", "9003": "a/b", "9004": "a/b:", "9005": "a/b:1:tls", "9006": "a/b:1:ssl:ssl",
 		"9007": "a/b:1:PROXY-V1:PROXY-V2", "9008": "a/b:x_y", "9009": "a/b\n:1", "9010": "",
 	})
 	var got strings.Builder
@@ -27,9 +27,9 @@ func TestALineIsATCPService(t *testing.T) {
 {Port:8883 To:{Service:iot/broker Port:mqtt} TLS:true Proxy:false SendProxy:}
 {Port:9000 To:{Service:db/a Port:b} TLS:true Proxy:true SendProxy:proxy-v2}
 {Port:9001 To:{Service:db/a Port:1} TLS:false Proxy:false SendProxy:proxy-v1}
-key "01024": "01024" is not a number from 1024 to 65535; it is ignored
-key "70000": "70000" is not a number from 1024 to 65535; it is ignored
-key "80": "80" is not a number from 1024 to 65535; it is ignored
+key "0": "0" is not a number from 1 to 65535; it is ignored
+key "01024": "01024" is not a number from 1 to 65535; it is ignored
+key "70000": "70000" is not a number from 1 to 65535; it is ignored
 key "9002": "b:1": want namespace/Service, or namespace/Service:port; it is ignored
 key "9003": "a/b": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 key "9004": "a/b:": want namespace/Service, or namespace/Service:port; it is ignored
@@ -39,7 +39,7 @@ key "9007": it says the same twice; it is ignored
 key "9008": "x_y" is not the name or the number of a port; it is ignored
 key "9009": "a/b\n:1": want namespace/Service, or namespace/Service:port; it is ignored
 key "9010": "": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
-key "http": "http" is not a number from 1024 to 65535; it is ignored
+key "http": "http" is not a number from 1 to 65535; it is ignored
 `
 	if diff := cmp.Diff(want, got.String()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -71,7 +71,7 @@ func FuzzStreams(f *testing.F) {
 			t.Errorf("%q: %q comes to %v and %v", port, line, all, odd)
 		}
 		for _, s := range all {
-			if s.Port < 1024 || !dnsLabel.MatchString(s.To.Service.Namespace) || !dnsLabel.MatchString(s.To.Service.Name) || !dnsLabel.MatchString(s.To.Port) {
+			if s.Port < 1 || !dnsLabel.MatchString(s.To.Service.Namespace) || !dnsLabel.MatchString(s.To.Service.Name) || !dnsLabel.MatchString(s.To.Port) {
 				t.Errorf("%q: %q is taken as %+v", port, line, s)
 			}
 		}
