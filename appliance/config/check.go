@@ -17,6 +17,7 @@ func (c *Config) check(p *problems) {
 	c.checkRoutes(p)
 	c.checkHAProxy(p)
 	c.checkPorts(p)
+	c.checkSystem(p)
 }
 
 // name is what a cluster may be called: it becomes part of backend and file

@@ -44,6 +44,8 @@ type Config struct {
 	StateDir string `json:"stateDir" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
+	// The machine itself: its name, addresses, servers of time and names. The bootable image alone reads it.
+	System System `json:"system"`
 
 	// Warnings are doubts that do not stop a start, one sentence each. Only Load fills them.
 	Warnings []string `json:"-"`
@@ -290,6 +292,9 @@ func Load(path string) (*Config, error) {
 		return nil, err
 	}
 	c.resolve(filepath.Dir(path))
+	if p.given("system") && !onImage() {
+		c.warn(p, "system", "is for the bootable image alone; this machine keeps the name, the addresses and all the rest that its own system gives it")
+	}
 	c.readFiles(p)
 	c.askMachine(p)
 	if err := p.err(); err != nil {
@@ -329,6 +334,7 @@ func (c *Config) fill(p *problems) {
 			c.Clusters[i].Name = ""
 		}
 	}
+	c.fillSystem(p)
 }
 
 // resolve makes paths absolute, from dir, and plain.

@@ -57,6 +57,7 @@ func defaults() *config.Config {
 		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
 		StateDir: "/var/lib/sallyport",
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
+		System:   config.System{Console: true, Update: config.Update{Schedule: "04:00"}},
 	}
 }
 
@@ -67,6 +68,7 @@ var values = cmp.Options{
 	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	cmp.Comparer(func(a, b config.Address) bool { return a == b }),
 }
 
 func TestEverythingHasADefaultButTheCredentials(t *testing.T) {
@@ -177,12 +179,12 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"not YAML":                  {"clusters: [", `f.yaml:1: not valid YAML: sequence end token ']' not found`},
 		"key given twice":           {minimal + "bgp: {}\nbgp: {}\n", `f.yaml:4: not valid YAML: mapping key "bgp" already defined at [3:1]`},
 		"two documents":             {minimal + "---\nbgp: {}\n", `f.yaml:4: a second document begins; the configuration is one document`},
-		"a list as a whole":         {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
+		"a list as a whole":         {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
 		"no cluster":                {"bgp: {asn: 1}\n", `f.yaml: clusters: is missing; at least one cluster with its kubeconfig is needed`},
 		"no kubeconfig":             {"clusters:\n- name: demo\n", `f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`},
 		"unknown key":               {minimal + "bgp:\n  asm: 1\n", `f.yaml:4: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
-		"letters swapped":           {minimal + "stauts: {}\n", `f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
-		"capitals wrong":            {minimal + "statedir: /x\n", `f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log`},
+		"letters swapped":           {minimal + "stauts: {}\n", `f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
+		"capitals wrong":            {minimal + "statedir: /x\n", `f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
 		"unknown, nothing near":     {minimal + "log: {colour: red}\n", `f.yaml:3: unknown key "colour" in log; allowed: level, format`},
 		"unknown key in a list":     {"clusters:\n- kubeconfig: /a\n  pool: []\n", `f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`},
 		"a word instead of keys":    {minimal + "bgp: 65000\n", `f.yaml:3: bgp: a single value is given where keys are expected; allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},

@@ -360,6 +360,8 @@ func setText(v reflect.Value, s string, l limits) error {
 		return setPrefix(x, s)
 	case *netip.AddrPort:
 		return setAddrPort(x, s)
+	case *Address:
+		return setAddress(x, s)
 	case encoding.TextUnmarshaler:
 		if x.UnmarshalText([]byte(s)) != nil {
 			return errNotAllowed
@@ -416,6 +418,18 @@ func setPrefix(x *netip.Prefix, s string) error {
 	return nil
 }
 
+func setAddress(x *Address, s string) error {
+	prefix, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return errNotAllowed
+	case prefix.Addr().Is4In6():
+		return fmt.Errorf("%q is an IPv4 address written as IPv6; write it plainly", s)
+	}
+	x.Prefix = prefix
+	return nil
+}
+
 func setAddrPort(x *netip.AddrPort, s string) error {
 	if strings.HasPrefix(s, ":") {
 		s = "[::]" + s
@@ -442,6 +456,8 @@ func allowed(t reflect.Type, l limits) string {
 		return "an IP address, such as 192.168.50.21"
 	case t == reflect.TypeFor[netip.Prefix]():
 		return "a network with its length, such as 172.16.0.0/16"
+	case t == reflect.TypeFor[Address]():
+		return "an address with the length of its network, such as 192.168.50.21/24"
 	case t == reflect.TypeFor[netip.AddrPort]():
 		return "an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address"
 	case t.Kind() == reflect.Bool:
@@ -462,6 +478,14 @@ func example(t reflect.Type) string {
 		return "172.16.0.0/16"
 	case reflect.TypeFor[netip.AddrPort]():
 		return `":80"`
+	case reflect.TypeFor[Address]():
+		return "192.168.50.21/24"
+	case reflect.TypeFor[Interface]():
+		return "{name: eth0, dhcp: true}"
+	case reflect.TypeFor[Static]():
+		return "{to: 10.0.0.0/8, via: 192.168.50.1}"
+	case reflect.TypeFor[string]():
+		return "text"
 	default:
 		return "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"
 	}

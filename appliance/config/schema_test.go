@@ -54,7 +54,7 @@ func leaves(t reflect.Type) *jsonschema.Schema {
 		return text(`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`)
 	case reflect.TypeFor[netip.Addr]():
 		return text(`^[0-9a-fA-F.:]+$`)
-	case reflect.TypeFor[netip.Prefix]():
+	case reflect.TypeFor[netip.Prefix](), reflect.TypeFor[config.Address]():
 		return text(`^[0-9a-fA-F.:]+/[0-9]{1,3}$`)
 	case reflect.TypeFor[netip.AddrPort]():
 		return text(`^(\[[0-9a-fA-F:]+\]|[0-9.]*):[0-9]{1,5}$`)
