@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,13 @@ type Hooks struct {
 	Version string
 	Ready   func(status string) // called once, when the appliance is ready for the first time
 	Alive   func()              // called at least every other second while the loop turns
+
+	// Notices are what wants a look beside what the appliance sees, a sentence
+	// each, for its status. Nil: nothing.
+	Notices func() []string
+	// Admit tells the machine's firewall who may speak BGP: these addresses and no
+	// others. Nil: there is none to tell.
+	Admit func([]netip.Addr) error
 }
 
 // Run is the appliance, until ctx ends. It leaves HAProxy serving and the routes
@@ -82,7 +90,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 
 	l.begin()
 	speaker := lateSpeaker{newLate[*bgp.Speaker]("the BGP speaker")}
-	l.speaker = speaker
+	l.speaker = &admitted{lateSpeaker: speaker, admit: hooks.Admit}
 	wg.Go(func() {
 		speaker.open(ctx, log, func() (*bgp.Speaker, error) {
 			return bgp.Start(ctx, bgp.Config{
@@ -106,6 +114,9 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		s := v.status(proxy.Info())
 		s.Identity, s.Version, s.Now, s.Started = cfg.Identity, hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
+		if hooks.Notices != nil {
+			s.Warnings = slices.Concat(s.Warnings, hooks.Notices())
+		}
 		return s
 	}
 	explain := func(cluster, namespace, name string) (ExplainStatus, bool) {

@@ -4,17 +4,23 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
+	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
+	"sallyport/image"
 )
 
 func runCommand() *cobra.Command {
-	var path string
+	var path, notices string
+	var firewall bool
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the appliance",
@@ -27,18 +33,26 @@ the watchdog.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
+	cmd.Flags().StringVar(&notices, "notices", "", "a file whose lines are shown as warnings of the status; the bootable image writes it")
+	cmd.Flags().BoolVar(&firewall, "firewall", false, "tell the firewall of the bootable image who may speak BGP")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
 			return badConfig(err)
 		}
-		return run(cmd.Context(), cfg, logger(cfg.Log, cmd.ErrOrStderr()))
+		hooks := appliance.Hooks{Log: logger(cfg.Log, cmd.ErrOrStderr()), Version: versionText()}
+		hooks.Notices = func() []string { return slices.Concat(cfg.Warnings, linesOf(notices)) }
+		if firewall {
+			hooks.Admit = func(peers []netip.Addr) error { return image.Machine{}.AllowPeers(cmd.Context(), peers) }
+		}
+		return run(cmd.Context(), cfg, hooks)
 	})
 	return cmd
 }
 
 // run runs the appliance until a signal ends it. A second signal kills.
-func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
+	log := hooks.Log
 	for _, warning := range cfg.Warnings {
 		log.Warn("configuration", "warning", warning)
 	}
@@ -50,13 +64,21 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 		manager.Stopping()
 	})
 	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status", cfg.Status.Listen)
-	err := appliance.Run(ctx, cfg, appliance.Hooks{
-		Log: log, Version: versionText(), Ready: manager.Ready, Alive: manager.Alive,
-	})
+	hooks.Ready, hooks.Alive = manager.Ready, manager.Alive
+	err := appliance.Run(ctx, cfg, hooks)
 	if err == nil {
 		log.Info("stopped; HAProxy and the routes stay")
 	}
 	return err
+}
+
+// linesOf are the lines of a file; one that is not there has none.
+func linesOf(path string) []string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 }
 
 // logger is the log of the whole process, in the form the configuration asks for.
