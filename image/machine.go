@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Machine is one to be made. The zero Machine is the one this runs on.
@@ -19,6 +21,9 @@ type Machine struct {
 	Root string
 	// Start runs a program to its end, with this standard input. Nil: does so.
 	Start func(ctx context.Context, stdin string, program string, args ...string) error
+	// Mount mounts a device to be read, as a file system of one of these kinds. Nil:
+	// does so.
+	Mount func(device, dir string, kinds []string) error
 }
 
 // What the parts of the image know one another by. The units name them too.
@@ -74,6 +79,19 @@ func (m Machine) start(ctx context.Context, stdin, program string, args ...strin
 		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
+}
+
+func (m Machine) mount(device, dir string, kinds []string) error {
+	if m.Mount != nil {
+		return m.Mount(device, dir, kinds)
+	}
+	var err error
+	for _, kind := range kinds {
+		if err = unix.Mount(device, dir, kind, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("mount: %w", err)
 }
 
 // State reads what the last Prepare left.

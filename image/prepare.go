@@ -21,6 +21,9 @@ import (
 	"sallyport/appliance/config"
 )
 
+// lastGood is what the file is called that was kept.
+const lastGood = "the last good file"
+
 // defaultName is the name of a machine that was given none.
 const defaultName = "sallyport"
 
@@ -78,7 +81,7 @@ func (m Machine) look(ctx context.Context) looked {
 			if err == nil {
 				l.config, l.data, s.Source = cfg, kept.data, "the last good file, "+kept.source
 			} else if s.Refused == nil {
-				s.Refused = &Refusal{"the last good file, " + kept.source, strings.Split(err.Error(), "\n")}
+				s.Refused = &Refusal{lastGood + ", " + kept.source, strings.Split(err.Error(), "\n")}
 			}
 		}
 	}

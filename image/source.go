@@ -95,7 +95,7 @@ func readAll(r io.Reader) ([]byte, error) {
 
 // readVolume reads a file of the file system with one of these labels: the first
 // of the names that it has.
-func (m Machine) readVolume(labels, types, names []string) ([]byte, error) {
+func (m Machine) readVolume(labels, kinds, names []string) ([]byte, error) {
 	device := ""
 	for _, label := range labels {
 		path := m.path("/dev/disk/by-label/" + label)
@@ -112,13 +112,8 @@ func (m Machine) readVolume(labels, types, names []string) ([]byte, error) {
 		return nil, err
 	}
 	defer os.Remove(dir) //nolint:errcheck // an empty folder in memory
-	for _, kind := range types {
-		if err = unix.Mount(device, dir, kind, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("mount: %w", err)
+	if err := m.mount(device, dir, kinds); err != nil {
+		return nil, err
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // nothing was written
 	for _, name := range names {

@@ -1,15 +1,146 @@
 package image
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+)
+
 // HowTo says how to give a machine its file.
 const HowTo = `This machine needs one file, sallyport.yaml, and has none that it can use.
 Write one after the example that "sallyport config example" prints, with the
 kubeconfig itself in it, and give it in one of these ways:
 
- - put it on the partition labelled CONFIG of this machine's disk, or of a stick
-   (FAT; any laptop can write it)
+ - put it on the partition labelled CONFIG of this machine's disk, or of a
+   stick (FAT; any laptop can write it)
  - as the systemd credential sallyport.yaml, by SMBIOS type 11 or QEMU's fw_cfg
  - as guestinfo.sallyport.yaml, on VMware (plain, base64, or base64 of gzip)
  - as user-data or sallyport.yaml of a NoCloud seed, labelled CIDATA
 
 It is looked for at each start, and every 30 seconds.
 `
+
+// Wait answers on the status port of a machine without a file, with how to give
+// it one and what is wrong with the one it has, until ctx ends.
+func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	answer := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+			h.Set("X-Content-Type-Options", "nosniff")
+			h.Set("Cache-Control", "no-store")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, HowTo)
+			s, err := m.State()
+			if err != nil {
+				_, _ = fmt.Fprintln(w, err)
+			}
+			for _, line := range s.Lines() {
+				_, _ = fmt.Fprintln(w, printable(line))
+			}
+		}
+	}
+	mux.HandleFunc("GET /{$}", answer(http.StatusOK))
+	// Who asks for the status, or whether it is ready, is not to take this for it.
+	mux.HandleFunc("/", answer(http.StatusServiceUnavailable))
+	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// readyEvery is how often Ready asks.
+const readyEvery = time.Second
+
+// Ready returns when the process says that it serves what it should, or the
+// machine says that it needs a file. It returns an error with the reason when ctx
+// ends before. What keeps it waiting it says to say, when that changes.
+func (m Machine) Ready(ctx context.Context, say func(string)) error {
+	tick := time.NewTicker(readyEvery)
+	defer tick.Stop()
+	said := ""
+	for {
+		err := m.isReady(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			say("not ready yet: " + said)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready in time: %s", said)
+		case <-tick.C:
+		}
+	}
+}
+
+// errNotTaken is a file that was good for another version.
+var errNotTaken = errors.New("this version does not accept the file that another one kept")
+
+func (m Machine) isReady(ctx context.Context) error {
+	s, err := m.State()
+	switch {
+	case err != nil:
+		return err
+	case s.Source != "":
+		_, err = ask(ctx, s.Status, "/readyz")
+	case s.Refused != nil && strings.HasPrefix(s.Refused.Source, lastGood):
+		return errNotTaken
+	default:
+		_, err = ask(ctx, s.Status, "/")
+	}
+	return err
+}
+
+// ask gets a page of the process, from this machine. An answer that is not 200 is
+// an error with its text.
+func ask(ctx context.Context, at netip.AddrPort, page string) ([]byte, error) {
+	if !at.IsValid() {
+		return nil, errors.New("there is no status endpoint")
+	}
+	switch at.Addr() {
+	case netip.IPv4Unspecified(), netip.IPv6Unspecified():
+		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+page, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the process does not answer: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	if err != nil {
+		return nil, fmt.Errorf("the process does not answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.New(strings.Join(strings.Fields(printable(string(body[:min(len(body), 500)]))), " "))
+	}
+	return body, nil
+}
+
+// printable takes out what a terminal would act on, or an old one cannot show.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if (r < ' ' && r != '\n') || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+}

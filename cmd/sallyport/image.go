@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"net"
 	"os/signal"
+	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,10 +21,11 @@ func imageCommand() *cobra.Command {
 		Short: "Commands of the bootable image",
 		Long: `Commands of the bootable image. Its services run all of them but update, which is
 for whoever has the maintenance key.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  sallyport image screen --once\n  sallyport image update sallyport_1.2.3.efi",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(prepareCommand(), watchCommand())
+	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand())
 	return cmd
 }
 
@@ -31,7 +36,8 @@ func prepareCommand() *cobra.Command {
 		Long: `Find the one file, and make the machine of it: addresses, names, firewall, and the
 configuration of the process. A file with a mistake is not used; the last good one
 is, or none.`,
-		Args: cobra.NoArgs,
+		Example: "  sallyport image prepare",
+		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
 			s, err := image.Machine{}.Prepare(cmd.Context())
 			writeState(cmd.OutOrStdout(), s)
@@ -55,13 +61,73 @@ func writeState(w io.Writer, s image.State) {
 
 func watchCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "watch",
-		Short: "Look again and again whether the one file has changed",
-		Args:  cobra.NoArgs,
+		Use:     "watch",
+		Short:   "Look again and again whether the one file has changed",
+		Example: "  sallyport image watch",
+		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			ctx, stop := untilSignal(cmd)
 			defer stop()
 			return image.Machine{}.Watch(ctx, func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) })
 		}),
 	}
+}
+
+// untilSignal is a context that ends with the service.
+func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+}
+
+func waitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "wait",
+		Short:   "Answer on the status port how to give this machine its file",
+		Example: "  sallyport image wait",
+		Args:    cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(image.StatusPort))
+			if err != nil {
+				return err
+			}
+			return image.Machine{}.Wait(ctx, listener)
+		}),
+	}
+}
+
+func screenCommand() *cobra.Command {
+	var once bool
+	cmd := &cobra.Command{
+		Use:     "screen",
+		Short:   "Draw the state of the machine, every two seconds",
+		Example: "  sallyport image screen --once",
+		Args:    cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			return image.Machine{}.Screen(ctx, cmd.OutOrStdout(), versionText(), once)
+		}),
+	}
+	cmd.Flags().BoolVar(&once, "once", false, "draw it once, without the codes of a terminal")
+	return cmd
+}
+
+func readyCommand() *cobra.Command {
+	var within time.Duration
+	cmd := &cobra.Command{
+		Use:     "ready",
+		Short:   "Wait until the machine serves what it should, or says that it needs a file",
+		Example: "  sallyport image ready --within 1m",
+		Args:    cobra.NoArgs,
+		RunE: work(func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := untilSignal(cmd)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			return image.Machine{}.Ready(ctx, func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) })
+		}),
+	}
+	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "how long to wait")
+	return cmd
 }
