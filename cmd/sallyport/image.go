@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -25,7 +26,7 @@ for whoever has the maintenance key.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand())
+	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand(), updateCommand())
 	return cmd
 }
 
@@ -129,5 +130,54 @@ func readyCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "how long to wait")
+	return cmd
+}
+
+func updateCommand() *cobra.Command {
+	var u image.Update
+	var stay bool
+	cmd := &cobra.Command{
+		Use:   "update [FILE|URL]",
+		Short: "Put another version beside the one that runs, and reboot into it",
+		Long: `Put another version beside the one that runs, and reboot into it. It is checked
+against the keys in this image before anything can start it. If it does not get
+ready in three starts, the one that runs now is started again.
+
+A URL is that of the file, or of a folder whose file "latest" names it; without one
+it is system.update.url. The signature is beside the file, with .sig behind its name.`,
+		Example: `  sallyport image update sallyport_1.2.3.efi
+  sallyport image update https://updates.example.org/sallyport/ --no-reboot`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	cmd.Flags().BoolVar(&stay, "no-reboot", false, "leave the next start to somebody else")
+	cmd.Flags().BoolVar(&u.Older, "allow-downgrade", false, "take a version that is older than the one that runs, too")
+	cmd.Flags().BoolVar(&u.Newer, "newer", false, "take only a version that is newer than the one that runs, and has not failed here")
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
+	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
+		ctx, stop := untilSignal(cmd)
+		defer stop()
+		if len(args) > 0 {
+			u.From = args[0]
+		}
+		u.Say = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
+		var m image.Machine
+		done, err := m.Update(ctx, u)
+		if err != nil {
+			return err
+		}
+		if output.value == "json" {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			err = e.Encode(done)
+		} else if done.Installed == "" {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing to do, %s runs: %s\n", done.Running, done.Why)
+		} else {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s starts next; %s runs, and is kept\n", done.Installed, done.Running)
+		}
+		if err != nil || done.Installed == "" || stay {
+			return err
+		}
+		return m.Reboot(ctx)
+	})
 	return cmd
 }
