@@ -11,7 +11,7 @@ SOAK     ?= 1h
 COUNT    ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build demo demo-down test race check lint bench conformance chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb demo demo-down test race check lint bench conformance chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -24,6 +24,12 @@ ready: # what a lab needs, without what only tests need
 
 build: ## Build .build/sallyport
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o .build/sallyport ./cmd/sallyport
+
+deb: ## Build the Debian package into .build
+	image/deb/build
+
+test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as root)
+	image/deb/test
 
 demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running
 	go build -o .build/ ./test/lab ./test/app
