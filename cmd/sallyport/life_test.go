@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,6 +52,28 @@ func host(t *testing.T) string {
 	return name
 }
 
+// asTheUnit is how to run a program with the capabilities that its unit leaves
+// it, and with no way to more.
+func asTheUnit(t *testing.T) []string {
+	t.Helper()
+	unit, err := os.ReadFile("../../image/units/usr/lib/systemd/system/sallyport.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounds := "-all"
+	for line := range strings.Lines(string(unit)) {
+		if all, ok := strings.CutPrefix(line, "CapabilityBoundingSet="); ok {
+			for name := range strings.FieldsSeq(all) {
+				bounds += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
+			}
+		}
+	}
+	if bounds == "-all" {
+		t.Fatal("the unit leaves everything")
+	}
+	return []string{"setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=" + bounds}
+}
+
 // TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real
 // program as systemd would, on a machine that reaches no API server.
 func TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy(t *testing.T) {
@@ -86,7 +109,7 @@ log: {format: json}
 
 	ns := host(t)
 	var log bytes.Buffer
-	cmd := exec.Command("ip", "netns", "exec", ns, program, "run", "--config", config)
+	cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", ns}, asTheUnit(t), []string{program, "run", "--config", config})...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket.LocalAddr().String(), "WATCHDOG_USEC=30000000", "WATCHDOG_PID=")
 	if err := cmd.Start(); err != nil {
