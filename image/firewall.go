@@ -23,22 +23,23 @@ import (
 func firewall(cfg *config.Config) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	// TCP by its number: names are in /etc/protocols, which the image does not have.
 	// nft does all of it in one transaction. A flush takes the rules, and leaves what is in sets.
 	line("add table inet sallyport")
 	line("flush table inet sallyport")
 	line("table inet sallyport {")
 	line("\tset bgp4 { type ipv4_addr; }")
 	line("\tset bgp6 { type ipv6_addr; }")
-	line("\tchain untracked_in { type filter hook prerouting priority raw; meta l4proto tcp notrack; }")
-	line("\tchain untracked_out { type filter hook output priority raw; meta l4proto tcp notrack; }")
+	line("\tchain untracked_in { type filter hook prerouting priority raw; meta l4proto 6 notrack; }")
+	line("\tchain untracked_out { type filter hook output priority raw; meta l4proto 6 notrack; }")
 	line("\tchain forward { type filter hook forward priority filter; policy drop; }")
 	line("\tchain input {")
 	line("\t\ttype filter hook input priority filter; policy drop;")
 	line("\t\tiif lo accept")
-	line("\t\tmeta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn accept")
+	line("\t\ttcp flags & (fin | syn | rst | ack) != syn accept")
 	line("\t\tct state established,related accept")
-	line("\t\tip protocol icmp icmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem } accept")
-	line("\t\tmeta l4proto ipv6-icmp icmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept")
+	line("\t\ticmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem } accept")
+	line("\t\ticmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept")
 	// RFC 4890 section 4.4.1: neighbours and routers are on the link, which a hop limit of 255 shows.
 	line("\t\tip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept")
 	line("\t\tip6 saddr fe80::/10 icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } accept")

@@ -42,6 +42,9 @@ func (m Machine) make(ctx context.Context, l looked) (State, error) {
 	if m.Root == "" {
 		err = errors.Join(err, unix.Sethostname([]byte(l.state.Hostname)))
 	}
+	if err != nil {
+		l.state.Notices = append(l.state.Notices, fmt.Sprintf("the machine could not be made of the file: %v", err))
+	}
 	return l.state, errors.Join(err, m.tell(l.state))
 }
 
