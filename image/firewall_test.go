@@ -111,7 +111,7 @@ func (s street) reaches(from, how string) bool {
 		}
 		if s.dropped() != before {
 			cancel()
-			<-ended
+			_ = <-ended // it was killed
 			return false
 		}
 	}

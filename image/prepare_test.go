@@ -94,7 +94,7 @@ func TestABadFileLeavesTheLastGoodOne(t *testing.T) {
 	for name, bad := range map[string]string{
 		"not YAML":            "clusters: [",
 		"empty":               "",
-		"an unknown key":      cluster + "sytem: {}\n",
+		"an unknown key":      cluster + "systems: {}\n",
 		"a kubeconfig's path": "clusters:\n- kubeconfig: /etc/kubeconfig\n",
 		"a place of its own":  cluster + "stateDir: /elsewhere\n",
 		"too large":           strings.Repeat("#", maxFile+1),

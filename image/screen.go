@@ -104,17 +104,17 @@ func addresses() (all []string) {
 		if in.Flags&net.FlagLoopback != 0 {
 			continue
 		}
-		line := fmt.Sprintf("%-10s %-17s", in.Name, in.HardwareAddr)
+		line := []string{fmt.Sprintf("%-10s %-17s", in.Name, in.HardwareAddr)}
 		if in.Flags&net.FlagRunning == 0 {
-			line += "  no link"
+			line = append(line, "no link")
 		}
 		addrs, _ := in.Addrs()
 		for _, a := range addrs {
 			if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
-				line += "  " + a.String()
+				line = append(line, a.String())
 			}
 		}
-		all = append(all, line)
+		all = append(all, strings.Join(line, "  "))
 	}
 	return all
 }

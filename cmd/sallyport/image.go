@@ -165,13 +165,14 @@ it is system.update.url. The signature is beside the file, with .sig behind its 
 		if err != nil {
 			return err
 		}
-		if output.value == "json" {
+		switch {
+		case output.value == "json":
 			e := json.NewEncoder(cmd.OutOrStdout())
 			e.SetIndent("", "  ")
 			err = e.Encode(done)
-		} else if done.Installed == "" {
+		case done.Installed == "":
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing to do, %s runs: %s\n", done.Running, done.Why)
-		} else {
+		default:
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s starts next; %s runs, and is kept\n", done.Installed, done.Running)
 		}
 		if err != nil || done.Installed == "" || stay {
