@@ -29,9 +29,19 @@ type Hooks struct {
 	// Notices are what wants a look beside what the appliance sees, a sentence
 	// each, for its status. Nil: nothing.
 	Notices func() []string
-	// Admit tells the machine's firewall who may speak BGP: these addresses and no
-	// others. Nil: there is none to tell.
-	Admit func([]netip.Addr) error
+	// Admit tells the machine's firewall what to let in beside what the configuration
+	// file says. Nil: there is none to tell.
+	Admit func(Admission) error
+}
+
+// Admission is who may reach what, as the clusters have it at this moment.
+type Admission struct {
+	Peers    []netip.Addr // who may speak BGP
+	TCP, UDP []uint16     // ports of TCP services and of QUIC
+}
+
+func (a Admission) same(o Admission) bool {
+	return slices.Equal(a.Peers, o.Peers) && slices.Equal(a.TCP, o.TCP) && slices.Equal(a.UDP, o.UDP)
 }
 
 // Run is the appliance, until ctx ends. It leaves HAProxy serving and the routes
@@ -83,14 +93,14 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 			tune: haproxy.Tune{Threads: cfg.HAProxy.Threads, MaxConn: cfg.HAProxy.MaxConnections, Base: base},
 			peer: peerMaker(cfg),
 		},
-		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive,
+		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		compiler: &ingress.Compiler{Taken: taken(cfg)}, pictures: newPictures(cfg.StateDir, log),
 	}
 	l.counts.duration = newHistogram()
 
 	l.begin()
 	speaker := lateSpeaker{newLate[*bgp.Speaker]("the BGP speaker")}
-	l.speaker = &admitted{lateSpeaker: speaker, admit: hooks.Admit}
+	l.speaker = speaker
 	wg.Go(func() {
 		speaker.open(ctx, log, func() (*bgp.Speaker, error) {
 			return bgp.Start(ctx, bgp.Config{

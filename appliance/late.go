@@ -2,11 +2,8 @@ package appliance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -138,32 +135,4 @@ func (l lateWatcher) Publish(served []ingress.ObjectRef, problems []ingress.Prob
 	if w, err := l.get(); err == nil {
 		w.Publish(served, problems)
 	}
-}
-
-// admitted is a speaker behind a firewall: a peer is let in before it is asked
-// for.
-type admitted struct {
-	lateSpeaker
-	admit func([]netip.Addr) error
-	told  []netip.Addr
-}
-
-// SetPeers tells the firewall if they are others than before. The sessions do
-// not wait for it: who was let in stays so.
-func (a *admitted) SetPeers(peers []bgp.Peer) error {
-	var err error
-	if a.admit != nil {
-		addrs := make([]netip.Addr, len(peers))
-		for i, p := range peers {
-			addrs[i] = p.Addr
-		}
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		addrs = slices.Compact(addrs)
-		if !slices.Equal(addrs, a.told) {
-			if err = a.admit(addrs); err == nil {
-				a.told = addrs
-			}
-		}
-	}
-	return errors.Join(err, a.lateSpeaker.SetPeers(peers))
 }

@@ -107,6 +107,7 @@ type loop struct {
 	kernel   kernel
 	proxy    proxy
 	alive    func() // told once a round
+	admit    func(Admission) error
 
 	compiler  *ingress.Compiler
 	vetter    *vetter
@@ -118,6 +119,7 @@ type loop struct {
 	brokenAt  time.Time // since when rounds fail; zero: they do not
 	missingAt time.Time // since when wanted routes are not in the kernel
 	refused   map[string]bool
+	admitted  *Admission              // what the firewall was told; nil: nothing yet
 	doubtful  map[netip.AddrPort]bool // servers that fail their checks
 	doubted   time.Time               // when the last of them began to
 	pictures  *pictures
@@ -226,7 +228,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// What should be.
-	peersErr := l.speaker.SetPeers(l.peers(topologies))
+	peers := l.peers(topologies)
+	peersErr := l.speaker.SetPeers(peers)
 	v.peers = l.speaker.Peers()
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
@@ -246,10 +249,13 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		return false
 	}
 
+	// The firewall first: nobody outside finds shut what is about to be open.
+	admitErr := l.letIn(peers, v.config)
+
 	// The steps from one to the other.
 	v.steps = l.planner.plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
-	v.err = errors.Join(v.err, err)
+	v.err = errors.Join(v.err, admitErr, err)
 	l.settled = l.settled || err == nil && !progress
 	if err == nil {
 		l.publish(compiled)
@@ -257,6 +263,34 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	l.tellRefusals(v.refusals)
 	return progress && err == nil
+}
+
+// letIn tells the firewall who may reach what, if it is something else than
+// before.
+func (l *loop) letIn(peers []bgp.Peer, cfg *haproxy.Config) error {
+	if l.admit == nil {
+		return nil
+	}
+	var a Admission
+	for _, p := range peers {
+		a.Peers = append(a.Peers, p.Addr)
+	}
+	slices.SortFunc(a.Peers, netip.Addr.Compare)
+	a.Peers = slices.Compact(a.Peers)
+	for _, s := range cfg.Streams {
+		a.TCP = append(a.TCP, s.Port)
+	}
+	if port := cfg.Process.QUIC.Port; port != 0 {
+		a.UDP = []uint16{port}
+	}
+	if l.admitted != nil && l.admitted.same(a) {
+		return nil
+	}
+	if err := l.admit(a); err != nil {
+		return err
+	}
+	l.admitted = &a
+	return nil
 }
 
 // look reads the clusters. It says whether enough is known to act on: every

@@ -520,3 +520,37 @@ func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
 		t.Errorf("the round says %v, want the kernel's refusal", err)
 	}
 }
+
+func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
+	var told []Admission
+	broken := true
+	l := &loop{admit: func(a Admission) error {
+		if broken {
+			return errors.New("no firewall")
+		}
+		told = append(told, a)
+		return nil
+	}}
+	cfg := &haproxy.Config{Streams: []haproxy.Stream{{Port: 3306}}}
+	peers := []bgp.Peer{{Addr: netip.MustParseAddr("192.168.50.24")}, {Addr: netip.MustParseAddr("192.168.50.22")}, {Addr: netip.MustParseAddr("192.168.50.22")}}
+	if l.letIn(peers, cfg) == nil {
+		t.Error("a firewall that takes nothing: want an error")
+	}
+	broken = false
+	for range 2 {
+		if err := l.letIn(peers, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := &haproxy.Config{Process: haproxy.Process{QUIC: haproxy.QUIC{Port: 443}}}
+	if err := l.letIn(peers[:1], other); err != nil {
+		t.Fatal(err)
+	}
+	want := []Admission{
+		{Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306}},
+		{Peers: []netip.Addr{peers[0].Addr}, UDP: []uint16{443}},
+	}
+	if !slices.EqualFunc(told, want, Admission.same) {
+		t.Errorf("got %v, want %v", told, want)
+	}
+}

@@ -17,9 +17,10 @@ import (
 // goes on to the kernel, which knows its connections and resets what belongs to
 // none. Everything else that comes in has to be an answer.
 //
-// The nodes that may speak BGP are in the sets bgp4 and bgp6, which the process
-// fills as it learns them (AllowPeers). Until then a SYN is dropped and not
-// refused, so the node sends it again a second later.
+// The nodes that may speak BGP are in the sets bgp4 and bgp6, the ports of TCP
+// services and of QUIC in services_tcp and services_udp. The process fills them as it learns what is
+// in the clusters (Admit). Until then a SYN is dropped and not refused, so the node
+// sends it again a second later. A cluster opens no port that is the machine's own.
 func firewall(cfg *config.Config) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -30,6 +31,8 @@ func firewall(cfg *config.Config) string {
 	line("table inet sallyport {")
 	line("\tset bgp4 { type ipv4_addr; }")
 	line("\tset bgp6 { type ipv6_addr; }")
+	line("\tset services_tcp { type inet_service; }")
+	line("\tset services_udp { type inet_service; }")
 	line("\tchain untracked_in { type filter hook prerouting priority raw; meta l4proto 6 notrack; }")
 	line("\tchain untracked_out { type filter hook output priority raw; meta l4proto 6 notrack; }")
 	line("\tchain forward { type filter hook forward priority filter; policy drop; }")
@@ -68,6 +71,8 @@ func firewall(cfg *config.Config) string {
 			}
 			openOne(line, netip.AddrPortFrom(at, 22))
 		}
+		line("\t\ttcp dport != { 22, %d, %d } tcp dport @services_tcp accept", cfg.BGP.Port, cfg.Status.Listen.Port())
+		line("\t\tudp dport @services_udp accept")
 	}
 	line("\t}")
 	line("}")
@@ -105,25 +110,36 @@ func to(addr netip.Addr) string {
 	}
 }
 
-// AllowPeers lets these addresses speak BGP to this machine, and no others.
-func (m Machine) AllowPeers(ctx context.Context, peers []netip.Addr) error {
+// Admit lets these addresses speak BGP to this machine and everyone reach these
+// ports, and nobody else and no others beside those of the file.
+func (m Machine) Admit(ctx context.Context, peers []netip.Addr, tcp, udp []uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := m.start(ctx, allowPeers(peers), "nft", "-f", "-"); err != nil {
-		return fmt.Errorf("tell the firewall who may speak BGP: %w", err)
+	if err := m.start(ctx, admission(peers, tcp, udp), "nft", "-f", "-"); err != nil {
+		return fmt.Errorf("tell the firewall what to let in: %w", err)
 	}
 	return nil
 }
 
-func allowPeers(peers []netip.Addr) string {
+// admission fills the sets of the firewall, in one transaction.
+func admission(peers []netip.Addr, tcp, udp []uint16) string {
 	var b strings.Builder
-	b.WriteString("flush set inet sallyport bgp4\nflush set inet sallyport bgp6\n")
+	for _, set := range []string{"bgp4", "bgp6", "services_tcp", "services_udp"} {
+		fmt.Fprintf(&b, "flush set inet sallyport %s\n", set)
+	}
+	add := func(set string, element any) { fmt.Fprintf(&b, "add element inet sallyport %s { %v }\n", set, element) }
 	for _, addr := range peers {
-		set := "bgp4"
-		if addr.Is6() {
-			set = "bgp6"
+		if addr.Is4() {
+			add("bgp4", addr)
+		} else {
+			add("bgp6", addr)
 		}
-		fmt.Fprintf(&b, "add element inet sallyport %s { %s }\n", set, addr)
+	}
+	for _, port := range tcp {
+		add("services_tcp", port)
+	}
+	for _, port := range udp {
+		add("services_udp", port)
 	}
 	return b.String()
 }

@@ -184,7 +184,7 @@ func TestBGPIsOpenForThePeersThatAreKnown(t *testing.T) {
 		for _, p := range peers {
 			addrs = append(addrs, netip.MustParseAddr(p))
 		}
-		if err := s.house().AllowPeers(t.Context(), addrs); err != nil {
+		if err := s.house().Admit(t.Context(), addrs, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,4 +207,24 @@ func TestBGPIsOpenForThePeersThatAreKnown(t *testing.T) {
 	open("others are known", false, true, false)
 	allow()
 	open("none is known", false, false, false)
+}
+
+func TestTheClustersOpenPortsButNoneOfTheMachine(t *testing.T) {
+	s := newStreet(t)
+	s.load(firewall(machines(t)["static"]))
+	if err := s.house().Admit(t.Context(), nil, []uint16{22, 179, 3306, 9090}, []uint16{443}); err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[string]bool{"3306": true, "3307": false, "22": false, "179": false, "9090": false} {
+		if got := s.reaches(s.neighbour, tcp("", "192.168.50.21:"+port)); got != want {
+			t.Errorf("port %s: got open %v, want %v", port, got, want)
+		}
+	}
+	for port, want := range map[string]bool{"443": true, "444": false} {
+		// Where nobody listens, the second one hears of it.
+		how := "exec 3<>/dev/udp/192.168.50.21/" + port + "; while echo >&3; do :; done 2>/dev/null; echo refused; exit 1"
+		if got := s.reaches(s.neighbour, how); got != want {
+			t.Errorf("port %s of UDP: got open %v, want %v", port, got, want)
+		}
+	}
 }

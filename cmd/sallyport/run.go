@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -34,7 +33,7 @@ the watchdog.`,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
 	cmd.Flags().StringVar(&notices, "notices", "", "a file whose lines are shown as warnings of the status; the bootable image writes it")
-	cmd.Flags().BoolVar(&firewall, "firewall", false, "tell the firewall of the bootable image who may speak BGP")
+	cmd.Flags().BoolVar(&firewall, "firewall", false, "tell the firewall of the bootable image what to let in")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
@@ -43,7 +42,9 @@ the watchdog.`,
 		hooks := appliance.Hooks{Log: logger(cfg.Log, cmd.ErrOrStderr()), Version: versionText()}
 		hooks.Notices = func() []string { return slices.Concat(cfg.Warnings, linesOf(notices)) }
 		if firewall {
-			hooks.Admit = func(peers []netip.Addr) error { return image.Machine{}.AllowPeers(cmd.Context(), peers) }
+			hooks.Admit = func(a appliance.Admission) error {
+				return image.Machine{}.Admit(cmd.Context(), a.Peers, a.TCP, a.UDP)
+			}
 		}
 		return run(cmd.Context(), cfg, hooks)
 	})
