@@ -111,7 +111,7 @@ func (s street) reaches(from, how string) bool {
 		}
 		if s.dropped() != before {
 			cancel()
-			_ = <-ended // it was killed
+			s.t.Logf("%s: dropped, then %v", how, <-ended)
 			return false
 		}
 	}
