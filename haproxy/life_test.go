@@ -112,43 +112,51 @@ func TestARequestWhoseConnectionEndsUnansweredGoesToAnother(t *testing.T) {
 
 func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		r := newRig(t, binary)
-		if err := os.Chmod(filepath.Dir(r.opt.RunDir), 0o711); err != nil { //nolint:gosec // the worker is somebody else
-			t.Fatal(err)
-		}
-		r.opt.User, r.opt.Group = "nobody", "nogroup"
-		r.p = r.fresh()
-		gone := httptest.NewServer(http.NotFoundHandler())
-		b := backend("app", serverAt(gone.Listener.Addr()), origin(t, "alive"))
-		b.Options = ServerOptions{Check: true, CheckInterval: 100 * time.Millisecond}
-		cfg := r.config(b)
-		r.settle(cfg, states(cfg, Open))
-		id := ServerID{"app", serverAt(gone.Listener.Addr()).Name}
-		check := func() string {
-			servers, err := byID(r.p.Servers())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return servers[id].Check
-		}
-		if got := check(); got != Up {
-			t.Fatalf("at first: got %s, want %s", got, Up)
-		}
-		conn, err := r.p.listen()
-		if err != nil {
-			t.Fatal(err)
-		}
-		heard := make(chan struct{}, 1)
-		go r.p.hear(t.Context(), conn, heard)
-		gone.Close()
-		select {
-		case <-heard:
-		case <-time.After(30 * time.Second):
-			t.Fatal("HAProxy did not tell that a check failed")
-		}
-		r.p.lookAgain()
-		if got := check(); got != Down {
-			t.Errorf("after the notice: got %s, want %s", got, Down)
+		for name, interval := range map[string]time.Duration{"by a check": 100 * time.Millisecond, "by requests": time.Hour} {
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, binary)
+				if err := os.Chmod(filepath.Dir(r.opt.RunDir), 0o711); err != nil { //nolint:gosec // the worker is somebody else
+					t.Fatal(err)
+				}
+				r.opt.User, r.opt.Group = "nobody", "nogroup"
+				r.p = r.fresh()
+				gone := httptest.NewServer(http.NotFoundHandler())
+				b := backend("app", serverAt(gone.Listener.Addr()), origin(t, "alive"))
+				b.Options = ServerOptions{Check: true, CheckInterval: interval}
+				cfg := r.config(b)
+				r.settle(cfg, states(cfg, Open))
+				id := ServerID{"app", serverAt(gone.Listener.Addr()).Name}
+				check := func() string {
+					servers, err := byID(r.p.Servers())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return servers[id].Check
+				}
+				if got := check(); got != Up {
+					t.Fatalf("at first: got %s, want %s", got, Up)
+				}
+				conn, err := r.p.listen()
+				if err != nil {
+					t.Fatal(err)
+				}
+				heard := make(chan struct{}, 1)
+				go r.p.hear(t.Context(), conn, heard)
+				gone.Close()
+				r.eventually("HAProxy tells that a check failed", func() bool {
+					select {
+					case <-heard:
+						return true
+					default:
+						r.get("app.test", "/")
+						return false
+					}
+				})
+				r.p.lookAgain()
+				if got := check(); got != Down {
+					t.Errorf("after the notice: got %s, want %s", got, Down)
+				}
+			})
 		}
 	})
 }

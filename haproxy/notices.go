@@ -15,10 +15,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// checkNotice is what HAProxy logs when its checks change their mind of a
-// server (server_status_notice in HAProxy's src/server.c). What is logged of
-// an administrator's doing, ours, has no reason of this kind.
-var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reason: ([^,\n]+), (?:code: (\d+), )?(?:info: "(.*)", )?check duration: `)
+// checkNotice is what HAProxy logs when its checks, or the errors that it meets
+// ("Health analyze"), change its mind of a server. What it logs of an
+// administrator's doing, ours, has no reason of this kind.
+var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reason: ([^,.\n]+)(?:, code: (\d+))?[,.]`)
 
 // listen opens the socket to which each backend logs. HAProxy sends there by
 // name and waits for nobody: nothing is lost but news while no one listens.

@@ -94,6 +94,9 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // HAProxy's worker, another user, passes through
+		return err
+	}
 	progress("building")
 	if err := rig.Build(ctx, dir); err != nil {
 		return err
