@@ -74,6 +74,9 @@ const (
 	// doubt is how long after a server began to fail its checks it is asked of
 	// the kernel whether its node is gone.
 	doubt = 10 * time.Second
+	// doubtTick is tick in such a time: the kernel sends again after 0.2 s, and
+	// 0.4 s after that.
+	doubtTick = 100 * time.Millisecond
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
@@ -156,6 +159,9 @@ func (l *loop) run(ctx context.Context) {
 		rest := tick
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
+		}
+		if l.inDoubt(l.now()) {
+			rest = min(rest, doubtTick)
 		}
 		timer.Reset(rest)
 	}
@@ -442,7 +448,7 @@ func (l *loop) forsake(v *view) error {
 		}
 	}
 	l.doubtful = doubtful
-	if len(doubtful) == 0 || v.at.Sub(l.doubted) > doubt {
+	if !l.inDoubt(v.at) {
 		return nil
 	}
 	mute, err := l.kernel.Mute()
@@ -450,6 +456,10 @@ func (l *loop) forsake(v *view) error {
 		return err
 	}
 	return l.abort(forsaken(v.have, mute), "their node answers nothing any more")
+}
+
+func (l *loop) inDoubt(now time.Time) bool {
+	return len(l.doubtful) > 0 && now.Sub(l.doubted) <= doubt
 }
 
 // after are the states of the wanted servers once the steps are taken.
