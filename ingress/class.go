@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"sallyport/ingress/annotations"
 )
 
 // classes says which Ingresses of a cluster are ours.
@@ -42,7 +44,7 @@ func (c classes) has(ing *networkingv1.Ingress) bool {
 	if slices.Contains(c.options.NotNamespaces, ing.Namespace) {
 		return false
 	}
-	name, named := ing.Annotations["kubernetes.io/ingress.class"]
+	name, named := annotations.Class(ing.Annotations)
 	if !named && ing.Spec.IngressClassName != nil {
 		name, named = *ing.Spec.IngressClassName, true
 	}

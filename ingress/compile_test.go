@@ -502,6 +502,18 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 	}
 }
 
+func TestAnOlderAnnotationNamesTheClass(t *testing.T) {
+	for annotation, want := range map[string]bool{"haproxy.org/ingress.class": true, "haproxy.com/ingress.class": true, "ingress.kubernetes.io/ingress.class": true, "nginx.ingress.kubernetes.io/ingress.class": false} {
+		s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))
+		s.Ingresses[0].Spec.IngressClassName = nil
+		s.Ingresses[0].Annotations = map[string]string{annotation: "haproxy"}
+		r := Compile([]Snapshot{s})
+		if got := len(r.Served) == 1; got != want || got != (len(r.Problems) == 1 && r.Problems[0].Reason == "OlderAnnotation") {
+			t.Errorf("%s: served %v, want %v; problems %v", annotation, got, want, r.Problems)
+		}
+	}
+}
+
 func TestTheFirstClusterWins(t *testing.T) {
 	first := snapshot(t, "east", app("web")+ingress("young", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 	second := snapshot(t, "west", app("web")+ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+rule("b.test", path("/", "Prefix", "web"))+"]"))

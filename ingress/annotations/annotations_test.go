@@ -189,9 +189,9 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
 		{on4("allow-list: patterns/ours"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
 		{on4("deny-list: pattern/theirs"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); nobody is let in until it is in order`},
-		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; it is used all the same"},
 		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
-		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
+		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation haproxy.org/blacklist is an older way to say deny-list; it is used all the same"},
 		{
 			on4("rate-limit-requests: 10"),
 			"http-request track-sc0 src table o_rate\nhttp-request deny deny_status 403 if { sc_http_req_rate(0,o_rate) gt 10 }\ntable o_rate, 102400 clients, 1s",
@@ -250,9 +250,15 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 		},
 
 		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},
-		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose"},
-		{onAll("clean-certs: true"), ""},
-		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap"},
+		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose\n! ConfigMap OlderAnnotation: key http-keep-alive is an older way to say http-connection-mode; since that is here too, this is ignored"},
+		{onAll("clean-certs: true", "prometheus-endpoint-auth-secret: ops/metrics"), ""},
+		{on4("ingress.class: haproxy"), "! Ingress OlderAnnotation: annotation haproxy.org/ingress.class is an older way to say spec.ingressClassName; it is used all the same"},
+		{
+			[]string{"service server-increment: 4", "configmap servers-increment: 4"},
+			"! Service OlderAnnotation: annotation haproxy.org/server-increment is an older way to say scale-server-slots; it is used all the same\n" +
+				"! ConfigMap OlderAnnotation: key servers-increment is an older way to say scale-server-slots; it is used all the same",
+		},
+		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
 		{
 			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s", "timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
 			"timeout client 1000ms\ntimeout client-fin 2000ms\ntimeout http-request 3000ms\ntimeout http-keep-alive 4000ms\ntimeout server-fin 5000ms",
@@ -381,8 +387,11 @@ tcp-request content reject
 		// Whose word counts.
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
 		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
+		{onAll("timeout-server: 3s"), "timeout server 3000ms"},
 		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms"},
-		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms"},
+		{[]string{"service ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 1000ms"},
+		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; since that is here too, this is ignored"},
 		{[]string{"configmap sallyport.dev/proxy-body-size: 1k"}, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }"},
 		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is not known; it is ignored`},
 		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},

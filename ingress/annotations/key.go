@@ -44,6 +44,7 @@ func (s Scope) noun() string {
 type Doc struct {
 	Name    string
 	Aliases []string // older names; the name goes before them
+	Older   string   // what says the same today, of a key that is not an alias; empty: nothing does
 	Scopes  Scope
 	Format  string // what a value looks like
 	Default string // what counts when nothing is said; empty: nothing
@@ -137,8 +138,25 @@ func Read(scope Scope, annotations map[string]string) Layer {
 			l.Values[name] = Value{full, strings.TrimSpace(value)}
 		}
 	}
+	for name, said := range l.Values {
+		if today := registry[name].today(name); today != "" {
+			then := "it is used all the same"
+			if _, has := l.Values[today]; has {
+				then = "since that is here too, this is ignored"
+			}
+			l.Odd = append(l.Odd, Problem{scope, "OlderAnnotation", fmt.Sprintf("%s %s is an older way to say %s; %s", scope.noun(), said.As, today, then)})
+		}
+	}
 	slices.SortFunc(l.Odd, func(a, b Problem) int { return cmp.Compare(a.Why, b.Why) })
 	return l
+}
+
+// today is what says today what a key of that name says; empty: it says it itself.
+func (d *Doc) today(name string) string {
+	if name != d.Name {
+		return d.Name
+	}
+	return d.Older
 }
 
 // nearest names the key somebody may have meant.

@@ -248,7 +248,7 @@ var (
 		Effect: "None is needed: certificates that nobody names are always taken away.",
 	})
 	_ = define(number(0, 1<<20), Doc{
-		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-slots"}, Scopes: everywhere, Format: "number", TCP: true,
+		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-increment", "server-slots"}, Scopes: everywhere, Format: "number", TCP: true,
 		Effect: "None is needed: servers come and go by command, without slots.",
 	})
 	sslRedirect = define(boolean, Doc{
@@ -275,6 +275,25 @@ func Passthrough(layers ...Layer) (bool, []Problem) {
 	v := &values{layers: layers}
 	yes, _ := get(v, sslPassthrough)
 	return yes, v.problems
+}
+
+var class = define(func(s string) (string, error) { return s, nil }, Doc{
+	Name: "ingress.class", Scopes: Ingress, Format: "name of an IngressClass", Older: "spec.ingressClassName",
+	Effect: "An older way to say spec.ingressClassName, as is kubernetes.io/ingress.class, which goes before it.",
+})
+
+// Class is the name of the IngressClass that an Ingress names in its
+// annotations, if it does.
+func Class(annotations map[string]string) (name string, said bool) {
+	if name, said = annotations["kubernetes.io/ingress.class"]; said {
+		return name, true
+	}
+	for _, p := range prefixes {
+		if name, said = annotations[p+class.Name]; said {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 var defaultBackend = define(servicePort, Doc{

@@ -30,11 +30,11 @@ var (
 		Effect: "Whether connections are kept after a request: on both sides, to clients only, or not at all.",
 	})
 	keepAlive = define(boolean, Doc{
-		Name: "http-keep-alive", Scopes: ConfigMap, Format: "true or false",
+		Name: "http-keep-alive", Scopes: ConfigMap, Format: "true or false", Older: "http-connection-mode",
 		Effect: "An older way to say http-connection-mode.",
 	})
 	serverClose = define(boolean, Doc{
-		Name: "http-server-close", Scopes: ConfigMap, Format: "true or false",
+		Name: "http-server-close", Scopes: ConfigMap, Format: "true or false", Older: "http-connection-mode",
 		Effect: "An older way to say http-connection-mode.",
 	})
 	dontLogNull = define(boolean, Doc{
@@ -47,7 +47,12 @@ var (
 	})
 	syslogServer = define(syslogs, Doc{
 		Name: "syslog-server", Scopes: ConfigMap, Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, one a line; the address may be stdout or stderr",
-		Effect: "Where HAProxy logs to, and that it logs each request.",
+		Default: "address:127.0.0.1, facility:local0, level:notice",
+		Effect:  "Where HAProxy logs to, and that it logs each request.",
+	})
+	_ = define(reference, Doc{
+		Name: "prometheus-endpoint-auth-secret", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
+		Effect: "None: metrics are on the status endpoint, which is for the machine itself or a network of the operators (status.listen).",
 	})
 	tlsALPN = define(alpn, Doc{
 		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",
