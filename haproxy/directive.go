@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -457,25 +456,16 @@ func SetHost(value Format) Directive {
 	return Directive{phaseHost, "http-request set-header Host " + value.word}
 }
 
-// ReplacePath rewrites a path that matches. A match is at most what Go's
-// regexp knows (RE2): what that refuses, HAProxy's PCRE may take very long for.
+// ReplacePath rewrites a path that matches a regular expression.
 func ReplacePath(match string, value Format) (Directive, error) {
-	if err := isRegexp(match); err != nil {
+	if err := checkRegexp(match); err != nil {
 		return Directive{}, err
 	}
-	word, err := quote(match)
+	word, err := quote(matchLimit + match)
 	if err != nil {
 		return Directive{}, err
 	}
 	return Directive{phasePath, "http-request replace-path " + word + " " + value.word}, nil
-}
-
-func isRegexp(s string) error {
-	_, err := syntax.Parse(s, syntax.Perl)
-	if wrong := (*syntax.Error)(nil); errors.As(err, &wrong) {
-		return fmt.Errorf("%s is not a regular expression: %s", strconv.QuoteToASCII(clip(s)), wrong.Code)
-	}
-	return err
 }
 
 // RedirectCodes are the statuses a redirect may have.
@@ -545,10 +535,10 @@ func (c CORS) Directives() ([]Directive, error) {
 		origin = "'*'"
 	case c.Origin == "*":
 	default:
-		if err := isRegexp(c.Origin); err != nil {
+		if err := checkRegexp(c.Origin); err != nil {
 			return nil, err
 		}
-		pattern, err := quote("^(?:" + c.Origin + ")$")
+		pattern, err := quote(matchLimit + "^(?:" + c.Origin + ")$")
 		errs = append(errs, err)
 		asked = "if { var(txn.cors_origin) -m reg " + pattern + " }"
 		out = append(out, line(phaseResponse, "http-after-response add-header Vary Origin if { var(txn.cors_origin) -m found }"))

@@ -857,8 +857,8 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 func TestNewSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
-	other := filepath.Join(dir, "other")
-	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1"} {
+	other, posix := filepath.Join(dir, "other"), filepath.Join(dir, "posix")
+	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1", posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA"} {
 		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
@@ -871,6 +871,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"install the package haproxy":   func(o *Options) { o.Binary = "/no/such/haproxy" },
 		"too old: 2.6 is the least":     func(o *Options) { o.Binary = old },
+		"was built without PCRE2":       func(o *Options) { o.Binary = posix },
 		"does not say that it is":       func(o *Options) { o.Binary = other },
 		"configuration directory":       func(o *Options) { o.Dir = file + "/x" },
 		"must be an absolute path":      func(o *Options) { o.Dir = "etc" },

@@ -238,7 +238,7 @@ func (p *Proxy) findBinary() error {
 		}
 		return fmt.Errorf("HAProxy is not there (%w): install the package haproxy, version 2.6 or newer, or name its program", err)
 	}
-	out, err := exec.Command(path, "-v").CombinedOutput() //nolint:gosec // the operator's own program
+	out, err := exec.Command(path, "-vv").CombinedOutput() //nolint:gosec // the operator's own program
 	m := versionWords.FindStringSubmatch(string(out))
 	switch {
 	case err != nil:
@@ -250,6 +250,9 @@ func (p *Proxy) findBinary() error {
 	minor, _ := strconv.Atoi(m[3])
 	if major < 2 || major == 2 && minor < 6 {
 		return fmt.Errorf("%s is HAProxy %s, which is too old: 2.6 is the least", path, m[1])
+	}
+	if !strings.Contains(string(out), "+PCRE2 ") {
+		return fmt.Errorf("%s was built without PCRE2, which bounds the time that regular expressions take: use the package haproxy of Debian, or build it with USE_PCRE2=1", path)
 	}
 	p.opt.Binary, p.version = path, m[1]
 	return nil

@@ -271,6 +271,14 @@ func origin(t *testing.T, name string) Server {
 	return serverAt(s.Listener.Addr())
 }
 
+// echo is a web server that says what path it was asked for.
+func echo(t *testing.T) Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	t.Cleanup(s.Close)
+	return serverAt(s.Listener.Addr())
+}
+
 func serverAt(a net.Addr) Server {
 	addr := netip.MustParseAddrPort(a.String())
 	return Server{Name: ServerName(addr), Addr: addr}

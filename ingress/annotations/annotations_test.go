@@ -224,8 +224,8 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"), "http-request del-header X-C\nhttp-request del-header X-D\nhttp-request add-header X-A 'b'"},
 		{on4("sallyport.dev/response-add-headers: X-A b", "sallyport.dev/response-del-headers: Server"), "http-response del-header Server\nhttp-response add-header X-A 'b'"},
 		{on4("sallyport.dev/app-root: /start"), "http-request redirect location '/start' code 302 if { path / }"},
-		{on4("path-rewrite: /"), "http-request replace-path '(.*)' '/'"},
-		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"), "http-request replace-path '^/a/(.*)' '/\\1'\nhttp-request replace-path '^/b' '/c'"},
+		{on4("path-rewrite: /"), "http-request replace-path '(*LIMIT_MATCH=10000)(.*)' '/'"},
+		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"), "http-request replace-path '(*LIMIT_MATCH=10000)^/a/(.*)' '/\\1'\nhttp-request replace-path '(*LIMIT_MATCH=10000)^/b' '/c'"},
 		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"), "http-request set-header X-A 'b c'\nhttp-request set-header X-B '%[src]'"},
 		{on4("response-set-header: Cache-Control \"no-store,no-cache\""), "http-response set-header Cache-Control 'no-store,no-cache'"},
 		{on4("request-redirect: other.test"), "http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\nhttp-request redirect location http://other.test%[pathq] code 302"},
@@ -242,11 +242,11 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 			`http-request set-var(txn.cors_origin) req.hdr(origin)
 http-request return status 204 if METH_OPTIONS { req.hdr(Access-Control-Request-Method) -m found }
 http-after-response add-header Vary Origin if { var(txn.cors_origin) -m found }
-http-after-response set-header Access-Control-Allow-Origin %[var(txn.cors_origin)] if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
-http-after-response set-header Access-Control-Allow-Methods 'GET, POST' if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
-http-after-response set-header Access-Control-Allow-Headers 'X-A, X-B' if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
-http-after-response set-header Access-Control-Allow-Credentials true if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }
-http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '^(?:https://a\.test)$' }`,
+http-after-response set-header Access-Control-Allow-Origin %[var(txn.cors_origin)] if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Methods 'GET, POST' if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Headers 'X-A, X-B' if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Allow-Credentials true if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
+http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }`,
 		},
 
 		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},

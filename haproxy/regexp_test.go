@@ -1,0 +1,111 @@
+package haproxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestARegularExpressionIsWhatBothTake(t *testing.T) {
+	for s, want := range map[string]string{
+		`^/(.*)`: "", `/api/v[0-9]+/(a|b)?$`: "", `/a\.b[.]c\x2fd`: "", `(?i)/x`: "", `/(?:a|b)*`: "", `[]a]`: "", `[^]a-]`: "", `[\d\-x]`: "", `[[:alpha:]_]`: "", `a{2,3}`: "", `\[[^\]]`: "",
+		`https://([a-z0-9-]+\.)?a\.test`: "",
+		`(`:                              "missing closing )",
+		`(?=a)`:                          "invalid or unsupported Perl syntax",
+		`(a)\1`:                          "invalid escape sequence",
+		`\Qa`:                            "after",
+		`\x{10FFFF}`:                     "after",
+		`\pL`:                            "after",
+		`[[=a=]]`:                        "in \"[...]\"",
+		`[\w-z]`:                         "in \"[...]\"",
+		`(?P<1a>x)`:                      "after \"(?\"",
+		`(a[^b]){1000}`:                  "repeated by a number",
+		`é`:                              "printable",
+		strings.Repeat("(a)", 201):       "groups",
+		strings.Repeat("a", 2001):        "bytes",
+	} {
+		err := checkRegexp(s)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", s, err, want)
+		}
+	}
+}
+
+// TestHAProxyTakesWhatIsTaken makes up regular expressions of what Go and PCRE2
+// might not agree on. HAProxy has to take each one that we take.
+func TestHAProxyTakesWhatIsTaken(t *testing.T) {
+	parts := []string{
+		"a", "/", ".", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "|", "^", "$", "(", "(?:", "(?i)", "(?s-i:", "(?-m)", "(?U)", "(?)", ")", "[", "[^", "[]", "]", "-", "a-z", "z-a",
+		"[:alpha:]", "[:^word:]", "[:none:]", "[[:digit:]]", "[.", ".]", "[=", "=]", `\d`, `\W`, `\s`, `\b`, `\A`, `\z`, `\Z`, `\G`, `\K`, `\R`, `\N`, `\n`, `\x2f`, `\x`, `\0`, `\1`, `\8`, `\-`, `\]`, `\[`, `\\`, `\.`, `\/`, `\E`, `\Q`,
+		"<", ">", "=", "!", ":", "#", " ", "'", `"`, "%", "&", "~", "`", "{", "}", "{a}", ",",
+	}
+	rnd := rand.New(rand.NewPCG(1, 6))
+	var text strings.Builder
+	text.WriteString("global\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\nfrontend f\n  bind 127.0.0.1:1\n")
+	taken := 0
+	for _, add := range []string{strings.Repeat("([^a]b[[:alpha:]])", maxRegexp/18), strings.Repeat("(", maxGroups) + strings.Repeat(")", maxGroups), strings.Repeat("[a]{1000}", maxRegexp/9), strings.Repeat("(?:[a]|)", maxGroups)} {
+		parts = append(parts, add)
+	}
+	for n := 0; taken < 4000 && n < 4_000_000; n++ {
+		s := ""
+		for range 1 + rnd.IntN(6) {
+			s += parts[rnd.IntN(len(parts))]
+		}
+		if checkRegexp(s) != nil {
+			continue
+		}
+		taken++
+		word, err := quote(matchLimit + "^a\\.test(?:" + s + ")")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "  http-request deny if { path -m reg %s }\n", word)
+	}
+	if taken < 4000 {
+		t.Fatalf("only %d were taken", taken)
+	}
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		if out, err := exec.Command(binary, "-c", "-f", file).CombinedOutput(); err != nil {
+			t.Errorf("HAProxy refuses:\n%.3000s", out)
+		}
+	})
+}
+
+func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		b := backend("app", echo(t))
+		// What the first half tries in vain doubles with every second letter.
+		b.Directives = []Directive{must[Directive](t)(ReplacePath("^/(?:(?:a|aa)+x|a+b)$", must[Format](t)(ParseFormat("/hit"))))}
+		cfg := r.config(b)
+		r.apply(cfg, states(cfg, Open))
+		for path, want := range map[string]string{"/aab": "/hit", "/" + strings.Repeat("a", 25) + "b": "/" + strings.Repeat("a", 25) + "b"} {
+			if got := r.get("app.test", path); got != want {
+				t.Errorf("%s became %s, want %s", path, got, want)
+			}
+		}
+	})
+}
+
+// FuzzRegexp holds what is taken to be one word.
+func FuzzRegexp(f *testing.F) {
+	for _, s := range []string{"a", "'", `\'`, "[']", "(?i)a", "\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if checkRegexp(s) != nil {
+			return
+		}
+		if word, err := quote(s); err != nil || strings.Count(word, "'")-2 != 3*strings.Count(s, "'") {
+			t.Errorf("%q is written as %q, %v", s, word, err)
+		}
+	})
+}
