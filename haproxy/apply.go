@@ -278,6 +278,9 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
 		for i, path := range mapFiles {
 			cmds, few := mapCommands(p.path(path), p.run.tables[i], want.tables[i])
+			if i == regexpTable { // their order counts, and a command adds at the end
+				cmds, few = nil, slices.Equal(p.run.tables[i], want.tables[i])
+			}
 			if few {
 				mapCmds = append(mapCmds, cmds...)
 			} else {

@@ -90,6 +90,8 @@ type PathMatch string
 const (
 	Prefix PathMatch = "prefix" // by path element: /api takes /api and /api/x, not /apix
 	Exact  PathMatch = "exact"
+	Begin  PathMatch = "begin" // as a string: /api takes /apix, too
+	Regexp PathMatch = "regex" // as a regular expression, from the beginning of the path
 
 	// Passthrough compares no path: TLS connections for the host go to the
 	// backend, a TCP one, as they are. Without Config.Inspect none do.
@@ -102,9 +104,10 @@ const (
 // byte for byte, as the client sent it. Of two Routes for the same requests
 // the first one counts.
 //
-// Within a host the longest path wins, and Exact beats Prefix. A request for a
-// host that is known, with a path that is not, goes to the DefaultBackend: not
-// to a wildcard that covers the host, not to a Route without a host.
+// Within a host an Exact Route goes first, then those by Regexp, the one with the
+// longest text first, then the longest path. A request for a
+// host that is known, with a path that is not, goes to the DefaultBackend: not to
+// a wildcard that covers the host, not to a Route without a host.
 //
 // A Route of Passthrough has a host, and the path "/". Plain HTTP for it is
 // redirected if it is TLSOnly, or answered with 404; a request that comes by the

@@ -43,7 +43,7 @@ func openDisk(dir string) (*disk, error) {
 			return nil, err
 		}
 	}
-	paths := []string{configFile, routeMap, wildMap, sniMap, crtList}
+	paths := []string{configFile, routeMap, wildMap, regexpMap, sniMap, crtList}
 	certs, err := filepath.Glob(filepath.Join(dir, certDir, "*.pem"))
 	if err != nil {
 		return nil, err

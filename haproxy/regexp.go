@@ -23,6 +23,17 @@ const (
 // counts as no match. It takes 40 ms to reach the limit that is there without.
 const matchLimit = "(*LIMIT_MATCH=10000)"
 
+// CheckPath says why s is not a regular expression that the path of a Route can be.
+func CheckPath(s string) error {
+	if !strings.HasPrefix(s, "/") {
+		return fmt.Errorf(`%s does not begin with "/"`, strconv.QuoteToASCII(clip(s)))
+	}
+	if strings.Contains(s, " ") {
+		return fmt.Errorf(`%s has a space, which no path has`, strconv.QuoteToASCII(clip(s)))
+	}
+	return checkRegexp(s)
+}
+
 // checkRegexp says why s is not a regular expression that both Go and HAProxy's
 // PCRE2 take, and take for the same. One that HAProxy does not take would keep
 // it from reading its whole configuration.

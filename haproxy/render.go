@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,7 @@ const (
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	sniMap      = "maps/sni.map"
+	regexpMap   = "maps/regexp.map"
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
 	extraDir    = "extra/"
@@ -80,11 +82,20 @@ type certEntry struct {
 // row is a line of a map.
 type row struct{ key, value string }
 
-// tables are the rows of mapFiles, each sorted by key.
+// tables are the rows of mapFiles, each sorted by key, but those of regexpMap:
+// they stand in the order in which they are tried.
 type tables [len(mapFiles)][]row
 
 // mapFiles are the files of the maps. The last is there only with Config.Inspect.
-var mapFiles = [...]string{routeMap, wildMap, sniMap}
+var mapFiles = [...]string{exactTable: routeMap, wildTable: wildMap, regexpTable: regexpMap, sniTable: sniMap}
+
+// The tables.
+const (
+	exactTable = iota
+	wildTable
+	regexpTable
+	sniTable
+)
 
 // Render writes cfg for HAProxy with its servers in the given states: an Open
 // server takes traffic from the first moment; a Closed one is there, disabled,
@@ -464,8 +475,11 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 // and an Exact key, which ends in "/" and 0x01, is the whole path and longer
 // than any Prefix. HAProxy answers 400 to a raw control byte in a path, so no
 // client can write the mark himself.
+//
+// Only for a host that has regular expressions are these tried, one after the
+// other: those of other hosts fail at their first letter.
 func (r *renderer) writeRouting(line func(...string)) {
-	exact, wild := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap
+	exact, wild, patterns := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap, r.opt.Dir+"/"+regexpMap
 	// A Host header with a slash would be read as the beginning of the path,
 	// and lead any path to a backend that is meant for some.
 	line("http-request deny deny_status 400 if { req.hdr(host) -m sub / }")
@@ -473,6 +487,7 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+	line(`http-request set-var(txn.route) var(txn.route),field(6,/),concat(,txn.path),map_reg(` + patterns + `) if { var(txn.route),field(6,/) -m found }`)
 	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 }
 
@@ -744,75 +759,106 @@ func tlsPort(b Bind) uint16 {
 // is named has a row for "/" in any case, so that it never falls through to a
 // wildcard.
 //
-// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT, without what is not there at its
-// end. There is a STATUS where plain HTTP is redirected, and a PORT if it is not
-// 443, which clients do not expect to see.
+// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS, without what is not
+// there at its end. There is a STATUS where plain HTTP is redirected, and a PORT
+// if it is not 443, which clients do not expect to see. PATTERNS are what the keys
+// of regexp.map begin with that are to be tried first: the host, "_" for any.
 //
 // Keys of sni.map are hosts, or wildcard hosts without "*." and with "/" at the
 // end, which no name has; values are backends. A host that has other routes, and
 // that a wildcard would pass through, is named there too.
 func rows(cfg *Config) (out tables) {
 	routes, port := cfg.Routes, tlsPort(cfg.Bind)
-	tables := [len(mapFiles)]map[string]string{make(map[string]string, 2*len(routes)), make(map[string]string), make(map[string]string)}
+	var known [len(mapFiles)]map[string]string
+	for i := range known {
+		known[i] = make(map[string]string)
+	}
 	add := func(table int, key, value string) {
-		if _, taken := tables[table][key]; !taken {
-			tables[table][key] = value
+		if _, taken := known[table][key]; !taken {
+			known[table][key] = value
 		}
+	}
+	patterns := make(map[string]bool) // hosts that have some
+	for _, r := range routes {
+		if r.Match == Regexp {
+			patterns[r.Host] = true
+			add(regexpTable, pattern(r.Host, r.Path), r.value(port, ""))
+		}
+	}
+	first := func(host string) string {
+		if !patterns[host] {
+			return ""
+		}
+		return cmp.Or(host, "_")
 	}
 	place := func(host string) (int, string) {
 		if rest, ok := strings.CutPrefix(host, "*."); ok {
-			return 1, rest
+			return wildTable, rest
 		}
 		if host == "" {
-			return 1, ""
+			return wildTable, ""
 		}
-		return 0, host
+		return exactTable, host
 	}
 	for _, r := range routes {
 		table, key := place(r.Host)
-		if r.Match == Exact {
-			key += r.Path + "/\x01"
-		} else {
-			key += strings.TrimRight(r.Path, "/") + "/"
-		}
-		value := cmp.Or(r.Backend, nowhere)
-		if r.Match == Passthrough {
-			value = nowhere
+		switch r.Match {
+		case Exact:
+			add(table, key+r.Path+"/\x01", r.value(port, ""))
+		case Begin:
+			add(table, key+r.Path, r.value(port, first(r.Host)))
+		case Prefix:
+			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(port, first(r.Host)))
+		case Passthrough:
+			to := r.Backend
+			r.Backend = nowhere
 			if cfg.Inspect {
 				name := r.Host
-				if table == 1 {
-					name = key // as below: without "*.", with "/"
+				if table == wildTable {
+					name = key + "/" // as below: without "*.", with "/"
 				}
-				add(2, name, cmp.Or(r.Backend, terminator))
-				value = elsewhere
+				add(sniTable, name, cmp.Or(to, terminator))
+				r.Backend = elsewhere
 			}
+			add(table, key+"/", r.value(port, ""))
 		}
-		if r.TLSOnly {
-			value += "/" + strconv.Itoa(cmp.Or(r.TLSCode, 302))
-			if port := cmp.Or(r.TLSPort, port); port != 443 {
-				value += "/:" + strconv.Itoa(int(port))
-			}
-		}
-		if r.Canary != "" {
-			value += strings.Repeat("/", 3-strings.Count(value, "/")) + r.Canary + "/" + strconv.Itoa(r.CanaryWeight)
-		}
-		add(table, key, value)
 	}
-	rest := cmp.Or(cfg.DefaultBackend, nowhere)
 	for _, r := range routes {
 		table, host := place(r.Host)
-		add(table, host+"/", rest)
-		if _, parent, _ := strings.Cut(host, "."); table == 0 && tables[2][parent+"/"] != "" {
-			add(2, host, terminator)
+		implied := Route{Backend: cfg.DefaultBackend}
+		add(table, host+"/", implied.value(port, first(r.Host)))
+		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[sniTable][parent+"/"] != "" {
+			add(sniTable, host, terminator)
 		}
 	}
-	add(1, "/", rest)
-	for i := range tables {
-		out[i] = make([]row, 0, len(tables[i]))
-		for key, value := range tables[i] {
+	add(wildTable, "/", cmp.Or(cfg.DefaultBackend, nowhere))
+	for i := range known {
+		out[i] = make([]row, 0, len(known[i]))
+		for key, value := range known[i] {
 			out[i] = append(out[i], row{key, value})
 		}
 		slices.SortFunc(out[i], func(a, b row) int { return cmp.Compare(a.key, b.key) })
 	}
+	slices.SortStableFunc(out[regexpTable], func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
 	return out
+}
+
+// value is what a map says of a route. Its patterns are tried before it counts.
+func (r *Route) value(port uint16, patterns string) string {
+	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns}
+	if r.TLSOnly {
+		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))
+		if port := cmp.Or(r.TLSPort, port); port != 443 {
+			words[2] = ":" + strconv.Itoa(int(port))
+		}
+	}
+	if r.Canary != "" {
+		words[3], words[4] = r.Canary, strconv.Itoa(r.CanaryWeight)
+	}
+	return strings.TrimRight(strings.Join(words, "/"), "/")
+}
+
+// pattern is a key of regexp.map.
+func pattern(host, path string) string {
+	return matchLimit + "^" + regexp.QuoteMeta(cmp.Or(host, "_")) + "(?:" + path + ")"
 }

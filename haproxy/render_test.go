@@ -92,6 +92,10 @@ func goldens(t testing.TB) map[string]*Config {
 				{Host: "b.test", Path: "/", Match: Prefix},
 				{Host: "d.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 25},
 				{Host: "e.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 100, TLSOnly: true, TLSPort: 8443},
+				{Host: "f.test", Path: "/api", Match: Begin, Backend: "one"},
+				{Host: "f.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "two", TLSOnly: true, TLSPort: 443},
+				{Host: "*.f.test", Path: "/(a|b'c)$", Match: Regexp, Backend: "one"},
+				{Path: "/x.*", Match: Regexp, Backend: "one"},
 			},
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
@@ -159,7 +163,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 			}
 			var got strings.Builder
 			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
-			for _, path := range []string{configFile, routeMap, wildMap, sniMap, crtList} {
+			for _, path := range []string{configFile, routeMap, wildMap, regexpMap, sniMap, crtList} {
 				if _, there := files.Content[path]; !there {
 					continue
 				}
@@ -282,10 +286,13 @@ func (w *world) step(shape bool) string {
 			w.routes = append(w.routes, Route{
 				Host:    []string{"", "a.test", "b.test", "*.test", "*.a.test"}[w.rnd.IntN(5)],
 				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
-				Match:   []PathMatch{Prefix, Exact}[w.rnd.IntN(2)],
+				Match:   []PathMatch{Prefix, Exact, Begin}[w.rnd.IntN(3)],
 				Backend: w.pool[w.rnd.IntN(len(w.pool))].Name,
 				TLSOnly: w.rnd.IntN(3) == 0, TLSCode: []int{0, 301, 308}[w.rnd.IntN(3)], TLSPort: []uint16{0, 443, 8443}[w.rnd.IntN(3)],
 			})
+		}
+		if w.rnd.IntN(2) == 0 {
+			w.routes = append(w.routes, Route{Host: []string{"", "a.test", "*.test"}[w.rnd.IntN(3)], Path: fmt.Sprintf("/[a-%c]+%d$", 'a'+w.rnd.IntN(26), w.rnd.IntN(40)), Match: Regexp, Backend: w.pool[0].Name})
 		}
 		return fmt.Sprintf("add %d routes", n)
 	case pick == 5:
@@ -445,6 +452,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 		}
 	}
 	for i, table := range rows(cfg) {
+		slices.SortFunc(table, func(a, b row) int { return strings.Compare(a.key, b.key) }) // as the worker's are read
 		for _, x := range table {
 			want.Maps[i] = append(want.Maps[i], x.key+" "+x.value)
 		}

@@ -124,8 +124,9 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("a.test", "/x", "b", uint8(0))
 	f.Add("*.test", "/x/\x01", "b", uint8(1))
 	f.Add("", "/#\u2028", "b c", uint8(2))
+	f.Add("", "/#[^ ]", "b", uint8(4))
 	f.Fuzz(func(t *testing.T, host, path, backend string, match uint8) {
-		r := Route{Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough}[match%3], Backend: backend}
+		r := Route{Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough, Begin, Regexp}[match%5], Backend: backend}
 		if r.Validate() != nil {
 			return
 		}
@@ -133,6 +134,82 @@ func FuzzRoutes(f *testing.F) {
 			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}
+		}
+	})
+}
+
+func TestRegularExpressionsGoBetweenExactAndPrefix(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := &Config{Bind: r.config().Bind}
+		for _, name := range []string{"begin", "canary", "exact", "free", "long", "old", "prefix", "rest", "short", "wild", "wildroot"} {
+			cfg.Backends = append(cfg.Backends, backend(name, origin(t, name)))
+		}
+		cfg.Routes = []Route{
+			{Host: "a.test", Path: "/", Match: Prefix, Backend: "prefix"},
+			{Host: "a.test", Path: "/v1/x", Match: Exact, Backend: "exact"},
+			{Host: "a.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "short"},
+			{Host: "a.test", Path: "/v[0-9]+/(long|longer)$", Match: Regexp, Backend: "long"},
+			{Host: "a.test", Path: "/be", Match: Begin, Backend: "begin"},
+			{Host: "a.test", Path: "/secure[0-9]", Match: Regexp, Backend: "short", TLSOnly: true},
+			{Host: "a.test", Path: "/mixed[0-9]", Match: Regexp, Backend: "old", Canary: "canary", CanaryWeight: 100},
+			{Host: "b.test", Path: "/[a-z]$", Match: Regexp, Backend: "short"},
+			{Host: "c.test", Path: "/", Match: Prefix, Backend: "prefix"},
+			{Host: "d.test", Path: "/", Match: Prefix, Backend: "old", Canary: "canary", CanaryWeight: 100},
+			{Host: "d.test", Path: "/(?i)x", Match: Regexp, Backend: "short"},
+			{Host: "*.w.test", Path: "/", Match: Prefix, Backend: "wildroot"},
+			{Host: "*.w.test", Path: "/v[0-9]", Match: Regexp, Backend: "wild"},
+			{Path: "/free[0-9]", Match: Regexp, Backend: "free"},
+		}
+		cfg.DefaultBackend = "rest"
+		r.settle(cfg, states(cfg, Open))
+		port := r.https.String()[len("127.0.0.1"):]
+		hold := func() {
+			t.Helper()
+			for _, c := range []struct{ host, path, want string }{
+				{"a.test", "/", "prefix"},
+				{"a.test", "/v1/x", "exact"},
+				{"a.test", "/v1/y", "short"},
+				{"a.test", "/v12/long", "long"},
+				{"a.test", "/v12/longest", "short"},
+				{"a.test", "/x/v1/", "prefix"}, // from the beginning
+				{"a.test", "/beginning", "begin"},
+				{"a.test", "/be", "begin"},
+				{"a.test", "/b", "prefix"},
+				{"a.test", "/secure1?a", "302 https://a.test" + port + "/secure1?a"},
+				{"a.test", "/mixed1", "canary"},
+				{"A.test:80", "/v1/y", "short"},
+				{"b.test", "/q", "short"},
+				{"b.test", "/qq", "rest"},
+				{"c.test", "/v1/y", "prefix"},
+				{"d.test", "/", "canary"},
+				{"d.test", "/X", "short"},
+				{"x.w.test", "/v1", "wild"},
+				{"x.w.test", "/w", "wildroot"},
+				{"y.x.w.test", "/v1", "rest"},
+				{"who.test", "/free1", "free"},
+				{"who.test", "/free", "rest"},
+				{"", "/free1", "free"},
+			} {
+				if got := r.get(c.host, c.path); got != c.want {
+					t.Errorf("%q %q: got %q, want %q", c.host, c.path, got, c.want)
+				}
+			}
+		}
+		hold()
+		// They come and go by command, in their order.
+		reloads := r.p.Info().Reloads
+		all := cfg.Routes
+		cfg.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "prefix"}}
+		r.settle(cfg, states(cfg, Open))
+		if got := r.get("a.test", "/v1/y"); got != "prefix" {
+			t.Errorf("without the regular expression: got %q", got)
+		}
+		cfg.Routes = all
+		r.settle(cfg, states(cfg, Open))
+		hold()
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("routes changed with %d reloads, want none", got-reloads)
 		}
 	})
 }

@@ -159,8 +159,10 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
 	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
 		return fmt.Errorf("route %q %q: without a host, with a path or with a canary nothing can be passed through", r.Host, r.Path)
-	case r.Match != Prefix && r.Match != Exact && r.Match != Passthrough:
+	case !slices.Contains([]PathMatch{Prefix, Exact, Begin, Regexp, Passthrough}, r.Match):
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
+	case r.Match == Regexp && CheckPath(r.Path) != nil:
+		return fmt.Errorf("route %q %q: %w", r.Host, r.Path, CheckPath(r.Path))
 	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
 	case r.Canary != "" && !isName(r.Canary):

@@ -90,6 +90,11 @@ func readClaims(ing *networkingv1.Ingress) *claims {
 		complain("InvalidName", "the namespace or the name is none that Kubernetes allows; nothing of the Ingress is served")
 		return c
 	}
+	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	usual, odd := annotations.PathType(c.layer)
+	for _, p := range slices.Concat(c.layer.Odd, odd) {
+		complain(p.Reason, "%s", p.Why)
+	}
 	if b := ing.Spec.DefaultBackend; b != nil {
 		to, why := refer(*b)
 		if why != "" {
@@ -111,7 +116,7 @@ func readClaims(ing *networkingv1.Ingress) *claims {
 			continue
 		}
 		for _, p := range rule.HTTP.Paths {
-			path, match, why := cleanPath(p)
+			path, match, why := cleanPath(p, usual)
 			if why != "" {
 				complain("InvalidPath", "rule %d: path %s %s; the path is not served", i+1, quote(p.Path), why)
 				continue
@@ -146,10 +151,6 @@ func readClaims(ing *networkingv1.Ingress) *claims {
 		}
 		c.tls = append(c.tls, tls)
 	}
-	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
-	for _, p := range c.layer.Odd {
-		complain(p.Reason, "%s", p.Why)
-	}
 	return c
 }
 
@@ -175,18 +176,20 @@ func cleanHost(host string) (clean, why string) {
 
 // cleanPath checks a path and gives it in the form routes are keyed by.
 //
-// ImplementationSpecific is taken as Prefix, by path element. A plain string
-// prefix, which others make of it, also lets /admin take /administrators:
-// whoever writes a path means the element.
+// ImplementationSpecific is what the Ingress says is usual: Prefix, by path
+// element, if it says nothing. A plain string prefix, which others make of it,
+// also lets /admin take /administrators: whoever writes a path means the element.
 //
 // Only characters that a request's path can hold (RFC 3986, 3.3) are let
 // through: any other path could never match, and would be text of its own in
 // the map it ends up in.
-func cleanPath(p networkingv1.HTTPIngressPath) (path string, match haproxy.PathMatch, why string) {
-	match = haproxy.Prefix
+func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path string, match haproxy.PathMatch, why string) {
+	match = usual
 	if p.PathType != nil {
 		switch *p.PathType {
-		case networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific:
+		case networkingv1.PathTypeImplementationSpecific:
+		case networkingv1.PathTypePrefix:
+			match = haproxy.Prefix
 		case networkingv1.PathTypeExact:
 			match = haproxy.Exact
 		default:
@@ -203,6 +206,12 @@ func cleanPath(p networkingv1.HTTPIngressPath) (path string, match haproxy.PathM
 	if len(path) > maxPath {
 		return "", "", fmt.Sprintf("is %d bytes long; allowed are %d", len(path), maxPath)
 	}
+	if match == haproxy.Regexp {
+		if err := haproxy.CheckPath(path); err != nil {
+			return "", "", "cannot be used: " + err.Error()
+		}
+		return path, match, ""
+	}
 	for i := 0; i < len(path); i++ {
 		c := path[i]
 		switch {
@@ -211,7 +220,7 @@ func cleanPath(p networkingv1.HTTPIngressPath) (path string, match haproxy.PathM
 		case c == '%':
 			return "", "", `has a "%" that no two hexadecimal digits follow`
 		default:
-			return "", "", fmt.Sprintf("has the character %q, which the path of a request cannot hold (RFC 3986, 3.3): write it percent-encoded; regular expressions are not supported", c)
+			return "", "", fmt.Sprintf("has the character %q, which the path of a request cannot hold (RFC 3986, 3.3): write it percent-encoded; for a regular expression see annotation sallyport.dev/path-type", c)
 		}
 	}
 	for element := range strings.SplitSeq(path[1:], "/") {
@@ -221,6 +230,9 @@ func cleanPath(p networkingv1.HTTPIngressPath) (path string, match haproxy.PathM
 	}
 	if strings.Contains(path, "//") {
 		return "", "", `has an empty element ("//")`
+	}
+	if match == haproxy.Begin && path == "/" {
+		match = haproxy.Prefix
 	}
 	if match == haproxy.Prefix && path != "/" {
 		// By element, /api/ and /api take the same requests (Ingress v1, pathType Prefix).

@@ -502,6 +502,33 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 	}
 }
 
+func TestAnIngressSaysHowItsPathsAreCompared(t *testing.T) {
+	const first, web = "prefix a.test/ -> 404\nprefix a.test/p -> default_svc_web_http\n", "backend default_svc_web_http: s_172-16-1-1_8080\n"
+	for _, tt := range []struct{ kind, path, want string }{
+		{"exact", "/v/", first + "exact a.test/v/ -> default_svc_web_http\n" + web},
+		{"begin", "/v/", first + "begin a.test/v/ -> default_svc_web_http\n" + web},
+		{"prefix", "/v/", first + "prefix a.test/v -> default_svc_web_http\n" + web},
+		{"regex", "/v[0-9]/", first + "regex a.test/v[0-9]/ -> default_svc_web_http\n" + web},
+		{"begin", "/v[0-9]/", first + web + "problem Ingress default/i InvalidPath\n"},
+		{"regex", "/(", first + web + "problem Ingress default/i InvalidPath\n"},
+		{"regex", "/ ", first + web + "problem Ingress default/i InvalidPath\n"},
+	} {
+		s := snapshot(t, "c", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path(tt.path, "ImplementationSpecific", "web"), path("/p", "Prefix", "web"))+"]"))
+		s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": tt.kind}
+		r := Compile([]Snapshot{s})
+		got := strings.Split(read(r), "\n")
+		want := strings.Split(tt.want, "\n")
+		slices.Sort(got)
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s %s: want (-), got (+):\n%s", tt.kind, tt.path, diff)
+		}
+		if err := r.Config.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAnOlderAnnotationNamesTheClass(t *testing.T) {
 	for annotation, want := range map[string]bool{"haproxy.org/ingress.class": true, "haproxy.com/ingress.class": true, "ingress.kubernetes.io/ingress.class": true, "nginx.ingress.kubernetes.io/ingress.class": false} {
 		s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))

@@ -117,6 +117,8 @@ func tell(layers []Layer) string {
 	problems = append(problems, more...)
 	weight, canary, more := Canary(layers[1])
 	problems = append(problems, more...)
+	paths, more := PathType(layers[1])
+	problems = append(problems, more...)
 	var out strings.Builder
 	for _, l := range process.Lines {
 		fmt.Fprintln(&out, l)
@@ -127,6 +129,9 @@ func tell(layers []Layer) string {
 	}
 	if said {
 		fmt.Fprintln(&out, "default", to.Service, to.Port)
+	}
+	if paths != haproxy.Prefix {
+		fmt.Fprintln(&out, "paths", paths)
 	}
 	if canary {
 		fmt.Fprintln(&out, "canary", weight)
@@ -359,6 +364,9 @@ tcp-request content reject
 
 		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
 
+		{on4("sallyport.dev/path-type: regex"), "paths regex"},
+		{on4("sallyport.dev/path-type: glob"), `! Ingress InvalidAnnotation: annotation sallyport.dev/path-type: "glob": allowed are prefix, exact, begin, regex; it is ignored`},
+
 		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
 		{on4("sallyport.dev/canary-weight: 101"), `canary 0
 ! Ingress InvalidAnnotation: annotation sallyport.dev/canary-weight: "101" is not a number from 0 to 100; it is ignored`},
@@ -453,7 +461,7 @@ func TestADefaultCanBeRead(t *testing.T) {
 var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
-	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight",
+	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "path-type", "ingress.class",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.
@@ -469,6 +477,8 @@ func FuzzCompile(f *testing.F) {
 			_, more := SSLRedirect(layer)
 			problems = append(problems, more...)
 			_, _, more = Canary(layer)
+			problems = append(problems, more...)
+			_, more = PathType(layer)
 			problems = append(problems, more...)
 			if d.Scopes&Ingress != 0 && !slices.Contains(elsewhere, d.Name) && len(used)+len(problems) == 0 {
 				t.Errorf("%s: %q is neither used nor told", name, value)

@@ -324,6 +324,19 @@ func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
 	return to, said, v.problems
 }
 
+var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), string(haproxy.Begin), string(haproxy.Regexp)), Doc{
+	Name: own + "path-type", Scopes: Ingress, Format: "prefix, exact, begin or regex", Default: "prefix",
+	Effect: "How the paths of type ImplementationSpecific are compared: by element, whole, as a string (`/a` takes `/abc`), or as a regular expression from the beginning of the path. " +
+		"Of a host exact paths go first, then regular expressions, the longest text first, then the longest path.",
+})
+
+// PathType is how the paths of an Ingress are compared that say nothing else.
+func PathType(l Layer) (haproxy.PathMatch, []Problem) {
+	v := &values{layers: []Layer{l}}
+	match, _ := get(v, pathType)
+	return haproxy.PathMatch(match), v.problems
+}
+
 var canaryWeight = define(number(0, 100), Doc{
 	Name: own + "canary-weight", Scopes: Ingress, Format: "0 to 100",
 	Effect: "This many of 100 requests, by chance, for the hosts and paths of an older Ingress of the namespace, go to the Services of this one. It changes without a reload.",
