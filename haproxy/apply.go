@@ -108,7 +108,7 @@ func (p *Proxy) validate(cfg *Config) error {
 		Backends: others(cfg.Backends, p.valid.Backends, backendName),
 		Certs:    others(cfg.Certs, p.valid.Certs, certName),
 		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
-		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams,
+		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams, Choices: cfg.Choices,
 	}
 	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
 		fresh.DefaultCert = cfg.DefaultCert

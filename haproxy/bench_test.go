@@ -1,12 +1,17 @@
 package haproxy
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // BenchmarkApply changes the state of one server among 5,000 in 1,000
@@ -44,9 +49,7 @@ func BenchmarkRewritesOfOthers(b *testing.B) {
 	for _, others := range []int{0, 1000} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
 			r := newRig(b, binaries(b)[0])
-			page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
-			b.Cleanup(page.Close)
-			list := []*Backend{backend("app", serverAt(page.Listener.Addr()))}
+			list := []*Backend{backend("app", origin(b, "ok"))}
 			for i := range others {
 				format, err := ParseFormat(fmt.Sprintf(`/%d\1`, i))
 				if err != nil {
@@ -64,29 +67,76 @@ func BenchmarkRewritesOfOthers(b *testing.B) {
 			if _, err := r.p.Apply(b.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
 				b.Fatal(err)
 			}
-			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-			b.SetParallelism(8)
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+r.http.String()+"/page", http.NoBody)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					request.Host = "app.test"
-					response, err := client.Do(request)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					_, _ = io.Copy(io.Discard, response.Body)
-					_ = response.Body.Close()
-					if response.StatusCode != http.StatusOK {
-						b.Errorf("status %d", response.StatusCode)
-					}
-				}
-			})
+			answers(b, r, "app.test", "/page")
 		})
 	}
+}
+
+// BenchmarkChoicesAndPatternsOfOthers asks applications for a page while a
+// thousand others each have a choice and a regular expression of their own: one
+// that has neither, one with the last choice, and one with the last expression,
+// whose path is always the same or always another.
+func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
+	for _, others := range []int{0, 1000} {
+		r := newRig(b, binaries(b)[0])
+		cfg := r.config(backend("app", origin(b, "ok")))
+		cfg.Routes = append(cfg.Routes, Route{Host: "chosen.test", Path: "/", Match: Prefix}, Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+		for i := range others + 1 {
+			c := NewChoice([]Case{{condition(b, fmt.Sprintf("path -m beg /page%s", strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), "app"}})
+			cfg.Choices = append(cfg.Choices, c)
+			cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name}, Route{Host: fmt.Sprintf("p%d.test", i), Path: fmt.Sprintf("/x%d", i), Match: Regexp, Backend: "app"})
+		}
+		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
+		cfg.Routes[1].Choice = cfg.Choices[len(cfg.Choices)-1].Name
+		r.apply(cfg, states(cfg, Open))
+		for _, host := range []string{"app.test", "chosen.test", "pattern.test"} {
+			b.Run(fmt.Sprintf("%d others/%s", others, host), func(b *testing.B) { answers(b, r, host, "/page") })
+		}
+		b.Run(fmt.Sprintf("%d others/%s, another path each time", others, "pattern.test"), func(b *testing.B) { answers(b, r, "pattern.test", "/page%d") })
+	}
+}
+
+// answers asks for a page of a host, as often as b says. With %d in it the path
+// is another one each time.
+func answers(b *testing.B, r *rig, host, path string) {
+	var asked atomic.Int64
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+	b.SetParallelism(8)
+	before := r.used()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+r.http.String()+strings.Replace(path, "%d", strconv.FormatInt(asked.Add(1), 10), 1), http.NoBody)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			request.Host = host
+			response, err := client.Do(request)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusOK {
+				b.Errorf("status %d", response.StatusCode)
+			}
+		}
+	})
+	b.ReportMetric(float64((r.used()-before).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// used is the processor time that the worker has taken so far, which the load of
+// the machine changes little.
+func (r *rig) used() time.Duration {
+	r.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.p.Info().Worker))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	words := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):])) // proc(5): utime and stime, in hundredths of a second
+	user, _ := strconv.Atoi(words[12])
+	system, _ := strconv.Atoi(words[13])
+	return time.Duration(user+system) * 10 * time.Millisecond
 }

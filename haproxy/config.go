@@ -19,6 +19,7 @@ type Config struct {
 	Bind           Bind        `json:"bind"`
 	Tune           Tune        `json:"tune"`
 	Routes         []Route     `json:"routes,omitempty"`
+	Choices        []*Choice   `json:"choices,omitempty"`        // sorted by Name
 	DefaultBackend string      `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
 	Backends       []*Backend  `json:"backends,omitempty"`       // sorted by Name
 	Certs          []*Cert     `json:"certs,omitempty"`          // sorted by Name
@@ -51,7 +52,7 @@ func (c *Config) listeners() []netip.AddrPort {
 // are the same ones, or small enough to be looked at.
 func (c *Config) Same(o *Config) bool {
 	return slices.Equal(c.Bind.HTTP, o.Bind.HTTP) && slices.Equal(c.Bind.HTTPS, o.Bind.HTTPS) && c.Tune == o.Tune &&
-		slices.Equal(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+		slices.Equal(c.Routes, o.Routes) && slices.EqualFunc(c.Choices, o.Choices, (*Choice).same) && c.DefaultBackend == o.DefaultBackend &&
 		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) &&
 		slices.Equal(c.Tables, o.Tables) && slices.Equal(c.Captures, o.Captures) &&
 		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) &&
@@ -124,6 +125,8 @@ type Route struct {
 
 	Canary       string `json:"canary,omitempty"`       // backend that some of the requests go to instead
 	CanaryWeight int    `json:"canaryWeight,omitempty"` // how many of 100, by chance; 0 to 100
+
+	Choice string `json:"choice,omitempty"` // a Choice that goes before Backend and Canary; not with Regexp
 }
 
 // A Backend is one port of one Service, and how it is spoken to.

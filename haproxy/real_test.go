@@ -264,7 +264,7 @@ func byID(backends map[string]*LiveBackend, err error) (map[ServerID]Live, error
 }
 
 // origin is a web server on loopback that says its name.
-func origin(t *testing.T, name string) Server {
+func origin(t testing.TB, name string) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
 	t.Cleanup(s.Close)

@@ -55,6 +55,9 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if !bytes.Equal(p.shaped.DefaultCert, cfg.DefaultCert) {
 		reasons = append(reasons, "the default certificate changed")
 	}
+	if !slices.EqualFunc(p.shaped.Choices, cfg.Choices, (*Choice).same) {
+		reasons = append(reasons, "choices between backends changed")
+	}
 	if !slices.Equal(p.shaped.Captures, cfg.Captures) {
 		reasons = append(reasons, "captures changed")
 	}
@@ -130,6 +133,7 @@ func within(want, have *Config) *Config {
 		Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process,
 		Extras: have.Extras, Userlists: have.Userlists, DefaultCert: have.DefaultCert, DefaultBackend: want.DefaultBackend,
 		Inspect: have.Inspect, Streams: have.Streams,
+		Choices: have.Choices,
 	}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
@@ -152,6 +156,9 @@ func within(want, have *Config) *Config {
 	for _, r := range want.Routes {
 		if r.Canary != "" && !known[r.Canary] {
 			r.Canary, r.CanaryWeight = "", 0
+		}
+		if !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == r.Choice }) {
+			r.Choice = ""
 		}
 		if r.Backend == "" || known[r.Backend] || wanted[r.Backend] == nil {
 			out.Routes = append(out.Routes, r)

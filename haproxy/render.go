@@ -260,7 +260,7 @@ func generation(sums map[string][sha256.Size]byte) string {
 func (r *renderer) renderHead(cfg *Config) []byte {
 	of := Config{
 		Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune, Process: cfg.Process, Captures: slices.Clone(cfg.Captures),
-		Inspect: cfg.Inspect, Streams: slices.Clone(cfg.Streams),
+		Inspect: cfg.Inspect, Streams: slices.Clone(cfg.Streams), Choices: slices.Clone(cfg.Choices),
 	}
 	if r.head != nil && r.headOf.Same(&of) {
 		return r.head
@@ -382,7 +382,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			text := strconv.Itoa(code)
 			line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
 		}
-		lead(line)
+		lead(line, cfg.Choices)
 	}
 	stream := func(name string) {
 		b.WriteString("\nfrontend " + name + "\n")
@@ -432,7 +432,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
 		texts()
-		lead(line)
+		lead(line, cfg.Choices)
 	}
 
 	for _, s := range cfg.Streams {
@@ -487,7 +487,7 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
-	line(`http-request set-var(txn.route) var(txn.route),field(6,/),concat(,txn.path),map_reg(` + patterns + `) if { var(txn.route),field(6,/) -m found }`)
+	line(`http-request set-var(txn.route) var(txn.route),field(6,/),concat(,txn.path),map_reg(` + patterns + `) if { var(txn.route),field(6,/) -m len gt 0 }`)
 	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 }
 
@@ -531,9 +531,23 @@ func (r *renderer) handshake(p Process) (words string) {
 }
 
 // lead sends a request to the backend of its route, or to that of the canary.
-func lead(line func(...string)) {
-	line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { rand(100),sub(txn.weight) lt 0 }")
-	line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
+// Those of routes with a choice walk through the cases of all; the others have
+// gone by then.
+func lead(line func(...string), choices []*Choice) {
+	usual := func(unless string) {
+		line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { rand(100),sub(txn.weight) lt 0 }" + unless)
+		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }" + unless)
+	}
+	if len(choices) > 0 {
+		line("http-request set-var(txn.choice) var(txn.route),field(7,/)")
+		usual(" !{ var(txn.choice) -m found }")
+	}
+	for _, c := range choices {
+		for _, one := range c.Cases {
+			line("use_backend", one.Backend, "if { var(txn.choice) -m str", c.Name, "}", one.If.lines)
+		}
+	}
+	usual("")
 	line("default_backend", nowhere)
 }
 
@@ -759,7 +773,7 @@ func tlsPort(b Bind) uint16 {
 // is named has a row for "/" in any case, so that it never falls through to a
 // wildcard.
 //
-// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS, without what is not
+// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE, without what is not
 // there at its end. There is a STATUS where plain HTTP is redirected, and a PORT
 // if it is not 443, which clients do not expect to see. PATTERNS are what the keys
 // of regexp.map begin with that are to be tried first: the host, "_" for any.
@@ -845,7 +859,7 @@ func rows(cfg *Config) (out tables) {
 
 // value is what a map says of a route. Its patterns are tried before it counts.
 func (r *Route) value(port uint16, patterns string) string {
-	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns}
+	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns, r.Choice}
 	if r.TLSOnly {
 		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))
 		if port := cmp.Or(r.TLSPort, port); port != 443 {

@@ -36,6 +36,7 @@ func goldens(t testing.TB) map[string]*Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	chosen := NewChoice([]Case{{condition(t, `cookie(as) -m str "it's me" you`), "one"}, {condition(t, "src -f patterns/ours"), "two"}})
 	block, _ := pem.Decode(key)
 	certificate := pem.EncodeToMemory(block)
 	return map[string]*Config{
@@ -96,7 +97,9 @@ func goldens(t testing.TB) map[string]*Config {
 				{Host: "f.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "two", TLSOnly: true, TLSPort: 443},
 				{Host: "*.f.test", Path: "/(a|b'c)$", Match: Regexp, Backend: "one"},
 				{Path: "/x.*", Match: Regexp, Backend: "one"},
+				{Host: "f.test", Path: "/choice", Match: Prefix, Backend: "two", Canary: "one", CanaryWeight: 5, Choice: chosen.Name},
 			},
+			Choices:        []*Choice{chosen},
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
 		},

@@ -239,7 +239,7 @@ var (
 )
 
 // own are the sections for which each text has one of its own to be read in.
-var own = []Section{FrontendSection, BackendSection, streamSection}
+var own = []Section{FrontendSection, BackendSection, streamSection, routeSection}
 
 // vet is one look: complaints by the index of the text, those without by -1.
 func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
@@ -292,6 +292,11 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
 			line(i, "  mode tcp")
 			line(i, "  bind 127.0.0.1:1")
+		case routeSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  bind 127.0.0.1:1")
+			line(i, "  use_backend sp_vet_none if "+t.lines)
+			continue
 		case BackendSection:
 			line(i, fmt.Sprintf("backend sp_vet_%d", i))
 		default:

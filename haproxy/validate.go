@@ -37,12 +37,15 @@ func (c *Config) Validate() error { return errors.Join(c.order(), c.parts()) }
 // order says which backends or certificates are listed twice, or not by name.
 func (c *Config) order() error {
 	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName),
-		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName))
+		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName),
+		ascending("choice", c.Choices, choiceName), c.choices())
 }
 
 func backendName(b *Backend) string { return b.Name }
 func certName(c *Cert) string       { return c.Name }
 func extraName(e *Extra) string     { return e.Name }
+
+func choiceName(c *Choice) string { return c.Name }
 
 func userlistName(u *Userlist) string { return u.Name }
 
@@ -167,6 +170,8 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
 	case r.Canary != "" && !isName(r.Canary):
 		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Canary)
+	case r.Choice != "" && (!isName(r.Choice) || r.Match == Regexp):
+		return fmt.Errorf("route %q %q: it cannot have choice %q", r.Host, r.Path, r.Choice)
 	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
 		return fmt.Errorf("route %q %q: a weight of %d, allowed are 0 to 100", r.Host, r.Path, r.CanaryWeight)
 	case r.Backend != "" && !isName(r.Backend):

@@ -1,0 +1,150 @@
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Choice leads requests of a Route elsewhere by what else is true of them. The
+// first Case that holds counts; if none does, the Route's own Backend.
+type Choice struct {
+	Name  string `json:"name"` // made of its cases
+	Cases []Case `json:"cases"`
+}
+
+// A Case is a backend, and when it is to be taken.
+type Case struct {
+	If      Text   `json:"if"` // a Condition
+	Backend string `json:"backend"`
+}
+
+// NewChoice names a choice after its cases.
+func NewChoice(cases []Case) *Choice {
+	h := sha256.New()
+	for _, c := range cases {
+		fmt.Fprintf(h, "%s\n%s\n", c.If.lines, c.Backend)
+	}
+	return &Choice{"c" + hex.EncodeToString(h.Sum(nil))[:marker], cases}
+}
+
+func (c *Choice) same(o *Choice) bool { return c.Name == o.Name && slices.Equal(c.Cases, o.Cases) }
+
+// choices says what is wrong with the choices: a backend that is not there
+// keeps HAProxy from starting.
+func (c *Config) choices() error {
+	var errs []error
+	for _, choice := range c.Choices {
+		if !isName(choice.Name) {
+			errs = append(errs, fmt.Errorf("choice %q: not a name HAProxy can use", choice.Name))
+		}
+		for _, one := range choice.Cases {
+			_, found := slices.BinarySearchFunc(c.Backends, one.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
+			if !found || one.If.section != routeSection {
+				errs = append(errs, fmt.Errorf("choice %s: there is no backend %q, or no condition for it", choice.Name, one.Backend))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// routeSection is the section of a Condition: it stands in the rule of a
+// frontend.
+const routeSection Section = "route"
+
+// Bounds of a condition: HAProxy takes 64 words a line.
+const (
+	maxWords     = 40
+	maxCondition = 2048 // bytes
+)
+
+// Condition reads what has to be true of a request: a sample, flags and patterns,
+// as in "acl NAME ..." (HAProxy Configuration Manual, 7.1). Behind "-f",
+// "patterns/NAME" stands for a list that is to be looked up. Whether it means
+// anything to HAProxy, Vet tells.
+func Condition(text string, list func(name string) ([]string, error)) (Text, error) {
+	if len(text) > maxCondition {
+		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(text), maxCondition)
+	}
+	words, err := splitWords(text)
+	if err != nil {
+		return Text{}, fmt.Errorf("%s: %w", strconv.QuoteToASCII(clip(text)), err)
+	}
+	for i := 0; i+1 < len(words); i++ {
+		name, is := strings.CutPrefix(words[i+1], "patterns/")
+		if words[i] != "-f" || !is {
+			continue
+		}
+		entries, err := list(name)
+		if err != nil {
+			return Text{}, err
+		}
+		words = append(slices.Delete(words, i, i+2), entries...)
+		i--
+	}
+	switch {
+	case len(words) == 0:
+		return Text{}, errors.New("it is empty")
+	case len(words) > maxWords:
+		return Text{}, fmt.Errorf("it has %d words, those of lists included; allowed are %d", len(words), maxWords)
+	}
+	for i, w := range words {
+		if w == "{" || w == "}" || w == "!" {
+			return Text{}, fmt.Errorf("%s: it is one condition without braces: a sample, flags and values", strconv.QuoteToASCII(clip(text)))
+		}
+		if words[i], err = quote(w); err != nil {
+			return Text{}, err
+		}
+	}
+	return Text{routeSection, "{ " + strings.Join(words, " ") + " }"}, nil
+}
+
+// splitWords takes a line apart as HAProxy does (HAProxy Configuration Manual,
+// 2.2), but for what it would fill in from its environment.
+func splitWords(line string) (words []string, err error) {
+	var word strings.Builder
+	within, begun := byte(0), false
+	for i := 0; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case c < ' ' && c != '\t' || c == 0x7f:
+			return nil, fmt.Errorf("it has the control character %q", c)
+		case within == '\'' && c != '\'':
+			word.WriteByte(c)
+		case c == '\\':
+			if i++; i == len(line) {
+				return nil, errors.New(`nothing follows the "\" at its end`)
+			}
+			word.WriteByte(line[i])
+			begun = true
+		case c == within:
+			within = 0
+		case within == 0 && (c == '"' || c == '\''):
+			within, begun = c, true
+		case within == '"' && c == '$':
+			return nil, errors.New(`a "$" is written between single quotes`)
+		case within == 0 && c == '#':
+			return nil, errors.New(`a "#" is written between quotes`)
+		case within == 0 && (c == ' ' || c == '\t'):
+			if begun {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			begun = false
+		default:
+			word.WriteByte(c)
+			begun = true
+		}
+	}
+	if within != 0 {
+		return nil, fmt.Errorf("its %c is not closed", within)
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words, nil
+}

@@ -1,0 +1,138 @@
+package haproxy
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// lists has the list that conditions name.
+func lists(name string) ([]string, error) {
+	if name != "ours" {
+		return nil, errors.New("there is no list " + name)
+	}
+	return []string{"10.0.0.0/8", "192.0.2.1"}, nil
+}
+
+func TestAConditionStaysOne(t *testing.T) {
+	for s, want := range map[string]string{
+		"cookie(staging) -m found":         "{ 'cookie(staging)' '-m' 'found' }",
+		` req.hdr(X-A)  -m str "b c" d\ e`: "{ 'req.hdr(X-A)' '-m' 'str' 'b c' 'd e' }",
+		"rand(100) lt 25":                  "{ 'rand(100)' 'lt' '25' }",
+		"path_reg it's$ # b'":              "{ 'path_reg' 'its$ # b' }",
+		"src -f patterns/ours":             "{ 'src' '10.0.0.0/8' '192.0.2.1' }",
+		`path "'"`:                         `{ 'path' ''\''' }`,
+		"path ''":                          "{ 'path' '' }",
+		"src -f patterns/theirs":           "! there is no list theirs",
+		"a } b":                            "! without braces",
+		"{ a }":                            "! without braces",
+		`a "}"`:                            "! without braces",
+		"a # b":                            `! a "#" is written`,
+		`a "$HOME"`:                        `! a "$" is written`,
+		"a\nuse_backend b":                 "! control character",
+		"a 'b":                             "! is not closed",
+		`a \`:                              "! nothing follows",
+		"":                                 "! it is empty",
+		strings.Repeat("a ", 41):           "! 41 words",
+		strings.Repeat("a", 2049):          "! 2049 bytes",
+	} {
+		text, err := Condition(s, lists)
+		got := text.lines
+		if err != nil {
+			got = "! " + err.Error()
+		}
+		if begin, is := strings.CutPrefix(want, "! "); got != want && (!is || err == nil || !strings.Contains(got, begin)) {
+			t.Errorf("%q: %s, want %s", s, got, want)
+		}
+	}
+}
+
+// FuzzCondition holds a condition to be one, whatever is said.
+func FuzzCondition(f *testing.F) {
+	for _, s := range []string{"a b", "a ' } or { '", `a "}" || b`, "a\\\nb", "a \\} b", "src -f patterns/ours", "'\\''"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		text, err := Condition(s, lists)
+		if err != nil {
+			return
+		}
+		words, err := splitWords(text.lines)
+		if err != nil || len(words) < 3 || words[0] != "{" || words[len(words)-1] != "}" {
+			t.Fatalf("%q is written as %q: %q, %v", s, text.lines, words, err)
+		}
+		for _, w := range words[1 : len(words)-1] {
+			if w == "{" || w == "}" {
+				t.Errorf("%q has braces within: %q", s, text.lines)
+			}
+		}
+		if strings.ContainsAny(text.lines, "\n\r\x00") {
+			t.Errorf("%q is written as %q", s, text.lines)
+		}
+	})
+}
+
+func condition(t testing.TB, s string) Text {
+	t.Helper()
+	text, err := Condition(s, lists)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("beta", origin(t, "beta")), backend("canary", origin(t, "canary")), backend("main", origin(t, "main")), backend("staff", origin(t, "staff")))
+		both := NewChoice([]Case{{condition(t, `url_param(as) -m str "st aff" staff`), "staff"}, {condition(t, "url_param(beta) -m found"), "beta"}})
+		one := NewChoice([]Case{{condition(t, "url_param(beta) -m found"), "beta"}})
+		cfg.Choices = []*Choice{both, one}
+		if one.Name < both.Name {
+			cfg.Choices = []*Choice{one, both}
+		}
+		cfg.Routes = []Route{
+			{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: both.Name},
+			{Host: "a.test", Path: "/plain", Match: Prefix, Backend: "main"},
+			{Host: "a.test", Path: "/[0-9]", Match: Regexp, Backend: "canary"},
+			{Host: "b.test", Path: "/", Match: Prefix, Choice: one.Name},
+			{Host: "c.test", Path: "/", Match: Prefix, Backend: "main", Canary: "canary", CanaryWeight: 100, Choice: one.Name},
+		}
+		r.apply(cfg, states(cfg, Open))
+		for _, c := range []struct{ host, path, want string }{
+			{"a.test", "/", "main"},
+			{"a.test", "/?as=staff", "staff"},
+			{"a.test", "/?as=staff&beta", "staff"},
+			{"a.test", "/?beta=1", "beta"},
+			{"a.test", "/plain?beta=1", "main"},
+			{"a.test", "/7?beta=1", "canary"},
+			{"b.test", "/", "404"},
+			{"b.test", "/?beta=1", "beta"},
+			{"c.test", "/", "canary"},
+			{"c.test", "/?beta=1", "beta"},
+			{"main.test", "/?beta=1", "404"},
+		} {
+			if got := r.get(c.host, c.path); got != c.want {
+				t.Errorf("%s%s: got %q, want %q", c.host, c.path, got, c.want)
+			}
+		}
+
+		// Which routes have which choice changes without a reload.
+		next := *cfg
+		next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: one.Name}}
+		if res := r.apply(&next, states(&next, Open)); res.Reloaded {
+			t.Errorf("it reloaded: %+v", res)
+		}
+		if got := r.get("a.test", "/?as=staff"); got != "main" {
+			t.Errorf("with another choice: got %q", got)
+		}
+		next.Choices = nil
+		next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main"}}
+		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
+			t.Errorf("it did not reload: %+v", res)
+		}
+		if got := r.get("a.test", "/?beta=1"); got != "main" {
+			t.Errorf("without choices: got %q", got)
+		}
+	})
+}
