@@ -260,6 +260,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.result = Result{
 		Config: haproxy.Config{
 			Routes:         c.routing.routes,
+			Choices:        c.routing.choices,
 			DefaultBackend: c.routing.fallback,
 			Backends:       make([]*haproxy.Backend, len(c.parts)),
 			Certs:          c.routing.certs,

@@ -72,6 +72,13 @@ func read(r Result) string {
 		if route.TLSOnly {
 			to += " (https)"
 		}
+		for _, c := range r.Config.Choices {
+			for _, one := range c.Cases {
+				if c.Name == route.Choice {
+					to += ", " + one.Backend + " if " + one.If.String()
+				}
+			}
+		}
 		fmt.Fprintf(&b, "%s %s%s -> %s\n", route.Match, route.Host, route.Path, to)
 	}
 	if r.Config.DefaultBackend != "" {

@@ -22,8 +22,9 @@ type ExplainedRule struct {
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
 	Backend string            `json:"backend"`
-	Canary  string            `json:"canary,omitempty"` // backend that some requests go to, "25 % to default_svc_new_80"
-	HTTPS   string            `json:"https,omitempty"`  // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
+	Choices []string          `json:"choices,omitempty"` // backends that requests go to before, "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }"
+	Canary  string            `json:"canary,omitempty"`  // backend that some requests go to, "25 % to default_svc_new_80"
+	HTTPS   string            `json:"https,omitempty"`   // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
 }
 
 // An ExplainedBackend is a backend, and what was said of it.
@@ -55,10 +56,19 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	leads := map[string]bool{}
 	for _, route := range r.routing.routes {
 		key := routeKey{route.Host, route.Path, route.Match}
-		if r.routing.owner[key] != p && r.routing.canaries[key] != p {
+		mine := func(c choosing) bool { return c.petition == p }
+		if r.routing.owner[key] != p && r.routing.canaries[key] != p && !slices.ContainsFunc(r.routing.chosen[key], mine) {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
+		for _, c := range r.routing.choices {
+			if c.Name == route.Choice {
+				for _, one := range c.Cases {
+					rule.Choices = append(rule.Choices, one.Backend+" if "+one.If.String())
+					leads[one.Backend] = true
+				}
+			}
+		}
 		if route.Canary != "" {
 			rule.Canary = strconv.Itoa(route.CanaryWeight) + " % to " + route.Canary
 			leads[route.Canary] = true

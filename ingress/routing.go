@@ -23,6 +23,7 @@ type routing struct {
 	petitions []*petition
 	owner     map[routeKey]*petition
 	canaries  map[routeKey]*petition
+	chosen    map[routeKey][]choosing
 
 	routes   []haproxy.Route
 	fallback string // backend of requests no route takes
@@ -34,6 +35,7 @@ type routing struct {
 
 	userlists []*haproxy.Userlist
 	extras    []*haproxy.Extra
+	choices   []*haproxy.Choice
 	global    annotations.Global
 	texts     []haproxy.Text
 	streams   []haproxy.Stream
@@ -110,6 +112,9 @@ type clerk struct {
 	needed map[string]need
 	routed map[routeKey]haproxy.Route
 	first  map[string]*petition // who named a host first
+	asked  []haproxy.Text       // of conditions
+
+	claimed map[routeKey]*petition // by whom first, with a condition
 }
 
 // route hears every Ingress, the older first. Across clusters the first
@@ -122,6 +127,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	k.remember()
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
 	k.first = make(map[string]*petition, most)
+	k.chosen, k.claimed = make(map[routeKey][]choosing), make(map[routeKey]*petition)
 	k.certify()
 	k.grant()
 	k.stream()
@@ -134,18 +140,22 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.users[i] = make(map[serviceKey][]int)
 	}
 	seen := make(map[haproxy.Text]bool)
+	ask := func(texts []haproxy.Text) {
+		for _, t := range texts {
+			if !seen[t] {
+				seen[t] = true
+				k.texts = append(k.texts, t)
+			}
+		}
+	}
+	ask(k.asked)
 	for i, name := range sortedKeys(k.needed) {
 		n := k.needed[name]
 		k.needs = append(k.needs, n)
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
 		k.tables = append(k.tables, n.settings.Tables...)
 		k.userlists, k.extras = append(k.userlists, n.settings.Userlists...), append(k.extras, n.settings.Extras...)
-		for _, t := range n.settings.Texts {
-			if !seen[t] {
-				seen[t] = true
-				k.texts = append(k.texts, t)
-			}
-		}
+		ask(n.settings.Texts)
 		for slot, length := range n.settings.Captures {
 			if slot == len(k.captures) {
 				k.captures = append(k.captures, 0)
@@ -249,6 +259,13 @@ func (k *clerk) grant() {
 				continue
 			}
 			key := routeKey{claim.host, claim.path, claim.match}
+			if k.choose(p, claim, key) {
+				continue
+			}
+			if first := k.claimed[key]; first != nil && !together(first, p) {
+				k.complain(p, "PathConflict", "%s is not served: %s is older and has it already", claim, k.spell(first))
+				continue
+			}
 			if other, taken := k.owner[key]; taken {
 				if other != p {
 					k.complain(p, "PathConflict", "%s is not served: %s is older and has it already", claim, k.spell(other))
@@ -291,6 +308,7 @@ func (k *clerk) grant() {
 				spell(key.host, key.path, key.match), k.spell(owner))
 		}
 	}
+	defer k.chain()
 	// A host that somebody names is never answered by a wildcard or by the
 	// rules for any host: what it has no path for is the default's, or 404.
 	for _, p := range k.petitions {

@@ -101,7 +101,11 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts = append(texts, text)
+		when, err := haproxy.Condition(line, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text, when)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
@@ -123,7 +127,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					}, gone)
 				case 3:
 					meta.UID = "u"
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough")
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough", "route-acl")
 					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
 						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},

@@ -84,8 +84,8 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 // what HAProxy says of a text by a word in it.
 var env = Env{
 	Secrets: secrets,
-	Allowed: func(s Scope, _ haproxy.Section) error {
-		if s == Service {
+	Allowed: func(s Scope, section haproxy.Section) error {
+		if s == Service && section == haproxy.BackendSection {
 			return errors.New("no snippets of Services")
 		}
 		return nil
@@ -113,7 +113,7 @@ func tell(layers []Layer) string {
 	global, more := Process(env, layers[2])
 	problems = append(problems, more...)
 	process := global.Process
-	to, said, more := DefaultBackend(layers[2])
+	to, ofAll, more := DefaultBackend(layers[2])
 	problems = append(problems, more...)
 	weight, canary, more := Canary(layers[1])
 	problems = append(problems, more...)
@@ -127,8 +127,13 @@ func tell(layers []Layer) string {
 	if text := fields(process); text != "" {
 		fmt.Fprintln(&out, "process:"+text)
 	}
-	if said {
+	if ofAll {
 		fmt.Fprintln(&out, "default", to.Service, to.Port)
+	}
+	when, said, more := RouteACL(env, layers[0])
+	problems = append(problems, more...)
+	if said {
+		fmt.Fprintf(&out, "only %v %s\n", when.Usable, when.Text)
 	}
 	if paths != haproxy.Prefix {
 		fmt.Fprintln(&out, "paths", paths)
@@ -164,7 +169,7 @@ func tell(layers []Layer) string {
 	for _, e := range slices.Concat(s.Extras, global.Extras) {
 		fmt.Fprintln(&out, "file", e.Name)
 	}
-	for _, x := range slices.Concat(s.Texts, global.Texts) {
+	for _, x := range slices.Concat(when.Asked, s.Texts, global.Texts) {
 		fmt.Fprintf(&out, "asks about %q\n", x)
 	}
 	if len(global.DefaultCert) > 0 {
@@ -363,6 +368,15 @@ tcp-request content reject
 		},
 
 		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
+
+		{[]string{"service route-acl: cookie(beta) -m found"}, "only true { 'cookie(beta)' '-m' 'found' }\nasks about \"{ 'cookie(beta)' '-m' 'found' }\""},
+		{[]string{"service route-acl: src -f patterns/ours"}, "only true { 'src' '10.0.0.0/8' '192.0.2.1' }\nasks about \"{ 'src' '10.0.0.0/8' '192.0.2.1' }\""},
+		{[]string{"service route-acl: new"}, "only false { 'new' }\nasks about \"{ 'new' }\""},
+		{[]string{"service route-acl: bad"}, "only false { 'bad' }\nasks about \"{ 'bad' }\"\n" +
+			"! Service InvalidAnnotation: annotation haproxy.org/route-acl: HAProxy: unknown keyword 'bad'; nobody is let in until it is in order"},
+		{[]string{"service route-acl: a } b"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": it is one condition without braces: a sample, flags and values; nobody is let in until it is in order"},
+		{[]string{"service route-acl: src -f patterns/theirs"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: there is no list \"theirs\" (clusters[].ingress.patternFiles); nobody is let in until it is in order"},
+		{on4("route-acl: a"), "! Ingress UnknownAnnotation: annotation haproxy.org/route-acl is for Service, not for Ingress; it is ignored"},
 
 		{on4("sallyport.dev/path-type: regex"), "paths regex"},
 		{on4("sallyport.dev/path-type: glob"), `! Ingress InvalidAnnotation: annotation sallyport.dev/path-type: "glob": allowed are prefix, exact, begin, regex; it is ignored`},

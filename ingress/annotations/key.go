@@ -237,13 +237,18 @@ func (v *values) list(text string) (string, error) {
 			return text, nil
 		}
 	}
-	var entries []string
+	entries, err := v.entries(name)
+	return strings.Join(entries, ","), err
+}
+
+// entries are those of the list of that name.
+func (v *values) entries(name string) (entries []string, err error) {
 	lines, has := "", false
 	if v.env.Pattern != nil {
 		lines, has = v.env.Pattern(name)
 	}
 	if !has {
-		return "", fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
 	}
 	for line := range strings.Lines(lines) {
 		line, _, _ = strings.Cut(line, "#")
@@ -251,7 +256,7 @@ func (v *values) list(text string) (string, error) {
 			entries = append(entries, line)
 		}
 	}
-	return strings.Join(entries, ","), nil
+	return entries, nil
 }
 
 // fault tells that a value cannot be used.

@@ -59,20 +59,58 @@ func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]ha
 	if !said {
 		return t, false
 	}
-	scope := v.scopeOf(k.Name)
+	return t, judged(v, k.Doc, t, v.scopeOf(k.Name), section, asked)
+}
+
+// judged says whether a text may be used.
+func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Section, asked *[]haproxy.Text) bool {
 	if v.env.Allowed != nil {
 		if err := v.env.Allowed(scope, section); err != nil {
-			v.fault(k.Doc, scope, err)
-			return t, false
+			v.fault(d, scope, err)
+			return false
 		}
 	}
 	*asked = append(*asked, t)
 	if v.env.Verdict == nil {
-		return t, false
+		return false
 	}
 	why, known := v.env.Verdict(t)
 	if why != "" {
-		v.fault(k.Doc, scope, errors.New(why))
+		v.fault(d, scope, errors.New(why))
 	}
-	return t, known && why == ""
+	return known && why == ""
+}
+
+var routeACL = define(func(s string) (string, error) {
+	_, err := haproxy.Condition(s, func(string) ([]string, error) { return nil, nil })
+	return s, err
+}, Doc{
+	Name: "route-acl", Scopes: Service, Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
+	Effect: "Requests for a host and path that lead to the Service go there only if this holds, and those for which it does not hold as if the path were not there: " +
+		"to another path of the namespace for the same, or a shorter one. Only if `ingress.trust` allows it; not with regular expressions as paths.",
+})
+
+// A Condition says when requests that lead to a Service go there.
+type Condition struct {
+	Text   haproxy.Text
+	Usable bool           // it may be used; else they never go there
+	Asked  []haproxy.Text // that HAProxy has to be asked about
+}
+
+// RouteACL is what a Service says of the requests that lead to it; said is false
+// if it takes them all.
+func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
+	if _, said = l.Values[routeACL.Name]; !said {
+		return c, false, nil
+	}
+	v := &values{layers: []Layer{l}, env: env}
+	if text, ok := get(v, routeACL); ok {
+		var err error
+		if c.Text, err = haproxy.Condition(text, v.entries); err != nil {
+			v.fault(routeACL.Doc, l.Scope, err)
+		} else {
+			c.Usable = judged(v, routeACL.Doc, c.Text, l.Scope, haproxy.FrontendSection, &c.Asked)
+		}
+	}
+	return c, true, v.problems
 }

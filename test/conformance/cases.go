@@ -254,6 +254,10 @@ func cases() []conformity {
 		{name: "a snippet that HAProxy does not take", ingress: []string{"backend-config-snippet: http-request set-headr X-Snippet yes", "set-host: other.test"}, asks: get("request X-Snippet: (none)", "host other.test")},
 		{name: "a snippet that would be another section", ingress: []string{"backend-config-snippet: http-request deny\nbackend default_svc_case0_web"}, asks: get()},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
+		{name: "route-acl", service: []string{"route-acl: url_param(beta) -m found"}, asks: []ask{
+			{request: "GET /a?beta=1", want: []string{"200"}},
+			{request: "GET /a", want: []string{"404"}},
+		}},
 		{name: "a canary of all requests", canary: []string{"sallyport.dev/canary-weight: 100", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: yes")},
 		{name: "a canary of none", canary: []string{"sallyport.dev/canary-weight: 0", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: (none)")},
 		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
