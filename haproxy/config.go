@@ -2,10 +2,12 @@ package haproxy
 
 import (
 	"bytes"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -169,8 +171,24 @@ type ServerOptions struct {
 	TLS           bool          `json:"tls,omitempty"`           // its certificate is not verified, unless there is a CA
 	CA            string        `json:"ca,omitempty"`            // an Extra of Authorities, one of which has to have signed the server's certificate
 	Crt           string        `json:"crt,omitempty"`           // an Extra of ClientCertificate, which is shown to the server
+	SNI           string        `json:"sni,omitempty"`           // name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
+	VerifyHost    string        `json:"verifyHost,omitempty"`    // name that its certificate has to have, with a CA; not with another SNI, which counts for that
 	Proto         string        `json:"proto,omitempty"`         // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
 	SendProxy     string        `json:"sendProxy,omitempty"`     // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
+}
+
+// What ServerOptions.SNI may be instead of a host's name.
+const (
+	SNIOfClient = "sni"  // what the client's TLS asked for
+	SNIOfHost   = "host" // the Host header of the request
+)
+
+// CheckServerName says why a name cannot be what a server's certificate is for.
+func CheckServerName(name string) error {
+	if strings.HasPrefix(name, "*") || !isHost(name) {
+		return fmt.Errorf("%s is not a lower-case DNS name", strconv.QuoteToASCII(clip(name)))
+	}
+	return nil
 }
 
 // A Server is one endpoint. Its name is made from its address (ServerName), so

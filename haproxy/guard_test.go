@@ -280,6 +280,67 @@ func TestServersAreShownACertificateAndShowOne(t *testing.T) {
 	})
 }
 
+func TestServersAreAskedByNameAndHaveToBeIt(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		ours := newAuthority(t, "ours")
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.TLS.ServerName) }))
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{keyPair(t, ours.issue(t, "server.test"))}}
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		ca := must[*Extra](t)(Authorities("ours", ours.pem()))
+		rows := map[string]struct {
+			options ServerOptions
+			want    string
+		}{
+			"nothing":       {ServerOptions{}, ""},
+			"name":          {ServerOptions{SNI: "server.test"}, "server.test"},
+			"unverified":    {ServerOptions{SNI: "other.test"}, "other.test"},
+			"host":          {ServerOptions{SNI: SNIOfHost}, "host.test"},
+			"client":        {ServerOptions{SNI: SNIOfClient}, "client.test"},
+			"verified":      {ServerOptions{CA: ca.Name, SNI: "server.test"}, "server.test"},
+			"verified-host": {ServerOptions{CA: ca.Name, VerifyHost: "server.test"}, ""},
+			"verified-both": {ServerOptions{CA: ca.Name, SNI: "server.test", VerifyHost: "server.test"}, "server.test"},
+			"wrong":         {ServerOptions{CA: ca.Name, SNI: "other.test"}, "503"},
+			"wrong-host":    {ServerOptions{CA: ca.Name, VerifyHost: "other.test"}, "503"},
+		}
+		at := func(servers ...Server) *Config {
+			var all []*Backend
+			for name, row := range rows {
+				b := backend(name, servers...)
+				b.Options = row.options
+				b.Options.TLS, b.Options.Check = true, true
+				all = append(all, b)
+			}
+			cfg := r.config(all...)
+			cfg.Extras = []*Extra{ca}
+			return cfg
+		}
+		cfg := at()
+		r.apply(cfg, nil)
+		cfg = at(serverAt(s.Listener.Addr()))
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+			t.Error("it reloaded")
+		}
+		check := func(how string) {
+			t.Helper()
+			for name, row := range rows {
+				status, got := ask(t, r.client(""), "https://"+name+".test/")
+				if status != 200 {
+					got = strconv.Itoa(status)
+				}
+				if got != row.want {
+					t.Errorf("%s, %s: the server was asked for %q, want %q", how, name, got, row.want)
+				}
+			}
+		}
+		check("by command")
+		r.reload(cfg)
+		check("from the file")
+	})
+}
+
 func TestACookieLeadsBack(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)

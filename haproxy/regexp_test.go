@@ -47,9 +47,7 @@ func TestHAProxyTakesWhatIsTaken(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("global\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\nfrontend f\n  bind 127.0.0.1:1\n")
 	taken := 0
-	for _, add := range []string{strings.Repeat("([^a]b[[:alpha:]])", maxRegexp/18), strings.Repeat("(", maxGroups) + strings.Repeat(")", maxGroups), strings.Repeat("[a]{1000}", maxRegexp/9), strings.Repeat("(?:[a]|)", maxGroups)} {
-		parts = append(parts, add)
-	}
+	parts = append(parts, strings.Repeat("([^a]b[[:alpha:]])", maxRegexp/18), strings.Repeat("(", maxGroups)+strings.Repeat(")", maxGroups), strings.Repeat("[a]{1000}", maxRegexp/9), strings.Repeat("(?:[a]|)", maxGroups))
 	for n := 0; taken < 4000 && n < 4_000_000; n++ {
 		s := ""
 		for range 1 + rnd.IntN(6) {

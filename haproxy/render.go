@@ -681,7 +681,16 @@ func serverOptions(o ServerOptions) string {
 		if o.CA != "" {
 			p.Verify, p.SslCafile = models.ServerParamsVerifyRequired, o.CA
 		}
-		p.SslCertificate = o.Crt
+		p.SslCertificate, p.Verifyhost = o.Crt, o.VerifyHost
+		switch o.SNI {
+		case "":
+		case SNIOfClient:
+			p.Sni = "ssl_fc_sni"
+		case SNIOfHost:
+			p.Sni = "req.hdr(host),host_only,lower"
+		default:
+			p.Sni, p.CheckSni = "str("+o.SNI+")", o.SNI
+		}
 		if o.Proto == "" {
 			p.Alpn = "h2,http/1.1"
 		}

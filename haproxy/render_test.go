@@ -72,6 +72,10 @@ func goldens(t testing.TB) map[string]*Config {
 			Backends: []*Backend{
 				{Name: "a", Directives: []Directive{Close()}},
 				{Name: "b", Options: ServerOptions{TLS: true, CA: "b.ca.pem", Crt: "a.crt.pem"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "ba", Options: ServerOptions{TLS: true, Check: true, SNI: "a.test"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "bb", Options: ServerOptions{TLS: true, Check: true, CA: "b.ca.pem", VerifyHost: "b.test"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "bc", Options: ServerOptions{TLS: true, Check: true, SNI: SNIOfHost, CA: "b.ca.pem"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "bd", Options: ServerOptions{TLS: true, SNI: SNIOfClient}, Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "c", Directives: cookies(t), Servers: []Server{server("10.0.0.1:80")}},
 			},
 		},

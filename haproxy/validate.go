@@ -221,6 +221,10 @@ func (o ServerOptions) validate() error {
 		return fmt.Errorf("a check every %s: must not be negative", o.CheckInterval)
 	case o.CA != "" && !isName(o.CA), o.Crt != "" && !isName(o.Crt):
 		return fmt.Errorf("%q or %q is not the name of a file", o.CA, o.Crt)
+	case o.SNI != "" && CheckServerName(o.SNI) != nil, o.VerifyHost != "" && CheckServerName(o.VerifyHost) != nil:
+		return fmt.Errorf("%q or %q is not the name of a server", o.SNI, o.VerifyHost)
+	case o.SNI != "" && o.VerifyHost != "" && o.SNI != o.VerifyHost:
+		return fmt.Errorf("servers are asked for %q, and HAProxy cannot verify that they are %q", o.SNI, o.VerifyHost)
 	case !slices.Contains([]string{"", "h1", "h2"}, o.Proto):
 		return fmt.Errorf("%q is not a protocol to servers", o.Proto)
 	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"}, o.SendProxy):

@@ -80,6 +80,14 @@ var (
 		Name: "server-crt", Scopes: everywhere, Format: "Secret, or namespace/Secret",
 		Effect: "TLS to the servers, which are shown this certificate (`tls.crt` and `tls.key` of the Secret).",
 	})
+	secureSNI = define(serverName, Doc{
+		Name: own + "secure-sni", Scopes: everywhere, Format: "a host's name, host or sni",
+		Effect: "TLS to the servers asks for this name, for the Host of the request, or for what the client's TLS asked for. With server-ca their certificate has to be for it.",
+	})
+	secureVerifyHost = define(serverName, Doc{
+		Name: own + "secure-verify-hostname", Scopes: everywhere, Format: "a host's name", Guard: true,
+		Effect: "The certificate of the servers has to be for this name. It needs a server-ca, and no other name in secure-sni.",
+	})
 	sslCertificate = define(reference, Doc{
 		Name: "ssl-certificate", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
 		Effect: "The certificate for names that have none of their own. If nothing is said: a self-signed one.",
@@ -121,6 +129,8 @@ func Refers(scope Scope, annotations map[string]string) []Ref {
 	}
 	return refs
 }
+
+func serverName(s string) (string, error) { return s, haproxy.CheckServerName(s) }
 
 func realm(s string) (string, error) {
 	_, err := haproxy.BasicAuth("any", s)
@@ -234,6 +244,20 @@ func serverCerts(v *values, s *Settings) {
 	if e, ok := use(v, serverCrt, pair(haproxy.ClientCertificate)); ok {
 		s.Extras = append(s.Extras, e)
 		s.Options.TLS, s.Options.Crt = true, e.Name
+	}
+	if name, said := get(v, secureSNI); said && s.Options.TLS {
+		s.Options.SNI = name
+	}
+	if name, said := get(v, secureVerifyHost); said {
+		scope := v.scopeOf(secureVerifyHost.Name)
+		switch {
+		case s.Options.CA == "":
+			v.fault(secureVerifyHost.Doc, scope, errors.New("there is no server-ca whose certificates could be verified"))
+		case s.Options.SNI != "" && s.Options.SNI != name:
+			v.fault(secureVerifyHost.Doc, scope, errors.New("HAProxy verifies that the servers are what secure-sni asks for, and nothing else"))
+		default:
+			s.Options.VerifyHost = name
+		}
 	}
 }
 
