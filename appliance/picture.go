@@ -40,7 +40,7 @@ type pictures struct {
 }
 
 const (
-	pictureVersion  = 3
+	pictureVersion  = 4
 	pictureInterval = 5 * time.Second
 )
 
@@ -81,7 +81,7 @@ func (l listOf[T]) read(n int, from *json.Decoder) error {
 }
 
 func objectsOf(s *ingress.Snapshot) []list {
-	return []list{inList(&s.Ingresses), inList(&s.Classes), inList(&s.Services), inList(&s.Slices), inList(&s.Secrets), inList(&s.ConfigMaps)}
+	return []list{inList(&s.Ingresses), inList(&s.Classes), inList(&s.Services), inList(&s.Slices), inList(&s.Secrets), inList(&s.ConfigMaps), inList(&s.Namespaces)}
 }
 
 func inList[T any](in *[]*T) list { return listOf[T]{in} }
@@ -150,6 +150,7 @@ func (p *pictures) save() {
 func same(a, b ingress.Snapshot) bool {
 	return slices.Equal(a.Ingresses, b.Ingresses) && slices.Equal(a.Classes, b.Classes) &&
 		slices.Equal(a.Services, b.Services) && slices.Equal(a.Slices, b.Slices) && slices.Equal(a.Secrets, b.Secrets) && slices.Equal(a.ConfigMaps, b.ConfigMaps) &&
+		slices.Equal(a.Namespaces, b.Namespaces) &&
 		reflect.DeepEqual(a.Topology, b.Topology)
 }
 

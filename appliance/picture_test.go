@@ -16,11 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestAPictureComesBackAsItWas(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	want := demoSnapshot("demo")
+	want.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
 	want.Secrets = []*corev1.Secret{{Data: map[string][]byte{"tls.key": []byte("secret")}}}
 	p.keep(want)
 	p.save()
@@ -46,13 +48,13 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
 		"empty":          {``, "EOF"},
-		"torn":           {`{"version": 3, "snap`, "unexpected EOF"},
-		"older":          {`{"version": 2, "snapshot": {"Cluster": "demo"}}`, "version 2"},
+		"torn":           {`{"version": 4, "snap`, "unexpected EOF"},
+		"older":          {`{"version": 3, "snapshot": {"Cluster": "demo"}}`, "version 3"},
 		"of the future":  {`{"version": 99}`, "version 99"},
-		"of another one": {`{"version": 3, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0]}`, `"other"`},
-		"too short":      {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0]}`, "end is missing"},
-		"too long":       {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0]} {}`, "more in it"},
-		"other lists":    {`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
+		"of another one": {`{"version": 4, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`, `"other"`},
+		"too short":      {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "end is missing"},
+		"too long":       {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more in it"},
+		"other lists":    {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -145,7 +147,7 @@ func FuzzPicture(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text.Bytes())
-	f.Add([]byte(`{"version": 3, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 0, 1e9]} {}`))
+	f.Add([]byte(`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 0, 1e9]} {}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pic, err := decode(bytes.NewReader(data))
 		if err != nil {

@@ -3,7 +3,9 @@ package ingress
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"sallyport/ingress/annotations"
 )
@@ -13,10 +15,19 @@ type classes struct {
 	options Options
 	ours    map[string]bool // by name, of the classes that exist
 	unnamed bool            // an Ingress that names no class is ours
+
+	selector   labels.Selector // for the labels of its namespace; nil: any
+	namespaces []*corev1.Namespace
 }
 
 func classesOf(w *world) classes {
-	c := classes{options: w.options, ours: make(map[string]bool), unnamed: w.options.WatchWithoutClass}
+	c := classes{options: w.options, ours: make(map[string]bool), unnamed: w.options.WatchWithoutClass, namespaces: w.namespaces}
+	if w.options.NamespaceSelector != "" {
+		var err error
+		if c.selector, err = labels.Parse(w.options.NamespaceSelector); err != nil {
+			c.selector = labels.Nothing() // who configured it was told
+		}
+	}
 	var first *networkingv1.IngressClass // the default class created last, as the API server's own admission takes it
 	for _, class := range w.classes {
 		controller := class.Spec.Controller
@@ -43,6 +54,12 @@ func (c classes) has(ing *networkingv1.Ingress) bool {
 	}
 	if slices.Contains(c.options.NotNamespaces, ing.Namespace) {
 		return false
+	}
+	if c.selector != nil {
+		namespace, known := find(c.namespaces, serviceKey{name: ing.Namespace})
+		if !known || !c.selector.Matches(labels.Set(namespace.Labels)) {
+			return false
+		}
 	}
 	name, named := annotations.Class(ing.Annotations)
 	if !named && ing.Spec.IngressClassName != nil {

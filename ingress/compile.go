@@ -35,6 +35,7 @@ type Snapshot struct {
 	Secrets   []*corev1.Secret // of type kubernetes.io/tls, and those that keys name
 	NoSecrets bool             // Secrets is empty because we may not read them
 
+	Namespaces []*corev1.Namespace // if Options ask for their labels
 	ConfigMaps []*corev1.ConfigMap // those that Options name, if they are there
 	Topology   routes.Topology     // not for Compile: what Calico says, at the same moment
 }
@@ -56,6 +57,9 @@ type Options struct {
 	Namespaces []string
 	// NotNamespaces are namespaces that Ingresses are never taken from.
 	NotNamespaces []string
+	// NamespaceSelector is a label selector, as "team=web,!old", for the
+	// namespaces that Ingresses are taken from; empty: all.
+	NamespaceSelector string
 	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
 	// namespaces than their own. A ConfigMap always may.
 	CrossNamespaceSecrets bool
@@ -165,6 +169,7 @@ type world struct {
 	slices    []*discoveryv1.EndpointSlice
 	secrets   []*corev1.Secret
 
+	namespaces []*corev1.Namespace
 	configMaps []*corev1.ConfigMap
 	defaults   annotations.Layer // what they say
 	global     annotations.Global
@@ -213,6 +218,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.classes = keep(s.Classes, was.classes, byName, &same)
 		w.services = keep(s.Services, was.services, byName, &same)
 		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
+		w.namespaces = keep(s.Namespaces, was.namespaces, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
 		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
 		w.streams, w.badStreams = was.streams, was.badStreams

@@ -489,11 +489,15 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 		"the configured controller":               {classes: fmt.Sprintf(class, "edge", "false", "example.org/own"), class: "edge", options: Options{Controller: "example.org/own"}, want: true},
 		"a namespace that is not to be looked at": {class: "haproxy", options: Options{Namespaces: []string{"other"}}},
 		"a namespace that is never looked at":     {class: "haproxy", options: Options{NotNamespaces: []string{"default"}}},
+		"a namespace with the labels":             {class: "haproxy", options: Options{NamespaceSelector: "team in (web, shop),!old"}, want: true},
+		"a namespace without them":                {class: "haproxy", options: Options{NamespaceSelector: "team=shop"}},
+		"a selector that is none":                 {class: "haproxy", options: Options{NamespaceSelector: "team in"}},
 		"a namespace that is":                     {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, "c", tt.classes+app("web")+ingress("i", 2020, fallback("web")))
 			s.Options = tt.options
+			s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
 			s.Ingresses[0].Spec.IngressClassName = nil
 			if tt.class != "" {
 				s.Ingresses[0].Spec.IngressClassName = &tt.class

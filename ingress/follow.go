@@ -47,10 +47,11 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	defer f.mu.Unlock()
 	now := world{
 		options: s.Options.withDefaults(), ingresses: s.Ingresses, classes: s.Classes,
-		services: s.Services, secrets: s.Secrets, configMaps: s.ConfigMaps,
+		services: s.Services, secrets: s.Secrets, configMaps: s.ConfigMaps, namespaces: s.Namespaces,
 	}
 	if f.names == nil || !slices.Equal(now.ingresses, f.from.ingresses) || !slices.Equal(now.classes, f.from.classes) ||
-		!slices.Equal(now.services, f.from.services) || !slices.Equal(now.secrets, f.from.secrets) || !slices.Equal(now.configMaps, f.from.configMaps) {
+		!slices.Equal(now.services, f.from.services) || !slices.Equal(now.secrets, f.from.secrets) || !slices.Equal(now.configMaps, f.from.configMaps) ||
+		!slices.Equal(now.namespaces, f.from.namespaces) {
 		f.names = slices.DeleteFunc(append([]serviceKey{}, now.references()...), func(key serviceKey) bool {
 			_, has := find(now.secrets, key)
 			return has

@@ -39,9 +39,13 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor are Rules, and what the ConfigMaps named in Options need.
+// RulesFor are Rules, and what the ConfigMaps named in Options need, and their
+// selector of namespaces.
 func RulesFor(o Options) []Rule {
 	rules := slices.Clone(Rules)
+	if o.NamespaceSelector != "" {
+		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
+	}
 	for _, full := range o.configMaps() {
 		_, name, _ := strings.Cut(full, "/")
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})

@@ -19,6 +19,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
@@ -60,6 +61,7 @@ type Watcher struct {
 	secrets   *shelf[*corev1.Secret]
 	nodes     *shelf[*corev1.Node]
 
+	namespaces *shelf[*corev1.Namespace]            // nil if the options do not ask for them
 	configMaps map[string]*shelf[*corev1.ConfigMap] // by NAMESPACE/NAME, those that the options name
 
 	followers followers
@@ -109,6 +111,9 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	if u, err := url.Parse(config.Host); err == nil && u.Hostname() != "" {
 		server = u.Hostname()
 	}
+	if _, err := labels.Parse(cfg.Options.NamespaceSelector); err != nil {
+		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w", cfg.Name, err)
+	}
 	return newWatcher(cfg, kube, dyn, server), nil
 }
 
@@ -144,6 +149,9 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 		}
 	})
 	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
+	if cfg.Options.NamespaceSelector != "" {
+		w.namespaces = newShelf[*corev1.Namespace](w, "", "namespaces", byName, stripNamespace)
+	}
 	w.configMaps = make(map[string]*shelf[*corev1.ConfigMap])
 	for _, name := range cfg.Options.configMaps() {
 		w.configMaps[name] = newShelf[*corev1.ConfigMap](w, "", "configmaps", byName, nil)
@@ -153,6 +161,11 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 
 // stripSecret leaves of a Secret its type and its data.
 func stripSecret(s *corev1.Secret) { s.Annotations, s.Labels, s.StringData = nil, nil, nil }
+
+// stripNamespace leaves of a Namespace its labels.
+func stripNamespace(n *corev1.Namespace) {
+	*n = corev1.Namespace{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}
+}
 
 // stripNode leaves of a Node what calico.Topology reads. A node writes its
 // status every few minutes: without its heartbeat that is no change.
@@ -213,6 +226,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	// What is not a TLS Secret never leaves the API server.
 	start(ctx, &wg, w.secrets, w.kube.CoreV1().Secrets(all), "type="+string(corev1.SecretTypeTLS))
 	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
+	if w.namespaces != nil {
+		start(ctx, &wg, w.namespaces, w.kube.CoreV1().Namespaces(), "")
+	}
 	for full, s := range w.configMaps {
 		namespace, name, _ := strings.Cut(full, "/")
 		start(ctx, &wg, s, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
@@ -265,6 +281,10 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options,
 		Ingresses: w.ingresses.list(), Classes: w.classes.list(), Services: w.services.list(),
 		Slices: w.slices.list(), Secrets: w.secrets.list(),
+	}
+	if w.namespaces != nil {
+		await(w.namespaces.name(), full(w.namespaces.state()), false)
+		s.Namespaces = w.namespaces.list()
 	}
 	s.NoSecrets = w.secrets.barred()
 	for name, m := range w.configMaps {
@@ -410,6 +430,9 @@ func (w *Watcher) troubles() string {
 	add(w.slices.group, w.slices.resource, w.slices.state)
 	add(w.secrets.group, w.secrets.resource, w.secrets.state)
 	add(w.nodes.group, w.nodes.resource, w.nodes.state)
+	if w.namespaces != nil {
+		add(w.namespaces.group, w.namespaces.resource, w.namespaces.state)
+	}
 	for _, s := range w.configMaps {
 		add(s.group, s.resource, s.state)
 	}

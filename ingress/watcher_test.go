@@ -365,13 +365,21 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 }
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
+	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}} {
+		resourcesAreAllowed(t, options)
+	}
+}
+
+func resourcesAreAllowed(t *testing.T, options Options) {
+	t.Helper()
+	rules := RulesFor(options)
 	allowed := func(group, resource, verb string) bool {
-		return slices.ContainsFunc(Rules, func(r Rule) bool {
+		return slices.ContainsFunc(rules, func(r Rule) bool {
 			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
 		})
 	}
 	c := newCluster(calico.V1)
-	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21"}})
+	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21"}, Options: options})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
 	synced(t, w)
 	ref := ObjectRef{"c", "Ingress", "default", "i", "uid-x"}
@@ -391,6 +399,33 @@ func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
 			t.Errorf("%s %s of group %q is done and not in the rules", a.GetVerb(), name, a.GetResource().Group)
 		}
 	}
+}
+
+func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
+	c := newCluster(calico.V1)
+	w := c.watch(t, ClusterConfig{Options: Options{Class: "haproxy", NamespaceSelector: "team=web"}})
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}, Annotations: map[string]string{"a": "b"}}}
+	mustCreate(t, c.CoreV1().Namespaces().Create, namespace)
+	served := func() bool {
+		s, err := w.Snapshot()
+		if err != nil {
+			return false
+		}
+		for _, n := range s.Namespaces {
+			if len(n.Annotations) > 0 {
+				t.Error("more than the labels is kept")
+			}
+		}
+		return len(s.Ingresses) == 1 && classesOf(&world{options: s.Options, namespaces: s.Namespaces}).has(s.Ingresses[0])
+	}
+	until(t, w, "the Ingress of a namespace with the label", served)
+	namespace = namespace.DeepCopy()
+	namespace.Labels = nil
+	if _, err := c.CoreV1().Namespaces().Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, w, "it gone with the label", func() bool { return !served() })
 }
 
 func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {

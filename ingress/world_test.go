@@ -156,6 +156,10 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				line := pick("line", "n/a:80", "n/a:80:ssl", "m/b:http:PROXY-V2", "n/c:1", "?")
 				s.ConfigMaps = append(s.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"}, Data: map[string]string{pick("tcp port", "5432", "5433", "?"): line}})
 			}
+			s.Options.NamespaceSelector = pick("selector", "", "", "team")
+			if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
+				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
+			}
 			s.Options.TrustSnippets = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]

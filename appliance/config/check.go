@@ -84,6 +84,9 @@ func (c *Config) checkClusters(p *problems) {
 				}
 			}
 		}
+		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector.MatchString(s) {
+			p.add(at+".ingress.namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", s)
+		}
 		for j, section := range cluster.Ingress.NoSnippets {
 			if !slices.Contains([]string{"global", "frontend", "backend"}, section) {
 				p.add(fmt.Sprintf("%s.ingress.noSnippets[%d]", at, j), "%q is not a section for snippets; allowed: global, frontend, backend", section)
@@ -94,6 +97,17 @@ func (c *Config) checkClusters(p *problems) {
 		}
 	}
 }
+
+// selector is a label selector in the form kubectl takes.
+var selector = func() *regexp.Regexp {
+	const (
+		name  = `[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+		key   = `(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?` + name
+		value = `(?:` + name + `)?`
+		one   = `\s*(?:!?\s*` + key + `|` + key + `\s*(?:=|==|!=)\s*` + value + `|` + key + `\s+(?:in|notin)\s*\(\s*` + value + `(?:\s*,\s*` + value + `)*\s*\))\s*`
+	)
+	return regexp.MustCompile(`^` + one + `(?:,` + one + `)*$`)
+}()
 
 // objectName is a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)

@@ -118,6 +118,8 @@ type Ingress struct {
 	Namespaces []string `json:"namespaces"`
 	// Namespaces Ingresses are never taken from.
 	NotNamespaces []string `json:"notNamespaces"`
+	// A label selector (as of kubectl -l: "team=web,env in (a, b),!old") for the namespaces Ingresses are taken from. Empty: all.
+	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces than their own.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
 	// Whose snippets are taken into HAProxy's configuration: those of the ConfigMap alone (namespace), or of every Ingress and Service too (cluster). A snippet can read the traffic of all.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"sallyport/appliance/config"
 )
@@ -140,7 +141,8 @@ clusters:
   pools: [172.16.0.0/16, "fd00:10::/48"]
   bgp: {asn: 64512, mode: active, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
-    configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], namespaces: [a, b], notNamespaces: [kube-system]}
+    configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], namespaces: [a, b], notNamespaces: [kube-system],
+    namespaceSelector: "team=web,!old"}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
   kubeconfig: /b
@@ -160,7 +162,7 @@ clusters:
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
 			Publish:   addrs("192.168.50.21", "fd00::21"),
 			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"},
-			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"},
+			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old",
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
 	}
@@ -227,6 +229,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a blank in HAProxy's path": {minimal + "haproxy: {dir: /a b}\n", `f.yaml:3: haproxy.dir: "/a b" is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)`},
 		"a socket's path too long":  {minimal + "haproxy: {runDir: /" + strings.Repeat("a", 80) + "}\n", `f.yaml:3: haproxy.runDir: has 81 bytes; allowed: 80, for a socket's path is short`},
 		"no time between reloads":   {minimal + "haproxy: {minReloadInterval: 0s}\n", `f.yaml:3: haproxy.minReloadInterval: 0s is not allowed; allowed: 1ms to 1h`},
+		"no selector":               {minimal + "  ingress: {namespaceSelector: team in}\n", `f.yaml:3: clusters[0].ingress.namespaceSelector: "team in" is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas`},
 		"port missing":              {minimal + "haproxy: {http: [10.0.0.1]}\n", `f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address`},
 		"port taken":                {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n", `f.yaml:3: haproxy.https: 10.0.0.1:80 is taken by haproxy.http`},
 		"port of BGP taken":         {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:4: status.listen: 0.0.0.0:9090 is taken by bgp.listen`},
@@ -437,6 +440,25 @@ func FuzzParse(f *testing.F) {
 			}
 		case len(c.Clusters) == 0 || c.BGP.ASN == 0 || c.BGP.HoldTime < 3*time.Second || !c.Status.Listen.IsValid():
 			t.Errorf("incomplete: %+v", c)
+		}
+	})
+}
+
+// FuzzSelector holds what is taken for a label selector to be one for Kubernetes.
+func FuzzSelector(f *testing.F) {
+	for _, s := range []string{"team=web", "a in (b, c),!d", "x.test/a notin (,b),e!=f,g==", "! a", "a=-", "in in (in)", "a,,b", "a>1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		text, err := json.Marshal(map[string]any{"clusters": []any{map[string]any{"kubeconfig": "k", "ingress": map[string]any{"namespaceSelector": s}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := config.Parse("f.yaml", text); err != nil {
+			return
+		}
+		if _, err := labels.Parse(s); err != nil {
+			t.Errorf("%q: %v", s, err)
 		}
 	})
 }

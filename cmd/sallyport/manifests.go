@@ -119,6 +119,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	w := wish{
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: ingress.RulesFor(ingress.Options{
 			ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
+			NamespaceSelector: cluster.Ingress.NamespaceSelector,
 		}),
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
