@@ -215,7 +215,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
 			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
-			CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, TrustSnippets: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets,
+			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, TrustSnippets: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets,
 		},
 		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

@@ -262,6 +262,11 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune, Process: cfg.Process, Captures: slices.Clone(cfg.Captures),
 		Inspect: cfg.Inspect, Streams: slices.Clone(cfg.Streams), Choices: slices.Clone(cfg.Choices),
 	}
+	for _, e := range cfg.Extras {
+		if e.Name == authScript {
+			of.Extras = append(of.Extras, e)
+		}
+	}
 	if r.head != nil && r.headOf.Same(&of) {
 		return r.head
 	}
@@ -293,6 +298,11 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	}
 	if r.opt.Group != "" {
 		global = append(global, "group "+r.opt.Group)
+	}
+	if cfg.asks() {
+		global = append(global,
+			".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif", // else it warns
+			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+r.askSocket()+")")
 	}
 	if n := cmp.Or(cfg.Tune.Threads, cfg.Process.Threads); n > 0 {
 		global = append(global, "nbthread "+strconv.Itoa(n))
@@ -457,6 +467,10 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		b.WriteString("\nbackend " + elsewhere + "\n")
 		line(answer(421, "not on this connection", " if { ssl_fc }"))
 		line(answer(404, "only over TLS", ""))
+	}
+	if cfg.asks() {
+		b.WriteString("\nfrontend sallyport-auth\n")
+		r.writeAsking(line)
 	}
 	b.WriteString("\nbackend " + nowhere + "\n")
 	if slices.Contains(cfg.Process.ErrorFiles, 404) {

@@ -37,6 +37,14 @@ func goldens(t testing.TB) map[string]*Config {
 		t.Fatal(err)
 	}
 	chosen := NewChoice([]Case{{condition(t, `cookie(as) -m str "it's me" you`), "one"}, {condition(t, "src -f patterns/ours"), "two"}})
+	login, err := ParseFormat("https://login.test/?rd=%[url,url_enc]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := Ask{Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"}, SignIn: &login}.Directive()
+	if err != nil {
+		t.Fatal(err)
+	}
 	block, _ := pem.Decode(key)
 	certificate := pem.EncodeToMemory(block)
 	return map[string]*Config{
@@ -64,13 +72,14 @@ func goldens(t testing.TB) map[string]*Config {
 		},
 		"certificates of clients and to servers": {
 			Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, {"b.ca.pem", certificate}},
+			Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, AskScript(), {"b.ca.pem", certificate}},
 			Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
 			DefaultCert: key,
 			Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
 			Certs:       []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
 			Backends: []*Backend{
 				{Name: "a", Directives: []Directive{Close()}},
+				{Name: "aa", Directives: []Directive{asked}},
 				{Name: "b", Options: ServerOptions{TLS: true, CA: "b.ca.pem", Crt: "a.crt.pem"}, Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "ba", Options: ServerOptions{TLS: true, Check: true, SNI: "a.test"}, Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "bb", Options: ServerOptions{TLS: true, Check: true, CA: "b.ca.pem", VerifyHost: "b.test"}, Servers: []Server{server("10.0.0.1:80")}},

@@ -54,9 +54,10 @@ type reference struct {
 type kind uint8
 
 const (
-	requests kind = iota
-	passed        // TLS connections, as they are
-	streams       // connections to a port of their own
+	requests  kind = iota
+	passed         // TLS connections, as they are
+	streams        // connections to a port of their own
+	questions      // whether a request may go on
 )
 
 func (r reference) portText() string {

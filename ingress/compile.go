@@ -63,6 +63,9 @@ type Options struct {
 	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
 	// namespaces than their own. A ConfigMap always may.
 	CrossNamespaceSecrets bool
+	// AuthServices are the Services, as NAMESPACE/NAME, that Ingresses of every
+	// namespace may have asked who may come in. Those of its own each may.
+	AuthServices []string
 	// TrustSnippets lets Ingresses and Services bring text for HAProxy's
 	// configuration. A ConfigMap always may.
 	TrustSnippets bool

@@ -485,31 +485,40 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 		}
 		return shorten(w.prefix+key.namespace+owner+"_svc_"+key.name+"_"+port, ".")
 	}
-	n.name = named(to.portText())
+	why = n.find(service, ok)
+	switch {
+	case n.exists:
+		n.name = named(cmp.Or(n.port, strconv.Itoa(int(n.number))))
+	case why.Reason == "PortNotFound":
+		n.name = named(to.portText()) + ".none"
+	default:
+		n.name = named(to.portText())
+	}
+	return n, why
+}
+
+// find looks the port up in its Service, if there is one.
+func (n *need) find(service *corev1.Service, ok bool) Problem {
 	if !ok {
-		return n, Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", key)}
+		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.service)}
 	}
 	n.uid = string(service.UID)
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return n, Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name", key)}
+		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name", n.service)}
 	}
+	var has []string
 	for _, port := range service.Spec.Ports {
-		if to.port != "" && port.Name != to.port || to.port == "" && port.Port != to.number {
+		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
+		if n.port != "" && port.Name != n.port || n.port == "" && port.Port != n.number {
 			continue
 		}
 		if port.Protocol != "" && port.Protocol != corev1.ProtocolTCP {
 			continue
 		}
 		n.port, n.number, n.exists = port.Name, port.Port, true
-		n.name = named(cmp.Or(port.Name, strconv.Itoa(int(port.Port))))
-		return n, Problem{}
+		return Problem{}
 	}
-	n.name += ".none"
-	var has []string
-	for _, port := range service.Spec.Ports {
-		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
-	}
-	return n, Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s", key, to.portText(), list(has))}
+	return Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.service, reference{port: n.port, number: n.number}.portText(), list(has))}
 }
 
 const unserved = "; until that is mended requests are answered with 503"
@@ -524,7 +533,30 @@ func (k *clerk) need(p *petition, to reference, what fmt.Stringer) string {
 		k.complain(p, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
 	k.needed[n.name] = n
+	for _, one := range n.settings.asks {
+		k.ask(p, one, what)
+	}
 	return n.name
+}
+
+// ask needs the backend of a Service that says who may come in. Without servers
+// it says no.
+func (k *clerk) ask(p *petition, one askedOne, what fmt.Stringer) {
+	if _, known := k.needed[one.backend]; known {
+		return
+	}
+	n := need{name: one.backend, origin: "to be asked who may come in: ", world: p.world, service: one.key, port: one.port}
+	if number, err := strconv.ParseInt(one.port, 10, 32); err == nil {
+		n.port, n.number = "", int32(number)
+	}
+	service, ok := find(k.worlds[p.world].services, one.key)
+	n.settings = k.compile("", settledFor{service: service, world: p.world, kind: questions}, k.layer(service), k.worlds[p.world].defaults)
+	k.tell(p, service, n.settings.problems)
+	why := n.find(service, ok)
+	if why.Reason != "" {
+		k.complain(p, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
+	}
+	k.needed[n.name] = n
 }
 
 func (k *clerk) keys() []routeKey {

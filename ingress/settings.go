@@ -23,6 +23,14 @@ type settings struct {
 	used     []annotations.Effective
 	problems []annotations.Problem
 	secrets  []foundSecret // that were looked for
+	asks     []askedOne    // whom to ask first
+}
+
+// An askedOne is a Service that says who may come in, as it was named.
+type askedOne struct {
+	key     serviceKey
+	port    string
+	backend string // its name
 }
 
 // foundSecret is a Secret as it was when somebody looked; nil if there was none.
@@ -32,10 +40,14 @@ type foundSecret struct {
 }
 
 // env is what the keys of objects of a namespace depend on. The Secrets that are
-// looked for are noted in found.
-func (k *Compiler) env(w *world, home string, found *[]foundSecret) annotations.Env {
+// looked for, and the Services, are noted in into, if it is not nil.
+func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
+	if into == nil {
+		into = new(settings)
+	}
 	return annotations.Env{
-		Secrets: w.finder(home, found),
+		Secrets: w.finder(home, &into.secrets),
+		Service: w.asker(home, &into.asks),
 		Allowed: w.options.allows,
 		Verdict: func(t haproxy.Text) (string, bool) {
 			why, asked := k.verdicts[t]
@@ -71,13 +83,28 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 			return annotations.Secret{}, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
 		}
 		secret, ok := find(w.secrets, key)
-		if found != nil {
-			*found = append(*found, foundSecret{key, secret})
-		}
+		*found = append(*found, foundSecret{key, secret})
 		if !ok {
 			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
 		}
 		return annotations.Secret{Name: shorten(w.prefix+key.namespace+"_"+key.name, "_"), Of: key.String(), Data: secret.Data}, nil
+	}
+}
+
+// asker names the backends of Services that objects of a namespace want to be
+// asked first, and notes them in found.
+func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
+	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
+		if scope == annotations.ConfigMap {
+			home, _, _ = strings.Cut(w.options.ConfigMap, "/")
+		}
+		key := serviceKey{cmp.Or(to.Service.Namespace, home), to.Service.Name}
+		if key.namespace != home && scope != annotations.ConfigMap && !slices.Contains(w.options.AuthServices, key.String()) {
+			return "", fmt.Errorf("Service %s is of another namespace, and not among those that the configuration file lets all ask (clusters[].ingress.authServices)", key)
+		}
+		one := askedOne{key, to.Port, shorten(w.prefix+key.namespace+"_auth_svc_"+key.name+"_"+to.Port, ".")}
+		*found = append(*found, one)
+		return one.backend, nil
 	}
 }
 
@@ -232,10 +259,13 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 		if of.ingress != nil {
 			home = of.ingress.Namespace
 		}
-		env := k.env(w, home, &s.secrets)
-		if of.kind == requests {
+		env := k.env(w, home, s)
+		switch of.kind {
+		case requests:
 			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)
-		} else {
+		case questions:
+			s.Settings, s.problems = annotations.Servers(env, layers...)
+		default:
 			s.Settings, s.used, s.problems = annotations.CompileTCP(env, of.kind == passed, layers...)
 		}
 		for _, l := range layers {

@@ -87,6 +87,11 @@ func (c *Config) checkClusters(p *problems) {
 		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector.MatchString(s) {
 			p.add(at+".ingress.namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", s)
 		}
+		for j, name := range cluster.Ingress.AuthServices {
+			if !objectName.MatchString(name) {
+				p.add(fmt.Sprintf("%s.ingress.authServices[%d]", at, j), "%q is not the name of a Service; allowed: NAMESPACE/NAME", name)
+			}
+		}
 		for j, section := range cluster.Ingress.NoSnippets {
 			if !slices.Contains([]string{"global", "frontend", "backend"}, section) {
 				p.add(fmt.Sprintf("%s.ingress.noSnippets[%d]", at, j), "%q is not a section for snippets; allowed: global, frontend, backend", section)

@@ -122,6 +122,8 @@ type Ingress struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces than their own.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
+	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in sallyport.dev/auth-url. Those of its own namespace each may.
+	AuthServices []string `json:"authServices"`
 	// Whose snippets are taken into HAProxy's configuration: those of the ConfigMap alone (namespace), or of every Ingress and Service too (cluster). A snippet can read the traffic of all.
 	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.

@@ -90,6 +90,12 @@ var env = Env{
 		}
 		return nil
 	},
+	Service: func(scope Scope, to ServicePort) (string, error) {
+		if to.Service.Namespace == "theirs" {
+			return "", errors.New("not yours")
+		}
+		return to.Service.Name + "_" + to.Port, nil
+	},
 	Pattern: func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Verdict: func(t haproxy.Text) (string, bool) {
 		if strings.Contains(t.String(), "bad") {
@@ -310,6 +316,17 @@ file ca.ca.pem`,
 		{on4("sallyport.dev/secure-sni: a.test"), ""},
 		{on4("server-ssl: true", "sallyport.dev/secure-verify-hostname: a.test"), "CLOSEDservers: TLS=true\n" +
 			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: there is no server-ca whose certificates could be verified; nobody is let in until it is in order"},
+		{on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b", "sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *", "sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User", "sallyport.dev/auth-headers-fail: X-Why"),
+			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
+				"http-request redirect location 'https://login.test/?rd=%[url]' code 302 if { var(txn.sallyport_auth) -m str signin }\n" +
+				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\""},
+		{on4("sallyport.dev/auth-url: service://door:4180"),
+			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
+				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\""},
+		{on4("sallyport.dev/auth-url: https://door.test/"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to; nobody is let in until it is in order`},
+		{on4("sallyport.dev/auth-url: svc://theirs/door:80"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; nobody is let in until it is in order`},
+		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: name the headers, of which the servers then see none of the client's; nobody is let in until it is in order`},
+		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"), "CLOSEDasks about \"tune.lua.maxmem 0\"\n" + `! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; nobody is let in until it is in order`},
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
 		{onAll("generate-certificates-signer: tls"), "process: Signer=tls.sign.pem\nfile tls.sign.pem"},
 		{onAll("generate-certificates-signer: users"), "! ConfigMap InvalidAnnotation: key generate-certificates-signer: Secret users: failed to find any PEM data in certificate input; it is ignored"},
@@ -484,6 +501,7 @@ var elsewhere = []string{
 	"cors-enable", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "check-interval", "request-redirect-code",
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len", "rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
 	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site", own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "path-type", "ingress.class",
+	own + "auth-method", own + "auth-headers-request", own + "auth-headers-succeed", own + "auth-headers-fail", own + "auth-signin",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.

@@ -1,6 +1,7 @@
 package annotations
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -29,7 +30,7 @@ type Settings struct {
 func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []Problem) {
 	v := &values{layers: layers, owner: owner, env: env}
 	s := Settings{}
-	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, cors, rewriting, snippet} {
+	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, ask, cors, rewriting, snippet} {
 		group(v, &s)
 	}
 	if v.closed {
@@ -63,6 +64,10 @@ func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, [
 		serverCerts(v, &s)
 		if s.Options.TLS {
 			s.Options.Proto = "h1" // what is spoken is not ours to negotiate
+			if s.Options.SNI == haproxy.SNIOfHost {
+				v.fault(secureSNI.Doc, v.scopeOf(secureSNI.Name), errors.New("the Host of requests is not seen here"))
+				s.Options.SNI = ""
+			}
 		}
 	}
 	for _, list := range []struct {
@@ -88,7 +93,7 @@ func (v *values) unfit(passed bool) {
 		for _, name := range slices.Sorted(maps.Keys(l.Values)) {
 			d := registry[name]
 			switch {
-			case d.TCP, !passed && slices.Contains([]string{serverSSL.Name, serverCA.Name, serverCrt.Name}, d.Name):
+			case d.TCP, !passed && slices.Contains([]string{serverSSL.Name, serverCA.Name, serverCrt.Name, secureSNI.Name, secureVerifyHost.Name}, d.Name):
 			case !passed && l.Scope == ConfigMap && d.Name == clientCA.Name: // it is asked for where TLS ends
 			case d.Guard:
 				as := l.Values[name].As
@@ -102,6 +107,19 @@ func (v *values) unfit(passed bool) {
 			}
 		}
 	}
+}
+
+// Servers reads what layers say of the servers of a backend, and nothing else.
+func Servers(env Env, layers ...Layer) (Settings, []Problem) {
+	v := &values{layers: layers, env: env}
+	s := Settings{}
+	servers(v, &s)
+	serverCerts(v, &s)
+	if v.closed {
+		s.Directives = []haproxy.Directive{haproxy.Close()}
+	}
+	haproxy.SortDirectives(s.Directives)
+	return s, v.problems
 }
 
 func (s *Settings) add(d ...haproxy.Directive) { s.Directives = append(s.Directives, d...) }

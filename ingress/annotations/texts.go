@@ -14,6 +14,9 @@ type Env struct {
 	Allowed func(Scope, haproxy.Section) error
 	// Pattern is the list of that name, with an entry a line.
 	Pattern func(name string) (lines string, has bool)
+	// Service is the backend through which a Service is asked that an object
+	// names. An error is what follows "auth-url: ".
+	Service func(Scope, ServicePort) (backend string, err error)
 	// Verdict is what HAProxy has against a text, and whether it was asked.
 	Verdict func(haproxy.Text) (why string, asked bool)
 }

@@ -84,6 +84,13 @@ data:
   "443": default/scaled:web
 ---
 apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec:
+  selector: {app: app}
+  ports: [{name: web, port: 80, targetPort: http}]
+---
+apiVersion: v1
 kind: ConfigMap
 metadata: {name: defaults}
 data:
@@ -254,6 +261,23 @@ func cases() []conformity {
 		{name: "a snippet that HAProxy does not take", ingress: []string{"backend-config-snippet: http-request set-headr X-Snippet yes", "set-host: other.test"}, asks: get("request X-Snippet: (none)", "host other.test")},
 		{name: "a snippet that would be another section", ingress: []string{"backend-config-snippet: http-request deny\nbackend default_svc_case0_web"}, asks: get()},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
+		{name: "auth-url, of a service that lets all in", ingress: []string{"sallyport.dev/auth-url: svc://app:web/check", "sallyport.dev/auth-headers-succeed: Content-Type"}, asks: []ask{
+			{request: "GET /a", headers: []string{"Content-Type: forged/x"}, want: []string{"200", "url /a", "request Content-Type: text/html; charset=utf-8"}},
+		}},
+		{name: "auth-url, of a service that is not well", ingress: []string{"sallyport.dev/auth-url: svc://gone:80/check"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "paths by regular expression", ingress: []string{"sallyport.dev/path-type: regex"}, path: "/v[0-9]+/(a|b)$", asks: []ask{
+			{request: "GET /v12/b", want: []string{"200", "url /v12/b"}},
+			{request: "GET /v12/c", want: []string{"404"}},
+		}},
+		{name: "a path as a string", ingress: []string{"sallyport.dev/path-type: begin"}, path: "/ap", asks: []ask{
+			{request: "GET /api", want: []string{"200", "url /api"}},
+			{request: "GET /other", want: []string{"404"}},
+		}},
+		{name: "path-rewrite of an exact path", ingress: []string{`path-rewrite: ^/old$ /new`}, path: "/old", exact: true, asks: []ask{
+			{request: "GET /old?a=b", want: []string{"200", "url /new?a=b"}},
+			{request: "GET /old/x", want: []string{"404"}},
+			{request: "GET /new", want: []string{"404"}}, // what is asked for decides, not what it becomes
+		}},
 		{name: "route-acl", service: []string{"route-acl: url_param(beta) -m found"}, asks: []ask{
 			{request: "GET /a?beta=1", want: []string{"200"}},
 			{request: "GET /a", want: []string{"404"}},

@@ -36,6 +36,8 @@ type conformity struct {
 	canary  []string // annotations of a second Ingress for the same host
 	secure  bool     // the Ingress has a certificate
 	to      string   // Deployment whose pods answer; empty: app
+	path    string   // ImplementationSpecific; empty: all
+	exact   bool     // the path is Exact
 	asks    []ask
 	play    func(context.Context, *stage) error // what more there is to it, once the asks hold
 }
@@ -149,7 +151,10 @@ func (c conformity) write(to io.Writer, i int) {
 		}
 		return b.String()
 	}
-	tls := ""
+	tls, kind := "", "ImplementationSpecific"
+	if c.exact {
+		kind = "Exact"
+	}
 	if c.secure {
 		tls = "  tls: [{hosts: [" + host(i) + "], secretName: certificate}]\n"
 	}
@@ -185,8 +190,8 @@ spec:
   ingressClassName: haproxy
 %[4]s  rules:
   - host: %[5]s
-    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"))
+    http: {paths: [{path: %[7]q, pathType: %[8]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
+`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind)
 }
 
 // holds asks until all that is wanted is true, for a while: HAProxy may be about

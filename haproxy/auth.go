@@ -1,0 +1,103 @@
+package haproxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+//go:embed auth.lua
+var authLua []byte
+
+// authScript is the Extra that a configuration with an Ask needs.
+const authScript = "auth.lua"
+
+// AskScript makes the Extra that a configuration with an Ask needs.
+func AskScript() *Extra { return &Extra{authScript, authLua} }
+
+// NeedsLua is a Text that only a HAProxy with Lua takes, which an Ask needs.
+func NeedsLua() Text { return Text{GlobalSection, "tune.lua.maxmem 0"} }
+
+// An Ask lets a service say of each request whether it may go on: with a status
+// of 2xx it may. 401, 403 and redirects are what the client is answered, and
+// anything else is 503: the service is not well, or not there.
+//
+// The service is asked through a backend like any other, whose servers are open
+// like any others. What it sends beside the head of its answer is not read.
+type Ask struct {
+	Backend string   // where the service is
+	Host    string   // as which it is asked
+	Method  string   // empty: that of the request
+	Path    string   // with a query, if there is one
+	Pass    []string // headers of the request that it sees; nil: all
+	Succeed []string // headers of its answer that the servers see; those of the client never do
+	Fail    []string // headers of its answer that the client sees; nil: all
+	SignIn  *Format  // where to redirect to instead of answering 401; nil: nowhere
+}
+
+// Directive is its rules. A script that fails leaves no word that it may go on.
+func (a Ask) Directive() (Directive, error) {
+	switch {
+	case !isName(a.Backend) || !isHost(a.Host):
+		return Directive{}, fmt.Errorf("%q as %q cannot be asked", clip(a.Backend), clip(a.Host))
+	case a.Method != "" && !token.MatchString(a.Method):
+		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(a.Method)))
+	case !askPath.MatchString(a.Path):
+		return Directive{}, fmt.Errorf("%s is not a path", strconv.QuoteToASCII(clip(a.Path)))
+	}
+	path, err := quote(a.Path)
+	if err != nil {
+		return Directive{}, err
+	}
+	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), path}, " ")}
+	for _, list := range []struct {
+		names []string
+		none  string
+	}{{a.Pass, "*"}, {a.Succeed, "-"}, {a.Fail, "*"}} {
+		for _, name := range list.names {
+			if !token.MatchString(name) {
+				return Directive{}, notAHeader(name)
+			}
+		}
+		lines[0] += " " + cmp.Or(strings.ToLower(strings.Join(list.names, ",")), list.none)
+	}
+	if a.SignIn == nil {
+		lines[0] += " -"
+	} else {
+		lines[0] += " signin"
+		lines = append(lines, "http-request redirect location "+a.SignIn.word+" code 302 if { var(txn.sallyport_auth) -m str signin }")
+	}
+	lines = append(lines, answer(503, "who may come in cannot be asked", " if !{ var(txn.sallyport_auth) -m str yes }"))
+	return Directive{phaseAuth, strings.Join(lines, "\n")}, nil
+}
+
+var askPath = regexp.MustCompile(`^/[!"$-~]{0,1000}$`)
+
+// asks says whether a configuration has an Ask.
+func (c *Config) asks() bool {
+	return slices.ContainsFunc(c.Extras, func(e *Extra) bool { return e.Name == authScript })
+}
+
+// askSocket is where HAProxy hears from its script. It is a name that only this
+// machine can reach (unix(7), abstract), since the worker may not look into the
+// directory of the others.
+func (r *renderer) askSocket() string {
+	sum := sha256.Sum256([]byte(r.opt.StatsSocket))
+	return "abns@sallyport-" + hex.EncodeToString(sum[:])[:marker]
+}
+
+// writeAsking is the frontend that leads the script's requests to their backends.
+func (r *renderer) writeAsking(line func(...string)) {
+	line("bind", r.askSocket())
+	line("no log")
+	line("http-request set-var(txn.backend) req.hdr(x-sallyport-backend)")
+	line("http-request del-header x-sallyport-backend")
+	line("use_backend %[var(txn.backend)]")
+	line("default_backend", nowhere)
+}

@@ -1,0 +1,102 @@
+-- Asks a service whether a request may go on. HAProxy goes on with the next rule
+-- when a script fails, so what counts is said in a variable: that it may.
+
+-- What concerns a connection, not the request.
+local own = {
+	["connection"] = true, ["keep-alive"] = true, ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
+	["content-length"] = true, ["expect"] = true, ["host"] = true, ["x-sallyport-backend"] = true,
+}
+
+-- Splits a list of names; nil stands for all of them.
+local function names(list)
+	if list == "*" then
+		return nil
+	end
+	local set = {}
+	for name in string.gmatch(list, "[^,]+") do
+		set[name] = true
+	end
+	return set
+end
+
+-- Sends the request and reads the head of the answer: a status, and headers by name.
+local function exchange(socket, lines)
+	local s = core.tcp()
+	s:settimeout(5)
+	if not s:connect(socket) then
+		return nil
+	end
+	local status, headers = nil, {}
+	if s:send(table.concat(lines, "\r\n") .. "\r\n\r\n") then
+		local line = s:receive("*l")
+		status = line and tonumber(string.match(line, "^HTTP/1%.[01] (%d%d%d)"))
+		for _ = 1, 200 do
+			line = status and s:receive("*l")
+			if not line or line == "" or line == "\r" then
+				break
+			end
+			local name, value = string.match(line, "^([^:%s]+):%s*(.-)%s*$")
+			if name then
+				name = string.lower(name)
+				headers[name] = headers[name] or {}
+				table.insert(headers[name], value)
+			end
+		end
+	end
+	s:close()
+	return status, headers
+end
+
+core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin)
+	local tls = txn.f:ssl_fc() -- a number before 3.1
+	local scheme = (tls == 1 or tls == true) and "https" or "http"
+	local name, url = txn.f:req_fhdr("host") or "", txn.f:pathq() or "/"
+	if method == "*" then
+		method = txn.f:method()
+	end
+	local lines = {
+		method .. " " .. path .. " HTTP/1.1", "host: " .. host, "connection: close", "content-length: 0", "x-sallyport-backend: " .. backend,
+	}
+	local added = {
+		["x-forwarded-for"] = tostring(txn.f:src()), ["x-real-ip"] = tostring(txn.f:src()), ["x-forwarded-proto"] = scheme, ["x-forwarded-host"] = name, ["x-forwarded-uri"] = url,
+		["x-forwarded-method"] = txn.f:method(), ["x-original-method"] = txn.f:method(), ["x-original-url"] = scheme .. "://" .. name .. url,
+	}
+	for header, value in pairs(added) do
+		table.insert(lines, header .. ": " .. value)
+	end
+	local wanted = names(asked)
+	for header, values in pairs(txn.http:req_get_headers()) do
+		if not own[header] and not added[header] and (not wanted or wanted[header]) then
+			for _, value in pairs(values) do
+				table.insert(lines, header .. ": " .. value)
+			end
+		end
+	end
+
+	local status, headers = exchange(txn:get_var("proc.asksocket"), lines)
+	if not status then
+		return
+	end
+	if status >= 200 and status < 300 then
+		for header in pairs(names(succeed) or {}) do
+			txn.http:req_del_header(header) -- whatever the client says of itself
+			for _, value in ipairs(headers[header] or {}) do
+				txn.http:req_add_header(header, value)
+			end
+		end
+		txn:set_var("txn.sallyport_auth", "yes")
+	elseif status == 401 and signin == "signin" then
+		txn:set_var("txn.sallyport_auth", "signin")
+	elseif status == 401 or status == 403 or status == 301 or status == 302 or status == 303 or status == 307 or status == 308 then
+		local reply = txn:reply{ status = status }
+		wanted = names(fail)
+		for header, values in pairs(headers) do
+			if not own[header] and (not wanted or wanted[header]) then
+				for _, value in ipairs(values) do
+					reply:add_header(header, value)
+				end
+			end
+		end
+		txn:done(reply)
+	end
+end, 8)

@@ -1,0 +1,179 @@
+package haproxy
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// doorman is a service that says who may come in, by the header X-Who.
+func doorman(t *testing.T, seen *atomic.Pointer[http.Request]) Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen.Store(r)
+		switch r.Header.Get("X-Who") {
+		case "ann":
+			w.Header().Set("X-User", "ann@test")
+			w.Header().Add("X-Group", "a")
+			w.Header().Add("X-Group", "b")
+		case "":
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.Header().Add("Set-Cookie", "a=1")
+			w.Header().Add("Set-Cookie", "b=2")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, strings.Repeat("nobody reads this ", 10_000))
+		case "eve":
+			w.WriteHeader(http.StatusForbidden)
+		case "lost":
+			w.Header().Set("Location", "https://login.test/?a=b")
+			w.WriteHeader(http.StatusFound)
+		case "broken":
+			w.WriteHeader(http.StatusInternalServerError)
+		case "mute":
+			hold, _, _ := w.(http.Hijacker).Hijack()
+			_ = hold.Close()
+		}
+	}))
+	t.Cleanup(s.Close)
+	return serverAt(s.Listener.Addr())
+}
+
+func TestAServiceSaysWhoMayComeIn(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		var asked, served atomic.Pointer[http.Request]
+		pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { served.Store(r); _, _ = io.WriteString(w, "in") }))
+		t.Cleanup(pod.Close)
+		app, other, signing := backend("app", serverAt(pod.Listener.Addr())), backend("other", serverAt(pod.Listener.Addr())), backend("signing", serverAt(pod.Listener.Addr()))
+		ask := Ask{Backend: "door", Host: "door.ops", Method: "GET", Path: "/check?a='b'", Succeed: []string{"X-User", "X-Group"}}
+		app.Directives = []Directive{must[Directive](t)(ask.Directive())}
+		to := must[Format](t)(ParseFormat("https://login.test/?rd=%[url,url_enc]"))
+		ask.SignIn, ask.Method, ask.Pass, ask.Fail = &to, "", []string{"x-who"}, []string{"X-None"}
+		signing.Directives = []Directive{must[Directive](t)(ask.Directive())}
+		ask.Backend = "gone"
+		lost := backend("lost", serverAt(pod.Listener.Addr()))
+		lost.Directives = []Directive{must[Directive](t)(ask.Directive())}
+		cfg := r.config(app, other, signing, lost, backend("door", doorman(t, &asked)))
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" }) // nobody else reaches it
+		cfg.Extras = []*Extra{AskScript()}
+		r.apply(cfg, states(cfg, Open))
+
+		client := r.client("")
+		client.Jar = nil
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		get := func(address string, headers ...string) *http.Response {
+			t.Helper()
+			request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, address, strings.NewReader("a body"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range headers {
+				name, value, _ := strings.Cut(h, ": ")
+				request.Header.Add(name, value)
+			}
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			return response
+		}
+		hold := func(when string) {
+			t.Helper()
+			for _, c := range []struct {
+				address, who string
+				want         int
+			}{
+				{"http://app.test/a", "ann", 200},
+				{"http://app.test/a", "", 401},
+				{"http://app.test/a", "eve", 403},
+				{"http://app.test/a", "lost", 302},
+				{"http://app.test/a", "broken", 503},
+				{"http://app.test/a", "mute", 503},
+				{"https://app.test/a", "ann", 200},
+				{"http://signing.test/a?b=c", "", 302},
+				{"http://signing.test/a?b=c", "eve", 403},
+				{"http://signing.test/a?b=c", "ann", 200},
+				{"http://lost.test/", "ann", 503},
+				{"http://other.test/", "eve", 200},
+				{"http://door.test/", "ann", 404},
+			} {
+				if got := get(c.address, "X-Who: "+c.who).StatusCode; got != c.want {
+					t.Errorf("%s: %s of %q: %d, want %d", when, c.address, c.who, got, c.want)
+				}
+			}
+		}
+		hold("at first")
+
+		get("http://app.test/a?b=c", "X-Who: ann", "X-User: root", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
+		h := asked.Load().Header
+		for name, want := range map[string]string{
+			"X-Forwarded-Uri": "/a?b=c", "X-Forwarded-Host": "app.test", "X-Forwarded-Method": "POST", "X-Forwarded-For": "127.0.0.1",
+			"X-Original-Url": "http://app.test/a?b=c", "X-Sallyport-Backend": "", "Cookie": "s=1", "Content-Length": "0",
+		} {
+			if got := strings.Join(h.Values(name), " | "); got != want {
+				t.Errorf("the service saw %s: %q, want %q", name, got, want)
+			}
+		}
+		if a := asked.Load(); a.Host != "door.ops" || a.URL.String() != "/check?a='b'" || a.Method != "GET" {
+			t.Errorf("the service was asked %s %s as %s", a.Method, a.URL, a.Host)
+		}
+		if h := served.Load().Header; strings.Join(h.Values("X-User"), "|") != "ann@test" || strings.Join(h.Values("X-Group"), "|") != "a|b" {
+			t.Errorf("the server saw %q", h)
+		}
+		get("http://signing.test/", "X-Who: ann", "Cookie: s=1")
+		if h := asked.Load().Header; h.Get("Cookie") != "" || asked.Load().Method != "POST" {
+			t.Errorf("the service saw %s with %q", asked.Load().Method, h)
+		}
+		answer := get("http://app.test/")
+		if h := answer.Header; h.Get("WWW-Authenticate") != "Bearer" || len(h.Values("Set-Cookie")) != 2 {
+			t.Errorf("who is not let in sees %q", h)
+		}
+		if got := get("http://signing.test/a?b=c").Header.Get("Location"); got != "https://login.test/?rd=%2Fa%3Fb%3Dc" {
+			t.Errorf("who has to sign in is sent to %q", got)
+		}
+		if got := get("http://app.test/", "X-Who: lost").Header.Get("Location"); got != "https://login.test/?a=b" {
+			t.Errorf("the redirect of the service leads to %q", got)
+		}
+
+		for range 3 {
+			cfg = r.reload(cfg)
+			cfg.Process = Process{}
+			r.settle(cfg, states(cfg, Open))
+			hold("after a reload")
+		}
+		closed := states(cfg, Open)
+		for id := range closed {
+			if id.Backend == "door" {
+				closed[id] = Closed
+			}
+		}
+		r.apply(cfg, closed)
+		if got := get("http://app.test/", "X-Who: ann").StatusCode; got != 503 {
+			t.Errorf("while the service is not routed: %d, want 503", got)
+		}
+	})
+}
+
+// FuzzAsk holds what is said of a service to stay one word each.
+func FuzzAsk(f *testing.F) {
+	f.Add("GET", "/a?b='c'", "X-A")
+	f.Add("", "/ b", "x,y")
+	f.Fuzz(func(t *testing.T, method, path, header string) {
+		d, err := Ask{Backend: "b", Host: "h", Method: method, Path: path, Pass: []string{header}, Succeed: []string{header}, Fail: []string{header}}.Directive()
+		if err != nil {
+			return
+		}
+		first, _, _ := strings.Cut(d.text, "\n")
+		words, err := splitWords(first)
+		if err != nil || len(words) != 10 || words[5] != path || words[6] != strings.ToLower(header) {
+			t.Errorf("%q %q %q is written as %q, %v", method, path, header, words, err)
+		}
+	})
+}

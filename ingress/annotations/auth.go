@@ -1,0 +1,141 @@
+package annotations
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"sallyport/haproxy"
+)
+
+var (
+	authURL = define(askURL, Doc{
+		Name: own + "auth-url", Scopes: notOnTheService, Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
+		Effect: "This Service is asked whether a request may go on, see below.",
+	})
+	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
+		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request", Default: "GET",
+		Effect: "How it is asked.",
+	})
+	authPass = define(headerList, Doc{
+		Name: own + "auth-headers-request", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
+		Effect: "Headers of the request that it sees.",
+	})
+	authSucceed = define(headerList, Doc{
+		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas", Guard: true,
+		Effect: "Headers of its answer that the servers see. They never see those that the client sends.",
+	})
+	authFail = define(headerList, Doc{
+		Name: own + "auth-headers-fail", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
+		Effect: "Headers of its answer that the client sees who is not let in.",
+	})
+	authSignIn = define(signIn, Doc{
+		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below", Guard: true,
+		Effect: "Clients are redirected there, with 302, instead of being answered 401: `https://login.test/?rd=%[url,url_enc]`.",
+	})
+)
+
+// An asked is whom to ask.
+type asked struct {
+	to   ServicePort
+	path string
+}
+
+// askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH].
+func askURL(s string) (asked, error) {
+	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to", quote(s))
+	rest, is := strings.CutPrefix(s, "svc://")
+	if !is {
+		if rest, is = strings.CutPrefix(s, "service://"); !is {
+			return asked{}, fault
+		}
+	}
+	var a asked
+	first, behind, more := strings.Cut(rest, "/")
+	if !strings.Contains(first, ":") {
+		a.to.Service.Namespace = first
+		if !more || !dnsLabel.MatchString(first) {
+			return asked{}, fault
+		}
+		first, behind, _ = strings.Cut(behind, "/")
+	}
+	name, port, _ := strings.Cut(first, ":")
+	a.to.Service.Name, a.to.Port, a.path = name, port, "/"+behind
+	if !dnsLabel.MatchString(name) || !dnsLabel.MatchString(port) {
+		return asked{}, fault
+	}
+	_, err := haproxy.Ask{Backend: name, Host: name, Path: a.path}.Directive()
+	return a, err
+}
+
+// headerList reads names; nil stands for all.
+func headerList(s string) ([]string, error) {
+	names, err := headerNames(s)
+	if err != nil || names == "*" {
+		return nil, err
+	}
+	return strings.Split(names, ", "), nil
+}
+
+func signIn(s string) (haproxy.Format, error) {
+	s = unquote(s)
+	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") && (!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//")) {
+		return haproxy.Format{}, fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, quote(s))
+	}
+	return haproxy.ParseFormat(s)
+}
+
+// ask lets a service say who may come in.
+func ask(v *values, s *Settings) {
+	url, said := get(v, authURL)
+	if !said {
+		return
+	}
+	scope := v.scopeOf(authURL.Name)
+	fail := func(err error) { v.fault(authURL.Doc, scope, err) }
+	a := haproxy.Ask{Host: url.to.Service.Name, Path: url.path}
+	if url.to.Service.Namespace != "" {
+		a.Host += "." + url.to.Service.Namespace
+	}
+	var err error
+	if a.Backend, err = v.env.Service(scope, url.to); err != nil {
+		fail(err)
+		return
+	}
+	if a.Method, _ = get(v, authMethod); a.Method == "*" {
+		a.Method = ""
+	}
+	a.Pass, _ = get(v, authPass)
+	a.Fail, _ = get(v, authFail)
+	if a.Succeed, said = get(v, authSucceed); said && a.Succeed == nil {
+		v.fault(authSucceed.Doc, v.scopeOf(authSucceed.Name), errors.New("* is not allowed: name the headers, of which the servers then see none of the client's"))
+		return
+	}
+	if to, said := get(v, authSignIn); said {
+		a.SignIn = &to
+	}
+	// While it is not known whether HAProxy has Lua, nobody comes in.
+	lua := haproxy.NeedsLua()
+	s.Texts = append(s.Texts, lua)
+	known, why := false, ""
+	if v.env.Verdict != nil {
+		why, known = v.env.Verdict(lua)
+	}
+	if why != "" {
+		fail(errors.New("this HAProxy was built without Lua: " + why))
+	}
+	if !known || why != "" {
+		v.closed = true
+		return
+	}
+	if v.closed {
+		return
+	}
+	d, err := a.Directive()
+	if err != nil {
+		fail(err)
+		return
+	}
+	s.Extras = append(s.Extras, haproxy.AskScript())
+	s.add(d)
+}

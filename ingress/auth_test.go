@@ -1,0 +1,63 @@
+package ingress
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"sallyport/haproxy"
+)
+
+func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
+	const first = "prefix a.test/ -> default_ing_i_svc_web_http\n"
+	const web = "backend default_ing_i_svc_web_http: s_172-16-1-1_8080\n"
+	const gone = first + "backend default_auth_svc_gone_80:\n" + web + "problem Ingress default/i ServiceNotFound\n"
+	other := strings.ReplaceAll(service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2"), "namespace: default", "namespace: ops")
+	for name, tt := range map[string]struct {
+		url    string
+		shared []string
+		lua    bool
+		want   string
+	}{
+		"by name":                     {"svc://door:http/check", nil, true, first + "backend default_auth_svc_door_http: s_172-16-1-2_8080\n" + web},
+		"by number":                   {"svc://default/door:80", nil, true, first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web},
+		"that is not there":           {"svc://gone:80", nil, true, gone},
+		"of another namespace":        {"svc://ops/door:80", nil, true, first + web + "problem Ingress default/i InvalidAnnotation\n"},
+		"of another one, for all":     {"svc://ops/door:80", []string{"ops/door"}, true, first + web + "backend ops_auth_svc_door_80: s_172-16-1-2_8080\n"},
+		"by a HAProxy that never was": {"svc://door:80", nil, false, first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/auth-url": tt.url}
+			s.Options.ConfigMap, s.Options.AuthServices = "ops/keys", tt.shared
+			// What the ConfigMap keeps out is kept out of applications, not of the door.
+			s.ConfigMaps = []*corev1.ConfigMap{{Data: map[string]string{"allow-list": "10.0.0.0/8", "timeout-server": "3s"}}}
+			s.ConfigMaps[0].Namespace, s.ConfigMaps[0].Name = "ops", "keys"
+			var c Compiler
+			if tt.lua {
+				c.Judge(map[haproxy.Text]string{haproxy.NeedsLua(): ""})
+			}
+			r := c.Compile([]Snapshot{s})
+			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			for _, b := range r.Config.Backends {
+				text := ""
+				for _, d := range b.Directives {
+					text += d.String() + "\n"
+				}
+				asks, closed := strings.Contains(text, "lua.sallyport_ask"), strings.Contains(text, haproxy.Close().String())
+				if door := strings.Contains(b.Name, "_auth_"); door != !strings.Contains(text, "sp_allowed") && !closed || !strings.Contains(text, "timeout server 3000ms") && !closed {
+					t.Errorf("%s:\n%s", b.Name, text)
+				} else if !door && asks == closed || closed != (!door && (!tt.lua || strings.Contains(tt.want, "Invalid"))) {
+					t.Errorf("%s asks %v, is closed %v", b.Name, asks, closed)
+				}
+			}
+		})
+	}
+}
