@@ -46,6 +46,7 @@ type (
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
 		Vet(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
+		Blame(context.Context, *haproxy.Config) (map[haproxy.Text]string, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -134,7 +135,7 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
-	l.vetter = newVetter(l.proxy.Vet, l.log)
+	l.vetter = newVetter(l.proxy.Vet, l.proxy.Blame, l.log)
 	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
 }
 
@@ -405,6 +406,9 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	}
 	result, err := l.proxy.Apply(ctx, v.config, after(v.config.Backends, v.have.Backends, servers))
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
+	if errors.Is(err, haproxy.ErrUnfit) {
+		l.vetter.blame(ctx, v.config, v.at)
+	}
 	if err != nil { // what could be done was done all the same
 		l.applied.config = nil
 		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))

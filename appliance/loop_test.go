@@ -92,6 +92,7 @@ func (f *fakeKernel) Changed() <-chan struct{} { return nil }
 type fakeProxy struct {
 	backends map[string]*haproxy.LiveBackend
 	applied  int
+	unfit    string // a configuration with that word is refused as a whole
 	err      error
 }
 
@@ -101,6 +102,11 @@ func (f *fakeProxy) Servers() (map[string]*haproxy.LiveBackend, error) {
 
 func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy.States) (haproxy.Result, error) {
 	f.applied++
+	for _, b := range cfg.Backends {
+		if f.unfit != "" && strings.Contains(fmt.Sprint(b.Directives), f.unfit) {
+			return haproxy.Result{}, fmt.Errorf("reload: %w", haproxy.ErrUnfit)
+		}
+	}
 	was := f.backends
 	f.backends = make(map[string]*haproxy.LiveBackend, len(cfg.Backends))
 	for _, b := range cfg.Backends {
@@ -125,6 +131,19 @@ func (f *fakeProxy) Vet(_ context.Context, texts []haproxy.Text) (map[haproxy.Te
 		verdicts[t] = ""
 		if strings.Contains(t.String(), "bad") {
 			verdicts[t] = "HAProxy: unknown keyword 'bad'"
+		}
+	}
+	return verdicts, nil
+}
+
+// Blame finds the text with the word that makes a configuration unfit.
+func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (map[haproxy.Text]string, error) {
+	verdicts := map[haproxy.Text]string{}
+	for _, b := range cfg.Backends {
+		for _, d := range b.Directives {
+			if text, err := haproxy.ParseText(haproxy.BackendSection, d.String()); err == nil && strings.Contains(d.String(), f.unfit) {
+				verdicts[text] = "HAProxy refuses the whole with it"
+			}
 		}
 	}
 	return verdicts, nil
@@ -290,6 +309,21 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 	s.settle(t)
 	if problems := s.view.Load().problems; len(problems) != 1 || !strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
 		t.Errorf("problems %v, directives %s", problems, last())
+	}
+}
+
+func TestASnippetThatBreaksTheWholeIsLeftOut(t *testing.T) {
+	s := newScene(t)
+	s.proxy.unfit = "together"
+	s.snippets("together")
+	s.round(t.Context())
+	<-s.vetter.changed // it is good alone
+	s.round(t.Context())
+	<-s.vetter.changed
+	s.settle(t)
+	v := s.view.Load()
+	if len(v.problems) != 1 || !strings.Contains(v.problems[0].Why, "refuses the whole with it") || strings.Contains(fmt.Sprint(v.config.Backends[0].Directives), "together") {
+		t.Errorf("problems %v, directives %s", v.problems, v.config.Backends[0].Directives)
 	}
 }
 

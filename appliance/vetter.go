@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"time"
 
 	"sallyport/haproxy"
 )
@@ -14,16 +15,20 @@ import (
 // the text.
 type vetter struct {
 	ask     func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
+	find    func(context.Context, *haproxy.Config) (map[haproxy.Text]string, error)
 	log     *slog.Logger
 	changed chan struct{}
 
 	mu       sync.Mutex
 	verdicts map[haproxy.Text]string
 	busy     bool
+	blamed   time.Time // when a configuration was last looked at as a whole
 }
 
-func newVetter(ask func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error), log *slog.Logger) *vetter {
-	return &vetter{ask: ask, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Text]string{}}
+func newVetter(
+	ask func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error), find func(context.Context, *haproxy.Config) (map[haproxy.Text]string, error), log *slog.Logger,
+) *vetter {
+	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Text]string{}}
 }
 
 // known are the verdicts so far. They are never changed.
@@ -53,12 +58,32 @@ func (v *vetter) look(ctx context.Context, texts []haproxy.Text) bool {
 		}
 		return true
 	}
-	if v.busy {
-		return false
+	if !v.busy {
+		v.learn(ctx, func() (map[haproxy.Text]string, error) { return v.ask(ctx, unknown) })
 	}
+	return false
+}
+
+// blameEvery bounds how often a configuration is looked at as a whole.
+const blameEvery = 30 * time.Second
+
+// blame looks for the texts for which HAProxy refuses a configuration as a whole,
+// though it takes each alone, and knocks when it has found some.
+func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.busy || now.Sub(v.blamed) < blameEvery {
+		return
+	}
+	v.blamed = now
+	v.learn(ctx, func() (map[haproxy.Text]string, error) { return v.find(ctx, cfg) })
+}
+
+// learn adds verdicts as soon as they are there. The caller holds mu.
+func (v *vetter) learn(ctx context.Context, verdicts func() (map[haproxy.Text]string, error)) {
 	v.busy = true
 	go func() {
-		answers, err := v.ask(ctx, unknown)
+		answers, err := verdicts()
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.busy = false
@@ -68,6 +93,9 @@ func (v *vetter) look(ctx context.Context, texts []haproxy.Text) bool {
 			}
 			return // the next look asks again
 		}
+		if len(answers) == 0 {
+			return
+		}
 		v.verdicts = maps.Clone(v.verdicts)
 		maps.Copy(v.verdicts, answers)
 		select {
@@ -75,5 +103,4 @@ func (v *vetter) look(ctx context.Context, texts []haproxy.Text) bool {
 		default:
 		}
 	}()
-	return false
 }

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,11 +230,24 @@ func (p *Proxy) check(ctx context.Context) error {
 	if p.opt.Binary == "" {
 		return nil
 	}
+	why, err := p.refusal(ctx, p.path(configFile))
+	if err == nil && why != "" {
+		err = fmt.Errorf("%w (kept as %s): %s", ErrUnfit, p.path(failedFile), why)
+	}
+	return err
+}
+
+// refusal is what HAProxy has against a configuration; empty: nothing.
+func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", p.path(configFile)).CombinedOutput() //nolint:gosec // the operator's own program
-	if err != nil {
-		return fmt.Errorf("HAProxy refuses the configuration (kept as %s): %s", p.path(failedFile), complaints(string(out)))
+	out, err := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", file).CombinedOutput() //nolint:gosec // the operator's own program
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return "", nil
+	case errors.As(err, &exit) && ctx.Err() == nil:
+		return cmp.Or(complaints(string(out)), err.Error()), nil
 	}
-	return nil
+	return "", fmt.Errorf("HAProxy cannot be asked about the configuration: %w", errors.Join(err, ctx.Err()))
 }

@@ -1,0 +1,59 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		// Without a TLS listener nobody looks at ciphers.
+		bad := parsed(t, GlobalSection, "ssl-default-bind-ciphers NOSUCH")
+		worse := parsed(t, GlobalSection, "ssl-default-bind-ciphersuites NOSUCH")
+		cfg := r.config(backend("app", origin(t, "app")))
+		cfg.Process.Texts = []Text{parsed(t, GlobalSection, "tune.http.maxhdr 200")}
+		for i := range 20 {
+			b := backend(fmt.Sprintf("b%d", i))
+			b.Directives = []Directive{parsed(t, BackendSection, fmt.Sprintf("http-request set-header X-A %d", i)).Directive()}
+			cfg.Backends = append(cfg.Backends, b)
+		}
+		cfg = r.config(cfg.Backends...)
+		choice := NewChoice([]Case{{condition(t, "url_param(a) -m found"), "app"}})
+		cfg.Choices = []*Choice{choice}
+		cfg.Process.Texts = []Text{parsed(t, GlobalSection, "tune.http.maxhdr 200")}
+		r.apply(cfg, states(cfg, Open))
+
+		next := *cfg
+		next.Process.Texts = []Text{bad, worse, cfg.Process.Texts[0]}
+		verdicts, err := r.p.Vet(t.Context(), next.texts())
+		if err != nil || verdicts[bad] != "" || verdicts[worse] != "" {
+			t.Fatalf("alone it is: %v, %v", verdicts, err)
+		}
+		if _, err := r.p.Apply(t.Context(), &next, inOrder(&next, states(&next, Open))); !errors.Is(err, ErrUnfit) {
+			t.Fatalf("together: %v", err)
+		}
+		guilty, err := r.p.Blame(t.Context(), &next)
+		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad], "NOSUCH") || strings.Contains(guilty[bad], "haproxy.cfg") || guilty[worse] == "" {
+			t.Errorf("guilty are %q, %v", guilty, err)
+		}
+		if guilty, err := r.p.Blame(t.Context(), cfg); err != nil || len(guilty) > 0 {
+			t.Errorf("of a good one: %q, %v", guilty, err)
+		}
+		lost := *cfg
+		lost.Tune.Base = "global\n  ssl-default-bind-ciphers NOSUCH\n"
+		if guilty, err := r.p.Blame(t.Context(), &lost); err != nil || len(guilty) > 0 {
+			t.Errorf("of one that is bad without texts: %q, %v", guilty, err)
+		}
+	})
+}
+
+func TestWhoComesLastIsToBlame(t *testing.T) {
+	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
+	p := &Proxy{shaped: &Config{Process: Process{Texts: []Text{b}}}}
+	if got := p.runningFirst(&Config{Process: Process{Texts: []Text{a, b}}}); got[0] != b || got[1] != a {
+		t.Errorf("got %v", got)
+	}
+}
