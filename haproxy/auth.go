@@ -2,10 +2,9 @@ package haproxy
 
 import (
 	"cmp"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -51,11 +50,11 @@ func (a Ask) Directive() (Directive, error) {
 	case !askPath.MatchString(a.Path):
 		return Directive{}, fmt.Errorf("%s is not a path", strconv.QuoteToASCII(clip(a.Path)))
 	}
-	path, err := quote(a.Path)
+	target, err := quote(a.Path)
 	if err != nil {
 		return Directive{}, err
 	}
-	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), path}, " ")}
+	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
 	for _, list := range []struct {
 		names []string
 		none  string
@@ -84,13 +83,8 @@ func (c *Config) asks() bool {
 	return slices.ContainsFunc(c.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
 
-// askSocket is where HAProxy hears from its script. It is a name that only this
-// machine can reach (unix(7), abstract), since the worker may not look into the
-// directory of the others.
-func (r *renderer) askSocket() string {
-	sum := sha256.Sum256([]byte(r.opt.StatsSocket))
-	return "abns@sallyport-" + hex.EncodeToString(sum[:])[:marker]
-}
+// askSocket is where HAProxy hears from its script, as passage is.
+func (r *renderer) askSocket() string { return "abns@" + path.Dir(r.opt.StatsSocket) + "/ask" }
 
 // writeAsking is the frontend that leads the script's requests to their backends.
 func (r *renderer) writeAsking(line func(...string)) {

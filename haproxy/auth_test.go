@@ -66,7 +66,11 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		client := r.client("")
 		client.Jar = nil
 		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-		get := func(address string, headers ...string) *http.Response {
+		type reply struct {
+			status int
+			http.Header
+		}
+		get := func(address string, headers ...string) reply {
 			t.Helper()
 			request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, address, strings.NewReader("a body"))
 			if err != nil {
@@ -80,9 +84,9 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer response.Body.Close()
 			_, _ = io.Copy(io.Discard, response.Body)
-			_ = response.Body.Close()
-			return response
+			return reply{response.StatusCode, response.Header}
 		}
 		hold := func(when string) {
 			t.Helper()
@@ -104,7 +108,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 				{"http://other.test/", "eve", 200},
 				{"http://door.test/", "ann", 404},
 			} {
-				if got := get(c.address, "X-Who: "+c.who).StatusCode; got != c.want {
+				if got := get(c.address, "X-Who: "+c.who).status; got != c.want {
 					t.Errorf("%s: %s of %q: %d, want %d", when, c.address, c.who, got, c.want)
 				}
 			}
@@ -135,10 +139,10 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		if h := answer.Header; h.Get("WWW-Authenticate") != "Bearer" || len(h.Values("Set-Cookie")) != 2 {
 			t.Errorf("who is not let in sees %q", h)
 		}
-		if got := get("http://signing.test/a?b=c").Header.Get("Location"); got != "https://login.test/?rd=%2Fa%3Fb%3Dc" {
+		if got := get("http://signing.test/a?b=c").Get("Location"); got != "https://login.test/?rd=%2Fa%3Fb%3Dc" {
 			t.Errorf("who has to sign in is sent to %q", got)
 		}
-		if got := get("http://app.test/", "X-Who: lost").Header.Get("Location"); got != "https://login.test/?a=b" {
+		if got := get("http://app.test/", "X-Who: lost").Get("Location"); got != "https://login.test/?a=b" {
 			t.Errorf("the redirect of the service leads to %q", got)
 		}
 
@@ -155,7 +159,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 			}
 		}
 		r.apply(cfg, closed)
-		if got := get("http://app.test/", "X-Who: ann").StatusCode; got != 503 {
+		if got := get("http://app.test/", "X-Who: ann").status; got != 503 {
 			t.Errorf("while the service is not routed: %d, want 503", got)
 		}
 	})

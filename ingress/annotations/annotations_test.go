@@ -316,13 +316,17 @@ file ca.ca.pem`,
 		{on4("sallyport.dev/secure-sni: a.test"), ""},
 		{on4("server-ssl: true", "sallyport.dev/secure-verify-hostname: a.test"), "CLOSEDservers: TLS=true\n" +
 			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: there is no server-ca whose certificates could be verified; nobody is let in until it is in order"},
-		{on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b", "sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *", "sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User", "sallyport.dev/auth-headers-fail: X-Why"),
+		{
+			on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b", "sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *", "sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User", "sallyport.dev/auth-headers-fail: X-Why"),
 			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
 				"http-request redirect location 'https://login.test/?rd=%[url]' code 302 if { var(txn.sallyport_auth) -m str signin }\n" +
-				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\""},
-		{on4("sallyport.dev/auth-url: service://door:4180"),
+				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{
+			on4("sallyport.dev/auth-url: service://door:4180"),
 			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
-				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\""},
+				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
 		{on4("sallyport.dev/auth-url: https://door.test/"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to; nobody is let in until it is in order`},
 		{on4("sallyport.dev/auth-url: svc://theirs/door:80"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; nobody is let in until it is in order`},
 		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: name the headers, of which the servers then see none of the client's; nobody is let in until it is in order`},
