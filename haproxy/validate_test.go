@@ -32,7 +32,7 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"a path with a line end":         {Config{Routes: []Route{{Path: "/a\nb", Match: Prefix}}}, "control character"},
 		"a path without slash":           {Config{Routes: []Route{{Path: "a", Match: Prefix}}}, "must begin"},
 		"a path without end":             {Config{Routes: []Route{{Path: "/" + strings.Repeat("a", 3000), Match: Prefix}}}, "2048"},
-		"an unknown match":               {Config{Routes: []Route{{Path: "/", Match: "regex"}}}, "kind of match"},
+		"an unknown match":               {Config{Routes: []Route{{Path: "/", Match: "glob"}}}, "kind of match"},
 		"a host in upper case":           {Config{Routes: []Route{{Host: "A.test", Path: "/", Match: Prefix}}}, "lower-case"},
 		"a host with a port":             {Config{Routes: []Route{{Host: "a.test:80", Path: "/", Match: Prefix}}}, "lower-case"},
 		"a wildcard in the middle":       {Config{Routes: []Route{{Host: "a.*.test", Path: "/", Match: Prefix}}}, "lower-case"},

@@ -262,7 +262,7 @@ func cases() []conformity {
 		{name: "a snippet that would be another section", ingress: []string{"backend-config-snippet: http-request deny\nbackend default_svc_case0_web"}, asks: get()},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
 		{name: "auth-url, of a service that lets all in", ingress: []string{"sallyport.dev/auth-url: svc://app:web/check", "sallyport.dev/auth-headers-succeed: Content-Type"}, asks: []ask{
-			{request: "GET /a", headers: []string{"Content-Type: forged/x"}, want: []string{"200", "url /a", "request Content-Type: text/html; charset=utf-8"}},
+			{request: "GET /a", headers: []string{"Content-Type: forged/x"}, want: []string{"200", "url /a", "request Content-Type: application/json"}},
 		}},
 		{name: "auth-url, of a service that is not well", ingress: []string{"sallyport.dev/auth-url: svc://gone:80/check"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
 		{name: "paths by regular expression", ingress: []string{"sallyport.dev/path-type: regex"}, path: "/v[0-9]+/(a|b)$", asks: []ask{
