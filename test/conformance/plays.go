@@ -264,7 +264,7 @@ func scale(ctx context.Context, s *stage) error {
 		return fmt.Errorf("HAProxy was reloaded %d times", after.HAProxy.Reloads-before.HAProxy.Reloads)
 	}
 	for _, p := range after.Problems {
-		if p.Object == "ConfigMap default/tcp" && strings.HasPrefix(p.Why, `key "443"`) {
+		if p.Object == "ConfigMap default/tcp" && strings.HasPrefix(p.Why, "key 443:") {
 			return nil
 		}
 	}
