@@ -87,9 +87,12 @@ func (c *Config) asks() bool {
 func (r *renderer) askSocket() string { return "abns@" + path.Dir(r.opt.StatsSocket) + "/ask" }
 
 // writeAsking is the frontend that leads the script's requests to their backends.
+// Whoever else finds the way here could reach any of them.
 func (r *renderer) writeAsking(line func(...string)) {
 	line("bind", r.askSocket())
 	line("no log")
+	line("http-request deny if !{ req.hdr(x-sallyport-secret) -m str", r.opt.Secret, "}")
+	line("http-request del-header x-sallyport-secret")
 	line("http-request set-var(txn.backend) req.hdr(x-sallyport-backend)")
 	line("http-request del-header x-sallyport-backend")
 	line("use_backend %[var(txn.backend)]")

@@ -4,7 +4,7 @@
 -- What concerns a connection, not the request.
 local own = {
 	["connection"] = true, ["keep-alive"] = true, ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
-	["content-length"] = true, ["expect"] = true, ["host"] = true, ["x-sallyport-backend"] = true,
+	["content-length"] = true, ["expect"] = true, ["host"] = true, ["x-sallyport-backend"] = true, ["x-sallyport-secret"] = true,
 }
 
 -- Splits a list of names; nil stands for all of them.
@@ -56,6 +56,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 	end
 	local lines = {
 		method .. " " .. path .. " HTTP/1.1", "host: " .. host, "connection: close", "content-length: 0", "x-sallyport-backend: " .. backend,
+		"x-sallyport-secret: " .. txn:get_var("proc.asksecret"),
 	}
 	local added = {
 		["x-forwarded-for"] = tostring(txn.f:src()), ["x-real-ip"] = tostring(txn.f:src()), ["x-forwarded-proto"] = scheme, ["x-forwarded-host"] = name, ["x-forwarded-uri"] = url,

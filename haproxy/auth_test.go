@@ -1,8 +1,10 @@
 package haproxy
 
 import (
+	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -161,6 +163,18 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		r.apply(cfg, closed)
 		if got := get("http://app.test/", "X-Who: ann").status; got != 503 {
 			t.Errorf("while the service is not routed: %d, want 503", got)
+		}
+
+		// Somebody else on this machine finds the way that is meant for the script.
+		name := "@" + r.opt.RunDir + "/ask"
+		stranger, err := net.Dial("unix", name+strings.Repeat("\x00", 108-len(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stranger.Close()
+		_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\nx-sallyport-backend: app\r\n\r\n")
+		if line, err := bufio.NewReader(stranger).ReadString('\n'); err != nil || !strings.Contains(line, "403") {
+			t.Errorf("a stranger to the script's way: %q, %v, want 403", line, err)
 		}
 	})
 }

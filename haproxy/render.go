@@ -302,7 +302,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	if cfg.asks() {
 		global = append(global,
 			".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif", // else it warns
-			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+r.askSocket()+")")
+			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+r.askSocket()+")", "set-var proc.asksecret str("+r.opt.Secret+")")
 	}
 	if n := cmp.Or(cfg.Tune.Threads, cfg.Process.Threads); n > 0 {
 		global = append(global, "nbthread "+strconv.Itoa(n))
