@@ -9,9 +9,10 @@ LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
 SOAK     ?= 1h
 COUNT    ?= 1
+CUTS     ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb demo demo-down test race check lint bench conformance chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check lint bench conformance chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -38,8 +39,27 @@ demo: ready build ## Bring up a cluster, the appliance and a sample application,
 demo-down: ## Remove all that make demo brought up
 	test/demo/down
 
+image: ## Build the bootable image into .build/image, in every format (as root)
+	@test/setup --image
+	@image/recipe/build
+
+image-again: ## Build the image once more, and compare every byte of it
+	OUT=.build/image-again image/recipe/build
+	diff .build/image/SHA256SUMS .build/image-again/SHA256SUMS
+
+demo-image: ready build ## Boot the image as the appliance of a lab, show that it serves, and leave it running
+	go build -o .build/ ./test/lab ./test/app ./image/boot
+	image/demo
+
+demo-image-down: ## Remove all that make demo-image brought up
+	image/demo down
+
+test-image: setup ## Boot the image in every way, update it, cut its power CUTS times (as root)
+	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
+
 test: setup ## Run all tests, on real parts (as root)
-	go test -timeout 30m ./...
+	go test -timeout 30m $$(go list ./... | grep -v /image/boot)
+	go test -timeout 30m ./image/boot # an emulated machine wants the processors for itself
 
 race: setup ## Run the packages' own tests under the race detector, in random order
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./ingress/... ./routes

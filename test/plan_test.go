@@ -22,6 +22,7 @@ var plan = map[string][]string{
 	"ingress":             {"ingress/annotations", "ingress/calico", "haproxy", "routes"},
 	"ingress/annotations": {"haproxy"},
 	"ingress/calico":      {"routes"},
+	"image/boot":          {},
 	"routes":              {},
 	"haproxy":             {},
 }

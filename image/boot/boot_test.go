@@ -1,0 +1,447 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+var (
+	all  = flag.Bool("all", false, "every case, not the short set alone")
+	cuts = flag.Int("cuts", 2, "how often the power is cut at random")
+	keep = flag.String("keep", "", "folder that screenshots and figures are kept in")
+)
+
+// patience is how long a machine may take to whatever it is to do, emulated on
+// two cores that are not its own.
+const patience = 10 * time.Minute
+
+// images is the folder with what was built; TestMain fills it.
+var images string
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serveFolder); dir != "" {
+		fmt.Fprintln(os.Stderr, serve(dir))
+		os.Exit(1)
+	}
+	flag.Parse()
+	code, err := prepared(m.Run)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// prepared builds the image, quickly, unless SALLYPORT_TEST_IMAGE is the folder of
+// one.
+func prepared(run func() int) (int, error) {
+	var err error
+	if images = os.Getenv("SALLYPORT_TEST_IMAGE"); images == "" {
+		images = "../../.build/image-test"
+		began := time.Now()
+		cmd := exec.Command("../recipe/build")
+		cmd.Env = append(os.Environ(), "QUICK=1", "OUT=../../.build/image-test")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build the image: %w\n%s", err, tail(string(out), 40))
+		}
+		fmt.Printf("image built in %s\n", time.Since(began).Round(time.Second))
+	}
+	if images, err = filepath.Abs(images); err != nil {
+		return 1, err
+	}
+	if *keep != "" {
+		if err := os.MkdirAll(*keep, 0o755); err != nil {
+			return 1, err
+		}
+	}
+	return run(), nil
+}
+
+func tail(text string, lines int) string {
+	parts := strings.Split(text, "\n")
+	return strings.Join(parts[max(0, len(parts)-lines):], "\n")
+}
+
+// newest is the file of that ending in the folder of images.
+func newest(t *testing.T, ending string) string {
+	t.Helper()
+	names, err := filepath.Glob(images + "/sallyport_*" + ending)
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%d files sallyport_*%s in %s, want 1 (%v)", len(names), ending, images, err)
+	}
+	return names[0]
+}
+
+// place is a lab with the sample application in it, for a machine in the place of
+// its appliance.
+type place struct {
+	*rig.Rig
+	t    *testing.T
+	file string // the one file, good
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(rig.Build(t.Context(), dir), rig.Configure(dir, "")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := rig.New(t.Context(), dir, world.Options{Name: "image", Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	sample, err := os.ReadFile("../../test/demo/app.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(t.Context(), strings.ReplaceAll(string(sample), "sample-app", "app")); err != nil {
+		t.Fatal(err)
+	}
+	credentials, err := os.ReadFile(dir + "/kubeconfig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &place{Rig: r, t: t, file: oneFile(string(credentials), "edge")}
+}
+
+// oneFile is all that the machine is given.
+func oneFile(kubeconfig, hostname string) string {
+	return fmt.Sprintf(`identity: %s
+clusters:
+- name: lab
+  pools: [172.16.0.0/16]
+  bgp: {asn: 65000}
+  ingress: {publish: [192.168.50.21]}
+  kubeconfig: |
+    %s
+bgp: {asn: 65000, listen: [192.168.50.21]}
+status: {listen: "192.168.50.21:9090"}
+system:
+  hostname: %[1]s
+  interfaces:
+  - {name: "e*", addresses: [192.168.50.21/24]}
+`, hostname, strings.ReplaceAll(strings.TrimSpace(kubeconfig), "\n", "\n    "))
+}
+
+// machine is a new one, that is off.
+func (p *place) machine(t *testing.T) Machine {
+	t.Helper()
+	m, err := NewMachine(t.Context(), p.Netns("lan"), newest(t, ".raw"), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// configured has the one file on its partition.
+func (p *place) configured(t *testing.T) Machine {
+	t.Helper()
+	m := p.machine(t)
+	p.write(t, m, p.file)
+	return m
+}
+
+func (p *place) write(t *testing.T, m Machine, file string) {
+	t.Helper()
+	if err := m.Write(t.Context(), "sallyport.yaml", []byte(file)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *place) on(t *testing.T, m Machine) *VM {
+	t.Helper()
+	vm, err := m.On(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		vm.Pull()
+		if t.Failed() {
+			said, _ := os.ReadFile(m.Serial())
+			t.Logf("its serial console:\n%s", tail(string(said), 60))
+		}
+	})
+	return vm
+}
+
+// ask is a GET from the client's host.
+func (p *place) ask(ctx context.Context, url string, more ...string) (string, error) {
+	return p.Exec(ctx, world.Client, append([]string{"curl", "-sfg", "--max-time", "3", url}, more...)...)
+}
+
+// serves waits until the machine answers for test.local out of a pod.
+func (p *place) serves(t *testing.T, vm *VM) time.Duration {
+	t.Helper()
+	p.until(t, vm, "test.local is answered through it", func() error {
+		out, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local", "-H", "Accept: application/json")
+		if err == nil && !strings.Contains(out, `"pod"`) {
+			err = fmt.Errorf("the answer is %q", out)
+		}
+		return err
+	})
+	return time.Since(vm.Began)
+}
+
+// until asks until the answer is no error.
+func (p *place) until(t *testing.T, vm *VM, what string, ask func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			p.shot(t, vm, "failed")
+			t.Fatalf("not within %s: %s: %v", patience, what, err)
+		case <-vm.Ended():
+			t.Fatalf("the machine is off before %s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// tells waits until the status endpoint says this.
+func (p *place) tells(t *testing.T, vm *VM, url, want string) {
+	t.Helper()
+	p.until(t, vm, url+" tells "+want, func() error {
+		out, err := p.ask(t.Context(), url)
+		if err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("it says %q", tail(out, 12))
+		}
+		return err
+	})
+}
+
+// says waits until the serial console says this.
+func (p *place) says(t *testing.T, vm *VM, want string) {
+	t.Helper()
+	p.until(t, vm, "its console says "+want, func() error {
+		said, err := os.ReadFile(vm.Serial())
+		if err == nil && !bytes.Contains(said, []byte(want)) {
+			err = fmt.Errorf("it says %q", tail(string(said), 5))
+		}
+		return err
+	})
+}
+
+// shot keeps a picture of the screen.
+func (p *place) shot(t *testing.T, vm *VM, name string) {
+	t.Helper()
+	if *keep == "" {
+		return
+	}
+	dir, err := filepath.Abs(*keep)
+	if err == nil {
+		err = vm.Screenshot(filepath.Join(dir, name+".png"))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+const status = "http://192.168.50.21:9090/status"
+
+// TestTheImageServesFromOneFile is the life of machines in one lab.
+func TestTheImageServesFromOneFile(t *testing.T) {
+	p := newPlace(t)
+	t.Run("a bad file changes nothing", p.aBadFileChangesNothing)
+	t.Run("the power is cut at random", p.thePowerIsCut)
+	if !*all {
+		return
+	}
+	t.Run("without a file", p.withoutAFile)
+	t.Run("by SMBIOS", func(t *testing.T) {
+		p.arrives(t, "credential", "-smbios", "type=11,value=io.systemd.credential.binary:sallyport.yaml="+base64.StdEncoding.EncodeToString([]byte(p.file)))
+	})
+	t.Run("by fw_cfg", func(t *testing.T) {
+		p.arrives(t, "credential", "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file="+p.written(t, "sallyport.yaml"))
+	})
+	t.Run("by a NoCloud seed", func(t *testing.T) {
+		seed := p.written(t, "user-data")
+		iso := filepath.Join(t.TempDir(), "seed.iso")
+		if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso, filepath.Dir(seed)); err != nil {
+			t.Fatal(err)
+		}
+		p.arrives(t, "NoCloud", "-drive", "if=none,id=seed,format=raw,readonly=on,file="+iso, "-device", "ide-cd,drive=seed")
+	})
+	t.Run("without a disk", p.withoutADisk)
+	t.Run("the link is late", p.theLinkIsLate)
+	t.Run("an update is used, and one that never gets ready is not", p.anUpdateIsUsed)
+	t.Run("the power is cut while it updates", p.thePowerIsCutInUpdates)
+	t.Run("only what is signed starts", p.onlyWhatIsSignedStarts)
+}
+
+// written is the one file as a file of that name, alone in a folder.
+func (p *place) written(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(p.file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (p *place) aBadFileChangesNothing(t *testing.T) {
+	m := p.configured(t)
+	vm := p.on(t, m)
+	took := p.serves(t, vm)
+	figure(t, "power on → first request served, first start", took.Round(100*time.Millisecond))
+	free, err := vm.Run(t.Context(), "/usr/bin/cat", "/proc/meminfo")
+	if err != nil {
+		t.Error(err)
+	}
+	figure(t, "memory available in a machine of 512 MiB", inside(free, "MemAvailable:"))
+	p.says(t, vm, "from the partition CONFIG")
+	p.shot(t, vm, "serving")
+
+	p.write(t, m, strings.Replace(p.file, "asn: 65000", "asn: many", 1))
+	p.tells(t, vm, status, "is not used")
+	p.serves(t, vm)
+	vm.Pull()
+	again := p.on(t, m)
+	figure(t, "power on → first request served", p.serves(t, again).Round(100*time.Millisecond))
+	p.tells(t, again, status, "is not used")
+	p.shot(t, again, "refused")
+
+	p.write(t, m, strings.Replace(p.file, "hostname: edge", "hostname: other", 1))
+	p.until(t, again, "the mended file is used", func() error {
+		out, err := again.Run(t.Context(), "/usr/bin/hostname")
+		if err == nil && strings.TrimSpace(out) != "other" {
+			err = fmt.Errorf("its name is %q", out)
+		}
+		return err
+	})
+	p.serves(t, again)
+	if err := again.Button(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-again.Ended():
+	case <-time.After(patience):
+		t.Error("the power button does not switch it off")
+	}
+}
+
+// thePowerIsCut does so at random moments of starts and changes of the file.
+func (p *place) thePowerIsCut(t *testing.T) {
+	m := p.configured(t)
+	vm := p.on(t, m)
+	longest := p.serves(t, vm) * 3 / 2
+	vm.Pull()
+	for i := range *cuts {
+		vm = p.on(t, m)
+		after := moment(longest)
+		if i%3 == 2 {
+			p.write(t, m, p.file+fmt.Sprintf("# changed %d times\n", i))
+		}
+		select {
+		case <-vm.Ended():
+			t.Fatalf("the machine ended by itself")
+		case <-time.After(after):
+		}
+		vm.Pull()
+		t.Logf("cut %d, %s after power on", i+1, after.Round(10*time.Millisecond))
+	}
+	vm = p.on(t, m)
+	figure(t, fmt.Sprintf("power on → first request served, after %d power cuts", *cuts), p.serves(t, vm).Round(100*time.Millisecond))
+}
+
+// moment is one at random.
+func moment(longest time.Duration) time.Duration { return rand.N(longest) } //nolint:gosec // any will do
+
+func (p *place) withoutAFile(t *testing.T) {
+	vm := p.on(t, p.machine(t))
+	// No DHCP server is here: by the address that IPv6 makes of the hardware's.
+	p.tells(t, vm, "http://[fe80::5054:ff:fe50:21%25eth0]:9090/", "needs one file")
+	if out, err := p.ask(t.Context(), "http://[fe80::5054:ff:fe50:21%25eth0]/"); err == nil {
+		t.Errorf("port 80 answers %q, want nothing", out)
+	}
+	p.shot(t, vm, "no-file")
+}
+
+// arrives is a machine that gets its file by what QEMU is told more.
+func (p *place) arrives(t *testing.T, source string, args ...string) {
+	t.Helper()
+	m := p.machine(t)
+	m.Args = args
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	out, err := vm.Run(t.Context(), "/usr/bin/cat", "/run/sallyport-image/state.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out, source) {
+		t.Errorf("the file came by %q, want %q", inside(out, `"source":`), source)
+	}
+}
+
+// withoutADisk is a machine whose disk fails between the start and the state.
+func (p *place) withoutADisk(t *testing.T) {
+	m := p.machine(t)
+	m.Diskless = true
+	m.Args = []string{
+		"-kernel", newest(t, ".efi"), "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file=" + p.written(t, "sallyport.yaml"),
+	}
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	p.tells(t, vm, status, "state partition")
+}
+
+func (p *place) theLinkIsLate(t *testing.T) {
+	m := p.configured(t)
+	m.NoCable = true
+	vm := p.on(t, m)
+	p.says(t, vm, "NOT READY")
+	if err := vm.Cable(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	p.serves(t, vm)
+}
+
+// inside is the rest of the line that begins so.
+func inside(text, begin string) string {
+	_, rest, _ := strings.Cut(text, begin)
+	rest, _, _ = strings.Cut(rest, "\n")
+	return strings.TrimSpace(rest)
+}
+
+// figure is said, and kept.
+func figure(t *testing.T, what string, value any) {
+	t.Helper()
+	line := fmt.Sprintf("%-64s %v", what, value)
+	t.Log(line)
+	if *keep == "" {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(*keep, "figures.txt"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(f, line)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,344 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"debug/pe"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/test/lab/world"
+)
+
+// cache is where the build keeps what it made for itself.
+func cache(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("SALLYPORT_CACHE")
+	if dir == "" {
+		caches, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(caches, "sallyport")
+	}
+	return filepath.Join(dir, "image")
+}
+
+// variant is the image as another version: with more on the kernel's command line
+// and more files, signed by the build's own key. It is put into dir, as the newest
+// there.
+func variant(t *testing.T, dir, version, cmdline string, files map[string]string) string {
+	t.Helper()
+	image, err := pe.Open(newest(t, ".efi"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close() //nolint:errcheck // only read
+	part := func(name string) []byte {
+		section := image.Section(name)
+		if section == nil {
+			t.Fatalf("the image has no section %s", name)
+		}
+		data, err := section.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data[:min(len(data), int(section.VirtualSize))]
+	}
+	var release strings.Builder
+	for line := range strings.Lines(string(bytes.TrimRight(part(".osrel"), "\x00"))) {
+		if strings.HasPrefix(line, "IMAGE_VERSION=") {
+			line = "IMAGE_VERSION=" + version + "\n"
+		}
+		release.WriteString(line)
+	}
+	layer := archive(append([]string{"usr/lib/os-release", release.String()}, flat(files)...)...)
+
+	tools, err := filepath.Glob(cache(t) + "/tools-????????????")
+	if err != nil || len(tools) != 1 {
+		t.Fatalf("%d trees of tools in %s, want 1 (%v)", len(tools), cache(t), err)
+	}
+	work, err := os.MkdirTemp(tools[0]+"/tmp", "variant-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(work) //nolint:errcheck // scratch
+	args := []string{tools[0], "/usr/bin/ukify", "build", "--stub", "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"}
+	name := fmt.Sprintf("sallyport_%s.efi", version)
+	for file, data := range map[string][]byte{
+		"linux": part(".linux"), "initrd": part(".initrd"), "layer": layer, "os-release": []byte(release.String()),
+		"cmdline": []byte(strings.TrimRight(string(part(".cmdline")), "\x00\n ") + " " + cmdline),
+	} {
+		if err := os.WriteFile(filepath.Join(work, file), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(file string) string { return "/tmp/" + filepath.Base(work) + "/" + file }
+	args = append(args, "--linux", at("linux"), "--initrd", at("initrd"), "--initrd", at("layer"),
+		"--os-release", "@"+at("os-release"), "--cmdline", "@"+at("cmdline"), "--output", at(name))
+	if err := run(t.Context(), "chroot", args...); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(work, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(cache(t) + "/update.key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(dir, name), data, 0o644),
+		os.WriteFile(filepath.Join(dir, name+".sig"), ed25519.Sign(key.(ed25519.PrivateKey), data), 0o644),
+		os.WriteFile(filepath.Join(dir, "latest"), []byte(name+"\n"), 0o644),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func flat(files map[string]string) (list []string) {
+	for name, content := range files {
+		list = append(list, name, content)
+	}
+	return list
+}
+
+// archive is a cpio of files, named and filled in turn, as the kernel reads it
+// (Documentation/driver-api/early-userspace/buffer-format.rst).
+func archive(files ...string) []byte {
+	var b bytes.Buffer
+	add := func(name, content string, mode int) {
+		fmt.Fprintf(&b, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+			0, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
+		for b.Len()%4 != 0 {
+			b.WriteByte(0)
+		}
+		b.WriteString(content)
+		for b.Len()%4 != 0 {
+			b.WriteByte(0)
+		}
+	}
+	for i := 0; i < len(files); i += 2 {
+		for at, r := range files[i] {
+			if r == '/' {
+				add(files[i][:at], "", 0o040755)
+			}
+		}
+		add(files[i], files[i+1], 0o100644)
+	}
+	add("TRAILER!!!", "", 0)
+	return b.Bytes()
+}
+
+// serveFolder is this program as a web server on the client's host.
+const serveFolder = "SALLYPORT_TEST_SERVE"
+
+func serve(dir string) error {
+	server := http.Server{Addr: ":8000", Handler: http.FileServer(http.Dir(dir)), ReadHeaderTimeout: time.Minute}
+	return server.ListenAndServe()
+}
+
+// offers is a folder that the machine fetches from by http://192.168.50.10:8000/.
+func (p *place) offers(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	cmd := p.Command(ctx, world.Client, self)
+	cmd.Env = append(os.Environ(), serveFolder+"="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		_ = cmd.Wait()
+	})
+	return dir
+}
+
+// version waits until the machine serves, and is that version.
+func (p *place) version(t *testing.T, vm *VM, want string) {
+	t.Helper()
+	p.until(t, vm, "version "+want+" runs", func() error {
+		out, err := vm.Run(t.Context(), "/usr/bin/cat", "/usr/lib/os-release")
+		if got := inside(out, "IMAGE_VERSION="); err == nil && strings.Trim(got, `"`) != want {
+			err = fmt.Errorf("%s runs", got)
+		}
+		return err
+	})
+	p.serves(t, vm)
+}
+
+// update asks the machine for an update, and measures how long nobody is served.
+func (p *place) update(t *testing.T, vm *VM, name string, more ...string) (gone time.Duration) {
+	t.Helper()
+	if _, err := vm.Run(t.Context(), "/usr/bin/sallyport", append([]string{"image", "update", "--no-reboot", "http://192.168.50.10:8000/" + name}, more...)...); err != nil {
+		t.Fatal(err)
+	}
+	// The agent that is asked for the reboot goes with it.
+	_, _ = vm.Run(t.Context(), "/usr/bin/systemctl", "--no-block", "reboot")
+	p.until(t, vm, "it goes down", func() error {
+		if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local"); err != nil {
+			return nil //nolint:nilerr // that is what is waited for
+		}
+		return errors.New("it still serves")
+	})
+	down := time.Now()
+	p.serves(t, vm)
+	return time.Since(down)
+}
+
+func (p *place) anUpdateIsUsed(t *testing.T) {
+	dir := p.offers(t)
+	m := p.configured(t)
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	first := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest(t, ".efi")), "sallyport_"), ".efi")
+
+	two := variant(t, dir, "90.2", "", nil)
+	figure(t, "update → serving again", p.update(t, vm, two).Round(100*time.Millisecond))
+	p.version(t, vm, "90.2")
+	p.until(t, vm, "it is blessed", func() error { return p.versions(t, vm, "sallyport_90.2.efi", "sallyport_"+first+".efi") })
+
+	// The third never gets ready.
+	three := variant(t, dir, "90.3", "systemd.mask=sallyport.service", map[string]string{
+		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/sallyport image ready --within 5s\n",
+	})
+	figure(t, "update that never gets ready → three starts → serving again", p.update(t, vm, three).Round(100*time.Millisecond))
+	p.version(t, vm, "90.2")
+	if err := p.versions(t, vm, "sallyport_90.2.efi", "sallyport_90.3+0-3.efi"); err != nil {
+		t.Error(err)
+	}
+
+	// A downgrade is an update that is asked for by name.
+	one := variant(t, dir, "0.1", "", nil)
+	p.update(t, vm, one, "--allow-downgrade")
+	p.version(t, vm, "0.1")
+
+	// What is not signed by the key is not installed.
+	forged := variant(t, dir, "90.4", "", nil)
+	if err := os.WriteFile(filepath.Join(dir, forged+".sig"), make([]byte, ed25519.SignatureSize), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+forged); err == nil {
+		t.Errorf("a forged version is installed: %s", out)
+	}
+}
+
+// versions says whether these are the files of versions on its disk.
+func (p *place) versions(t *testing.T, vm *VM, want ...string) error {
+	t.Helper()
+	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
+	if got := strings.Fields(out); err == nil && !same(got, want) {
+		err = fmt.Errorf("versions %q, want %q", got, want)
+	}
+	return err
+}
+
+func same(got, want []string) bool {
+	has := map[string]bool{}
+	for _, g := range got {
+		has[g] = true
+	}
+	for _, w := range want {
+		if !has[w] {
+			return false
+		}
+	}
+	return len(got) == len(want)
+}
+
+// thePowerIsCutInUpdates does so while a version is being written.
+func (p *place) thePowerIsCutInUpdates(t *testing.T) {
+	dir := p.offers(t)
+	m := p.configured(t)
+	for i := range max(1, *cuts/5) {
+		vm := p.on(t, m)
+		p.serves(t, vm)
+		name := variant(t, dir, fmt.Sprintf("90.%d", i+1), "", nil)
+		done := make(chan error, 1)
+		go func() {
+			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+name)
+			done <- err
+		}()
+		select { // at any moment until it would be ready again
+		case <-vm.Ended():
+			t.Fatal("the machine ended by itself")
+		case <-time.After(moment(time.Since(vm.Began))):
+		}
+		vm.Pull()
+		_ = <-done // an error: the machine is off
+	}
+	p.serves(t, p.on(t, m))
+}
+
+// Secure Boot, with the keys of the build.
+func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
+	m := p.configured(t)
+	m.Secure = true
+	loader, err := os.ReadFile("../recipe/loader.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.put(t.Context(), "ESP", "loader/loader.conf", append(loader, "secure-boot-enroll force\nsecure-boot-enroll-timeout-sec 1\n"...)); err != nil {
+		t.Fatal(err)
+	}
+	// systemd-boot takes the keys of the folder auto by itself.
+	for _, list := range []string{"PK", "KEK", "db"} {
+		data, err := m.get(t.Context(), "ESP", "loader/keys/sallyport/"+list+".auth")
+		if err == nil {
+			err = m.put(t.Context(), "ESP", "loader/keys/auto/"+list+".auth", data)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	out, err := vm.Run(t.Context(), "/usr/bin/od", "-An", "-tu1", "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
+	if err != nil || !strings.HasSuffix(strings.TrimSpace(out), "1") {
+		t.Errorf("SecureBoot is %q (%v), want it on", out, err)
+	}
+	vm.Pull()
+
+	// The unsigned variant, in the place of the signed one.
+	dir := t.TempDir()
+	name := variant(t, dir, "90.2", "", nil)
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err == nil {
+		err = m.put(t.Context(), "ESP", "EFI/Linux/"+name, data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := p.on(t, m)
+	p.says(t, again, "enied")
+}
+
+// get reads a file of a partition of the disk.
+func (m Machine) get(ctx context.Context, partition, name string) ([]byte, error) {
+	at, err := m.partition(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, "mcopy", "-i", at, "::"+name, "-").Output()
+}

@@ -1,0 +1,355 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Machine is what is switched on.
+type Machine struct {
+	Lan      string   // the lab's network namespace that holds its bridge
+	Dir      string   // its disk, its firmware's variables, its sockets; they stay when it is off
+	Memory   int      // in MiB
+	Args     []string // more for QEMU: another way for the file to arrive
+	NoCable  bool     // its cable is not in when it is switched on
+	Diskless bool     // its disk is not in
+	Secure   bool     // its firmware starts only what is signed, once keys are enrolled
+}
+
+// A VM is a machine that is on.
+type VM struct {
+	Machine
+	Began time.Time // when it was switched on
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when QEMU has ended
+	qmp   *talk
+	log   bytes.Buffer // what QEMU complains of
+}
+
+// Firmware of Debian's package ovmf: without and with Secure Boot, and the
+// variables of one that was never on.
+const (
+	firmware       = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	secureFirmware = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
+	variables      = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+)
+
+// NewMachine makes a machine in dir, whose disk begins as a copy of the image with
+// more room behind it.
+func NewMachine(ctx context.Context, lan, image, dir string) (Machine, error) {
+	m := Machine{Lan: lan, Dir: dir, Memory: 512}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return m, err
+	}
+	if err := run(ctx, "cp", "--sparse=always", image, m.Disk()); err != nil {
+		return m, err
+	}
+	if err := os.Truncate(m.Disk(), 2<<30); err != nil {
+		return m, err
+	}
+	return m, run(ctx, "cp", variables, m.path("vars.fd"))
+}
+
+func run(ctx context.Context, program string, args ...string) error {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func (m Machine) path(name string) string { return filepath.Join(m.Dir, name) }
+
+// Disk is the file that is its disk.
+func (m Machine) Disk() string { return m.path("disk.raw") }
+
+// Write puts a file on the partition CONFIG, as a laptop would. A machine that is
+// on sees it when it looks next.
+func (m Machine) Write(ctx context.Context, name string, data []byte) error {
+	return m.put(ctx, "CONFIG", name, data)
+}
+
+func (m Machine) put(ctx context.Context, partition, name string, data []byte) error {
+	at, err := m.partition(ctx, partition)
+	if err != nil {
+		return err
+	}
+	if folder := filepath.Dir(name); folder != "." {
+		_ = run(ctx, "mmd", "-i", at, "::"+folder) // it may be there
+	}
+	cmd := exec.CommandContext(ctx, "mcopy", "-D", "o", "-i", at, "-", "::"+name)
+	cmd.Stdin = bytes.NewReader(data)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mcopy: %w: %s", err, out)
+	}
+	return nil
+}
+
+// partition is one of the disk's, as mtools name it.
+func (m Machine) partition(ctx context.Context, name string) (string, error) {
+	out, err := exec.CommandContext(ctx, "partx", "--raw", "--noheadings", "--output", "NAME,START", m.Disk()).Output()
+	if err != nil {
+		return "", fmt.Errorf("read the partitions of %s: %w", m.Disk(), err)
+	}
+	for line := range strings.Lines(string(out)) {
+		var is string
+		var sector int64
+		if _, err := fmt.Sscan(line, &is, &sector); err == nil && is == name {
+			return fmt.Sprintf("%s@@%d", m.Disk(), sector*512), nil
+		}
+	}
+	return "", fmt.Errorf("the disk has no partition %s", name)
+}
+
+// Serial is the file with all that its serial console said since it was switched
+// on last.
+func (m Machine) Serial() string { return m.path("serial.log") }
+
+// On switches it on. It is off when the context ends.
+func (m Machine) On(ctx context.Context) (*VM, error) {
+	if err := m.plug(ctx); err != nil {
+		return nil, err
+	}
+	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+	if KVM(ctx) {
+		accel = []string{"-accel", "kvm", "-cpu", "host"}
+	}
+	kind, code := "q35,smm=off", firmware
+	if m.Secure {
+		kind, code = "q35,smm=on", secureFirmware
+	}
+	_ = os.Remove(m.path("qmp"))
+	_ = os.Remove(m.path("agent"))
+	args := append([]string{
+		"netns", "exec", m.Lan, "qemu-system-x86_64", "-nodefaults", "-name", "sallyport", "-machine", kind,
+		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid", "7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0de",
+		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file=" + code,
+		"-drive", "if=pflash,format=raw,unit=1,file=" + m.path("vars.fd"),
+		"-chardev", "file,id=serial,path=" + m.Serial(), "-serial", "chardev:serial",
+		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + m.path("qmp"), "-mon", "chardev=qmp,mode=control",
+		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.path("agent"),
+		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
+		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
+		"-netdev", "tap,id=lan,ifname=vm,script=no,downscript=no", "-device", "virtio-net-pci,netdev=lan,mac=" + hardware + ",romfile=",
+	}, accel...)
+	if !m.Diskless {
+		args = append(args, "-drive", "if=virtio,format=raw,file="+m.Disk())
+	}
+	vm := &VM{Machine: m, Began: time.Now(), ended: make(chan struct{})}
+	vm.cmd = exec.CommandContext(ctx, "ip", append(args, m.Args...)...)
+	vm.cmd.Stdout, vm.cmd.Stderr = &vm.log, &vm.log
+	if err := vm.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = vm.cmd.Wait()
+		close(vm.ended)
+	}()
+	var err error
+	if vm.qmp, err = vm.dial(ctx, "qmp"); err == nil {
+		_, err = vm.qmp.ask("qmp_capabilities", nil)
+	}
+	if err != nil {
+		vm.Pull()
+		return nil, fmt.Errorf("QEMU: %w: %s", err, vm.log.String())
+	}
+	return vm, nil
+}
+
+// hardware is the address of its network card.
+const hardware = "52:54:00:50:00:21"
+
+// plug gives the bridge a port for the machine in the place of the appliance's
+// host, which keeps its namespace and loses its cable.
+func (m Machine) plug(ctx context.Context) error {
+	if run(ctx, "ip", "-n", m.Lan, "link", "show", "vm") != nil {
+		if err := run(ctx, "ip", "-n", m.Lan, "tuntap", "add", "vm", "mode", "tap"); err != nil {
+			return err
+		}
+	}
+	state := map[bool]string{true: "down", false: "up"}[m.NoCable]
+	return errors.Join(
+		run(ctx, "ip", "-n", m.Lan, "link", "set", "appliance", "down"),
+		run(ctx, "ip", "-n", m.Lan, "link", "set", "vm", "master", "lan", state),
+	)
+}
+
+// Cable puts the cable in, or pulls it out.
+func (vm *VM) Cable(ctx context.Context, in bool) error {
+	state := map[bool]string{true: "up", false: "down"}[in]
+	_, err := vm.qmp.ask("set_link", map[string]any{"name": "lan", "up": in})
+	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", "vm", state))
+}
+
+// Pull takes the power away.
+func (vm *VM) Pull() {
+	_ = vm.cmd.Process.Kill()
+	<-vm.ended
+}
+
+// Ended is closed once the machine is off.
+func (vm *VM) Ended() <-chan struct{} { return vm.ended }
+
+// Button presses the power button.
+func (vm *VM) Button() error {
+	_, err := vm.qmp.ask("system_powerdown", nil)
+	return err
+}
+
+// Screenshot writes what the screen shows as a PNG.
+func (vm *VM) Screenshot(file string) error {
+	_, err := vm.qmp.ask("screendump", map[string]any{"filename": file, "format": "png"})
+	return err
+}
+
+// Run runs a program inside, by the agent that a hypervisor has there, and waits
+// for its end.
+func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, error) {
+	agent, err := vm.dial(ctx, "agent")
+	if err != nil {
+		return "", err
+	}
+	defer agent.conn.Close() //nolint:errcheck // one question
+	started := struct{ PID int }{}
+	if err := agent.into(&started, "guest-exec", map[string]any{"path": program, "arg": append([]string{}, args...), "capture-output": true}); err != nil {
+		return "", err
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		done := struct {
+			Exited   bool
+			ExitCode int    `json:"exitcode"`
+			Out      []byte `json:"out-data"`
+			Err      []byte `json:"err-data"`
+		}{}
+		if err := agent.into(&done, "guest-exec-status", map[string]any{"pid": started.PID}); err != nil {
+			return "", err
+		}
+		if done.Exited {
+			if done.ExitCode != 0 {
+				err = fmt.Errorf("%s %s: exit code %d: %s%s", program, strings.Join(args, " "), done.ExitCode, done.Err, done.Out)
+			}
+			return string(done.Out), err
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-vm.ended:
+			return "", errors.New("the machine is off")
+		case <-tick.C:
+		}
+	}
+}
+
+// talk is a conversation in QEMU's language: a JSON object asks, another answers.
+type talk struct {
+	mu   sync.Mutex
+	conn net.Conn
+	in   *json.Decoder
+}
+
+// dial waits for QEMU to listen.
+func (vm *VM) dial(ctx context.Context, name string) (*talk, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", vm.path(name))
+		if err == nil {
+			return &talk{conn: conn, in: json.NewDecoder(bufio.NewReader(conn))}, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-vm.ended:
+			return nil, err
+		case <-tick.C:
+		}
+	}
+}
+
+// ask waits for the answer, past greetings and events.
+func (t *talk) ask(verb string, args any) (json.RawMessage, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	question := map[string]any{"execute": verb}
+	if args != nil {
+		question["arguments"] = args
+	}
+	text, err := json.Marshal(question)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return nil, err
+	}
+	if _, err := t.conn.Write(append(text, '\n')); err != nil {
+		return nil, err
+	}
+	for {
+		var answer struct {
+			Return json.RawMessage
+			Error  *struct{ Desc string }
+		}
+		if err := t.in.Decode(&answer); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("QEMU is gone")
+			}
+			return nil, fmt.Errorf("%s: %w", verb, err)
+		}
+		switch {
+		case answer.Error != nil:
+			return nil, fmt.Errorf("%s: %s", verb, answer.Error.Desc)
+		case answer.Return != nil:
+			return answer.Return, nil
+		}
+	}
+}
+
+func (t *talk) into(v any, verb string, args any) error {
+	answer, err := t.ask(verb, args)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(answer, v)
+}
+
+// KVM says whether guests run on the processor itself here. The device alone says
+// little: where this machine is a guest too, the firmware may already fail.
+func KVM(ctx context.Context) bool {
+	kvm.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-machine", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256", "-display", "none",
+			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmware, "-serial", "stdio")
+		out, err := cmd.StdoutPipe()
+		if err != nil || cmd.Start() != nil {
+			return
+		}
+		// The firmware says that it has nothing to start.
+		for line := bufio.NewScanner(out); line.Scan() && !works; {
+			works = strings.Contains(line.Text(), "BdsDxe")
+		}
+		cancel()
+		_ = cmd.Wait()
+	})
+	return works
+}
+
+var (
+	kvm   sync.Once
+	works bool
+)
