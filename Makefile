@@ -15,7 +15,7 @@ CUTS     ?= 50
 .PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check lint bench conformance chaos soak fuzz golden
 
 help: ## List what there is
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 setup: ## Install what is missing on this machine: Go, Debian packages (as root)
 	@test/setup --tests
@@ -48,6 +48,7 @@ image-again: ## Build the image once more, and compare every byte of it
 	diff .build/image/SHA256SUMS .build/image-again/SHA256SUMS
 
 demo-image: ready build ## Boot the image as the appliance of a lab, show that it serves, and leave it running
+	@test/setup --boot
 	go build -o .build/ ./test/lab ./test/app ./image/boot
 	image/demo
 
@@ -55,14 +56,14 @@ demo-image-down: ## Remove all that make demo-image brought up
 	image/demo down
 
 test-image: setup ## Boot the image in every way, update it, cut its power CUTS times (as root)
+	@test/setup --boot
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
-test: setup ## Run all tests, on real parts (as root)
+test: setup ## Run all tests but those that boot the image, on real parts (as root)
 	go test -timeout 30m $$(go list ./... | grep -v /image/boot)
-	go test -timeout 30m ./image/boot # an emulated machine wants the processors for itself
 
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./ingress/... ./routes
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./ingress/... ./routes
 
 check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 
