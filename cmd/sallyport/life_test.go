@@ -60,18 +60,21 @@ func asTheUnit(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bounds := "-all"
+	bounds, groups := "-all", ""
 	for line := range strings.Lines(string(unit)) {
 		if all, ok := strings.CutPrefix(line, "CapabilityBoundingSet="); ok {
 			for name := range strings.FieldsSeq(all) {
 				bounds += ",+" + strings.ToLower(strings.TrimPrefix(name, "CAP_"))
 			}
 		}
+		if all, ok := strings.CutPrefix(line, "SupplementaryGroups="); ok {
+			groups = strings.TrimSpace(all)
+		}
 	}
-	if bounds == "-all" {
-		t.Fatal("the unit leaves everything")
+	if bounds == "-all" || groups == "" {
+		t.Fatal("the unit says nothing of capabilities, or of groups")
 	}
-	return []string{"setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=" + bounds}
+	return []string{"setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=" + bounds, "--groups=" + groups}
 }
 
 // TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real
@@ -189,6 +192,9 @@ log: {format: json}
 	}
 	if err := syscall.Kill(haproxy, 0); err != nil {
 		t.Errorf("HAProxy has gone with the appliance: %v", err)
+	}
+	if strings.Contains(log.String(), "HAProxy cannot tell") {
+		t.Error("HAProxy's notices are not heard")
 	}
 	if strings.Contains(log.String(), "tops3cret") || strings.Contains(status, "tops3cret") {
 		t.Error("the token shows in the log or the status")
