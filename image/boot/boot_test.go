@@ -314,6 +314,14 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	figure(t, "memory available in a machine of 512 MiB", inside(free, "MemAvailable:"))
+	// It has an answer once the start is over.
+	p.until(t, vm, "it says where the time went", func() error {
+		out, err := vm.Run(t.Context(), "/usr/bin/systemd-analyze", "time")
+		if err == nil {
+			figure(t, "of that, as systemd knows it", inside(out, "Startup finished in "))
+		}
+		return err
+	})
 	p.says(t, vm, "from the partition CONFIG")
 	p.shot(t, vm, "serving")
 
