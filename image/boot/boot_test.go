@@ -289,7 +289,7 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 	})
 	t.Run("without a disk", p.withoutADisk)
 	t.Run("the link is late", p.theLinkIsLate)
-	t.Run("an update is used, and one that never gets ready is not", p.anUpdateIsUsed)
+	t.Run("an update is used unless it never gets ready", p.anUpdateIsUsed)
 	t.Run("the power is cut while it updates", p.thePowerIsCutInUpdates)
 	t.Run("only what is signed starts", p.onlyWhatIsSignedStarts)
 }
