@@ -32,6 +32,8 @@ type echo struct {
 	Proto     string      `json:"proto"`
 	Host      string      `json:"host"`
 	TLS       bool        `json:"tls"`
+	SNI       string      `json:"sni,omitempty"`   // what name the client's TLS asked for
+	Shown     string      `json:"shown,omitempty"` // common name of the certificate that it showed
 	Headers   http.Header `json:"headers"`
 	BodyBytes int64       `json:"bodyBytes"`
 }
@@ -72,6 +74,12 @@ func (a *app) echo(w http.ResponseWriter, r *http.Request) {
 		Pod: a.pod, Namespace: a.namespace, Node: a.node,
 		Client: r.RemoteAddr, Method: r.Method, URL: r.RequestURI, Proto: r.Proto, Host: r.Host,
 		TLS: r.TLS != nil, Headers: r.Header, BodyBytes: n,
+	}
+	if r.TLS != nil {
+		e.SNI = r.TLS.ServerName
+		if shown := r.TLS.PeerCertificates; len(shown) > 0 {
+			e.Shown = shown[0].Subject.CommonName
+		}
 	}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		e.Address = local.String()

@@ -138,7 +138,7 @@ func TestARequestInFlightIsAnsweredAfterTheEndBegan(t *testing.T) {
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- serve(ctx, []string{addr}, "", "", time.Millisecond, 30*time.Second) }()
+	go func() { served <- serve(ctx, []string{addr}, "", "", true, time.Millisecond, 30*time.Second) }()
 
 	var resp *http.Response
 	tick := time.NewTicker(10 * time.Millisecond)

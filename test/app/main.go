@@ -4,7 +4,9 @@
 //
 // It promises a graceful end: after SIGTERM it goes on serving, tells its
 // readiness probe that it is leaving if -drain asks for that time, and then
-// closes when the requests in flight are answered.
+// closes when the requests in flight are answered. HTTP/2 is understood in the
+// clear, too, and over TLS it looks at the certificate of a client without
+// verifying it.
 //
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
 //	/healthz       200, or 503 after POST /fail until POST /heal, and while draining
@@ -15,6 +17,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -43,6 +46,7 @@ func main() {
 	flag.Var(&listen, "listen", "`address` to listen on, like :8080; may be repeated (default :8080)")
 	cert := flag.String("tls-cert", "", "certificate `file`; all listeners speak TLS then")
 	key := flag.String("tls-key", "", "key `file`")
+	proxied := flag.Bool("proxy", false, "let connections begin with the PROXY protocol")
 	drain := flag.Duration("drain", 0, "after SIGTERM, how long to answer 503 to the readiness probe before closing")
 	linger := flag.Duration("linger", 30*time.Second, "how long requests in flight may take after that")
 	flag.Parse()
@@ -51,7 +55,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := serve(ctx, listen, *cert, *key, *drain, *linger); err != nil {
+	if err := serve(ctx, listen, *cert, *key, *proxied, *drain, *linger); err != nil {
 		slog.Error("cannot serve", "error", err)
 		os.Exit(1)
 	}
@@ -59,7 +63,7 @@ func main() {
 
 // serve answers on every address until ctx ends and the requests in flight are
 // done.
-func serve(ctx context.Context, listen []string, cert, key string, drain, linger time.Duration) error {
+func serve(ctx context.Context, listen []string, cert, key string, proxied bool, drain, linger time.Duration) error {
 	var listeners []net.Listener
 	for _, addr := range listen {
 		l, err := net.Listen("tcp", addr)
@@ -67,10 +71,19 @@ func serve(ctx context.Context, listen []string, cert, key string, drain, linger
 			return errors.Join(err, closeAll(listeners))
 		}
 		slog.Info("listening", "address", l.Addr().String())
+		if proxied {
+			l = spokenFor{l}
+		}
 		listeners = append(listeners, l)
 	}
 	app := newApp(os.Getenv)
-	server := &http.Server{Handler: app.handler(), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{
+		Handler: app.handler(), ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols),
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert},
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetHTTP2(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	failed := make(chan error, len(listeners))
 	var serving sync.WaitGroup
 	for _, l := range listeners {

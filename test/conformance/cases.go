@@ -31,6 +31,7 @@ spec:
       containers:
       - name: app
         image: app
+        args: [-proxy]
         ports: [{name: http, containerPort: 8080}]
         readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
 ---
@@ -47,7 +48,7 @@ spec:
       containers:
       - name: app
         image: app
-        args: [-tls-cert, DIR/client.pem, -tls-key, DIR/client.pem]
+        args: [-proxy, -tls-cert, DIR/ann.pem, -tls-key, DIR/ann.pem]
         ports: [{name: http, containerPort: 8080}]
         readinessProbe: {httpGet: {path: /healthz, port: http, scheme: HTTPS}, periodSeconds: 1}
 ---
@@ -96,14 +97,16 @@ metadata: {name: defaults}
 data:
   proxy-protocol: 192.168.50.99
   quic-bind-port: "443"
+  quic-announce-port: "8443"
+  quic-alt-svc-max-age: "99"
   response-set-header: X-Default yes
   rate-limit-status-code: "429"
   timeout-client: 30s
-  http-connection-mode: http-server-close
   frontend-config-snippet: http-request set-header X-Frontend yes
   global-config-snippet: tune.http.maxhdr 150
-  log-format: "%ci:%cp [%tr] %ft %b/%s %ST %B"
-  syslog-server: "address:127.0.0.1, facility:local1"
+  log-format: "%ci:%cp [%tr] %ft %b/%s %ST %B %hr %HU"
+  log-format-tcp: "streamed for %ci by %ft"
+  syslog-server: "address:192.168.50.10, port:5514, facility:local1"
 `
 
 // secrets are those that cases name. The password is "secret".
@@ -120,29 +123,39 @@ stringData: {auth: "# members\nbob:$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44J
 `
 
 // certificate adds a Secret that is good for every case, and one with its
-// authority. In dir it leaves the certificate of a client.
+// authority; and a stranger's, that has another. In dir it leaves what a client
+// shows or trusts, as ann.pem and stranger.pem.
 func certificate(to io.Writer, dir string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"*.test"}, Subject: pkix.Name{CommonName: "ann"}, IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}
-	crt, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return err
-	}
-	chain, secret := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: crt}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
-	if err := os.WriteFile(filepath.Join(dir, "client.pem"), slices.Concat(chain, secret), 0o600); err != nil {
-		return err
-	}
+	_, _ = io.WriteString(to, secrets)
 	encode := base64.StdEncoding.EncodeToString
-	_, err = fmt.Fprintf(to, secrets+"---\napiVersion: v1\nkind: Secret\nmetadata: {name: authority}\ndata: {ca.crt: %[1]s}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: certificate}\ntype: kubernetes.io/tls\ndata: {tls.crt: %[1]s, tls.key: %[2]s}\n",
-		encode(chain), encode(secret))
-	return err
+	for _, s := range []struct{ secret, name string }{{"certificate", "ann"}, {"stranger", "stranger"}} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return err
+		}
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(1), DNSNames: []string{"*.test", "nobody.test"}, Subject: pkix.Name{CommonName: s.name},
+			IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		}
+		crt, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		if err != nil {
+			return err
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return err
+		}
+		chain, secret := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: crt}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+		if err := os.WriteFile(filepath.Join(dir, s.name+".pem"), slices.Concat(chain, secret), 0o600); err != nil {
+			return err
+		}
+		if s.name == "ann" {
+			_, _ = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: authority}\ndata: {ca.crt: %s}\n", encode(chain))
+		}
+		_, _ = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
+			s.secret, encode(chain), encode(secret))
+	}
+	return nil
 }
 
 // The client is 192.168.50.10.
@@ -191,7 +204,10 @@ func cases() []conformity {
 			{request: "GET /", want: []string{"302", "location /start"}},
 			{request: "GET /a", want: []string{"200", "url /a"}},
 		}},
-		{name: "request-capture", ingress: []string{"request-capture: req.hdr(X-A)\ncookie(id)", "request-capture-len: 20"}, asks: get()},
+		{
+			name: "request-capture", ingress: []string{"request-capture: req.hdr(X-A)\ncookie(id)", "request-capture-len: 3"},
+			play: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nX-A: abcd\r\nCookie: id=12\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "abc|12}"),
+		},
 		{name: "set-host", ingress: []string{"set-host: other.test"}, asks: get("host other.test")},
 		{name: "path-rewrite of everything", ingress: []string{"path-rewrite: /x"}, asks: get("url /x?b=c")},
 		{name: "path-rewrite by a regular expression", ingress: []string{`path-rewrite: ^/a(/.*)? /z\1`}, asks: []ask{
@@ -242,16 +258,16 @@ func cases() []conformity {
 			{request: "GET /", headers: []string{page}, want: []string{"401", "response Access-Control-Allow-Origin: *"}},
 		}},
 		{name: "client-ca", ingress: []string{"client-ca: authority", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, secure: true, asks: []ask{
-			{request: "https GET /", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"200", "request X-Client: ann"}},
+			{request: "https GET /", curl: []string{"--cert", "DIR/ann.pem"}, want: []string{"200", "request X-Client: ann"}},
 			{request: "https GET /", want: []string{"000"}},
 			{request: "GET /", want: []string{"302", "location https://HOST/"}},
 		}},
 		{name: "client-ca, and a connection to another name", ingress: []string{"client-ca: authority", "ssl-redirect: false"}, secure: true, asks: []ask{
-			{request: "https GET /", sni: "other.test", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"421"}},
+			{request: "https GET /", sni: "other.test", curl: []string{"--cert", "DIR/ann.pem"}, want: []string{"421"}},
 			{request: "GET /", want: []string{"403"}},
 		}},
 		{name: "client-ca, optional", ingress: []string{"client-ca: authority", "client-crt-optional: true", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, secure: true, asks: []ask{
-			{request: "https GET /", curl: []string{"--cert", "DIR/client.pem"}, want: []string{"200", "request X-Client: ann"}},
+			{request: "https GET /", curl: []string{"--cert", "DIR/ann.pem"}, want: []string{"200", "request X-Client: ann"}},
 			{request: "https GET /", want: []string{"200", "request X-Client: "}},
 		}},
 		{name: "a snippet", ingress: []string{"backend-config-snippet: acl private path -m beg /private\nhttp-request deny deny_status 410 if private\nhttp-request set-header X-Snippet yes"}, asks: []ask{
@@ -311,5 +327,62 @@ func cases() []conformity {
 		{name: "a check of a page that is there", service: []string{"check-http: GET /healthz", "check-interval: 200ms"}, asks: get()},
 		{name: "balancing by a header", service: []string{"load-balance: hdr(X-User)"}, asks: get()},
 		{name: "limits and timeouts", service: []string{"pod-maxconn: 5", "timeout-server: 10s", "timeout-check: 1s"}, asks: get()},
+		{name: "cors with headers and a time", ingress: []string{"cors-enable: true", "cors-allow-headers: X-A, X-B", "cors-max-age: 1m"}, asks: []ask{
+			{request: "GET /", headers: []string{page}, want: []string{"200", "response Access-Control-Allow-Headers: X-A, X-B", "response Access-Control-Max-Age: 60"}},
+		}},
+		{name: "a cookie of the address leads back", ingress: []string{"cookie-persistence-no-dynamic: SRV"}, asks: []ask{
+			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
+		}},
+		{name: "PROXY to the pods", ingress: []string{"send-proxy-protocol: proxy-v1"}, asks: get("client 192.168.50.10")},
+		{name: "PROXY to the pods, version 2", service: []string{"send-proxy-protocol: proxy-v2"}, asks: get("client 192.168.50.10")},
+		{name: "PROXY to the pods, and ssl-passthrough", ingress: []string{"ssl-passthrough: true", "send-proxy-protocol: proxy-v2"}, to: "secure", asks: []ask{
+			{request: "https GET /", want: []string{"200", "tls true", "client 192.168.50.10"}},
+		}},
+		{name: "HTTP/2 to the pods", ingress: []string{"server-proto: h2"}, asks: get("proto HTTP/2.0", "tls false")},
+		{name: "HTTP/2 to the pods, over TLS", ingress: []string{"server-proto: h2", "server-ssl: true"}, to: "secure", asks: get("proto HTTP/2.0", "tls true")},
+		{name: "server-ssl", ingress: []string{"server-ssl: true"}, to: "secure", asks: get("tls true", "shown ")},
+		{name: "HTTP/1.1 to the pods, over TLS", ingress: []string{"server-proto: h1", "server-ssl: true"}, to: "secure", asks: get("proto HTTP/1.1", "tls true")},
+		{name: "server-ca", ingress: []string{"server-ca: authority"}, to: "secure", asks: get("tls true")},
+		{name: "server-ca of others", ingress: []string{"server-ca: stranger"}, to: "secure", asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "server-ca that is gone", ingress: []string{"server-ca: gone"}, to: "secure", asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "server-crt", ingress: []string{"server-crt: certificate"}, to: "secure", asks: get("tls true", "shown ann")},
+		{name: "secure-sni", ingress: []string{"server-ca: authority", "sallyport.dev/secure-sni: host"}, to: "secure", asks: get("sni HOST")},
+		{name: "secure-verify-hostname", ingress: []string{"server-ca: authority", "sallyport.dev/secure-verify-hostname: other.test"}, to: "secure", asks: get("tls true")},
+		{name: "secure-verify-hostname of others", ingress: []string{"server-ca: authority", "sallyport.dev/secure-verify-hostname: other.example"}, to: "secure", asks: []ask{
+			{request: "GET /", want: []string{"503"}},
+		}},
+		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), play: queue},
+		{name: "timeout-tunnel", service: []string{"timeout-tunnel: 500ms"}, play: hears(httpAddress, upgrade, "HTTP/1.1 101 ")},
+		{name: "a connection is kept on both sides", asks: get(), play: twice(true)},
+		{name: "log-format", play: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "<142>", " http ", " 200 ")},
+		{name: "log-format-tcp", asks: get(), play: logs("192.168.50.21:15432", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "tcp-15432", "streamed for 192.168.50.10 by tcp-15432")},
+
+		// What the ConfigMap says for a while. Each is a reload, and another after it.
+		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), play: twice(false)},
+		{name: "timeout-http-request", config: []string{"timeout-http-request: 500ms"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n", "HTTP/1.1 408 ")},
+		{name: "timeout-http-keep-alive", config: []string{"timeout-http-keep-alive: 500ms"}, asks: get(), play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		{name: "default-backend-service", config: []string{"default-backend-service: default/app"}, asks: []ask{
+			{request: "GET /a", headers: []string{"Host: nobody.test"}, want: []string{"200", "url /a", "host nobody.test"}},
+		}},
+		{name: "no default-backend-service", asks: []ask{{request: "GET /a", headers: []string{"Host: nobody.test"}, want: []string{"404"}}}},
+		{name: "HTTP/2 over TLS", secure: true, asks: []ask{{request: "https GET /", curl: []string{"--http2"}, want: []string{"200", "spoken HTTP/2.0"}}}},
+		{name: "tls-alpn", config: []string{"tls-alpn: http/1.1"}, secure: true, asks: []ask{
+			{request: "https GET /", curl: []string{"--http2"}, want: []string{"200", "spoken HTTP/1.1"}},
+		}},
+		{name: "client-strict-sni", config: []string{"client-strict-sni: true"}, secure: true, asks: []ask{
+			{request: "https GET /", want: []string{"200"}},
+			{request: "https GET /", sni: "nobody.test", want: []string{"000"}},
+		}},
+		{name: "a name without a certificate", ingress: []string{"ssl-redirect: false"}, asks: []ask{
+			{request: "https GET /", sni: "nobody.test", want: []string{"200"}},
+			{request: "https GET /", sni: "nobody.test", curl: []string{"--no-insecure", "--cacert", "DIR/stranger.pem"}, want: []string{"000"}},
+		}},
+		{name: "ssl-certificate", config: []string{"ssl-certificate: default/stranger"}, asks: []ask{
+			{request: "https GET /", sni: "nobody.test", curl: []string{"--no-insecure", "--cacert", "DIR/stranger.pem"}, want: []string{"200"}},
+		}},
+		{name: "generate-certificates-signer", config: []string{"generate-certificates-signer: default/stranger"}, asks: []ask{
+			{request: "https GET /", curl: []string{"--no-insecure", "--cacert", "DIR/stranger.pem"}, want: []string{"200"}},
+		}},
+		{name: "hard-stop-after", config: []string{"hard-stop-after: 1s"}, asks: get(), play: hardStop},
 	}
 }

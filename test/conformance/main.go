@@ -31,6 +31,7 @@ import (
 // A conformity is a case: what is said, and what has to be seen.
 type conformity struct {
 	name    string
+	config  []string // "key: value" that the ConfigMap says meanwhile; without a value: does not say
 	ingress []string // annotations "key: value"
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
@@ -114,11 +115,7 @@ func run(ctx context.Context) (err error) {
 	}
 	failed := 0
 	for i, c := range list {
-		err := c.holds(ctx, r, dir, i)
-		if err == nil && c.play != nil {
-			err = c.play(ctx, &stage{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }})
-		}
-		if err != nil {
+		if err := c.run(ctx, r, dir, i); err != nil {
 			failed++
 			fmt.Printf("FAIL  %s: %v\n", c.name, err)
 			continue
@@ -130,6 +127,22 @@ func run(ctx context.Context) (err error) {
 	}
 	fmt.Printf("%d cases\n", len(list))
 	return nil
+}
+
+// run holds the case to all that it says.
+func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err error) {
+	s := &stage{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }}
+	if len(c.config) > 0 {
+		restore, err := s.configure(ctx, c.config)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, restore()) }()
+	}
+	if err := c.holds(ctx, r, dir, i); err != nil || c.play == nil {
+		return err
+	}
+	return c.play(ctx, s)
 }
 
 func host(i int) string { return fmt.Sprintf("case%d.test", i) }
@@ -222,7 +235,10 @@ type seen struct {
 	URL     string      `json:"url"`
 	Host    string      `json:"host"`
 	Client  string      `json:"client"`
+	Proto   string      `json:"proto"`
 	TLS     bool        `json:"tls"`
+	SNI     string      `json:"sni"`
+	Shown   string      `json:"shown"`
 	Headers http.Header `json:"headers"`
 }
 
@@ -234,7 +250,12 @@ type seen struct {
 //	request Name: value    a header that the pod saw; "(none)" for none
 //	url /path              what the pod saw
 //	host name              what the pod saw
+//	client 192.0.2.1       who the pod saw, but for the port
+//	proto HTTP/2.0         what the pod was spoken to in
+//	spoken HTTP/2.0        what the client was
 //	tls true               whether TLS came to the pod
+//	sni name               what it asked for
+//	shown name             whose certificate it brought
 func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 	words := strings.Fields(a.request)
 	scheme := "http"
@@ -262,6 +283,9 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 	if err != nil {
 		return err
 	}
+	if rest, ok := strings.CutPrefix(out, "HTTP/2 "); ok { // curl's way to say it
+		out = "HTTP/2.0 " + rest
+	}
 	response, err := http.ReadResponse(bufio.NewReader(strings.NewReader(out)), &http.Request{Method: words[0]}) //nolint:bodyclose // a string
 	if err != nil {
 		return err
@@ -286,7 +310,12 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 			"request":  func() string { return name + ": " + orNone(s.Headers.Values(name)) },
 			"url":      func() string { return s.URL },
 			"host":     func() string { return s.Host },
+			"client":   func() string { return s.Client[:max(0, strings.LastIndexByte(s.Client, ':'))] },
+			"proto":    func() string { return s.Proto },
+			"spoken":   func() string { return response.Proto },
 			"tls":      func() string { return fmt.Sprint(s.TLS) },
+			"sni":      func() string { return s.SNI },
+			"shown":    func() string { return s.Shown },
 		}[kind]
 		if got == nil {
 			value, got = kind, func() string { return fmt.Sprint(response.StatusCode) }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -25,14 +26,20 @@ const clientArg = "client"
 // speaker is the address whose connections begin with the PROXY protocol.
 const speaker = "192.168.50.99"
 
-// An order is a line for the client. Without Send it asks for "/" on a new
-// connection; else it sends that on the WebSocket, which it opens before.
+// An order is a line for the client. With Log it waits for a line of HAProxy's log
+// that has this in it; with Raw it sends that on a new connection, and hears until
+// the other side closes it, or until it has heard Until, and keeps it open. With
+// Send it sends that on the WebSocket, which it opens before. Else it asks for "/"
+// on a new connection.
 type order struct {
 	Address   string // where to
 	Host      string
 	TLS       bool
 	SpeaksFor string // by PROXY, from the address of the speaker
 	Send      string
+	Raw       string
+	Until     string
+	Log       string
 }
 
 // An outcome is what came of it.
@@ -46,8 +53,16 @@ type outcome struct {
 
 const timeout = 10 * time.Second
 
+// logAddress is where the ConfigMap says that HAProxy logs to.
+const logAddress = "192.168.50.10:5514"
+
 func client() {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	log, err := net.ListenPacket("udp", logAddress)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "client:", err)
+		return
+	}
 	var socket net.Conn
 	for {
 		var o order
@@ -56,9 +71,14 @@ func client() {
 		}
 		var result outcome
 		var err error
-		if o.Send == "" {
+		switch {
+		case o.Log != "":
+			result.Heard, err = read(log, o.Log)
+		case o.Raw != "":
+			result.Heard, err = o.raw()
+		case o.Send == "":
 			result, err = o.ask()
-		} else {
+		default:
 			if socket == nil {
 				socket, err = o.open()
 			}
@@ -96,6 +116,48 @@ func (o order) dial() (net.Conn, error) {
 	return conn, nil
 }
 
+// read waits for a datagram with a word in it.
+func read(log net.PacketConn, word string) (string, error) {
+	_ = log.SetReadDeadline(time.Now().Add(timeout))
+	buffer := make([]byte, 64<<10)
+	for {
+		n, _, err := log.ReadFrom(buffer)
+		if text := string(buffer[:n]); err != nil || strings.Contains(text, word) {
+			return text, err
+		}
+	}
+}
+
+func (o order) raw() (heard string, err error) {
+	conn, err := o.dial()
+	if err != nil {
+		return "", err
+	}
+	if o.Until == "" {
+		defer conn.Close() //nolint:errcheck // nothing is lost with it
+	} else {
+		kept = append(kept, conn)
+	}
+	if _, err := io.WriteString(conn, o.Raw); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 4096)
+	for o.Until == "" || !strings.Contains(heard, o.Until) {
+		n, err := conn.Read(buffer)
+		heard += string(buffer[:n])
+		if err != nil {
+			if errors.Is(err, io.EOF) && o.Until == "" {
+				err = nil
+			}
+			return heard, err
+		}
+	}
+	return heard, nil
+}
+
+// kept are the connections that stay open until the client ends.
+var kept []net.Conn
+
 func (o order) ask() (result outcome, err error) {
 	conn, err := o.dial()
 	if err != nil {
@@ -117,13 +179,16 @@ func (o order) ask() (result outcome, err error) {
 	return result, err
 }
 
+const upgrade = "GET /ws HTTP/1.1\r\nHost: HOST\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+
 // open begins a WebSocket (RFC 6455).
 func (o order) open() (net.Conn, error) {
 	conn, err := o.dial()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n", o.Host); err != nil {
+	if _, err := io.WriteString(conn, strings.ReplaceAll(upgrade, "HOST", o.Host)); err != nil {
 		return nil, err
 	}
 	// The server says no more until it is asked, so nothing is read too much.
@@ -278,7 +343,7 @@ func quic(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	header := `h3=":443"; ma=60`
+	header := `h3=":8443"; ma=99`
 	for _, p := range status.Problems {
 		if p.Object == "ConfigMap default/defaults" && strings.Contains(p.Why, "not built with QUIC") {
 			header = "(none)"
@@ -310,25 +375,166 @@ func reload(secure bool) func(context.Context, *stage) error {
 		if err := rig.Eventually(ctx, "the WebSocket is open", func() error { return send("hello") }); err != nil {
 			return err
 		}
-		for _, weight := range []string{"1s", "2s"} {
-			before, err := s.Status(ctx)
-			if err != nil {
-				return err
-			}
-			if _, err := s.Kubectl(ctx, "annotate", "--overwrite", "service", s.name, "haproxy.org/timeout-check="+weight); err != nil {
-				return err
-			}
-			err = rig.Eventually(ctx, "a reload", func() error {
-				after, err := s.Status(ctx)
-				if err == nil && after.HAProxy.Reloads == before.HAProxy.Reloads {
-					err = errors.New("there was none")
-				}
-				return errors.Join(err, send("while it is under way"))
-			})
+		for _, time := range []string{"1s", "2s"} {
+			err := s.reloaded(ctx, func() error { return send("while it is under way") },
+				"annotate", "--overwrite", "service", s.name, "haproxy.org/timeout-check="+time)
 			if err := errors.Join(err, send("after it")); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
+}
+
+// reloaded has the cluster told what brings about a reload, and waits for it.
+func (s *stage) reloaded(ctx context.Context, meanwhile func() error, kubectl ...string) error {
+	before, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, kubectl...); err != nil {
+		return err
+	}
+	return rig.Eventually(ctx, "a reload", func() error {
+		after, err := s.Status(ctx)
+		if err == nil && after.HAProxy.Reloads == before.HAProxy.Reloads {
+			err = errors.New("there was none")
+		}
+		return errors.Join(err, meanwhile())
+	})
+}
+
+func nothing() error { return nil }
+
+// configure changes keys of the ConfigMap, until they are restored.
+func (s *stage) configure(ctx context.Context, keys []string) (restore func() error, err error) {
+	text, err := s.Kubectl(ctx, "get", "configmap", "defaults", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var is struct{ Data map[string]string }
+	if err := json.Unmarshal([]byte(text), &is); err != nil {
+		return nil, err
+	}
+	now, then := map[string]*string{}, map[string]*string{} // nil takes a key away
+	for _, k := range keys {
+		key, value, said := strings.Cut(k, ": ")
+		if now[key] = nil; said {
+			now[key] = &value
+		}
+		if then[key] = nil; is.Data[key] != "" {
+			then[key] = new(is.Data[key])
+		}
+	}
+	patch := func(data map[string]*string) error {
+		text, err := json.Marshal(map[string]any{"data": data})
+		if err != nil {
+			return err
+		}
+		return s.reloaded(ctx, nothing, "patch", "configmap", "defaults", "--type", "merge", "-p", string(text))
+	}
+	return func() error { return patch(then) }, patch(now)
+}
+
+// hears holds that what is sent to a port is answered with something, and that the
+// connection is then closed from the other side.
+func hears(address, raw, want string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		tell, end, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end() //nolint:errcheck // it has been heard
+		return rig.Eventually(ctx, "the answer and the end", func() error {
+			got, err := tell(order{Address: address, Raw: strings.ReplaceAll(raw, "HOST", s.host)})
+			if err == nil && (got.Err != "" || !strings.Contains(got.Heard, want)) {
+				err = fmt.Errorf("want %q and the end, got %+v", want, got)
+			}
+			return err
+		})
+	}
+}
+
+// logs holds that what is sent to a port is logged with all of this in the line
+// that has the mark.
+func logs(address, raw, mark string, wants ...string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		tell, end, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end() //nolint:errcheck // it has been heard
+		named := strings.NewReplacer("HOST", s.host)
+		if got, err := tell(order{Address: address, Raw: named.Replace(raw)}); err != nil || got.Err != "" {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		got, err := tell(order{Log: named.Replace(mark)})
+		if err != nil || got.Err != "" {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(got.Heard, named.Replace(want)) {
+				err = errors.Join(err, fmt.Errorf("want %q in %q", named.Replace(want), got.Heard))
+			}
+		}
+		return err
+	}
+}
+
+// twice holds whether two requests of a connection come to the pod on one, too.
+func twice(together bool) func(context.Context, *stage) error {
+	from := regexp.MustCompile(`"client":"([^"]*)"`)
+	return func(ctx context.Context, s *stage) error {
+		tell, end, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end() //nolint:errcheck // it has been heard
+		request := "GET /?format=json HTTP/1.1\r\nHost: " + s.host + "\r\n"
+		got, err := tell(order{Address: httpAddress, Raw: request + "\r\n" + request + "Connection: close\r\n\r\n"})
+		if err != nil {
+			return err
+		}
+		clients := from.FindAllStringSubmatch(got.Heard, -1)
+		if len(clients) != 2 || clients[0][1] == clients[1][1] != together {
+			return fmt.Errorf("the pod saw %q: %+v", clients, got)
+		}
+		return nil
+	}
+}
+
+// queue holds that a request that waits for a pod in vain is answered 503.
+func queue(ctx context.Context, s *stage) error {
+	tell, end, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end() //nolint:errcheck // it has been heard
+	slow := order{Address: httpAddress, Raw: "GET /slow?d=1m HTTP/1.1\r\nHost: " + s.host + "\r\n\r\n", Until: "200 OK"}
+	if got, err := tell(slow); err != nil || got.Err != "" {
+		return fmt.Errorf("%+v, %w", got, err)
+	}
+	return s.hold(ask{request: "GET /", want: []string{"503"}})
+}
+
+// hardStop holds that a reload ends a WebSocket, after the time that is said.
+func hardStop(ctx context.Context, s *stage) error {
+	tell, end, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end() //nolint:errcheck // it has been heard
+	hello := order{Address: httpAddress, Host: s.host, Send: "hello"}
+	if got, err := tell(hello); err != nil || got.Heard != "hello" {
+		return fmt.Errorf("%+v, %w", got, err)
+	}
+	if err := s.reloaded(ctx, nothing, "annotate", "--overwrite", "service", s.name, "haproxy.org/timeout-check=1s"); err != nil {
+		return err
+	}
+	return rig.Eventually(ctx, "the WebSocket ends", func() error {
+		if got, err := tell(hello); err != nil || got.Err == "" {
+			return fmt.Errorf("it goes on: %+v, %w", got, err)
+		}
+		return nil
+	})
 }
