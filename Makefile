@@ -63,7 +63,7 @@ test: setup ## Run all tests but those that boot the image, on real parts (as ro
 	go test -timeout 30m $$(go list ./... | grep -v /image/boot)
 
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 30m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./ingress/... ./routes
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./ingress/... ./routes
 
 check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 

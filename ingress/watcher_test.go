@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -51,7 +53,35 @@ func newCluster(groups ...string) *cluster {
 		}
 	}
 	c.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	watchFromTheList(&c.Fake, c.Tracker())
+	watchFromTheList(&c.dynamic.Fake, c.dynamic.Tracker())
 	return c
+}
+
+// watchFromTheList lets a watch tell all that came after the list before it, as
+// an API server does. The fake one alone forgets what is deleted between the
+// two.
+func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
+	type key struct {
+		resource schema.GroupVersionResource
+		fields   string
+	}
+	begun := map[key]watch.Interface{} // by the list; fake calls one reactor at a time
+	fake.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		of := key{a.GetResource(), a.(k8stesting.ListAction).GetListRestrictions().Fields.String()}
+		if old := begun[of]; old != nil {
+			old.Stop()
+		}
+		w, err := tracker.Watch(a.GetResource(), a.GetNamespace())
+		begun[of] = w
+		return err != nil, nil, err
+	})
+	fake.PrependWatchReactor("*", func(a k8stesting.Action) (bool, watch.Interface, error) {
+		of := key{a.GetResource(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields.String()}
+		w := begun[of]
+		delete(begun, of)
+		return w != nil, w, nil
+	})
 }
 
 func resource(group, name string) schema.GroupVersionResource {
@@ -263,9 +293,9 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 	until(t, w, "the end of a", has(2))
 
 	// With its CRD gone the resource is not found any more.
-	lists := make(chan struct{}, 100)
+	var lists atomic.Int32
 	c.dynamic.PrependReactor("list", "blockaffinities", func(k8stesting.Action) (bool, runtime.Object, error) {
-		lists <- struct{}{}
+		lists.Add(1)
 		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "blockaffinities"}, "")
 	})
 	for _, name := range []string{"b", "c"} {
@@ -273,9 +303,7 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 3 {
-		<-lists
-	}
+	until(t, w, "the third list", func() bool { return lists.Load() >= 3 })
 	if !has(2)() {
 		t.Error("want the blocks to stay")
 	}
