@@ -13,13 +13,21 @@ import (
 const (
 	saysKeyRefused = "failed to set md5"
 	saysDeaf       = "Failed to AcceptTCP"
+	saysDown       = "Peer Down"
 )
+
+// settle is how long GoBGP is held up where it says that a session is over. It has
+// then put a last word into the peer's queue, and is about to look, once and without
+// waiting, whether it is to be taken out. What is still on its way through the queue's
+// goroutine at that moment keeps the goroutine for ever, one for each session lost.
+const settle = 5 * time.Millisecond
 
 // A tap is the slog.Handler GoBGP writes to. It passes on to ours at levels
 // that fit: what GoBGP says about every connection that knocks, and about
 // session ups and downs, which we log ourselves, becomes Debug; what remains
 // above is passed on once a second for each message, because a peer decides
-// how often. And it listens for the two failures GoBGP only logs.
+// how often. It listens for the two failures GoBGP only logs, and waits where
+// GoBGP does not (settle).
 type tap struct {
 	next  slog.Handler
 	heard *heard // shared by all derived from one
@@ -61,10 +69,13 @@ func (t *tap) deaf() error {
 }
 
 func (t *tap) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn || t.next.Enabled(ctx, slog.LevelDebug)
+	return level >= slog.LevelInfo || t.next.Enabled(ctx, slog.LevelDebug)
 }
 
 func (t *tap) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == saysDown {
+		time.Sleep(settle)
+	}
 	level := t.level(r)
 	if !t.next.Enabled(ctx, level) {
 		return nil
