@@ -72,6 +72,9 @@ const (
 	// reapply is how long HAProxy is left alone while nothing changes: a bound
 	// on how long something that no reading shows can stay wrong.
 	reapply = 10 * time.Second
+	// vetting is how long what HAProxy was not yet asked about holds the rest up,
+	// pods that come and go too. An answer takes tens of milliseconds.
+	vetting = 2 * time.Second
 	// doubt is how long after a server began to fail its checks it is asked of
 	// the kernel whether its node is gone.
 	doubt = 10 * time.Second
@@ -115,6 +118,8 @@ type loop struct {
 
 	compiler  *ingress.Compiler
 	vetter    *vetter
+	vouched   *ingress.Result // the last that HAProxy was asked all about; nil: none yet
+	unsure    time.Time       // since when there is a newer one; zero: there is none
 	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
@@ -245,8 +250,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
 	v.static = routes.Static(offers, facts)
 	l.compiler.Judge(l.vetter.known())
-	compiled := l.compiler.Compile(snapshots)
-	if !l.vetter.look(ctx, compiled.Texts) && !l.settled && l.now().Sub(l.started) < patience {
+	compiled, sure := l.vetted(ctx, l.compiler.Compile(snapshots), begin)
+	if !sure && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // what was served before us may have had them
 	}
 	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
@@ -270,6 +275,26 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	l.tellRefusals(v.refusals)
 	return progress && err == nil
+}
+
+// vetted is what may be made of the clusters now: all of it, once HAProxy was asked
+// about every text in it. Until then it is what was made before, for a while: an
+// Ingress whose snippet changes is not to stand without one, and what HAProxy does
+// not take costs no reload.
+func (l *loop) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
+	switch {
+	case l.vetter.look(ctx, r.Texts):
+		l.vouched, l.unsure = &r, time.Time{}
+		return r, true
+	case l.vouched == nil:
+		return r, false
+	case l.unsure.IsZero():
+		l.unsure = now
+	}
+	if now.Sub(l.unsure) < vetting {
+		return *l.vouched, false
+	}
+	return r, false
 }
 
 // letIn tells the firewall who may reach what, if it is something else than

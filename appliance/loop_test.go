@@ -299,16 +299,40 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 		t.Errorf("it is not used: %s", last())
 	}
 
-	// From now on nobody waits for the next one.
+	// Until HAProxy has said what it thinks of the next one, this one stands.
 	s.snippets("bad")
 	s.settle(t)
-	if strings.Contains(last(), "bad") {
-		t.Error("it is used before anybody was asked")
+	if !strings.Contains(last(), "good") {
+		t.Errorf("it stands without one: %s", last())
 	}
 	<-s.vetter.changed
 	s.settle(t)
 	if problems := s.view.Load().problems; len(problems) != 1 || !strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
 		t.Errorf("problems %v, directives %s", problems, last())
+	}
+}
+
+func TestAnAnswerThatDoesNotComeHoldsNothingUpForLong(t *testing.T) {
+	s := newScene(t)
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	held := make(chan struct{})
+	defer close(held)
+	s.vetter.ask = func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error) {
+		<-held
+		return nil, nil
+	}
+	s.snippets("slow")
+	slice := s.watcher.snapshot.Slices[0].DeepCopy()
+	slice.Endpoints = slice.Endpoints[:1]
+	s.watcher.snapshot.Slices = []*discoveryv1.EndpointSlice{slice}
+	if s.settle(t); s.proxy.String() != bothOpen {
+		t.Errorf("%s: it was not waited for", s.proxy)
+	}
+	s.clock = s.clock.Add(vetting)
+	if s.settle(t); s.proxy.String() != "open 172.16.171.66:80" {
+		t.Errorf("%s: it is still waited for", s.proxy)
 	}
 }
 
@@ -412,6 +436,7 @@ func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
 		{"all is well", haproxy.Up, haproxy.Up, nil, "[]"},
 		{"a pod is too busy for checks", haproxy.Down, haproxy.Up, nil, "[]"},
 		{"packets are lost for a moment", haproxy.Up, haproxy.Up, gone, "[]"},
+		{"a filter cut the session, and a pod is busy", haproxy.Down, haproxy.Up, map[netip.AddrPort]bool{netip.MustParseAddrPort(node1 + ":179"): true}, "[]"},
 		{"our own link is down", haproxy.Down, haproxy.Down, gone, "[]"},
 		{"a node is gone", haproxy.Down, haproxy.Up, gone, "[" + pod1 + ":80]"},
 	} {

@@ -34,6 +34,7 @@ type pictures struct {
 	mu      sync.Mutex
 	pending map[string]ingress.Snapshot
 	kept    map[string]ingress.Snapshot // the last one noted, by cluster
+	failing map[string]error            // why the last attempt failed, of those whose last one did
 	wake    chan struct{}
 
 	texts map[string]map[any][]byte // by cluster and object; owned by save
@@ -89,7 +90,7 @@ func inList[T any](in *[]*T) list { return listOf[T]{in} }
 func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
 		dir: dir, log: log,
-		pending: map[string]ingress.Snapshot{}, kept: map[string]ingress.Snapshot{},
+		pending: map[string]ingress.Snapshot{}, kept: map[string]ingress.Snapshot{}, failing: map[string]error{},
 		wake: make(chan struct{}, 1), texts: map[string]map[any][]byte{},
 	}
 }
@@ -136,13 +137,37 @@ func (p *pictures) save() {
 	p.pending = map[string]ingress.Snapshot{}
 	p.mu.Unlock()
 	for cluster, s := range pending {
-		if err := p.write(s); err != nil {
-			p.log.Error("the last good picture could not be saved; a start without the API would use an older one", "cluster", cluster, "err", err)
-			p.mu.Lock()
-			delete(p.kept, cluster) // so that it is noted again
-			p.mu.Unlock()
-		}
+		p.outcome(cluster, p.write(s))
 	}
+}
+
+// outcome takes note of an attempt, and tells of a failure once.
+func (p *pictures) outcome(cluster string, err error) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err // without the file's name, which is another one each time
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.failing[cluster]
+	switch {
+	case err != nil:
+		delete(p.kept, cluster) // so that it is noted again
+		p.failing[cluster] = err
+		if was == nil || was.Error() != err.Error() {
+			p.log.Error("the last good picture cannot be saved; a start without the API would use an older one", "cluster", cluster, "err", err)
+		}
+	case was != nil:
+		delete(p.failing, cluster)
+		p.log.Info("the last good picture is saved again", "cluster", cluster)
+	}
+}
+
+// fault is why the last good picture of a cluster could not be saved, nil if it
+// was.
+func (p *pictures) fault(cluster string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failing[cluster]
 }
 
 // same says whether two snapshots hold the same objects. Objects are never

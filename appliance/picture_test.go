@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -166,4 +167,31 @@ func FuzzPicture(f *testing.F) {
 			t.Error("it came back as another one")
 		}
 	})
+}
+
+func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	var log bytes.Buffer
+	p := newPictures(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 3 {
+		p.keep(demoSnapshot("demo"))
+		p.save()
+	}
+	if err := p.fault("demo"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the fault is %v", err)
+	}
+	if told := strings.Count(log.String(), "level=ERROR"); told != 1 {
+		t.Errorf("told %d times:\n%s", told, &log)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.keep(demoSnapshot("demo"))
+	p.save()
+	if err := p.fault("demo"); err != nil {
+		t.Errorf("once saved it is still %v", err)
+	}
+	if _, _, err := p.load("demo"); err != nil {
+		t.Error(err)
+	}
 }

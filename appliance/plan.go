@@ -238,8 +238,10 @@ func failing(have Have) map[netip.AddrPort]bool {
 // a pod may be too busy for new connections, and serve the old ones well. Nor
 // is a mute end alone: our own link may be down for a moment. So there must be
 // another server of the backend, whose check succeeds: what ends here can be
-// tried again there.
+// tried again there. A mute end that is no failing server proves nothing of the
+// node: what is left of a BGP session that a filter cut is mute for minutes.
 func forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
+	fails := failing(have)
 	match := have.Routes.Finder()
 	hop := func(a netip.Addr) netip.Addr {
 		if have.Direct[a] {
@@ -250,7 +252,9 @@ func forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
 	}
 	gone := make(map[netip.Addr]bool)
 	for end := range mute {
-		gone[hop(end.Addr())] = true
+		if fails[end] {
+			gone[hop(end.Addr())] = true
+		}
 	}
 	delete(gone, netip.Addr{})
 	ends := make(map[netip.AddrPort]bool)

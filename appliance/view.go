@@ -56,6 +56,9 @@ func (l *loop) judge(v *view) {
 		case c.health.Error != "":
 			warn("cluster %s: %s", c.name, c.health.Error)
 		}
+		if err := l.pictures.fault(c.name); err != nil {
+			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API would use an older one", c.name, l.pictures.dir, err)
+		}
 		for _, sentence := range slices.Concat(c.health.Missing, c.health.Odd) {
 			warn("cluster %s: %s", c.name, sentence)
 		}
