@@ -227,6 +227,7 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("send-proxy-protocol: proxy-v2"), "servers: SendProxy=proxy-v2"},
 		{on4("forwarded-for: false"), "without option forwardfor"},
 		{on4("abortonclose: true"), "option abortonclose"},
+		{onAll("abortonclose: true"), "option abortonclose\noption abortonclose"}, // of the backend, and of all
 		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent"},
 		{on4("timeout-server: 5m"), "timeout server 300000ms"},
 		{on4("timeout-check: 300"), "timeout check 300ms"},
@@ -274,7 +275,7 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 			"! Service OlderAnnotation: annotation haproxy.org/server-increment is an older way to say scale-server-slots; it is used all the same\n" +
 				"! ConfigMap OlderAnnotation: key servers-increment is an older way to say scale-server-slots; it is used all the same",
 		},
-		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\noption logasap\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
+		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\nno option http-ignore-probes\noption logasap\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
 		{
 			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s", "timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
 			"timeout client 1000ms\ntimeout client-fin 2000ms\ntimeout http-request 3000ms\ntimeout http-keep-alive 4000ms\ntimeout server-fin 5000ms",
@@ -550,13 +551,13 @@ func FuzzCompile(f *testing.F) {
 
 func TestTheTableIsWhatTheKeysSay(t *testing.T) {
 	var table bytes.Buffer
-	fmt.Fprintln(&table, "| key | where | value | default | what it does |\n|---|---|---|---|---|")
+	fmt.Fprintln(&table, "| key | where | value | default | what it does | since |\n|---|---|---|---|---|---|")
 	for _, d := range Docs() {
 		name := "`" + d.Name + "`"
 		for _, a := range d.Aliases {
 			name += ", once `" + a + "`"
 		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s |\n", name, d.Scopes, d.Format, d.Default, d.Effect)
+		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s | %s |\n", name, d.Scopes, d.Format, d.Default, d.Effect, d.Since)
 	}
 	const file, begin, end = "../README.md", "<!-- keys: begin -->\n", "<!-- keys: end -->"
 	text, err := os.ReadFile(file)

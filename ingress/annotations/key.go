@@ -49,6 +49,7 @@ type Doc struct {
 	Format  string // what a value looks like
 	Default string // what counts when nothing is said; empty: nothing
 	Effect  string
+	Since   string // the version that it came with; empty in a definition: the first
 
 	// Guard marks a key that keeps somebody out. While its value cannot be used
 	// nobody gets in: what was to be guarded is not left open.
@@ -81,6 +82,7 @@ func Docs() []Doc {
 }
 
 func define[T any](parse func(string) (T, error), d Doc) key[T] {
+	d.Since = cmp.Or(d.Since, "0.1")
 	for _, name := range append([]string{d.Name}, d.Aliases...) {
 		if registry[name] != nil {
 			panic("annotations: " + name + " is defined twice")

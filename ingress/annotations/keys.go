@@ -100,7 +100,7 @@ var (
 	})
 	abortOnClose = define(boolean, Doc{
 		Name: "abortonclose", Scopes: everywhere, Format: "true or false", TCP: true,
-		Effect: "A request whose client has gone while it waited is dropped.",
+		Effect: "A request whose client has gone while it waited is dropped. HAProxy before 3.0 notices that only if the ConfigMap says so.",
 	})
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
@@ -189,7 +189,7 @@ var (
 	})
 	timeoutTunnel = define(duration, Doc{
 		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h", TCP: true,
-		Effect: "How long a WebSocket may be silent.",
+		Effect: "How long a WebSocket may be silent, or a connection that nobody looks into: of a TCP service, of ssl-passthrough.",
 	})
 	hsts = define(boolean, Doc{
 		Name: own + "hsts", Scopes: notOnTheService, Format: "true or false", Default: "false",

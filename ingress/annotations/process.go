@@ -39,7 +39,7 @@ var (
 	})
 	dontLogNull = define(boolean, Doc{
 		Name: "dontlognull", Scopes: ConfigMap, Format: "true or false", Default: "true",
-		Effect: "Connections on which nothing was asked are not logged.",
+		Effect: "Connections on which nothing was asked are not logged. Where they are, a client that connects long before it asks is answered 408, too.",
 	})
 	logASAP = define(boolean, Doc{
 		Name: "logasap", Scopes: ConfigMap, Format: "true or false", Default: "false",
@@ -79,7 +79,7 @@ var (
 		Effect: "For how long browsers may rely on what they were told of quic-bind-port.",
 	})
 	timeouts = map[string]key[time.Duration]{
-		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent."}),
+		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or take nothing of what it is sent."}),
 		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
 		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long a request's header may take to arrive."}),
 		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection is kept for the next request."}),
@@ -150,8 +150,14 @@ func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 		option("http-server-close", true)
 	}
 	_, _ = get(v, keepAlive) // says what is so in any case
+	if yes, _ := get(v, abortOnClose); yes {
+		option("abortonclose", true) // of the frontends too, for HAProxy 2.6
+	}
 	if yes, said := get(v, dontLogNull); said {
 		option("dontlognull", yes)
+		if !yes {
+			option("http-ignore-probes", false) // else the other would say nothing either
+		}
 	}
 	if yes, said := get(v, logASAP); said {
 		option("logasap", yes)

@@ -56,6 +56,7 @@ func (a *app) handler() http.Handler {
 	mux.HandleFunc("POST /heal", a.turn(false))
 	mux.HandleFunc("GET /slow", a.slow)
 	mux.HandleFunc("GET /bytes", a.bytes)
+	mux.HandleFunc("/status/{code}", a.status)
 	mux.HandleFunc("GET /ws", a.socket)
 	mux.HandleFunc("GET /upgrade", a.socket)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -126,19 +127,41 @@ func (a *app) turn(failing bool) http.HandlerFunc {
 	}
 }
 
+// status answers with the status asked, and what it saw.
+func (a *app) status(w http.ResponseWriter, r *http.Request) {
+	code, err := strconv.Atoi(r.PathValue("code"))
+	if err != nil || code < 200 || code > 599 {
+		http.Error(w, "the status must be a number of 200 to 599", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Saw-Method", r.Method)
+	for name, values := range r.Header {
+		if strings.HasPrefix(name, "X-") {
+			w.Header()["Saw-"+name] = values
+		}
+	}
+	w.WriteHeader(code)
+}
+
 // slow streams for the time asked, at most an hour.
 func (a *app) slow(w http.ResponseWriter, r *http.Request) {
-	d := time.Second
-	if s := r.URL.Query().Get("d"); s != "" {
-		var err error
-		if d, err = time.ParseDuration(s); err != nil || d < 0 || d > time.Hour {
-			http.Error(w, "d must be a duration of 0s to 1h, like 5s", http.StatusBadRequest)
-			return
+	query, d, every := r.URL.Query(), time.Second, 100*time.Millisecond
+	for name, to := range map[string]*time.Duration{"d": &d, "every": &every} {
+		if s := query.Get(name); s != "" {
+			var err error
+			if *to, err = time.ParseDuration(s); err != nil || *to <= 0 || *to > time.Hour {
+				http.Error(w, name+" must be a duration of 1ns to 1h, like 5s", http.StatusBadRequest)
+				return
+			}
 		}
+	}
+	gone := r.Context().Done()
+	if query.Has("deaf") {
+		gone = nil
 	}
 	end := time.NewTimer(d)
 	defer end.Stop()
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	out := http.NewResponseController(w)
 	for i := 0; ; i++ {
@@ -146,7 +169,7 @@ func (a *app) slow(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		select {
-		case <-r.Context().Done():
+		case <-gone:
 			return
 		case <-end.C:
 			_, _ = io.WriteString(w, "done\n")

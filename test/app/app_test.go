@@ -88,7 +88,10 @@ func TestBytesAndSlowGiveWhatWasAsked(t *testing.T) {
 	if code, _ := get(t, http.MethodGet, s.URL+"/bytes?n=-1", ""); code != 400 {
 		t.Errorf("got %d", code)
 	}
-	if _, text := get(t, http.MethodGet, s.URL+"/slow?d=1ms", ""); !strings.HasSuffix(text, "done\n") {
+	if code, _ := get(t, http.MethodPost, s.URL+"/status/418", ""); code != 418 {
+		t.Errorf("got %d", code)
+	}
+	if _, text := get(t, http.MethodGet, s.URL+"/slow?d=1ms&every=1h&deaf", ""); !strings.HasSuffix(text, "done\n") {
 		t.Errorf("got %q", text)
 	}
 }

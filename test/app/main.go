@@ -10,7 +10,8 @@
 //
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
 //	/healthz       200, or 503 after POST /fail until POST /heal, and while draining
-//	/slow?d=5s     one line each 100 ms for that long
+//	/slow?d=5s     one line each 100 ms for that long; with every=1m one a minute; with deaf though the client has closed its side
+//	/status/401    that status, and Saw-Method, and for each header X-Y: z of the request Saw-X-Y: z
 //	/bytes?n=1000  that many bytes
 //	/upgrade, /ws  a WebSocket (RFC 6455) that says back what it hears
 package main

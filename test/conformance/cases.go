@@ -196,6 +196,9 @@ func cases() []conformity {
 			{request: "https GET /", want: []string{"200", "response Strict-Transport-Security: max-age=15768000; includeSubDomains"}},
 			{request: "GET /", want: []string{"200", "response Strict-Transport-Security: (none)"}},
 		}},
+		{name: "hsts for an hour, and for browsers' lists", ingress: []string{"sallyport.dev/hsts: true", "sallyport.dev/hsts-max-age: 3600", "sallyport.dev/hsts-preload: true"}, secure: true, asks: []ask{
+			{request: "https GET /", want: []string{"200", "response Strict-Transport-Security: max-age=3600; preload"}},
+		}},
 		{name: "proxy-body-size", ingress: []string{"sallyport.dev/proxy-body-size: 1k"}, asks: []ask{
 			{request: "POST /", headers: []string{"Content-Length: 2000"}, want: []string{"413"}},
 			{request: "GET /", want: []string{"200"}},
@@ -281,6 +284,18 @@ func cases() []conformity {
 			{request: "GET /a", headers: []string{"Content-Type: forged/x"}, want: []string{"200", "url /a", "request Content-Type: application/json"}},
 		}},
 		{name: "auth-url, of a service that is not well", ingress: []string{"sallyport.dev/auth-url: svc://gone:80/check"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
+		{name: "auth-url, with a method and some headers", ingress: []string{
+			"sallyport.dev/auth-url: svc://app:web/status/200", "sallyport.dev/auth-method: HEAD",
+			"sallyport.dev/auth-headers-request: X-A", "sallyport.dev/auth-headers-succeed: Saw-Method, Saw-X-A, Saw-X-B",
+		}, asks: []ask{{request: "GET /", headers: []string{"X-A: a", "X-B: b", "Saw-X-B: forged"}, want: []string{
+			"200", "request Saw-Method: HEAD", "request Saw-X-A: a", "request Saw-X-B: (none)", "request X-B: b",
+		}}}},
+		{name: "auth-headers-fail", ingress: []string{"sallyport.dev/auth-url: svc://app:web/status/403", "sallyport.dev/auth-headers-fail: Saw-X-A"}, asks: []ask{
+			{request: "GET /", headers: []string{"X-A: a"}, want: []string{"403", "response Saw-X-A: a", "response Saw-Method: (none)"}},
+		}},
+		{name: "auth-signin", ingress: []string{"sallyport.dev/auth-url: svc://app:web/status/401", "sallyport.dev/auth-signin: https://login.test/?rd=%[path]"}, asks: []ask{
+			{request: "GET /a", want: []string{"302", "location https://login.test/?rd=/a"}},
+		}},
 		{name: "paths by regular expression", ingress: []string{"sallyport.dev/path-type: regex"}, path: "/v[0-9]+/(a|b)$", asks: []ask{
 			{request: "GET /v12/b", want: []string{"200", "url /v12/b"}},
 			{request: "GET /v12/c", want: []string{"404"}},
@@ -298,12 +313,20 @@ func cases() []conformity {
 			{request: "GET /a?beta=1", want: []string{"200"}},
 			{request: "GET /a", want: []string{"404"}},
 		}},
+		{name: "ingress.class", ingress: []string{"ingress.class: haproxy"}, asks: get()},
+		{name: "ingress.class of others", ingress: []string{"ingress.class: other"}, asks: []ask{{request: "GET /", want: []string{"404"}}}},
 		{name: "a canary of all requests", canary: []string{"sallyport.dev/canary-weight: 100", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: yes")},
 		{name: "a canary of none", canary: []string{"sallyport.dev/canary-weight: 0", "request-set-header: X-Canary yes"}, asks: get("request X-Canary: (none)")},
 		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
 			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
 			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},
 		}},
+		{name: "session-cookie-name, and what it may do", ingress: []string{
+			"sallyport.dev/session-cookie-name: SRV", "sallyport.dev/session-cookie-domain: a.test", "sallyport.dev/session-cookie-same-site: Lax",
+			"sallyport.dev/session-cookie-keywords: httponly",
+		}, asks: []ask{{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~; path=/; domain=a.test; HttpOnly; SameSite=Lax"}}}},
+		{name: "session-cookie-preserve", ingress: []string{"sallyport.dev/session-cookie-name: SRV", "sallyport.dev/session-cookie-preserve: true", "response-set-header: Set-Cookie SRV=own"}, asks: get("response Set-Cookie: SRV=own")},
+		{name: "a cookie that is not preserved", ingress: []string{"sallyport.dev/session-cookie-name: SRV", "response-set-header: Set-Cookie SRV=own"}, asks: get("response Set-Cookie: SRV=~; path=/")},
 		{name: "ssl-passthrough, and redirect", ingress: []string{"ssl-passthrough: true"}, to: "secure", asks: []ask{
 			{request: "https GET /a?b=c", want: []string{"200", "url /a?b=c", "tls true", "request X-Forwarded-Proto: (none)"}},
 			{request: "GET /a?b=c", want: []string{"302", "location https://HOST/a?b=c"}},
@@ -351,14 +374,38 @@ func cases() []conformity {
 		{name: "secure-verify-hostname of others", ingress: []string{"server-ca: authority", "sallyport.dev/secure-verify-hostname: other.example"}, to: "secure", asks: []ask{
 			{request: "GET /", want: []string{"503"}},
 		}},
-		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), play: queue},
+		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), play: beside(answered("503"))},
+		{name: "limit-connections", ingress: []string{"sallyport.dev/limit-connections: 1"}, asks: get(), play: beside(answered("429"))},
+		{name: "rate-limit-size", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-size: 1"}, play: forgotten},
+		{name: "timeout-server", service: []string{"timeout-server: 500ms"}, play: hears(httpAddress, "GET /slow?d=1m&every=1m HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		{name: "timeout-connect", service: []string{"timeout-connect: 100ms", "check: false"}, to: "nobody", play: unanswered("503")},
+		{name: "timeout-connect of a minute", service: []string{"timeout-connect: 1m", "check: false"}, to: "nobody", play: unanswered("000")},
 		{name: "timeout-tunnel", service: []string{"timeout-tunnel: 500ms"}, play: hears(httpAddress, upgrade, "HTTP/1.1 101 ")},
-		{name: "a connection is kept on both sides", asks: get(), play: twice(true)},
+		{name: "connections are kept on both sides", asks: get(), play: again(true)},
 		{name: "log-format", play: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "<142>", " http ", " 200 ")},
 		{name: "log-format-tcp", asks: get(), play: logs("192.168.50.21:15432", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "tcp-15432", "streamed for 192.168.50.10 by tcp-15432")},
 
 		// What the ConfigMap says for a while. Each is a reload, and another after it.
-		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), play: twice(false)},
+		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), play: again(false)},
+		{name: "http-connection-mode", config: []string{"http-connection-mode: httpclose"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		{name: "abortonclose", config: []string{"abortonclose: true"}, service: []string{"pod-maxconn: 1", "timeout-queue: 1m"}, asks: get(), play: beside(
+			order{Address: httpAddress, Raw: "GET /given-up-by-HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Leave: true}.logs("/given-up-by-HOST")),
+		},
+		{name: "maxconn", config: []string{"maxconn: 1"}, play: beside(answered("000"))},
+		{name: "logasap", config: []string{"logasap: true"}, play: slow.logs("/slow?d=1m&by=HOST")},
+		{name: "dontlognull off", config: []string{"dontlognull: false"}, play: order{Address: httpAddress, Leave: true}.logs("<BADREQ>")},
+		{
+			name: "timeout-client", config: []string{"timeout-client: 500ms"},
+			play: order{Address: httpAddress, Raw: "GET /bytes?n=1000000000&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}.logs("/bytes?n=1000000000&by=HOST"),
+		},
+		{
+			name: "timeout-client-fin", config: []string{"timeout-client-fin: 500ms"},
+			play: order{Address: "192.168.50.21:15432", Raw: "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", Until: "200 OK"}.logs("by tcp-15432"),
+		},
+		{
+			name: "timeout-server-fin", config: []string{"timeout-server-fin: 500ms"},
+			play: order{Address: "192.168.50.21:15432", Raw: "GET /slow?d=1m&every=1m&deaf HTTP/1.1\r\nHost: HOST\r\n\r\n", Half: true}.hears("HTTP/1.1 200 "),
+		},
 		{name: "timeout-http-request", config: []string{"timeout-http-request: 500ms"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n", "HTTP/1.1 408 ")},
 		{name: "timeout-http-keep-alive", config: []string{"timeout-http-keep-alive: 500ms"}, asks: get(), play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
 		{name: "default-backend-service", config: []string{"default-backend-service: default/app"}, asks: []ask{

@@ -164,7 +164,10 @@ func (c conformity) write(to io.Writer, i int) {
 		}
 		return b.String()
 	}
-	tls, kind := "", "ImplementationSpecific"
+	tls, kind, class := "", "ImplementationSpecific", "  ingressClassName: haproxy\n"
+	if slices.ContainsFunc(c.ingress, func(s string) bool { return strings.HasPrefix(s, "ingress.class: ") }) {
+		class = ""
+	}
 	if c.exact {
 		kind = "Exact"
 	}
@@ -200,11 +203,10 @@ kind: Ingress
 metadata:
   name: case%[1]d%[3]s
 spec:
-  ingressClassName: haproxy
-%[4]s  rules:
+%[9]s%[4]s  rules:
   - host: %[5]s
     http: {paths: [{path: %[7]q, pathType: %[8]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind)
+`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, class)
 }
 
 // holds asks until all that is wanted is true, for a while: HAProxy may be about
@@ -246,7 +248,7 @@ type seen struct {
 //
 //	200                    the status, 000 if there is no answer
 //	location URL           where the answer leads to
-//	response Name: value   a header of the answer; one that ends in "~" begins so
+//	response Name: value   a header of the answer; "~" stands for any text
 //	request Name: value    a header that the pod saw; "(none)" for none
 //	url /path              what the pod saw
 //	host name              what the pod saw
@@ -320,8 +322,8 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 		if got == nil {
 			value, got = kind, func() string { return fmt.Sprint(response.StatusCode) }
 		}
-		begin, open := strings.CutSuffix(value, "~")
-		if g := got(); g != value && (!open || !strings.HasPrefix(g, begin)) {
+		begin, end, open := strings.Cut(value, "~")
+		if g := got(); g != value && (!open || !strings.HasPrefix(g, begin) || !strings.HasSuffix(g, end)) {
 			return fmt.Errorf("want %s %q, got %q", kind, value, g)
 		}
 	}

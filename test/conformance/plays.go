@@ -10,8 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +28,8 @@ const clientArg = "client"
 // speaker is the address whose connections begin with the PROXY protocol.
 const speaker = "192.168.50.99"
 
-// An order is a line for the client. With Log it waits for a line of HAProxy's log
-// that has this in it; with Raw it sends that on a new connection, and hears until
+// An order is a line for the client. With Listen it takes HAProxy's log from then on;
+// with Log it waits for a line of it that has this in it; with Raw it sends that on a new connection, and hears until
 // the other side closes it, or until it has heard Until, and keeps it open. With
 // Send it sends that on the WebSocket, which it opens before. Else it asks for "/"
 // on a new connection.
@@ -38,7 +40,10 @@ type order struct {
 	SpeaksFor string // by PROXY, from the address of the speaker
 	Send      string
 	Raw       string
+	Half      bool // closes our side after Raw
+	Leave     bool // closes both, and hears nothing
 	Until     string
+	Listen    bool
 	Log       string
 }
 
@@ -58,11 +63,7 @@ const logAddress = "192.168.50.10:5514"
 
 func client() {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
-	log, err := net.ListenPacket("udp", logAddress)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "client:", err)
-		return
-	}
+	var log net.PacketConn
 	var socket net.Conn
 	for {
 		var o order
@@ -72,9 +73,11 @@ func client() {
 		var result outcome
 		var err error
 		switch {
+		case o.Listen:
+			log, err = net.ListenPacket("udp", logAddress)
 		case o.Log != "":
 			result.Heard, err = read(log, o.Log)
-		case o.Raw != "":
+		case o.Raw != "" || o.Leave:
 			result.Heard, err = o.raw()
 		case o.Send == "":
 			result, err = o.ask()
@@ -138,8 +141,13 @@ func (o order) raw() (heard string, err error) {
 	} else {
 		kept = append(kept, conn)
 	}
-	if _, err := io.WriteString(conn, o.Raw); err != nil {
+	if _, err := io.WriteString(conn, o.Raw); err != nil || o.Leave {
 		return "", err
+	}
+	if half, is := conn.(interface{ CloseWrite() error }); is && o.Half {
+		if err := half.CloseWrite(); err != nil {
+			return "", err
+		}
 	}
 	buffer := make([]byte, 4096)
 	for o.Until == "" || !strings.Contains(heard, o.Until) {
@@ -439,6 +447,10 @@ func (s *stage) configure(ctx context.Context, keys []string) (restore func() er
 // hears holds that what is sent to a port is answered with something, and that the
 // connection is then closed from the other side.
 func hears(address, raw, want string) func(context.Context, *stage) error {
+	return order{Address: address, Raw: raw}.hears(want)
+}
+
+func (o order) hears(want string) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		tell, end, err := s.begin(ctx)
 		if err != nil {
@@ -446,7 +458,9 @@ func hears(address, raw, want string) func(context.Context, *stage) error {
 		}
 		defer end() //nolint:errcheck // it has been heard
 		return rig.Eventually(ctx, "the answer and the end", func() error {
-			got, err := tell(order{Address: address, Raw: strings.ReplaceAll(raw, "HOST", s.host)})
+			o := o
+			o.Raw = strings.ReplaceAll(o.Raw, "HOST", s.host)
+			got, err := tell(o)
 			if err == nil && (got.Err != "" || !strings.Contains(got.Heard, want)) {
 				err = fmt.Errorf("want %q and the end, got %+v", want, got)
 			}
@@ -458,6 +472,10 @@ func hears(address, raw, want string) func(context.Context, *stage) error {
 // logs holds that what is sent to a port is logged with all of this in the line
 // that has the mark.
 func logs(address, raw, mark string, wants ...string) func(context.Context, *stage) error {
+	return order{Address: address, Raw: raw}.logs(mark, wants...)
+}
+
+func (o order) logs(mark string, wants ...string) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		tell, end, err := s.begin(ctx)
 		if err != nil {
@@ -465,12 +483,13 @@ func logs(address, raw, mark string, wants ...string) func(context.Context, *sta
 		}
 		defer end() //nolint:errcheck // it has been heard
 		named := strings.NewReplacer("HOST", s.host)
-		if got, err := tell(order{Address: address, Raw: named.Replace(raw)}); err != nil || got.Err != "" {
-			return fmt.Errorf("%+v, %w", got, err)
-		}
-		got, err := tell(order{Log: named.Replace(mark)})
-		if err != nil || got.Err != "" {
-			return fmt.Errorf("%+v, %w", got, err)
+		o := o
+		o.Raw = named.Replace(o.Raw)
+		var got outcome
+		for _, o := range []order{{Listen: true}, o, {Log: named.Replace(mark)}} {
+			if got, err = tell(o); err != nil || got.Err != "" {
+				return fmt.Errorf("%+v: %+v, %w", o, got, err)
+			}
 		}
 		for _, want := range wants {
 			if !strings.Contains(got.Heard, named.Replace(want)) {
@@ -481,8 +500,9 @@ func logs(address, raw, mark string, wants ...string) func(context.Context, *sta
 	}
 }
 
-// twice holds whether two requests of a connection come to the pod on one, too.
-func twice(together bool) func(context.Context, *stage) error {
+// again holds whether of four requests on a connection some come to the pod on the
+// same one, too. Which is HAProxy's choice, among those it has kept.
+func again(same bool) func(context.Context, *stage) error {
 	from := regexp.MustCompile(`"client":"([^"]*)"`)
 	return func(ctx context.Context, s *stage) error {
 		tell, end, err := s.begin(ctx)
@@ -491,30 +511,110 @@ func twice(together bool) func(context.Context, *stage) error {
 		}
 		defer end() //nolint:errcheck // it has been heard
 		request := "GET /?format=json HTTP/1.1\r\nHost: " + s.host + "\r\n"
-		got, err := tell(order{Address: httpAddress, Raw: request + "\r\n" + request + "Connection: close\r\n\r\n"})
+		got, err := tell(order{Address: httpAddress, Raw: strings.Repeat(request+"\r\n", 3) + request + "Connection: close\r\n\r\n"})
 		if err != nil {
 			return err
 		}
-		clients := from.FindAllStringSubmatch(got.Heard, -1)
-		if len(clients) != 2 || clients[0][1] == clients[1][1] != together {
+		clients := from.FindAllString(got.Heard, -1)
+		n := len(clients)
+		slices.Sort(clients)
+		if n != 4 || len(slices.Compact(clients)) < n != same {
 			return fmt.Errorf("the pod saw %q: %+v", clients, got)
 		}
 		return nil
 	}
 }
 
-// queue holds that a request that waits for a pod in vain is answered 503.
-func queue(ctx context.Context, s *stage) error {
+// slow is a request whose answer has begun, and goes on.
+var slow = order{Address: httpAddress, Raw: "GET /slow?d=1m&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}
+
+// beside holds what becomes of others while there is a slow request.
+func beside(others func(context.Context, *stage) error) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		tell, end, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end() //nolint:errcheck // it has been heard
+		o := slow
+		o.Raw = strings.ReplaceAll(o.Raw, "HOST", s.host)
+		if got, err := tell(o); err != nil || got.Err != "" {
+			return fmt.Errorf("%+v, %w", got, err)
+		}
+		return others(ctx, s)
+	}
+}
+
+// answered holds that a request is answered with a status.
+func answered(status string) func(context.Context, *stage) error {
+	return func(_ context.Context, s *stage) error { return s.hold(ask{request: "GET /", want: []string{status}}) }
+}
+
+// forgotten holds that of two clients, where there is room for one, whoever came
+// first is counted anew.
+func forgotten(ctx context.Context, s *stage) error {
 	tell, end, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end() //nolint:errcheck // it has been heard
-	slow := order{Address: httpAddress, Raw: "GET /slow?d=1m HTTP/1.1\r\nHost: " + s.host + "\r\n\r\n", Until: "200 OK"}
-	if got, err := tell(slow); err != nil || got.Err != "" {
-		return fmt.Errorf("%+v, %w", got, err)
+	return rig.Eventually(ctx, "the other one has been forgotten", func() error {
+		var got []int
+		for _, client := range []string{"10.0.0.2", "10.0.0.1", "10.0.0.1"} {
+			answer, err := tell(order{Address: httpAddress, Host: s.host, SpeaksFor: client})
+			if err != nil {
+				return err
+			}
+			got = append(got, answer.Status)
+		}
+		if want := []int{http.StatusOK, http.StatusTooManyRequests}; !slices.Equal(got[1:], want) {
+			return fmt.Errorf("want %d after another, got %d", want, got)
+		}
+		return nil
+	})
+}
+
+// unanswered holds what becomes of a request to a pod that is not there, at an
+// address that the node's routes let fall.
+func unanswered(status string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		blocks, err := s.Kubectl(ctx, "get", "blockaffinities.crd.projectcalico.org", "-o", "jsonpath={.items[?(@.spec.node==\"worker1\")].spec.cidr}")
+		if err != nil {
+			return err
+		}
+		block, err := netip.ParsePrefix(strings.Fields(blocks + " none")[0])
+		if err != nil {
+			return err
+		}
+		last := block.Addr().As4()
+		last[3] |= 63
+		err = s.Apply(ctx, fmt.Sprintf(`
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-by-hand, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+endpoints: [{addresses: [%[2]s], conditions: {ready: true}}]
+ports: [{name: web, port: 8080}]
+`, s.name, netip.AddrFrom4(last)))
+		if err != nil {
+			return err
+		}
+		if err := rig.Eventually(ctx, "its server is open", func() error {
+			status, err := s.Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, b := range status.Backends {
+				if strings.Contains(b.Name, s.name+"_") && b.Open > 0 {
+					return nil
+				}
+			}
+			return fmt.Errorf("%+v", status.Backends)
+		}); err != nil {
+			return err
+		}
+		return s.hold(ask{request: "GET /", want: []string{status}})
 	}
-	return s.hold(ask{request: "GET /", want: []string{"503"}})
 }
 
 // hardStop holds that a reload ends a WebSocket, after the time that is said.

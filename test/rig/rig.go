@@ -6,6 +6,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,10 +81,12 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 }
 
 // Configure writes the appliance's config file into dir. Lines are added to what
-// every rig has, and pairs to what it says of Ingresses.
+// every rig has, and pairs to what it says of Ingresses. HAProxy is the program
+// that SALLYPORT_TEST_HAPROXY names, if that is set.
 func Configure(dir, lines string, ingress ...string) error {
 	said := strings.Join(append([]string{"publish: [192.168.50.21]"}, ingress...), ", ")
-	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {%[3]s}\nhaproxy: {dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, lines, said)
+	binary := cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy")
+	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {%[3]s}\nhaproxy: {binary: %[4]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, lines, said, binary)
 	return os.WriteFile(dir+"/sallyport.yaml", []byte(file), 0o600)
 }
 

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sallyport/ingress/annotations"
+)
+
+// unseen are the keys that no case can show, and why.
+var unseen = map[string]string{
+	"nbthread":                        "threads are seen from within alone",
+	"clean-certs":                     "it is read, and does nothing",
+	"http-keep-alive":                 "it says what is so in any case",
+	"prometheus-endpoint-auth-secret": "it is read, and does nothing",
+	"scale-server-slots":              "it is read, and does nothing",
+	"standalone-backend":              "it is read, and does nothing",
+	"stats-config-snippet":            "it is read, and does nothing",
+}
+
+func TestEveryKeyHasACase(t *testing.T) {
+	var said []string
+	for _, c := range cases() {
+		said = slices.Concat(said, c.config, c.ingress, c.service, c.canary)
+	}
+	said = append(said, strings.Split(application, "\n  ")...) // what the ConfigMap says all the time
+	for _, d := range annotations.Docs() {
+		has := slices.ContainsFunc(said, func(s string) bool {
+			return strings.HasPrefix(s, d.Name+": ") || strings.HasPrefix(s, "haproxy.org/"+d.Name+": ")
+		})
+		if why := unseen[d.Name]; has == (why != "") {
+			t.Errorf("%s: a case: %v; why there is none: %q", d.Name, has, why)
+		}
+	}
+}
