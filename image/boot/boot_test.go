@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -268,10 +270,12 @@ const status = "http://192.168.50.21:9090/status"
 func TestTheImageServesFromOneFile(t *testing.T) {
 	p := newPlace(t)
 	t.Run("a bad file changes nothing", p.aBadFileChangesNothing)
-	t.Run("the power is cut at random", p.thePowerIsCut)
 	if !*all {
 		return
 	}
+	t.Run("the power is cut at random", p.thePowerIsCut)
+	t.Run("the clock jumps", p.theClockJumps)
+	t.Run("a maintenance key lets in, as long as it is there", p.theKeyLetsIn)
 	t.Run("without a file", p.withoutAFile)
 	t.Run("by SMBIOS", func(t *testing.T) {
 		p.arrives(t, "credential", "-smbios", "type=11,value=io.systemd.credential.binary:sallyport.yaml="+base64.StdEncoding.EncodeToString([]byte(p.file)))
@@ -288,10 +292,13 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 		p.arrives(t, "NoCloud", "-drive", "if=none,id=seed,format=raw,readonly=on,file="+iso, "-device", "ide-cd,drive=seed")
 	})
 	t.Run("without a disk", p.withoutADisk)
+	t.Run("the disk is full", p.theDiskIsFull)
+	t.Run("the clock is years behind", p.theClockIsWrong)
 	t.Run("the link is late", p.theLinkIsLate)
 	t.Run("an update is used unless it never gets ready", p.anUpdateIsUsed)
 	t.Run("the power is cut while it updates", p.thePowerIsCutInUpdates)
 	t.Run("only what is signed starts", p.onlyWhatIsSignedStarts)
+	t.Run("512 MiB are enough for a thousand Services", p.aThousandServices)
 }
 
 // written is the one file as a file of that name, alone in a folder.
@@ -390,6 +397,43 @@ func (p *place) withoutAFile(t *testing.T) {
 	p.shot(t, vm, "no-file")
 }
 
+func (p *place) theKeyLetsIn(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := run(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "operator", "-f", key); err != nil {
+		t.Fatal(err)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func() (string, error) {
+		return p.Exec(t.Context(), world.Client, "ssh", "-i", key, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "StrictHostKeyChecking=no",
+			"-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "root@192.168.50.21", "cat /proc/sys/kernel/hostname")
+	}
+	m := p.configured(t)
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	if out, err := in(); err == nil {
+		t.Errorf("without a key it lets in: %q", out)
+	}
+	p.write(t, m, strings.Replace(p.file, "  interfaces:", fmt.Sprintf("  maintenanceKey: [%q]\n  interfaces:", strings.TrimSpace(string(public))), 1))
+	p.until(t, vm, "the key lets in", func() error {
+		out, err := in()
+		if err == nil && strings.TrimSpace(out) != "edge" {
+			err = fmt.Errorf("it says %q", out)
+		}
+		return err
+	})
+	p.write(t, m, p.file)
+	p.until(t, vm, "the key lets in no more", func() error {
+		if out, err := in(); err == nil {
+			return fmt.Errorf("it says %q", out)
+		}
+		return nil
+	})
+	p.serves(t, vm)
+}
+
 // arrives is a machine that gets its file by what QEMU is told more.
 func (p *place) arrives(t *testing.T, source string, args ...string) {
 	t.Helper()
@@ -418,6 +462,44 @@ func (p *place) withoutADisk(t *testing.T) {
 	p.tells(t, vm, status, "state partition")
 }
 
+// theDiskIsFull fills the state partition to the last byte that root may have.
+func (p *place) theDiskIsFull(t *testing.T) {
+	m := p.configured(t)
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	const rest = "/var/lib/sallyport/rest"
+	if _, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", "fallocate -l $(df --output=avail -B1 /var/lib/sallyport | tail -1) "+rest+"; ! dd if=/dev/zero of="+rest+".more bs=64K"); err != nil {
+		t.Fatal(err)
+	}
+	vm.Pull()
+	vm = p.on(t, m)
+	p.serves(t, vm)
+	p.tells(t, vm, status, "no space left")
+	if _, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", "rm "+rest+"*"); err != nil {
+		t.Fatal(err)
+	}
+	p.until(t, vm, "it is well again", func() error {
+		if out, err := p.ask(t.Context(), status); err != nil || strings.Contains(out, "no space left") {
+			return fmt.Errorf("it says %q, %w", out, err)
+		}
+		return nil
+	})
+	p.serves(t, vm)
+}
+
+// theClockIsWrong is a machine whose battery is empty, and that no time server
+// answers: certificates seem to be of the future.
+func (p *place) theClockIsWrong(t *testing.T) {
+	m := p.configured(t)
+	m.Args = []string{"-rtc", "base=2001-01-01"}
+	vm := p.on(t, m)
+	p.tells(t, vm, status, "not yet valid")
+	if _, err := vm.Run(t.Context(), "/usr/bin/date", fmt.Sprintf("--set=@%d", time.Now().Unix())); err != nil {
+		t.Fatal(err)
+	}
+	p.serves(t, vm)
+}
+
 func (p *place) theLinkIsLate(t *testing.T) {
 	m := p.configured(t)
 	m.NoCable = true
@@ -427,6 +509,69 @@ func (p *place) theLinkIsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.serves(t, vm)
+}
+
+// aThousandServices have five pods each. They are checked once a minute: that is
+// what an emulated processor has time for.
+func (p *place) aThousandServices(t *testing.T) {
+	const many = 1000
+	var manifest strings.Builder
+	for i := range many {
+		fmt.Fprintf(&manifest, `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s%[1]d, labels: {many: "true"}, annotations: {haproxy.org/check-interval: 1m}}
+spec: {selector: {app: app}, ports: [{name: web, port: 80, targetPort: http}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: s%[1]d, labels: {many: "true"}}
+spec:
+  ingressClassName: haproxy
+  rules:
+  - host: s%[1]d.test
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: s%[1]d, port: {name: web}}}}]}
+`, i)
+	}
+	if err := p.Apply(t.Context(), manifest.String()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := p.Kubectl(context.WithoutCancel(t.Context()), "delete", "ingress,service", "-l", "many=true", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	}()
+	vm := p.on(t, p.configured(t))
+	p.until(t, vm, "all are open", func() error {
+		out, err := p.ask(t.Context(), status, "--max-time", "30")
+		if err != nil {
+			return err
+		}
+		var s appliance.Status
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			return err
+		}
+		open := 0
+		for _, b := range s.Backends {
+			if b.Open == 5 {
+				open++
+			}
+		}
+		if open < many {
+			return fmt.Errorf("%d are; not ready: %q", open, s.NotReady)
+		}
+		return nil
+	})
+	figure(t, "power on → 1,000 Services of 5 pods open", time.Since(vm.Began).Round(100*time.Millisecond))
+	free, err := vm.Run(t.Context(), "/usr/bin/cat", "/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	figure(t, "memory available then, in a machine of 512 MiB", inside(free, "MemAvailable:"))
+	if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: s999.test", "--max-time", "10"); err != nil {
+		t.Error(err)
+	}
 }
 
 // inside is the rest of the line that begins so.

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"sallyport/appliance"
+)
+
+// theClockJumps sets the machine's clock an hour ahead, back, an hour behind and
+// right again, while a client asks one request after another: nobody notices, no
+// session ends, HAProxy is not touched.
+func (p *place) theClockJumps(t *testing.T) {
+	vm := p.on(t, p.configured(t))
+	p.serves(t, vm)
+	before := p.ready(t, vm)
+	asked := 0
+	for _, jump := range []string{"1 hour", "1 hour ago", "1 hour ago", "1 hour"} {
+		if out, err := vm.Run(t.Context(), "/usr/bin/date", "--set="+jump); err != nil {
+			t.Fatalf("%s: %s %v", jump, out, err)
+		}
+		// Longer than sessions are held without a word, and than the API server may
+		// be silent before it is asked again.
+		for began := time.Now(); time.Since(began) < 20*time.Second; asked++ {
+			if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local", "--max-time", "10"); err != nil {
+				t.Errorf("request %d, after %q: %v", asked, jump, err)
+			}
+		}
+	}
+	after := p.ready(t, vm)
+	if after.HAProxy.Pid != before.HAProxy.Pid || after.HAProxy.Worker != before.HAProxy.Worker {
+		t.Errorf("HAProxy was %d with worker %d, and is %d with %d", before.HAProxy.Pid, before.HAProxy.Worker, after.HAProxy.Pid, after.HAProxy.Worker)
+	}
+	for i, peer := range after.Peers {
+		if peer.State != "Established" || peer.Flaps != before.Peers[i].Flaps {
+			t.Errorf("the session with %s is %s, after %d losses", peer.Addr, peer.State, peer.Flaps)
+		}
+	}
+	figure(t, "requests while the clock jumps by an hour, none of them lost", asked)
+}
+
+// ready is what the status endpoint says once the machine is ready.
+func (p *place) ready(t *testing.T, vm *VM) (s appliance.Status) {
+	t.Helper()
+	p.until(t, vm, "it is ready", func() error {
+		out, err := p.ask(t.Context(), status)
+		if err != nil {
+			return err
+		}
+		s = appliance.Status{}
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			return err
+		}
+		if !s.Ready || len(s.Peers) == 0 {
+			return fmt.Errorf("not ready: %q", s.NotReady)
+		}
+		return nil
+	})
+	return s
+}
