@@ -74,7 +74,7 @@ func (t *tap) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == saysDown {
-		time.Sleep(settle)
+		time.Sleep(settle) //nolint:forbidigo // the queue tells nobody
 	}
 	level := t.level(r)
 	if !t.next.Enabled(ctx, level) {

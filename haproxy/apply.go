@@ -107,7 +107,7 @@ func (p *Proxy) validate(cfg *Config) error {
 		Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend, Routes: cfg.Routes,
 		Backends: others(cfg.Backends, p.valid.Backends, backendName),
 		Certs:    others(cfg.Certs, p.valid.Certs, certName),
-		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
+		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists, Lists: cfg.Lists,
 		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams, Choices: cfg.Choices,
 	}
 	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
@@ -289,6 +289,14 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 			}
 		}
 	}
+	for _, path := range slices.Sorted(maps.Keys(want.lists)) {
+		if cmds, few := mapCommands(p.path(path), p.run.lists[path], want.lists[path]); few {
+			mapCmds = append(mapCmds, cmds...)
+		} else {
+			replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want.lists[path]) })
+			res.Commands += 2
+		}
+	}
 	sameCerts := len(cfg.Bind.HTTPS) == 0 || p.run.certs != nil && maps.EqualFunc(p.run.certs, want.certs, func(a, b certEntry) bool {
 		return a.line == b.line && string(a.pem) == string(b.pem)
 	})
@@ -323,7 +331,7 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 			return err
 		}
 	}
-	p.run.gen, p.run.tables, p.run.certs = want.Gen, want.tables, want.certs
+	p.run.gen, p.run.tables, p.run.lists, p.run.certs = want.Gen, want.tables, want.lists, want.certs
 	if p.run.told == nil {
 		p.run.told = make(map[string]*fragment, len(cfg.Backends))
 	}

@@ -29,6 +29,7 @@ type Config struct {
 	Captures       []int       `json:"captures,omitempty"`       // slots for what Capture notes: bytes of each, from 1 to 65535
 	Extras         []*Extra    `json:"extras,omitempty"`         // sorted by Name
 	Userlists      []*Userlist `json:"userlists,omitempty"`      // sorted by Name
+	Lists          []*List     `json:"lists,omitempty"`          // sorted by Name; all that directives name
 	DefaultCert    []byte      `json:"defaultCert,omitempty"`    // as Cert.PEM, for names without one; empty: a self-signed one
 	Process        Process     `json:"process,omitzero"`
 	Streams        []Stream    `json:"streams,omitempty"` // sorted by Port
@@ -57,7 +58,7 @@ func (c *Config) Same(o *Config) bool {
 		slices.Equal(c.Routes, o.Routes) && slices.EqualFunc(c.Choices, o.Choices, (*Choice).same) && c.DefaultBackend == o.DefaultBackend &&
 		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) &&
 		slices.Equal(c.Tables, o.Tables) && slices.Equal(c.Captures, o.Captures) &&
-		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) &&
+		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) && slices.EqualFunc(c.Lists, o.Lists, (*List).same) &&
 		bytes.Equal(c.DefaultCert, o.DefaultCert) && c.Process.same(o.Process) &&
 		slices.Equal(c.Streams, o.Streams) && c.Inspect == o.Inspect
 }

@@ -173,34 +173,17 @@ func notAHeader(name string) error {
 }
 
 // Deny answers 403 to clients within the networks, or to all others.
-func Deny(networks []netip.Prefix, others bool) Directive {
+func Deny(networks Networks, others bool) Directive {
 	name, unless := "sp_denied", ""
 	if others {
 		name, unless = "sp_allowed", "!"
 	}
-	return Directive{phaseDeny, from(name, networks) + "http-request deny deny_status 403 if " + unless + name}
-}
-
-// from are the lines of an ACL that holds for clients within the networks.
-func from(acl string, networks []netip.Prefix) string {
-	if len(networks) == 0 {
-		return "acl " + acl + " always_false\n"
-	}
-	var b strings.Builder
-	const many = 30 // HAProxy takes 64 words a line
-	for part := range slices.Chunk(networks, many) {
-		b.WriteString("acl " + acl + " src")
-		for _, n := range part {
-			b.WriteString(" " + n.String())
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
+	return Directive{phaseDeny, networks.acl(name) + "http-request deny deny_status 403 if " + unless + name}
 }
 
 // Reject closes connections of clients within the networks, or of all others.
 // It is for a TCP backend.
-func Reject(networks []netip.Prefix, others bool) Directive {
+func Reject(networks Networks, others bool) Directive {
 	d := Deny(networks, others)
 	d.text = strings.Replace(d.text, "http-request deny deny_status 403", "tcp-request content reject", 1)
 	return d
@@ -347,10 +330,10 @@ var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500
 
 // Limit answers with a status, one of DenyCodes, to clients that have asked more
 // often than that within the period of a table. Those in except are not counted.
-func Limit(t Table, requests, status int, except []netip.Prefix) Directive {
+func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
-	if len(except) > 0 {
-		text, unless = from("sp_unlimited", except), " !sp_unlimited"
+	if except.List != "" || len(except.Of) > 0 {
+		text, unless = except.acl("sp_unlimited"), " !sp_unlimited"
 	}
 	text += "http-request track-sc0 src table " + t.Name
 	if unless != "" {

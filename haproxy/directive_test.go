@@ -40,8 +40,8 @@ func written(t testing.TB) []Directive {
 		must(HTTPCheck("HEAD", "/health?a='b' #c", "HTTP/1.1")),
 		must(Source("X-Real-IP")),
 		must(Capture("req.hdr(X-A)", 0)), must(Capture("cookie(id),lower", 1)),
-		Deny(list, true), Deny(many, false),
-		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, nil), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
+		Deny(Networks{Of: list}, true), Deny(Networks{Of: many}, false),
+		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
 		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
 		must(AddRequestHeader("X-B", format("c"))), must(AddResponseHeader("X-B", format("c"))), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
 		must(BasicAuth("a", `it's 100% ours`)), OnlyOwnTLS(false), OnlyOwnTLS(true),
@@ -61,7 +61,7 @@ func written(t testing.TB) []Directive {
 		all = append(all, d...)
 	}
 	for _, code := range DenyCodes {
-		all = append(all, Limit(Table{"b_rate", 1, longest}, 1<<31-1, code, list))
+		all = append(all, Limit(Table{"b_rate", 1, longest}, 1<<31-1, code, Networks{Of: list}))
 	}
 	SortDirectives(all)
 	return all

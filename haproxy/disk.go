@@ -38,7 +38,7 @@ type disk struct {
 // default certificate if they are missing.
 func openDisk(dir string) (*disk, error) {
 	d := &disk{dir: dir, have: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
-	for _, sub := range []string{"", "maps", "certs", "extra"} {
+	for _, sub := range []string{"", "maps", "certs", "extra", "lists"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
 			return nil, err
 		}
@@ -53,12 +53,14 @@ func openDisk(dir string) (*disk, error) {
 			paths = append(paths, certDir+name)
 		}
 	}
-	extras, err := os.ReadDir(filepath.Join(dir, extraDir))
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range extras {
-		paths = append(paths, extraDir+e.Name())
+	for _, sub := range []string{extraDir, listDir} {
+		entries, err := os.ReadDir(filepath.Join(dir, sub))
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			paths = append(paths, sub+e.Name())
+		}
 	}
 	for _, path := range paths {
 		content, err := os.ReadFile(filepath.Join(dir, path))

@@ -66,7 +66,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		a := newAuthority(t, "a")
 		whole, any := backend("whole", secureOrigin(t, a, "whole.test")), backend("any", secureOrigin(t, a, "any"))
 		whole.TCP, any.TCP = true, true
-		whole.Directives = []Directive{Reject([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}, true)}
+		whole.Directives = []Directive{Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}}, true)}
 		echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
 		}))

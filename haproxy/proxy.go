@@ -143,6 +143,7 @@ type Proxy struct {
 type running struct {
 	picture
 	tables tables
+	lists  map[string][]row     // by file
 	certs  map[string]certEntry // nil: not known
 
 	// What each backend's servers were told last: while it is the same
@@ -321,10 +322,15 @@ func (p *Proxy) know() error {
 		}
 		return err
 	}
-	run := &running{picture: pic}
+	run := &running{picture: pic, lists: map[string][]row{}}
 	if pic.gen == p.disk.gen() && p.unheard == 0 {
 		for i, path := range mapFiles {
 			run.tables[i] = parseMap(p.disk.have[path].Content)
+		}
+		for path, file := range p.disk.have {
+			if strings.HasPrefix(path, listDir) {
+				run.lists[path] = parseMap(file.Content)
+			}
 		}
 		run.certs = p.diskCerts()
 	} else if loaded, _, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
@@ -334,6 +340,12 @@ func (p *Proxy) know() error {
 			}
 			if run.tables[i], err = p.worker.table(p.path(path)); err != nil {
 				run.shape = "" // its maps are not ours
+			}
+		}
+		for _, found := range regexp.MustCompile(`\(`+regexp.QuoteMeta(p.path(listDir))+`([^()/]+)\)`).FindAllStringSubmatch(loaded, -1) {
+			path := listDir + found[1]
+			if run.lists[path], err = p.worker.table(p.path(path)); err != nil {
+				run.shape = ""
 			}
 		}
 	}

@@ -136,6 +136,12 @@ func within(want, have *Config) *Config {
 		Inspect: have.Inspect, Streams: have.Streams,
 		Choices: have.Choices,
 	}
+	for _, l := range have.Lists {
+		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
+			l = want.Lists[i]
+		}
+		out.Lists = append(out.Lists, l)
+	}
 	wanted := make(map[string]*Backend, len(want.Backends))
 	for _, b := range want.Backends {
 		wanted[b.Name] = b

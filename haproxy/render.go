@@ -68,6 +68,7 @@ type Files struct {
 	Shape string
 
 	tables tables                       // what the maps say
+	lists  map[string][]row             // what the lists say, by file
 	certs  map[string]certEntry         // what the crt-list says, by file name
 	sums   map[string][sha256.Size]byte // of the contents, as generation takes them
 }
@@ -203,6 +204,12 @@ func (r *renderer) render(cfg *Config, states States) Files {
 		}
 	}
 
+	out.lists = make(map[string][]row, len(cfg.Lists))
+	for _, l := range cfg.Lists {
+		path, rows := listDir+l.Name, l.rows()
+		file := mapFile(rows)
+		out.Content[path], sums[path], out.lists[path] = file, sha256.Sum256(file.Content), rows
+	}
 	for _, e := range cfg.Extras {
 		sum := sha256.Sum256(e.Content)
 		out.Content[extraDir+e.Name], sums[extraDir+e.Name] = File{e.Content, 0o600}, sum
@@ -361,7 +368,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 
 	proxied := func() {
 		if len(cfg.Process.ProxyFrom) > 0 {
-			for l := range strings.SplitSeq(from("sp_proxy", cfg.Process.ProxyFrom)+"tcp-request connection expect-proxy layer4 if sp_proxy", "\n") {
+			for l := range strings.SplitSeq(Networks{Of: cfg.Process.ProxyFrom}.acl("sp_proxy")+"tcp-request connection expect-proxy layer4 if sp_proxy", "\n") {
 				line(l)
 			}
 		}
@@ -601,7 +608,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	}
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
-			text.WriteString("  " + line + "\n")
+			text.WriteString("  " + strings.ReplaceAll(line, here, r.opt.Dir+"/") + "\n")
 		}
 	}
 	f.shape = []byte(text.String()[begin:] + serverOptions(b.Options) + "\n")
@@ -763,7 +770,7 @@ func (r *renderer) renderMaps(cfg *Config) renderedMaps {
 
 func mapFile(rows []row) File {
 	text := make([]byte, 0, 64+64*len(rows))
-	text = append(text, "# host and path, then the backend\n"...)
+	text = append(text, "# what is looked up, then what it comes to\n"...)
 	for _, r := range rows {
 		text = append(append(append(append(text, r.key...), ' '), r.value...), '\n')
 	}

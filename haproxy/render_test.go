@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 var update = flag.Bool("update", false, "write the goldens in testdata anew")
@@ -62,7 +63,9 @@ func goldens(t testing.TB) map[string]*Config {
 			Bind:     Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 			Tables:   []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
 			Captures: []int{128, 65535}, Userlists: []*Userlist{{Name: "a"}},
+			Lists: []*List{{"c_empty", nil}, {"c_ours", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}},
 			Backends: append([]*Backend{
+				{Name: "_lists", Directives: []Directive{Deny(Networks{List: "c_ours"}, true), Deny(Networks{List: "c_empty"}, false), Limit(Table{"b_rate", 1, longest}, 1, 429, Networks{List: "c_ours"})}},
 				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "b", Options: ServerOptions{Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:80")}},
 				{Name: "c", Options: ServerOptions{Proto: "h2", SendProxy: "proxy"}, Servers: []Server{server("10.0.0.1:80")}},
@@ -155,7 +158,7 @@ func streamDirectives(t testing.TB) []Directive {
 		t.Fatal(err)
 	}
 	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
-	return []Directive{balance, Timeout("tunnel", time.Hour), Option("abortonclose", true), Reject(some, true), Reject(some[:1], false)}
+	return []Directive{balance, Timeout("tunnel", time.Hour), Option("abortonclose", true), Reject(Networks{Of: some}, true), Reject(Networks{Of: some[:1]}, false)}
 }
 
 func cookies(t testing.TB) []Directive {
@@ -260,6 +263,7 @@ type world struct {
 	inspect bool
 	rest    string
 	wish    map[ServerID]State
+	list    []netip.Prefix
 }
 
 func newWorld(seed uint64, bind Bind, certs []*Cert) *world {
@@ -274,6 +278,9 @@ func (w *world) step(shape bool) string {
 	case len(w.pool) == 0 || shape && pick == 0 && len(w.pool) < 6:
 		w.base++
 		b := &Backend{Name: fmt.Sprintf("b%d", w.base), Options: ServerOptions{Check: w.rnd.IntN(4) == 0}}
+		if w.rnd.IntN(2) == 0 {
+			b.Directives = []Directive{Deny(Networks{List: "l"}, false)}
+		}
 		w.pool = append(slices.Clone(w.pool), b)
 		slices.SortFunc(w.pool, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
 		return "add " + b.Name
@@ -311,6 +318,14 @@ func (w *world) step(shape bool) string {
 			w.routes = append(w.routes, Route{Host: []string{"", "a.test", "*.test"}[w.rnd.IntN(3)], Path: fmt.Sprintf("/[a-%c]+%d$", 'a'+w.rnd.IntN(26), w.rnd.IntN(40)), Match: Regexp, Backend: w.pool[0].Name})
 		}
 		return fmt.Sprintf("add %d routes", n)
+	case pick == 6:
+		w.list = nil
+		for range w.rnd.IntN(3 * fewRows) {
+			w.list = append(w.list, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(w.rnd.IntN(256))}), 32))
+		}
+		slices.SortFunc(w.list, netip.Prefix.Compare)
+		w.list = slices.Compact(w.list)
+		return fmt.Sprintf("a list of %d", len(w.list))
 	case pick == 5:
 		w.rest = []string{"", w.pool[w.rnd.IntN(len(w.pool))].Name}[w.rnd.IntN(2)]
 		return "default backend " + w.rest
@@ -341,7 +356,11 @@ func (w *world) config() *Config {
 		}
 	}
 	slices.SortFunc(certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	return &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs, Inspect: w.inspect}
+	cfg := &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs, Inspect: w.inspect}
+	if slices.ContainsFunc(w.pool, func(b *Backend) bool { return len(b.Directives) > 0 }) {
+		cfg.Lists = []*List{{"l", w.list}}
+	}
+	return cfg
 }
 
 func TestRememberingChangesNothing(t *testing.T) {
@@ -405,7 +424,7 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 						was.Servers[id] = Closed
 					}
 				}
-				if diff := cmp.Diff(was, r.truth()); diff != "" {
+				if diff := cmp.Diff(was, r.truth(), cmp.AllowUnexported(row{}), cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("-running +started afresh\n%s", diff)
 				}
 			})
@@ -418,6 +437,7 @@ type truth struct {
 	Gen, Shape string
 	Servers    map[ServerID]State
 	Maps       [len(mapFiles)][]string
+	List       []row
 	Certs      []string
 }
 
@@ -442,6 +462,11 @@ func (r *rig) truth() truth {
 		}
 		for _, x := range table {
 			out.Maps[i] = append(out.Maps[i], x.key+" "+x.value)
+		}
+	}
+	if _, there := r.p.disk.have[listDir+"l"]; there {
+		if out.List, err = r.p.worker.table(r.p.path(listDir + "l")); err != nil {
+			r.t.Fatal(err)
 		}
 	}
 	lines, err := r.p.worker.certLines(r.p.path(crtList))
@@ -478,7 +503,11 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 		want.Certs = append(want.Certs, strings.Join(append([]string{r.p.path(certDir + c.Name)}, c.Hosts...), " "))
 	}
 	slices.Sort(want.Certs)
-	if diff := cmp.Diff(want, got); diff != "" {
+	want.List = got.List // of a backend that waits for a reload to go
+	for _, l := range cfg.Lists {
+		want.List = l.rows()
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{}), cmpopts.EquateEmpty()); diff != "" {
 		r.t.Fatalf("%s: -want +got\n%s", did, diff)
 	}
 	servers, err := byID(r.p.Servers())
@@ -498,7 +527,7 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 	base := func() *Config {
 		return &Config{
 			Backends: []*Backend{}, Certs: []*Cert{}, Routes: []Route{{Path: "/"}}, Tables: []Table{{Name: "a"}}, Captures: []int{1},
-			Extras: []*Extra{{"a", []byte("a")}}, Userlists: []*Userlist{{"a", []User{{"a", "a"}}}}, DefaultCert: []byte("a"),
+			Extras: []*Extra{{"a", []byte("a")}}, Userlists: []*Userlist{{"a", []User{{"a", "a"}}}}, Lists: []*List{{Name: "a"}}, DefaultCert: []byte("a"),
 			Process: Process{MaxConn: 1, Texts: []Text{{GlobalSection, "a"}}, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404}},
 		}
 	}

@@ -37,7 +37,7 @@ func (c *Config) Validate() error { return errors.Join(c.order(), c.parts()) }
 // order says which backends or certificates are listed twice, or not by name.
 func (c *Config) order() error {
 	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName),
-		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName),
+		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName), ascending("list", c.Lists, listName),
 		ascending("choice", c.Choices, choiceName), c.choices())
 }
 
@@ -46,6 +46,8 @@ func certName(c *Cert) string       { return c.Name }
 func extraName(e *Extra) string     { return e.Name }
 
 func choiceName(c *Choice) string { return c.Name }
+
+func listName(l *List) string { return l.Name }
 
 func userlistName(u *Userlist) string { return u.Name }
 
@@ -79,6 +81,9 @@ func (c *Config) parts() error {
 	}
 	for _, e := range c.Extras {
 		errs = append(errs, e.validate())
+	}
+	for _, l := range c.Lists {
+		errs = append(errs, l.validate())
 	}
 	for _, u := range c.Userlists {
 		errs = append(errs, u.validate())

@@ -277,6 +277,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Captures:       c.routing.captures,
 			Extras:         c.routing.extras,
 			Userlists:      c.routing.userlists,
+			Lists:          c.routing.lists,
 			Process:        c.routing.global.Process,
 			Streams:        c.routing.streams,
 			Inspect:        c.routing.inspect,

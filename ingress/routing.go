@@ -35,6 +35,7 @@ type routing struct {
 
 	userlists []*haproxy.Userlist
 	extras    []*haproxy.Extra
+	lists     []*haproxy.List
 	choices   []*haproxy.Choice
 	global    annotations.Global
 	texts     []haproxy.Text
@@ -155,6 +156,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.users[n.world][n.service] = append(k.users[n.world][n.service], i)
 		k.tables = append(k.tables, n.settings.Tables...)
 		k.userlists, k.extras = append(k.userlists, n.settings.Userlists...), append(k.extras, n.settings.Extras...)
+		k.lists = append(k.lists, n.settings.Lists...)
 		ask(n.settings.Texts)
 		for slot, length := range n.settings.Captures {
 			if slot == len(k.captures) {
@@ -167,6 +169,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	slices.SortFunc(k.tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
 	k.tables = slices.Compact(k.tables)
 	k.userlists = distinct(k.userlists, func(u *haproxy.Userlist) string { return u.Name })
+	k.lists = distinct(k.lists, func(l *haproxy.List) string { return l.Name })
 	k.extras = distinct(k.extras, func(e *haproxy.Extra) string { return e.Name })
 	for _, p := range k.petitions {
 		if p.effective {

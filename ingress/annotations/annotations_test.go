@@ -96,7 +96,9 @@ var env = Env{
 		}
 		return to.Service.Name + "_" + to.Port, nil
 	},
-	Pattern: func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
+	Pattern: func(name string) (lines, file string, has bool) {
+		return "10.0.0.0/8 # ours\n\n192.0.2.1\n", "c_" + name, name == "ours"
+	},
 	Verdict: func(t haproxy.Text) (string, bool) {
 		if strings.Contains(t.String(), "bad") {
 			return "HAProxy: unknown keyword 'bad'", true
@@ -203,7 +205,7 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 	}{
 		{nil, ""},
 		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
-		{on4("allow-list: patterns/ours"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
+		{on4("allow-list: patterns/ours"), "acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found\nhttp-request deny deny_status 403 if !sp_allowed"},
 		{on4("deny-list: pattern/theirs"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); nobody is let in until it is in order`},
 		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; it is used all the same"},
 		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
@@ -368,7 +370,7 @@ passed through
 balance source
 hash-type consistent
 timeout tunnel 60000ms
-acl sp_allowed src 10.0.0.0/8 192.0.2.1/32
+acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found
 tcp-request content reject if !sp_allowed
 acl sp_denied src 10.1.0.0/16
 tcp-request content reject if sp_denied
@@ -464,7 +466,7 @@ tcp-request content reject
 	for _, row := range rows {
 		layers := on(row.said...)
 		row.want = strings.Replace(row.want, "CLOSED", "without option forwardfor\n"+haproxy.Close().String()+"\n", 1)
-		if diff := cmp.Diff(row.want, tell(layers)); diff != "" {
+		if diff := cmp.Diff(row.want, strings.ReplaceAll(tell(layers), "\x02", "DIR/")); diff != "" {
 			t.Errorf("%q: -want +got\n%s", row.said, diff)
 		}
 		for _, l := range layers {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -19,6 +18,7 @@ type Settings struct {
 	Captures   []int           // slots that the directives write to, and how long they have to be
 	Userlists  []*haproxy.Userlist
 	Extras     []*haproxy.Extra
+	Lists      []*haproxy.List
 	Texts      []haproxy.Text // that HAProxy has to be asked about
 }
 
@@ -71,11 +71,11 @@ func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, [
 		}
 	}
 	for _, list := range []struct {
-		key    key[[]netip.Prefix]
+		key    key[haproxy.Networks]
 		others bool
 	}{{allowList, true}, {denyList, false}} {
 		if networks, said := get(v, list.key); said {
-			s.add(haproxy.Reject(networks, list.others))
+			s.add(haproxy.Reject(s.from(networks), list.others))
 		}
 	}
 	if v.closed {
@@ -192,14 +192,22 @@ func sticky(v *values, s *Settings) {
 	}
 }
 
+// from are networks, whose list is needed if they are one.
+func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
+	if n.List != "" {
+		s.Lists = append(s.Lists, &haproxy.List{Name: n.List, Of: n.Of})
+	}
+	return n
+}
+
 // access is who may ask, and how often.
 func access(v *values, s *Settings) {
 	say(v, s, sourceHeader)
 	if list, said := get(v, allowList); said {
-		s.add(haproxy.Deny(list, true))
+		s.add(haproxy.Deny(s.from(list), true))
 	}
 	if list, said := get(v, denyList); said {
-		s.add(haproxy.Deny(list, false))
+		s.add(haproxy.Deny(s.from(list), false))
 	}
 	if most, said := get(v, bodySize); said {
 		s.add(haproxy.LimitBody(most))
@@ -216,7 +224,7 @@ func access(v *values, s *Settings) {
 		status, _ := get(v, rateStatus)
 		except, _ := get(v, rateExcept)
 		s.Tables = append(s.Tables, t)
-		s.add(haproxy.Limit(t, requests, status, except))
+		s.add(haproxy.Limit(t, requests, status, s.from(except)))
 	}
 }
 

@@ -97,6 +97,12 @@ func volume(s string) (int, error) {
 	return n * factor, nil
 }
 
+// sources are networks that clients come from.
+func sources(s string) (haproxy.Networks, error) {
+	of, err := networks(s)
+	return haproxy.Networks{Of: of}, err
+}
+
 // networks reads addresses and networks with commas or spaces between.
 func networks(s string) ([]netip.Prefix, error) {
 	if strings.HasPrefix(s, "patterns/") || strings.HasPrefix(s, "pattern/") {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"sallyport/haproxy"
 )
 
 // Scope is where a key may be written.
@@ -231,26 +233,27 @@ type values struct {
 	used     []Effective
 }
 
-// list is a value that may be the name of a list, as the entries themselves.
-func (v *values) list(text string) (string, error) {
+// list is a value that may be the name of a list, as the entries themselves, and
+// the name of the list's file, if it is one.
+func (v *values) list(text string) (entries, file string, err error) {
 	name, is := strings.CutPrefix(text, "patterns/")
 	if !is {
 		if name, is = strings.CutPrefix(text, "pattern/"); !is { // as it is documented elsewhere
-			return text, nil
+			return text, "", nil
 		}
 	}
-	entries, err := v.entries(name)
-	return strings.Join(entries, ","), err
+	lines, file, err := v.entries(name)
+	return strings.Join(lines, ","), file, err
 }
 
 // entries are those of the list of that name.
-func (v *values) entries(name string) (entries []string, err error) {
+func (v *values) entries(name string) (entries []string, file string, err error) {
 	lines, has := "", false
 	if v.env.Pattern != nil {
-		lines, has = v.env.Pattern(name)
+		lines, file, has = v.env.Pattern(name)
 	}
 	if !has {
-		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+		return nil, "", fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
 	}
 	for line := range strings.Lines(lines) {
 		line, _, _ = strings.Cut(line, "#")
@@ -258,7 +261,7 @@ func (v *values) entries(name string) (entries []string, err error) {
 			entries = append(entries, line)
 		}
 	}
-	return entries, nil
+	return entries, file, nil
 }
 
 // fault tells that a value cannot be used.
@@ -303,9 +306,9 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 			if !has {
 				continue
 			}
-			text, err := said.Text, error(nil)
+			text, list, err := said.Text, "", error(nil)
 			if k.Lists {
-				text, err = v.list(text)
+				text, list, err = v.list(text)
 			}
 			if err == nil {
 				value, err = k.parse(text)
@@ -317,6 +320,9 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 					return none, false
 				}
 				continue
+			}
+			if from, is := any(&value).(*haproxy.Networks); is {
+				from.List = list
 			}
 			v.used = append(v.used, Effective{k.Name, said.Text, l.Scope.String()})
 			return value, true

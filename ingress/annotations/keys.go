@@ -14,11 +14,11 @@ const (
 )
 
 var (
-	allowList = define(networks, Doc{
+	allowList = define(sources, Doc{
 		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
-	denyList = define(networks, Doc{
+	denyList = define(sources, Doc{
 		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
 		Effect: "Clients from there are answered 403.",
 	})
@@ -147,7 +147,7 @@ var (
 		Name: "rate-limit-size", Scopes: notOnTheService, Format: "number, with k or m", Default: "100k",
 		Effect: "Clients that are counted; beyond that the oldest are forgotten.",
 	})
-	rateExcept = define(networks, Doc{
+	rateExcept = define(sources, Doc{
 		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Lists: true,
 		Effect: "Clients from there are not limited.",
 	})

@@ -78,6 +78,12 @@ spec:
 ---
 apiVersion: v1
 kind: ConfigMap
+metadata: {name: lists}
+data:
+  clients: "10.0.0.0/8 # and more"
+---
+apiVersion: v1
+kind: ConfigMap
 metadata: {name: tcp}
 data:
   "15432": default/scaled:web
@@ -170,6 +176,7 @@ func cases() []conformity {
 		{name: "forwarded-for off", ingress: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
 		{name: "allow-list with the client", ingress: []string{"allow-list: 10.0.0.0/8, 192.168.50.10"}, asks: get()},
 		{name: "allow-list without it", ingress: []string{"allow-list: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
+		{name: "allow-list by a list that grows", ingress: []string{"allow-list: patterns/clients"}, asks: []ask{{request: "GET /", want: []string{"403"}}}, play: listed},
 		{name: "whitelist, the older name", ingress: []string{"ingress.kubernetes.io/whitelist: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
 		{name: "deny-list with the client", ingress: []string{"deny-list: 192.168.50.0/24"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
 		{name: "deny-list without it", ingress: []string{"deny-list: 10.0.0.0/8"}, asks: get()},
@@ -388,8 +395,9 @@ func cases() []conformity {
 		// What the ConfigMap says for a while. Each is a reload, and another after it.
 		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), play: again(false)},
 		{name: "http-connection-mode", config: []string{"http-connection-mode: httpclose"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
-		{name: "abortonclose", config: []string{"abortonclose: true"}, service: []string{"pod-maxconn: 1", "timeout-queue: 1m"}, asks: get(), play: beside(
-			order{Address: httpAddress, Raw: "GET /given-up-by-HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Leave: true}.logs("/given-up-by-HOST")),
+		{
+			name: "abortonclose", config: []string{"abortonclose: true"}, service: []string{"pod-maxconn: 1", "timeout-queue: 1m"}, asks: get(),
+			play: beside(attempts(order{Address: httpAddress, Raw: "GET /given-up-by-HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Leave: true}.logs("/given-up-by-HOST"))),
 		},
 		{name: "maxconn", config: []string{"maxconn: 1"}, play: beside(answered("000"))},
 		{name: "logasap", config: []string{"logasap: true"}, play: slow.logs("/slow?d=1m&by=HOST")},

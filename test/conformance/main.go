@@ -90,7 +90,7 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "tcpServices: default/tcp", "trust: cluster")); err != nil {
+	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists", "trust: cluster")); err != nil {
 		return err
 	}
 	progress("a cluster")

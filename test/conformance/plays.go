@@ -545,9 +545,36 @@ func beside(others func(context.Context, *stage) error) func(context.Context, *s
 	}
 }
 
+// attempts plays until it holds: HAProxy 2.6 does not notice each client that leaves
+// in the moment in which it has asked.
+func attempts(play func(context.Context, *stage) error) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		return rig.Eventually(ctx, "it holds", func() error { return play(ctx, s) })
+	}
+}
+
 // answered holds that a request is answered with a status.
 func answered(status string) func(context.Context, *stage) error {
 	return func(_ context.Context, s *stage) error { return s.hold(ask{request: "GET /", want: []string{status}}) }
+}
+
+// listed holds that a client who is put on the list is let in, without a reload.
+func listed(ctx context.Context, s *stage) error {
+	before, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "patch", "configmap", "lists", "-p", `{"data": {"clients": "10.0.0.0/8\n192.168.50.10\n"}}`); err != nil {
+		return err
+	}
+	if err := rig.Eventually(ctx, "the client is let in", func() error { return s.hold(ask{request: "GET /", want: []string{"200"}}) }); err != nil {
+		return err
+	}
+	after, err := s.Status(ctx)
+	if err == nil && after.HAProxy.Reloads != before.HAProxy.Reloads {
+		err = fmt.Errorf("HAProxy was reloaded: %s", after.HAProxy.LastReason)
+	}
+	return err
 }
 
 // forgotten holds that of two clients, where there is room for one, whoever came

@@ -1,0 +1,71 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Networks are where clients come from.
+type Networks struct {
+	List string // name of the List that says where; empty: Of does
+	Of   []netip.Prefix
+}
+
+// A List is a file of networks that directives look clients up in. Several may
+// share it, and what is in it changes by command, without a reload.
+type List struct {
+	Name string         `json:"name"` // unique: "default_partners"
+	Of   []netip.Prefix `json:"of"`   // sorted
+}
+
+const listDir = "lists/"
+
+// here stands in the text of a directive for the directory that is rendered for.
+const here = "\x02"
+
+// acl is true of clients within the networks.
+func (n Networks) acl(name string) string {
+	switch {
+	case n.List != "":
+		return "acl " + name + " src,map_ip(" + here + listDir + n.List + ") -m found\n"
+	case len(n.Of) == 0:
+		return "acl " + name + " always_false\n"
+	}
+	var b strings.Builder
+	const many = 30 // HAProxy takes 64 words a line
+	for part := range slices.Chunk(n.Of, many) {
+		b.WriteString("acl " + name + " src")
+		for _, p := range part {
+			b.WriteString(" " + p.String())
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// rows are those of a map, which a command changes row by row.
+func (l *List) rows() []row {
+	rows := make([]row, len(l.Of))
+	for i, p := range l.Of {
+		rows[i] = row{p.String(), "1"}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.key, b.key) })
+	return rows
+}
+
+func (l *List) same(o *List) bool { return l.Name == o.Name && slices.Equal(l.Of, o.Of) }
+
+func (l *List) validate() error {
+	if !isName(l.Name) || strings.HasPrefix(l.Name, ".") {
+		return fmt.Errorf("list %q: the name must be made of letters, digits and _ - . : only", l.Name)
+	}
+	for i, p := range l.Of {
+		if !p.IsValid() || p != p.Masked() || i > 0 && l.Of[i-1].Compare(p) >= 0 {
+			return fmt.Errorf("list %s: %w", l.Name, errors.New("its networks must be whole ones, sorted, once each"))
+		}
+	}
+	return nil
+}
