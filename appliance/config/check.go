@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -84,7 +85,7 @@ func (c *Config) checkClusters(p *problems) {
 				}
 			}
 		}
-		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector.MatchString(s) {
+		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector().MatchString(s) {
 			p.add(at+".ingress.namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", s)
 		}
 		for j, name := range cluster.Ingress.AuthServices {
@@ -104,7 +105,10 @@ func (c *Config) checkClusters(p *problems) {
 }
 
 // selector is a label selector in the form kubectl takes.
-var selector = func() *regexp.Regexp {
+//
+// It is made when it is asked for: its repetitions took a quarter of the time in
+// which the program starts.
+var selector = sync.OnceValue(func() *regexp.Regexp {
 	const (
 		name  = `[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
 		key   = `(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?` + name
@@ -112,7 +116,7 @@ var selector = func() *regexp.Regexp {
 		one   = `\s*(?:!?\s*` + key + `|` + key + `\s*(?:=|==|!=)\s*` + value + `|` + key + `\s+(?:in|notin)\s*\(\s*` + value + `(?:\s*,\s*` + value + `)*\s*\))\s*`
 	)
 	return regexp.MustCompile(`^` + one + `(?:,` + one + `)*$`)
-}()
+})
 
 // objectName is a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
