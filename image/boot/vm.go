@@ -123,7 +123,9 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	if err := m.plug(ctx); err != nil {
 		return nil, err
 	}
-	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+	// Emulated, a string instruction copies byte by byte (which a kernel does that
+	// takes it for fast), and a fifth level of page tables is one more to walk.
+	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "max,erms=off,fsrm=off,la57=off"}
 	if KVM(ctx) {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
 	}
@@ -223,6 +225,9 @@ func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, 
 		return "", err
 	}
 	defer agent.conn.Close() //nolint:errcheck // one question
+	if err := agent.sync(); err != nil {
+		return "", err
+	}
 	started := struct{ PID int }{}
 	if err := agent.into(&started, "guest-exec", map[string]any{"path": program, "arg": append([]string{}, args...), "capture-output": true}); err != nil {
 		return "", err
@@ -285,20 +290,47 @@ func (vm *VM) dial(ctx context.Context, name string) (*talk, error) {
 func (t *talk) ask(verb string, args any) (json.RawMessage, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err := t.send(verb, args); err != nil {
+		return nil, err
+	}
+	return t.answer(verb)
+}
+
+// sync waits until the agent answers this conversation: it may first answer what
+// another asked while it was away.
+func (t *talk) sync() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := strconv.Itoa(int(time.Now().UnixNano() & (1<<31 - 1)))
+	err := t.send("guest-sync", map[string]any{"id": json.RawMessage(id)})
+	for err == nil {
+		var got json.RawMessage
+		if got, err = t.answer("guest-sync"); string(got) == id {
+			break
+		}
+	}
+	return err
+}
+
+// send asks.
+func (t *talk) send(verb string, args any) error {
 	question := map[string]any{"execute": verb}
 	if args != nil {
 		question["arguments"] = args
 	}
 	text, err := json.Marshal(question)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := t.conn.Write(append(text, '\n')); err != nil {
-		return nil, err
-	}
+	_, err = t.conn.Write(append(text, '\n'))
+	return err
+}
+
+// answer is the next one.
+func (t *talk) answer(verb string) (json.RawMessage, error) {
 	for {
 		var answer struct {
 			Return json.RawMessage
