@@ -139,16 +139,16 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		"netns", "exec", m.Lan, "qemu-system-x86_64", "-nodefaults", "-name", "sallyport", "-machine", kind,
 		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid", "7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0de",
 		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file=" + code,
-		"-drive", "if=pflash,format=raw,unit=1,file=" + m.path("vars.fd"),
-		"-chardev", "file,id=serial,path=" + m.Serial(), "-serial", "chardev:serial",
-		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + m.path("qmp"), "-mon", "chardev=qmp,mode=control",
-		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.path("agent"),
+		"-drive", "if=pflash,format=raw,unit=1,file=" + option(m.path("vars.fd")),
+		"-chardev", "file,id=serial,path=" + option(m.Serial()), "-serial", "chardev:serial",
+		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + option(m.path("qmp")), "-mon", "chardev=qmp,mode=control",
+		"-chardev", "socket,id=agent,server=on,wait=off,path=" + option(m.path("agent")),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
 		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
 		"-netdev", "tap,id=lan,ifname=vm,script=no,downscript=no", "-device", "virtio-net-pci,netdev=lan,mac=" + hardware + ",romfile=",
 	}, accel...)
 	if !m.Diskless {
-		args = append(args, "-drive", "if=virtio,format=raw,file="+m.Disk())
+		args = append(args, "-drive", "if=virtio,format=raw,file="+option(m.Disk()))
 	}
 	vm := &VM{Machine: m, Began: time.Now(), ended: make(chan struct{})}
 	vm.cmd = exec.CommandContext(ctx, "ip", append(args, m.Args...)...)
@@ -164,12 +164,18 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	if vm.qmp, err = vm.dial(ctx, "qmp"); err == nil {
 		_, err = vm.qmp.ask("qmp_capabilities", nil)
 	}
+	if err == nil && m.NoCable {
+		err = vm.Cable(ctx, false)
+	}
 	if err != nil {
 		vm.Pull()
 		return nil, fmt.Errorf("QEMU: %w: %s", err, vm.log.String())
 	}
 	return vm, nil
 }
+
+// option is a path as part of an option of QEMU's, where a comma ends it.
+func option(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
 // hardware is the address of its network card.
 const hardware = "52:54:00:50:00:21"
