@@ -350,7 +350,7 @@ func cases() []conformity {
 		{name: "ssl-passthrough and a guard of requests", ingress: []string{"ssl-passthrough: true", "auth-secret: users"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"000"}}}},
 		{name: "allow-list and PROXY", ingress: []string{"allow-list: 10.0.0.0/8"}, secure: true, play: speakFor("10.1.2.3", "11.1.2.3", false)},
 		{name: "ssl-passthrough, allow-list and PROXY", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", play: speakFor("10.1.2.3", "11.1.2.3", true)},
-		{name: "a TCP service while pods come and go", play: scale},
+		{name: "a TCP service while pods come and go", play: asking(scale)},
 		{name: "a WebSocket through a reload", play: reload(false)},
 		{name: "a WebSocket over TLS through a reload", secure: true, play: reload(true)},
 		{name: "HTTP/3, or word that HAProxy has none", secure: true, play: quic},
@@ -383,7 +383,7 @@ func cases() []conformity {
 		}},
 		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), play: beside(answered("503"))},
 		{name: "limit-connections", ingress: []string{"sallyport.dev/limit-connections: 1"}, asks: get(), play: beside(answered("429"))},
-		{name: "rate-limit-size", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-size: 1"}, play: forgotten},
+		{name: "rate-limit-size", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-size: 1"}, play: asking(forgotten)},
 		{name: "timeout-server", service: []string{"timeout-server: 500ms"}, play: hears(httpAddress, "GET /slow?d=1m&every=1m HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
 		{name: "timeout-connect", service: []string{"timeout-connect: 100ms", "check: false"}, to: "nobody", play: unanswered("503")},
 		{name: "timeout-connect of a minute", service: []string{"timeout-connect: 1m", "check: false"}, to: "nobody", play: unanswered("000")},
@@ -438,6 +438,6 @@ func cases() []conformity {
 		{name: "generate-certificates-signer", config: []string{"generate-certificates-signer: default/stranger"}, asks: []ask{
 			{request: "https GET /", curl: []string{"--no-insecure", "--cacert", "DIR/stranger.pem"}, want: []string{"200"}},
 		}},
-		{name: "hard-stop-after", config: []string{"hard-stop-after: 1s"}, asks: get(), play: hardStop},
+		{name: "hard-stop-after", config: []string{"hard-stop-after: 1s"}, asks: get(), play: asking(hardStop)},
 	}
 }

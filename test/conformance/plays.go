@@ -242,6 +242,27 @@ func (s *stage) begin(ctx context.Context) (tell func(order) (outcome, error), e
 	}, child.Close, nil
 }
 
+// named is a text in which HOST is that of the case.
+func (s *stage) named(text string) string { return strings.ReplaceAll(text, "HOST", s.host) }
+
+// of is the order as it is given in the case.
+func (o order) of(s *stage) order {
+	o.Raw = s.named(o.Raw)
+	return o
+}
+
+// asking is a play with a client, who is gone when it ends.
+func asking(play func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		tell, end, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer end() //nolint:errcheck // it has been heard
+		return play(ctx, s, tell)
+	}
+}
+
 const (
 	httpAddress  = "192.168.50.21:80"
 	httpsAddress = "192.168.50.21:443"
@@ -250,12 +271,7 @@ const (
 // speakFor holds that a client for whom PROXY speaks is let in, over TLS and, if
 // that is not passed through, in the clear, and another is not.
 func speakFor(allowed, other string, passed bool) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 		return rig.Eventually(ctx, "PROXY is spoken", func() error {
 			in, err := tell(order{Address: httpsAddress, Host: s.host, TLS: true, SpeaksFor: allowed})
 			if err != nil {
@@ -276,17 +292,12 @@ func speakFor(allowed, other string, passed bool) func(context.Context, *stage) 
 			}
 			return nil
 		})
-	}
+	})
 }
 
 // scale asks a TCP service without a pause while its pods become three and one
 // again: every request has an answer, and HAProxy is not reloaded.
-func scale(ctx context.Context, s *stage) error {
-	tell, end, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end() //nolint:errcheck // it has been heard
+func scale(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 	for _, o := range []order{{Address: "192.168.50.21:15432", Host: "x"}, {Address: "192.168.50.21:15433", Host: "x", TLS: true}} {
 		if err := rig.Eventually(ctx, "the port answers", func() error {
 			if got, err := tell(o); err != nil || got.Status != http.StatusOK {
@@ -362,12 +373,7 @@ func quic(ctx context.Context, s *stage) error {
 
 // reload keeps a WebSocket over reloads that another backend brings about.
 func reload(secure bool) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 		o := order{Address: httpAddress, Host: s.host}
 		if secure {
 			o.Address, o.TLS = httpsAddress, true
@@ -391,7 +397,7 @@ func reload(secure bool) func(context.Context, *stage) error {
 			}
 		}
 		return nil
-	}
+	})
 }
 
 // reloaded has the cluster told what brings about a reload, and waits for it.
@@ -451,22 +457,15 @@ func hears(address, raw, want string) func(context.Context, *stage) error {
 }
 
 func (o order) hears(want string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 		return rig.Eventually(ctx, "the answer and the end", func() error {
-			o := o
-			o.Raw = strings.ReplaceAll(o.Raw, "HOST", s.host)
-			got, err := tell(o)
+			got, err := tell(o.of(s))
 			if err == nil && (got.Err != "" || !strings.Contains(got.Heard, want)) {
 				err = fmt.Errorf("want %q and the end, got %+v", want, got)
 			}
 			return err
 		})
-	}
+	})
 }
 
 // logs holds that what is sent to a port is logged with all of this in the line
@@ -476,40 +475,28 @@ func logs(address, raw, mark string, wants ...string) func(context.Context, *sta
 }
 
 func (o order) logs(mark string, wants ...string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
-		named := strings.NewReplacer("HOST", s.host)
-		o := o
-		o.Raw = named.Replace(o.Raw)
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 		var got outcome
-		for _, o := range []order{{Listen: true}, o, {Log: named.Replace(mark)}} {
+		var err error
+		for _, o := range []order{{Listen: true}, o.of(s), {Log: s.named(mark)}} {
 			if got, err = tell(o); err != nil || got.Err != "" {
 				return fmt.Errorf("%+v: %+v, %w", o, got, err)
 			}
 		}
 		for _, want := range wants {
-			if !strings.Contains(got.Heard, named.Replace(want)) {
-				err = errors.Join(err, fmt.Errorf("want %q in %q", named.Replace(want), got.Heard))
+			if !strings.Contains(got.Heard, s.named(want)) {
+				err = errors.Join(err, fmt.Errorf("want %q in %q", s.named(want), got.Heard))
 			}
 		}
 		return err
-	}
+	})
 }
 
 // again holds whether of four requests on a connection some come to the pod on the
 // same one, too. Which is HAProxy's choice, among those it has kept.
 func again(same bool) func(context.Context, *stage) error {
 	from := regexp.MustCompile(`"client":"([^"]*)"`)
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 		request := "GET /?format=json HTTP/1.1\r\nHost: " + s.host + "\r\n"
 		got, err := tell(order{Address: httpAddress, Raw: strings.Repeat(request+"\r\n", 3) + request + "Connection: close\r\n\r\n"})
 		if err != nil {
@@ -522,7 +509,7 @@ func again(same bool) func(context.Context, *stage) error {
 			return fmt.Errorf("the pod saw %q: %+v", clients, got)
 		}
 		return nil
-	}
+	})
 }
 
 // slow is a request whose answer has begun, and goes on.
@@ -530,19 +517,12 @@ var slow = order{Address: httpAddress, Raw: "GET /slow?d=1m&by=HOST HTTP/1.1\r\n
 
 // beside holds what becomes of others while there is a slow request.
 func beside(others func(context.Context, *stage) error) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		tell, end, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer end() //nolint:errcheck // it has been heard
-		o := slow
-		o.Raw = strings.ReplaceAll(o.Raw, "HOST", s.host)
-		if got, err := tell(o); err != nil || got.Err != "" {
+	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+		if got, err := tell(slow.of(s)); err != nil || got.Err != "" {
 			return fmt.Errorf("%+v, %w", got, err)
 		}
 		return others(ctx, s)
-	}
+	})
 }
 
 // attempts plays until it holds: HAProxy 2.6 does not notice each client that leaves
@@ -579,12 +559,7 @@ func listed(ctx context.Context, s *stage) error {
 
 // forgotten holds that of two clients, where there is room for one, whoever came
 // first is counted anew.
-func forgotten(ctx context.Context, s *stage) error {
-	tell, end, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end() //nolint:errcheck // it has been heard
+func forgotten(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 	return rig.Eventually(ctx, "the other one has been forgotten", func() error {
 		var got []int
 		for _, client := range []string{"10.0.0.2", "10.0.0.1", "10.0.0.1"} {
@@ -645,12 +620,7 @@ ports: [{name: web, port: 8080}]
 }
 
 // hardStop holds that a reload ends a WebSocket, after the time that is said.
-func hardStop(ctx context.Context, s *stage) error {
-	tell, end, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end() //nolint:errcheck // it has been heard
+func hardStop(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
 	hello := order{Address: httpAddress, Host: s.host, Send: "hello"}
 	if got, err := tell(hello); err != nil || got.Heard != "hello" {
 		return fmt.Errorf("%+v, %w", got, err)
