@@ -484,7 +484,7 @@ func (l *loop) forsake(v *view) error {
 	if err != nil || len(mute) == 0 {
 		return err
 	}
-	return l.abort(forsaken(v.have, mute), "their node answers nothing any more")
+	return l.abort(forsaken(v.have, doubtful, mute), "their node answers nothing any more")
 }
 
 func (l *loop) inDoubt(now time.Time) bool {

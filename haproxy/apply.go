@@ -107,7 +107,8 @@ func (p *Proxy) validate(cfg *Config) error {
 		Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend, Routes: cfg.Routes,
 		Backends: others(cfg.Backends, p.valid.Backends, backendName),
 		Certs:    others(cfg.Certs, p.valid.Certs, certName),
-		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists, Lists: cfg.Lists,
+		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
+		Lists:  others(cfg.Lists, p.valid.Lists, listName),
 		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams, Choices: cfg.Choices,
 	}
 	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
@@ -275,27 +276,25 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	steps := p.serverSteps(cfg, states, p.text.fragments)
 	var mapCmds []string
 	var replace []func() error
+	change := func(path string, have, want []row) {
+		cmds, few := mapCommands(p.path(path), have, want)
+		if path == regexpMap { // their order counts, and a command adds at the end
+			cmds, few = nil, slices.Equal(have, want)
+		}
+		if few {
+			mapCmds = append(mapCmds, cmds...)
+			return
+		}
+		replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want) })
+		res.Commands += 2
+	}
 	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
 		for i, path := range mapFiles {
-			cmds, few := mapCommands(p.path(path), p.run.tables[i], want.tables[i])
-			if i == regexpTable { // their order counts, and a command adds at the end
-				cmds, few = nil, slices.Equal(p.run.tables[i], want.tables[i])
-			}
-			if few {
-				mapCmds = append(mapCmds, cmds...)
-			} else {
-				replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want.tables[i]) })
-				res.Commands += 2
-			}
+			change(path, p.run.tables[i], want.tables[i])
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(want.lists)) {
-		if cmds, few := mapCommands(p.path(path), p.run.lists[path], want.lists[path]); few {
-			mapCmds = append(mapCmds, cmds...)
-		} else {
-			replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want.lists[path]) })
-			res.Commands += 2
-		}
+		change(path, p.run.lists[path], want.lists[path])
 	}
 	sameCerts := len(cfg.Bind.HTTPS) == 0 || p.run.certs != nil && maps.EqualFunc(p.run.certs, want.certs, func(a, b certEntry) bool {
 		return a.line == b.line && string(a.pem) == string(b.pem)

@@ -342,8 +342,13 @@ func (p *Proxy) know() error {
 				run.shape = "" // its maps are not ours
 			}
 		}
-		for _, found := range regexp.MustCompile(`\(`+regexp.QuoteMeta(p.path(listDir))+`([^()/]+)\)`).FindAllStringSubmatch(loaded, -1) {
-			path := listDir + found[1]
+		for line := range strings.Lines(loaded) {
+			_, rest, is := strings.Cut(line, "("+p.path(listDir))
+			if !is {
+				continue
+			}
+			name, _, _ := strings.Cut(rest, ")")
+			path := listDir + name
 			if run.lists[path], err = p.worker.table(p.path(path)); err != nil {
 				run.shape = ""
 			}

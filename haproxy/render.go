@@ -110,7 +110,7 @@ func Render(cfg *Config, states States, opt RenderOptions) Files {
 }
 
 // renderer is Render with a memory: of the text of each backend, by pointer
-// and states, of the maps and of the certificates. It changes how long
+// and states, of the maps, of the lists and of the certificates. It changes how long
 // rendering takes and nothing else. Owned by whoever holds the Proxy's lock.
 type renderer struct {
 	opt       RenderOptions
@@ -121,6 +121,13 @@ type renderer struct {
 	maps   renderedMaps
 	mapsOf Config // what of one maps were made for
 	certs  map[*Cert]rendered
+	lists  map[*List]renderedList
+}
+
+// renderedList is the file of a List, and what is in it.
+type renderedList struct {
+	rendered
+	rows []row
 }
 
 // rendered is a file with the hash of its content.
@@ -205,11 +212,19 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	}
 
 	out.lists = make(map[string][]row, len(cfg.Lists))
+	lists := make(map[*List]renderedList, len(cfg.Lists))
 	for _, l := range cfg.Lists {
-		path, rows := listDir+l.Name, l.rows()
-		file := mapFile(rows)
-		out.Content[path], sums[path], out.lists[path] = file, sha256.Sum256(file.Content), rows
+		k, ok := r.lists[l]
+		if !ok {
+			k.rows = l.rows()
+			k.file = mapFile(k.rows)
+			k.sum = sha256.Sum256(k.file.Content)
+		}
+		lists[l] = k
+		path := listDir + l.Name
+		out.Content[path], sums[path], out.lists[path] = k.file, k.sum, k.rows
 	}
+	r.lists = lists
 	for _, e := range cfg.Extras {
 		sum := sha256.Sum256(e.Content)
 		out.Content[extraDir+e.Name], sums[extraDir+e.Name] = File{e.Content, 0o600}, sum

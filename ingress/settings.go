@@ -53,10 +53,11 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 			why, asked := k.verdicts[t]
 			return why, asked
 		},
-		Pattern: func(name string) (lines, file string, has bool) {
-			lines, has = w.configMap(w.options.PatternFiles).Data[name]
-			return lines, w.cluster + "_" + name, has
+		Pattern: func(name string) (string, bool) {
+			text, has := w.configMap(w.options.PatternFiles).Data[name]
+			return text, has
 		},
+		Cluster: w.cluster,
 	}
 }
 

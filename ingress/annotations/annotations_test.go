@@ -96,9 +96,8 @@ var env = Env{
 		}
 		return to.Service.Name + "_" + to.Port, nil
 	},
-	Pattern: func(name string) (lines, file string, has bool) {
-		return "10.0.0.0/8 # ours\n\n192.0.2.1\n", "c_" + name, name == "ours"
-	},
+	Pattern: func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
+	Cluster: "c",
 	Verdict: func(t haproxy.Text) (string, bool) {
 		if strings.Contains(t.String(), "bad") {
 			return "HAProxy: unknown keyword 'bad'", true

@@ -58,8 +58,6 @@ type Doc struct {
 	Guard bool
 	// TCP marks a key that holds for connections that nobody looks into, too.
 	TCP bool
-	// Lists marks a key whose value may be "patterns/NAME", a list elsewhere.
-	Lists bool
 }
 
 // A key is a Doc with what reads its values.
@@ -233,7 +231,7 @@ type values struct {
 	used     []Effective
 }
 
-// list is a value that may be the name of a list, as the entries themselves, and
+// list is a value that may be the name of a list, "patterns/NAME", as the entries themselves, and
 // the name of the list's file, if it is one.
 func (v *values) list(text string) (entries, file string, err error) {
 	name, is := strings.CutPrefix(text, "patterns/")
@@ -242,18 +240,18 @@ func (v *values) list(text string) (entries, file string, err error) {
 			return text, "", nil
 		}
 	}
-	lines, file, err := v.entries(name)
-	return strings.Join(lines, ","), file, err
+	lines, err := v.entries(name)
+	return strings.Join(lines, ","), v.env.Cluster + "_" + name, err
 }
 
 // entries are those of the list of that name.
-func (v *values) entries(name string) (entries []string, file string, err error) {
+func (v *values) entries(name string) (entries []string, err error) {
 	lines, has := "", false
 	if v.env.Pattern != nil {
-		lines, file, has = v.env.Pattern(name)
+		lines, has = v.env.Pattern(name)
 	}
 	if !has {
-		return nil, "", fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
 	}
 	for line := range strings.Lines(lines) {
 		line, _, _ = strings.Cut(line, "#")
@@ -261,7 +259,7 @@ func (v *values) entries(name string) (entries []string, file string, err error)
 			entries = append(entries, line)
 		}
 	}
-	return entries, file, nil
+	return entries, nil
 }
 
 // fault tells that a value cannot be used.
@@ -306,9 +304,10 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 			if !has {
 				continue
 			}
-			text, list, err := said.Text, "", error(nil)
-			if k.Lists {
-				text, list, err = v.list(text)
+			text, file, err := said.Text, "", error(nil)
+			clients, may := any(&value).(*haproxy.Networks) // be a list
+			if may {
+				text, file, err = v.list(text)
 			}
 			if err == nil {
 				value, err = k.parse(text)
@@ -321,8 +320,8 @@ func get[T any](v *values, k key[T]) (value T, said bool) {
 				}
 				continue
 			}
-			if from, is := any(&value).(*haproxy.Networks); is {
-				from.List = list
+			if may {
+				clients.List = file
 			}
 			v.used = append(v.used, Effective{k.Name, said.Text, l.Scope.String()})
 			return value, true

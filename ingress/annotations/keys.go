@@ -15,11 +15,11 @@ const (
 
 var (
 	allowList = define(sources, Doc{
-		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
+		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, TCP: true,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
 	denyList = define(sources, Doc{
-		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, Lists: true, TCP: true,
+		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, TCP: true,
 		Effect: "Clients from there are answered 403.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
@@ -148,7 +148,7 @@ var (
 		Effect: "Clients that are counted; beyond that the oldest are forgotten.",
 	})
 	rateExcept = define(sources, Doc{
-		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Lists: true,
+		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`",
 		Effect: "Clients from there are not limited.",
 	})
 	redirect = define(location, Doc{

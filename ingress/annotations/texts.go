@@ -12,9 +12,10 @@ type Env struct {
 
 	// Allowed says why text for a section may not come from there; nil: it may.
 	Allowed func(Scope, haproxy.Section) error
-	// Pattern is the list of that name, with an entry a line, and what it is called
-	// among the lists of all clusters.
-	Pattern func(name string) (lines, file string, has bool)
+	// Pattern is the list of that name, with an entry a line.
+	Pattern func(name string) (lines string, has bool)
+	// Cluster is whose lists these are, among those of all.
+	Cluster string
 	// Service is the backend through which a Service is asked that an object
 	// names. An error is what follows "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
@@ -109,12 +110,8 @@ func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
 	}
 	v := &values{layers: []Layer{l}, env: env}
 	if text, ok := get(v, routeACL); ok {
-		entries := func(name string) (entries []string, err error) {
-			entries, _, err = v.entries(name)
-			return entries, err
-		}
 		var err error
-		if c.Text, err = haproxy.Condition(text, entries); err != nil {
+		if c.Text, err = haproxy.Condition(text, v.entries); err != nil {
 			v.fault(routeACL.Doc, l.Scope, err)
 		} else {
 			c.Usable = judged(v, routeACL.Doc, c.Text, l.Scope, haproxy.FrontendSection, &c.Asked)
