@@ -14,6 +14,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -170,13 +171,17 @@ func await(ctx context.Context, what string, limit time.Duration, ask func(conte
 type fatalError struct{ error }
 
 // awaitAPIServer waits for what comes up last: the namespace that everything
-// is put into (/readyz says ok a moment too early).
+// is put into, and addresses for Services (/readyz says ok a moment too early).
 func (l *Lab) awaitAPIServer(ctx context.Context) error {
 	return await(ctx, "the API server", 2*time.Minute, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
 			return false, &fatalError{err}
 		}
-		_, err := l.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+		one := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "is-there-room-"},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		}
+		_, err := l.kube.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, one, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil, err
 	})
 }
