@@ -234,12 +234,13 @@ func failing(have Have) map[netip.AddrPort]bool {
 }
 
 // forsaken are the failing servers behind a next hop from which nothing comes
-// any more, given the failing and the mute ends. A check that fails alone is no proof of that:
-// a pod may be too busy for new connections, and serve the old ones well. Nor
-// is a mute end alone: our own link may be down for a moment. So there must be
-// another server of the backend, whose check succeeds: what ends here can be
-// tried again there. A mute end that is no failing server proves nothing of the
-// node: what is left of a BGP session that a filter cut is mute for minutes.
+// any more, given the failing and the mute ends. A check that fails alone is no
+// proof of that: a pod may be too busy for new connections, and serve the old
+// ones well. Nor is a mute end alone: our own link may be down for a moment. So
+// there must be another server of the backend, whose check succeeds: what ends
+// here can be tried again there. A mute end that is no failing server proves
+// nothing of the node: what is left of a BGP session that a filter cut is mute
+// for minutes.
 func forsaken(have Have, fails, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
 	match := have.Routes.Finder()
 	hop := func(a netip.Addr) netip.Addr {

@@ -13,10 +13,10 @@ import (
 )
 
 // Config is everything HAProxy is to do, as a value: compare it, print it,
-// render it, throw it away. Whoever makes one treats the Backends, Certs and Lists it
-// points to as immutable, and reuses the pointer while nothing in it changed:
-// that is what lets a Proxy remember their text. What Validate refuses cannot
-// be rendered.
+// render it, throw it away. Whoever makes one treats the Backends, Certs and
+// Lists it points to as immutable, and reuses the pointer while nothing in it
+// changed: that is what lets a Proxy remember their text. What Validate refuses
+// cannot be rendered.
 type Config struct {
 	Bind           Bind        `json:"bind"`
 	Tune           Tune        `json:"tune"`

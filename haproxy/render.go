@@ -110,8 +110,8 @@ func Render(cfg *Config, states States, opt RenderOptions) Files {
 }
 
 // renderer is Render with a memory: of the text of each backend, by pointer
-// and states, of the maps, of the lists and of the certificates. It changes how long
-// rendering takes and nothing else. Owned by whoever holds the Proxy's lock.
+// and states, of the maps, of the lists and of the certificates. It changes how
+// long rendering takes and nothing else. Owned by whoever holds the Proxy's lock.
 type renderer struct {
 	opt       RenderOptions
 	fragments map[*Backend]*fragment

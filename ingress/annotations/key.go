@@ -231,8 +231,8 @@ type values struct {
 	used     []Effective
 }
 
-// list is a value that may be the name of a list, "patterns/NAME", as the entries themselves, and
-// the name of the list's file, if it is one.
+// list is a value that may be the name of a list, "patterns/NAME", as the entries
+// themselves, and the name of the list's file, if it is one.
 func (v *values) list(text string) (entries, file string, err error) {
 	name, is := strings.CutPrefix(text, "patterns/")
 	if !is {

@@ -14,7 +14,7 @@ type Env struct {
 	Allowed func(Scope, haproxy.Section) error
 	// Pattern is the list of that name, with an entry a line.
 	Pattern func(name string) (lines string, has bool)
-	// Cluster is whose lists these are, among those of all.
+	// Cluster is the cluster's name: lists of two clusters may have the same one.
 	Cluster string
 	// Service is the backend through which a Service is asked that an object
 	// names. An error is what follows "auth-url: ".
