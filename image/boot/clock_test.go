@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -45,18 +44,11 @@ func (p *place) theClockJumps(t *testing.T) {
 func (p *place) ready(t *testing.T, vm *VM) (s appliance.Status) {
 	t.Helper()
 	p.until(t, vm, "it is ready", func() error {
-		out, err := p.ask(t.Context(), status)
-		if err != nil {
-			return err
+		var err error
+		if s, err = p.status(t); err == nil && (!s.Ready || len(s.Peers) == 0) {
+			err = fmt.Errorf("not ready: %q", s.NotReady)
 		}
-		s = appliance.Status{}
-		if err := json.Unmarshal([]byte(out), &s); err != nil {
-			return err
-		}
-		if !s.Ready || len(s.Peers) == 0 {
-			return fmt.Errorf("not ready: %q", s.NotReady)
-		}
-		return nil
+		return err
 	})
 	return s
 }

@@ -3,9 +3,9 @@
 //
 // It owns QEMU's process and the port on the lab's bridge. It alone knows how
 // QEMU is told to be a machine: its firmware, its disk, the ways the one file
-// arrives, its plug. It promises that power is cut at once when it is, and that
-// nothing is left running after it. Its limit: a disk that forgets what it has
-// acknowledged is not among the machines it makes.
+// arrives, its plug, and what a disk has lost when the power goes. It promises that
+// power is cut at once when it is, and that nothing is left running after it. Its
+// limit: a disk that loses what it was told to flush is not among its machines.
 package main
 
 import (

@@ -188,41 +188,53 @@ func (p *place) version(t *testing.T, vm *VM, want string) {
 	p.serves(t, vm)
 }
 
+// rebooting is a machine that goes off where another would reset: emulated, QEMU
+// takes minutes for a reset, and a fresh start takes seconds.
+func (p *place) rebooting(t *testing.T) Machine {
+	t.Helper()
+	m := p.configured(t)
+	m.Args = []string{"-no-reboot"}
+	return m
+}
+
 // update asks the machine for an update, and measures from the reboot until it
-// serves again.
-func (p *place) update(t *testing.T, vm *VM, name string, more ...string) time.Duration {
+// serves again, after one start or several.
+func (p *place) update(t *testing.T, vm *VM, name string, more ...string) (*VM, time.Duration) {
 	t.Helper()
 	if _, err := vm.Run(t.Context(), "/usr/bin/sallyport", append([]string{"image", "update", "--no-reboot", "http://192.168.50.10:8000/" + name}, more...)...); err != nil {
-		t.Fatal(err)
-	}
-	const started = "/proc/sys/kernel/random/boot_id"
-	before, err := vm.Run(t.Context(), "/usr/bin/cat", started)
-	if err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	// The agent that is asked for the reboot goes with it.
 	_, _ = vm.Run(t.Context(), "/usr/bin/systemctl", "--no-block", "reboot")
-	p.until(t, vm, "it starts anew", func() error {
-		out, err := vm.Run(t.Context(), "/usr/bin/cat", started)
-		if err == nil && out == before {
-			err = errors.New("it has not gone down")
+	select {
+	case <-vm.Ended():
+	case <-time.After(patience):
+		t.Fatal("it does not reboot")
+	}
+	for {
+		vm = p.on(t, vm.Machine)
+		err := soon(vm, func() error { return p.served(t) })
+		if err == nil {
+			return vm, time.Since(began)
 		}
-		return err
-	})
-	p.serves(t, vm)
-	return time.Since(began)
+		if !errors.Is(err, errOff) {
+			p.shot(t, vm, "failed")
+			t.Fatal(err)
+		}
+		t.Logf("it rebooted %s after power on", time.Since(vm.Began).Round(time.Second))
+	}
 }
 
 func (p *place) anUpdateIsUsed(t *testing.T) {
 	dir := p.offers(t)
-	m := p.configured(t)
-	vm := p.on(t, m)
+	vm := p.on(t, p.rebooting(t))
 	p.serves(t, vm)
 	first := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest(t, ".efi")), "sallyport_"), ".efi")
 
 	two := variant(t, dir, "90.2", "", nil)
-	figure(t, "update → serving again", p.update(t, vm, two).Round(100*time.Millisecond))
+	vm, took := p.update(t, vm, two)
+	figure(t, "update → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "90.2")
 	p.until(t, vm, "it is blessed", func() error { return p.versions(t, vm, "sallyport_90.2.efi", "sallyport_"+first+".efi") })
 
@@ -230,7 +242,8 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	three := variant(t, dir, "90.3", "systemd.mask=sallyport.service", map[string]string{
 		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/sallyport image ready --within 5s\n",
 	})
-	figure(t, "update that never gets ready → three starts → serving again", p.update(t, vm, three).Round(100*time.Millisecond))
+	vm, took = p.update(t, vm, three)
+	figure(t, "update that never gets ready → three starts → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "90.2")
 	if err := p.versions(t, vm, "sallyport_90.2.efi", "sallyport_90.3+0-3.efi"); err != nil {
 		t.Error(err)
@@ -238,7 +251,7 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 
 	// A downgrade is an update that is asked for by name.
 	one := variant(t, dir, "0.1", "", nil)
-	p.update(t, vm, one, "--allow-downgrade")
+	vm, _ = p.update(t, vm, one, "--allow-downgrade")
 	p.version(t, vm, "0.1")
 
 	// What is not signed by the key is not installed.
@@ -274,28 +287,42 @@ func same(got, want []string) bool {
 	return len(got) == len(want)
 }
 
-// thePowerIsCutInUpdates does so while a version is being written.
+// thePowerIsCutInUpdates does so while a version is being written, and while it
+// starts.
 func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 	dir := p.offers(t)
-	m := p.configured(t)
+	m := p.rebooting(t)
+	m.Forgets = true
 	for i := range max(1, *cuts/5) {
-		vm := p.on(t, m)
-		p.serves(t, vm)
 		name := variant(t, dir, fmt.Sprintf("90.%d", i+1), "", nil)
+		vm := p.on(t, m)
+		took := p.serves(t, vm)
 		done := make(chan error, 1)
 		go func() {
 			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+name)
 			done <- err
 		}()
-		select { // at any moment until it would be ready again
+		// At any moment until it would be ready again.
+		after := moment(took * 3 / 2)
+		cut := time.After(after)
+		rebooted := false
+		select {
 		case <-vm.Ended():
-			t.Fatal("the machine ended by itself")
-		case <-time.After(moment(time.Since(vm.Began))):
+			rebooted = true
+			vm = p.on(t, m)
+			<-cut
+		case <-cut:
 		}
-		vm.Pull()
-		<-done //nolint:errcheck // it fails, since the machine is off
+		if err := vm.Cut(); err != nil {
+			t.Fatal(err)
+		}
+		<-done //nolint:errcheck // it may have had its answer, or not
+		t.Logf("cut %d, %s after the update began; rebooted by then: %v", i+1, after.Round(10*time.Millisecond), rebooted)
 	}
-	p.serves(t, p.on(t, m))
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
+	t.Logf("versions in the end: %s (%v)", strings.Join(strings.Fields(out), ", "), err)
 }
 
 // Secure Boot, with the keys of the build.
@@ -347,5 +374,5 @@ func (m Machine) get(ctx context.Context, partition, name string) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, "mcopy", "-i", at, "::"+name, "-").Output()
+	return exec.CommandContext(ctx, "mcopy", "-i", m.Disk()+at, "::"+name, "-").Output()
 }

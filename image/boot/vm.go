@@ -27,6 +27,7 @@ type Machine struct {
 	NoCable  bool     // its cable is not in when it is switched on
 	Diskless bool     // its disk is not in
 	Secure   bool     // its firmware starts only what is signed, once keys are enrolled
+	Forgets  bool     // when its power is cut, its disk may lose any write that it was not told to flush
 }
 
 // A VM is a machine that is on.
@@ -73,9 +74,6 @@ func run(ctx context.Context, program string, args ...string) error {
 
 func (m Machine) path(name string) string { return filepath.Join(m.Dir, name) }
 
-// Disk is the file that is its disk.
-func (m Machine) Disk() string { return m.path("disk.raw") }
-
 // Write puts a file on the partition CONFIG, as a laptop would. A machine that is
 // on sees it when it looks next.
 func (m Machine) Write(ctx context.Context, name string, data []byte) error {
@@ -87,18 +85,20 @@ func (m Machine) put(ctx context.Context, partition, name string, data []byte) e
 	if err != nil {
 		return err
 	}
-	if folder := filepath.Dir(name); folder != "." {
-		_ = run(ctx, "mmd", "-i", at, "::"+folder) // it may be there
-	}
-	cmd := exec.CommandContext(ctx, "mcopy", "-D", "o", "-i", at, "-", "::"+name)
-	cmd.Stdin = bytes.NewReader(data)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mcopy: %w: %s", err, out)
+	for _, disk := range m.disks() {
+		if folder := filepath.Dir(name); folder != "." {
+			_ = run(ctx, "mmd", "-i", disk+at, "::"+folder) // it may be there
+		}
+		cmd := exec.CommandContext(ctx, "mcopy", "-D", "o", "-i", disk+at, "-", "::"+name)
+		cmd.Stdin = bytes.NewReader(data)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("mcopy: %w: %s", err, out)
+		}
 	}
 	return nil
 }
 
-// partition is one of the disk's, as mtools name it.
+// partition is where one of the disk's is, as mtools say it behind the disk's name.
 func (m Machine) partition(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "partx", "--raw", "--noheadings", "--output", "NAME,START", m.Disk()).Output()
 	if err != nil {
@@ -108,7 +108,7 @@ func (m Machine) partition(ctx context.Context, name string) (string, error) {
 		var is string
 		var sector int64
 		if _, err := fmt.Sscan(line, &is, &sector); err == nil && is == name {
-			return fmt.Sprintf("%s@@%d", m.Disk(), sector*512), nil
+			return fmt.Sprintf("@@%d", sector*512), nil
 		}
 	}
 	return "", fmt.Errorf("the disk has no partition %s", name)
@@ -147,9 +147,11 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
 		"-netdev", "tap,id=lan,ifname=vm,script=no,downscript=no", "-device", "virtio-net-pci,netdev=lan,mac=" + hardware + ",romfile=",
 	}, accel...)
-	if !m.Diskless {
-		args = append(args, "-drive", "if=virtio,format=raw,file="+option(m.Disk()))
+	disk, err := m.drive(ctx)
+	if err != nil {
+		return nil, err
 	}
+	args = append(args, disk...)
 	vm := &VM{Machine: m, Began: time.Now(), ended: make(chan struct{})}
 	vm.cmd = exec.CommandContext(ctx, "ip", append(args, m.Args...)...)
 	vm.cmd.Stdout, vm.cmd.Stderr = &vm.log, &vm.log
@@ -160,7 +162,6 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		_ = vm.cmd.Wait()
 		close(vm.ended)
 	}()
-	var err error
 	if vm.qmp, err = vm.dial(ctx, "qmp"); err == nil {
 		_, err = vm.qmp.ask("qmp_capabilities", nil)
 	}

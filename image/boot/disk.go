@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"os"
+)
+
+// Disk is the file that is its disk.
+func (m Machine) Disk() string { return m.path("disk.raw") }
+
+// A disk that forgets is two: the one that QEMU writes to, and the one that it was
+// when the power came, with a log of what QEMU wrote since.
+func (m Machine) flushed() string { return m.path("flushed.raw") }
+func (m Machine) writes() string  { return m.path("writes.log") }
+
+// disks are all the files that hold its disk.
+func (m Machine) disks() []string {
+	list := []string{m.Disk()}
+	if _, err := os.Stat(m.flushed()); err == nil {
+		list = append(list, m.flushed())
+	}
+	return list
+}
+
+// drive is how QEMU is told of the disk.
+func (m Machine) drive(ctx context.Context) ([]string, error) {
+	switch {
+	case m.Diskless:
+		return nil, nil
+	case !m.Forgets:
+		return []string{"-drive", "if=virtio,format=raw,file=" + option(m.Disk())}, nil
+	}
+	err := errors.Join(run(ctx, "cp", "--sparse=always", m.Disk(), m.flushed()), os.WriteFile(m.writes(), nil, 0o600))
+	return []string{
+		"-blockdev", "driver=file,node-name=disk,filename=" + option(m.Disk()), "-blockdev", "driver=file,node-name=log,filename=" + option(m.writes()),
+		"-blockdev", "driver=blklogwrites,node-name=logged,file=disk,log=log", "-device", "virtio-blk-pci,drive=logged",
+	}, err
+}
+
+// Cut takes the power away from a machine whose disk forgets. Everything up to the
+// last flush is on it; of the writes after that, chance takes some.
+func (vm *VM) Cut() error {
+	vm.Pull()
+	return errors.Join(vm.forget(), os.Rename(vm.flushed(), vm.Disk()))
+}
+
+// forget brings the disk of before up to the cut.
+func (m Machine) forget() error {
+	log, err := os.Open(m.writes())
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // only read
+	disk, err := os.OpenFile(m.flushed(), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	var later []write // since the last flush
+	for w, err := range logged(log) {
+		if err != nil {
+			return errors.Join(err, disk.Close())
+		}
+		if w.flags&flush != 0 {
+			for _, l := range later {
+				if err := l.to(disk); err != nil {
+					return errors.Join(err, disk.Close())
+				}
+			}
+			later = nil
+		}
+		later = append(later, w)
+	}
+	for _, w := range later {
+		if w.flags&forced == 0 && rand.N(2) == 0 { //nolint:gosec // chance is all there is to it
+			continue
+		}
+		if err := w.to(disk); err != nil {
+			return errors.Join(err, disk.Close())
+		}
+	}
+	return disk.Close()
+}
+
+// write is one entry of the log, in the kernel's format
+// (Documentation/admin-guide/device-mapper/log-writes.rst).
+type write struct {
+	sector int64
+	flags  uint64
+	data   []byte
+}
+
+// What flags an entry has.
+const (
+	flush   = 1 << iota // what was written before is to stay
+	forced              // this one is to stay when it is done
+	discard             // it has no data
+)
+
+const sectorSize = 512
+
+func (w write) to(disk io.WriterAt) error {
+	if len(w.data) == 0 {
+		return nil
+	}
+	_, err := disk.WriteAt(w.data, w.sector*sectorSize)
+	return err
+}
+
+// logged are the writes of a log, up to one that was being written to it.
+func logged(from io.Reader) iter.Seq2[write, error] {
+	return func(yield func(write, error) bool) {
+		in := bufio.NewReaderSize(from, 1<<20)
+		header := make([]byte, sectorSize)
+		word := func(i int) uint64 { return binary.LittleEndian.Uint64(header[8*i:]) }
+		if _, err := io.ReadFull(in, header); err != nil {
+			return // it wrote nothing
+		}
+		if magic := word(0); magic != 0x6a736677736872 && magic != 0 {
+			yield(write{}, fmt.Errorf("a log of writes does not begin with %x", magic))
+			return
+		}
+		for {
+			if _, err := io.ReadFull(in, header); err != nil || word(1)|word(2) == 0 {
+				return
+			}
+			w := write{sector: int64(word(0)), flags: word(2)} //nolint:gosec // a disk is not that large
+			if w.flags&discard == 0 {
+				w.data = make([]byte, word(1)*sectorSize)
+			}
+			if _, err := io.ReadFull(in, w.data); err != nil || !yield(w, nil) {
+				return
+			}
+		}
+	}
+}
