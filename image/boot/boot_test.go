@@ -203,15 +203,30 @@ func (p *place) served(t *testing.T) error {
 // until asks until the answer is no error.
 func (p *place) until(t *testing.T, vm *VM, what string, ask func() error) {
 	t.Helper()
-	if err := soon(vm, ask); err != nil {
-		if !errors.Is(err, errOff) {
-			p.shot(t, vm, "failed")
-		}
-		t.Fatalf("not so: %s: %v", what, err)
-	}
+	p.held(t, vm, what, soon(vm, ask))
 }
 
-var errOff = errors.New("the machine is off")
+// held ends the test, with a picture of the screen, unless there is no error.
+func (p *place) held(t *testing.T, vm *VM, what string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, errOff) {
+		p.shot(t, vm, "failed")
+	}
+	t.Fatalf("not so: %s: %v", what, err)
+}
+
+// goesOff waits until the machine is off.
+func goesOff(t *testing.T, vm *VM, by string) {
+	t.Helper()
+	select {
+	case <-vm.Ended():
+	case <-time.After(patience):
+		t.Fatalf("%s does not switch it off", by)
+	}
+}
 
 // soon asks until the answer is no error, or the machine is off.
 func soon(vm *VM, ask func() error) error {
@@ -385,11 +400,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	if err := again.Button(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-again.Ended():
-	case <-time.After(patience):
-		t.Error("the power button does not switch it off")
-	}
+	goesOff(t, again, "the power button")
 }
 
 // thePowerIsCut does so at random moments of starts and changes of the file.

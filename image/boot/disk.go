@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"os"
 )
@@ -52,40 +51,36 @@ func (vm *VM) Cut() error {
 }
 
 // forget brings the disk of before up to the cut.
-func (m Machine) forget() error {
+func (m Machine) forget() (err error) {
 	log, err := os.Open(m.writes())
 	if err != nil {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // only read
+	all, err := logged(log)
+	if err != nil {
+		return err
+	}
 	disk, err := os.OpenFile(m.flushed(), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	var later []write // since the last flush
-	for w, err := range logged(log) {
-		if err != nil {
-			return errors.Join(err, disk.Close())
-		}
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	sure := 0 // those before the last flush
+	for i, w := range all {
 		if w.flags&flush != 0 {
-			for _, l := range later {
-				if err := l.to(disk); err != nil {
-					return errors.Join(err, disk.Close())
-				}
-			}
-			later = nil
+			sure = i
 		}
-		later = append(later, w)
 	}
-	for _, w := range later {
-		if w.flags&forced == 0 && rand.N(2) == 0 { //nolint:gosec // chance is all there is to it
+	for i, w := range all {
+		if i >= sure && w.flags&forced == 0 && rand.N(2) == 0 { //nolint:gosec // chance is all there is to it
 			continue
 		}
-		if err := w.to(disk); err != nil {
-			return errors.Join(err, disk.Close())
+		if _, err := disk.WriteAt(w.data, w.sector*sectorSize); err != nil {
+			return err
 		}
 	}
-	return disk.Close()
+	return nil
 }
 
 // write is one entry of the log, in the kernel's format
@@ -105,38 +100,28 @@ const (
 
 const sectorSize = 512
 
-func (w write) to(disk io.WriterAt) error {
-	if len(w.data) == 0 {
-		return nil
-	}
-	_, err := disk.WriteAt(w.data, w.sector*sectorSize)
-	return err
-}
-
 // logged are the writes of a log, up to one that was being written to it.
-func logged(from io.Reader) iter.Seq2[write, error] {
-	return func(yield func(write, error) bool) {
-		in := bufio.NewReaderSize(from, 1<<20)
-		header := make([]byte, sectorSize)
-		word := func(i int) uint64 { return binary.LittleEndian.Uint64(header[8*i:]) }
-		if _, err := io.ReadFull(in, header); err != nil {
-			return // it wrote nothing
+func logged(from io.Reader) (all []write, err error) {
+	in := bufio.NewReaderSize(from, 1<<20)
+	header := make([]byte, sectorSize)
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(header[8*i:]) }
+	if _, err := io.ReadFull(in, header); err != nil {
+		return nil, nil //nolint:nilerr // it wrote nothing
+	}
+	if magic := word(0); magic != 0x6a736677736872 && magic != 0 {
+		return nil, fmt.Errorf("a log of writes does not begin with %x", magic)
+	}
+	for {
+		if _, err := io.ReadFull(in, header); err != nil || word(1)|word(2) == 0 {
+			return all, nil //nolint:nilerr // it ends here
 		}
-		if magic := word(0); magic != 0x6a736677736872 && magic != 0 {
-			yield(write{}, fmt.Errorf("a log of writes does not begin with %x", magic))
-			return
+		w := write{sector: int64(word(0)), flags: word(2)} //nolint:gosec // a disk is not that large
+		if w.flags&discard == 0 {
+			w.data = make([]byte, word(1)*sectorSize)
 		}
-		for {
-			if _, err := io.ReadFull(in, header); err != nil || word(1)|word(2) == 0 {
-				return
-			}
-			w := write{sector: int64(word(0)), flags: word(2)} //nolint:gosec // a disk is not that large
-			if w.flags&discard == 0 {
-				w.data = make([]byte, word(1)*sectorSize)
-			}
-			if _, err := io.ReadFull(in, w.data); err != nil || !yield(w, nil) {
-				return
-			}
+		if _, err := io.ReadFull(in, w.data); err != nil {
+			return all, nil //nolint:nilerr // it ends here
 		}
+		all = append(all, w)
 	}
 }

@@ -207,20 +207,13 @@ func (p *place) update(t *testing.T, vm *VM, name string, more ...string) (*VM, 
 	began := time.Now()
 	// The agent that is asked for the reboot goes with it.
 	_, _ = vm.Run(t.Context(), "/usr/bin/systemctl", "--no-block", "reboot")
-	select {
-	case <-vm.Ended():
-	case <-time.After(patience):
-		t.Fatal("it does not reboot")
-	}
+	goesOff(t, vm, "a reboot")
 	for {
 		vm = p.on(t, vm.Machine)
 		err := soon(vm, func() error { return p.served(t) })
-		if err == nil {
-			return vm, time.Since(began)
-		}
 		if !errors.Is(err, errOff) {
-			p.shot(t, vm, "failed")
-			t.Fatal(err)
+			p.held(t, vm, "it serves again", err)
+			return vm, time.Since(began)
 		}
 		t.Logf("it rebooted %s after power on", time.Since(vm.Began).Round(time.Second))
 	}
@@ -267,11 +260,18 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 // versions says whether these are the files of versions on its disk.
 func (p *place) versions(t *testing.T, vm *VM, want ...string) error {
 	t.Helper()
-	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
-	if got := strings.Fields(out); err == nil && !same(got, want) {
+	got, err := versions(t, vm)
+	if err == nil && !same(got, want) {
 		err = fmt.Errorf("versions %q, want %q", got, want)
 	}
 	return err
+}
+
+// versions are the files of versions on its disk.
+func versions(t *testing.T, vm *VM) ([]string, error) {
+	t.Helper()
+	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
+	return strings.Fields(out), err
 }
 
 func same(got, want []string) bool {
@@ -321,8 +321,8 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 	}
 	vm := p.on(t, m)
 	p.serves(t, vm)
-	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
-	t.Logf("versions in the end: %s (%v)", strings.Join(strings.Fields(out), ", "), err)
+	have, err := versions(t, vm)
+	t.Logf("versions in the end: %q (%v)", have, err)
 }
 
 // Secure Boot, with the keys of the build.

@@ -108,7 +108,7 @@ func (m Machine) partition(ctx context.Context, name string) (string, error) {
 		var is string
 		var sector int64
 		if _, err := fmt.Sscan(line, &is, &sector); err == nil && is == name {
-			return fmt.Sprintf("@@%d", sector*512), nil
+			return fmt.Sprintf("@@%d", sector*sectorSize), nil
 		}
 	}
 	return "", fmt.Errorf("the disk has no partition %s", name)
@@ -209,6 +209,8 @@ func (vm *VM) Pull() {
 	<-vm.ended
 }
 
+var errOff = errors.New("the machine is off")
+
 // Ended is closed once the machine is off.
 func (vm *VM) Ended() <-chan struct{} { return vm.ended }
 
@@ -261,7 +263,7 @@ func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, 
 		case <-ctx.Done():
 			return "", context.Cause(ctx)
 		case <-vm.ended:
-			return "", errors.New("the machine is off")
+			return "", errOff
 		case <-tick.C:
 		}
 	}
