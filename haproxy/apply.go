@@ -46,6 +46,15 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if err := p.validate(cfg); err != nil {
 		return res, err
 	}
+	if p.blank {
+		// With every server shut, as after any start.
+		first := p.text.render(cfg, nil)
+		if err := p.disk.sync(first.Content, first.sums); err != nil {
+			return res, err
+		}
+		p.shaped, p.shapeID, p.blank = cfg, first.Shape, false
+		p.forget()
+	}
 	if err := p.ensure(); err != nil {
 		return res, err
 	}

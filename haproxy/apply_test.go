@@ -9,8 +9,11 @@ func TestServersComeAndGoWithoutAReload(t *testing.T) {
 		r := newRig(t, binary)
 		a, b := origin(t, "a"), origin(t, "b")
 		cfg := r.config(backend("app", a))
-		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
-			t.Errorf("the first Apply did not reload: %+v", res)
+		if servers, err := r.p.Servers(); err != nil || len(servers) != 0 || r.p.Info().Running {
+			t.Errorf("before the first Apply: got servers %v, %v, running: %v", servers, err, r.p.Info().Running)
+		}
+		if res, info := r.apply(cfg, states(cfg, Open)), r.p.Info(); res.Reason != "" || info.Starts != 1 || info.Reloads != 0 {
+			t.Errorf("the first Apply did not start HAProxy with all of it: %+v, %+v", res, info)
 		}
 		if got, want := r.get("app.test", "/"), "a"; got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -230,8 +230,11 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 func TestAReloadThatMustWaitHoldsNothingElseUp(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	a, b, c := origin(t, "a"), origin(t, "b"), origin(t, "c")
+	r.settle(r.config(), nil)
 	cfg := r.config(backend("one", a))
-	r.settle(cfg, states(cfg, Open))
+	if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
+		t.Fatalf("it did not reload: %+v", res)
+	}
 	r.p.opt.MinReload = time.Hour
 
 	cfg = r.config(backend("one", b), backend("two", c))
@@ -403,6 +406,9 @@ func TestHAProxyOutlivesUs(t *testing.T) {
 	if dir := os.Getenv(role); dir != "" {
 		p, err := New(Options{Binary: binaries(t)[0], Dir: dir + "/etc", RunDir: dir + "/run"})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Apply(t.Context(), &Config{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Run(t.Context()); err != nil { // until it is killed
@@ -889,6 +895,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.blank = false // as after a life that applied something
 	if _, err := p.Servers(); err == nil {
 		t.Error("no HAProxy runs: Servers says there are none, want an error")
 	}

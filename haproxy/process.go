@@ -19,6 +19,7 @@ import (
 // Run keeps HAProxy alive until ctx ends: it adopts one that runs, or starts
 // one from the files on disk, and starts it again when it dies (Managed); or
 // it watches for the one someone else runs (External). HAProxy outlives Run.
+// Where nothing was ever applied there is nothing to start: the first Apply does.
 //
 // Four things happen here: the child exits, the master is looked for, the
 // worker is read, and heard. Each of them at most knocks.
@@ -36,7 +37,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	said := ""
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		err := p.ensure()
+		var err error
+		if !p.blank {
+			err = p.ensure()
+		}
 		exit := p.exit
 		p.mu.Unlock()
 		switch {

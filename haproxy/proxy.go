@@ -118,6 +118,7 @@ type Proxy struct {
 	mu      sync.Mutex // holds for everything below
 	text    renderer
 	disk    *disk
+	blank   bool          // nothing was ever applied: HAProxy is started by the first Apply
 	adopted bool          // a master was found or started by this Proxy
 	stopped bool          // Shutdown was called
 	procs   procs         // as of the last look
@@ -211,6 +212,7 @@ func New(opt Options) (*Proxy, error) {
 			return nil, err
 		}
 	}
+	p.blank = opt.Mode == Managed && markerOf(p.disk.have[configFile].Content, "proc.shape") == empty.Shape
 	masterPath := filepath.Join(opt.RunDir, "master.sock")
 	if opt.Mode == External {
 		masterPath = opt.MasterSocket
@@ -303,10 +305,15 @@ func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
 	return p.run.backends, nil
 }
 
-// know reads the worker if it is not known. An external HAProxy that has not
-// yet loaded our configuration has no servers of ours.
+// know reads the worker if it is not known. One that has not yet loaded our
+// configuration, or waits for the first, has no servers of ours.
 func (p *Proxy) know() error {
 	if p.run != nil {
+		return nil
+	}
+	none := running{picture: picture{backends: map[string]*LiveBackend{}}}
+	if p.blank {
+		p.run = &none
 		return nil
 	}
 	procs, err := p.master.show()
@@ -317,7 +324,7 @@ func (p *Proxy) know() error {
 	pic, err := p.worker.look()
 	if err != nil {
 		if p.opt.Mode == External && errors.Is(err, syscall.ENOENT) {
-			p.run = &running{picture: picture{backends: map[string]*LiveBackend{}}}
+			p.run = &none
 			return nil
 		}
 		return err

@@ -78,7 +78,8 @@ func asTheUnit(t *testing.T) []string {
 }
 
 // TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real
-// program as systemd would, on a machine that reaches no API server.
+// program as systemd would, on a machine that reaches no API server, and has served
+// a cluster with nothing in it before.
 func TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy(t *testing.T) {
 	dir, err := os.MkdirTemp("", "spcmd") // the path of a socket has to be short
 	if err != nil {
@@ -109,6 +110,13 @@ haproxy: {http: ["127.0.0.1:80"], https: [], dir: %[1]s/haproxy, runDir: %[1]s/r
 stateDir: %[1]s/state
 log: {format: json}
 `, dir))
+	if err := os.Mkdir(dir+"/state", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	picture := `{"version": 4, "taken": "2026-01-02T03:04:05Z", "snapshot": {"Cluster": "default"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`
+	if err := os.WriteFile(dir+"/state/picture-default.json", []byte(picture), 0o600); err != nil {
+		t.Fatal(err)
+	}
 
 	ns := host(t)
 	var log bytes.Buffer
