@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,9 +44,9 @@ func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):
 		return Directive{}, fmt.Errorf("%q as %q cannot be asked", clip(a.Backend), clip(a.Host))
-	case a.Method != "" && !token.MatchString(a.Method):
+	case a.Method != "" && !token(a.Method):
 		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(a.Method)))
-	case !askPath.MatchString(a.Path):
+	case !askPath(a.Path):
 		return Directive{}, fmt.Errorf("%s is not a path", strconv.QuoteToASCII(clip(a.Path)))
 	}
 	target, err := quote(a.Path)
@@ -60,7 +59,7 @@ func (a Ask) Directive() (Directive, error) {
 		none  string
 	}{{a.Pass, "*"}, {a.Succeed, "-"}, {a.Fail, "*"}} {
 		for _, name := range list.names {
-			if !token.MatchString(name) {
+			if !token(name) {
 				return Directive{}, notAHeader(name)
 			}
 		}
@@ -76,7 +75,7 @@ func (a Ask) Directive() (Directive, error) {
 	return Directive{phaseAuth, strings.Join(lines, "\n")}, nil
 }
 
-var askPath = regexp.MustCompile(`^/[!"$-~]{0,1000}$`)
+var askPath = matcher(`^/[!"$-~]{0,1000}$`)
 
 // asks says whether a configuration has an Ask.
 func (c *Config) asks() bool {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,7 +95,7 @@ func Option(name string, on bool) Directive {
 // HTTPCheck asks the servers for a URI instead of only connecting to them.
 // Method and version may be empty.
 func HTTPCheck(method, uri, version string) (Directive, error) {
-	if method != "" && !token.MatchString(method) {
+	if method != "" && !token(method) {
 		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(method)))
 	}
 	if version != "" && version != "HTTP/1.0" && version != "HTTP/1.1" {
@@ -114,19 +113,19 @@ func HTTPCheck(method, uri, version string) (Directive, error) {
 
 // token is the name of a method or a header: of what RFC 9110 (5.6.2) allows in
 // one, that which means nothing to HAProxy.
-var token = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,256}$`)
+var token = matcher(`^[A-Za-z0-9_.-]{1,256}$`)
 
 // algorithms are the ways of balancing, with what may follow. Those that hash
 // are made consistent, since servers come and go by command, which HAProxy
 // allows for no other kind.
 var algorithms = []struct {
-	form *regexp.Regexp
+	form func(string) bool
 	hash bool
 }{
-	{regexp.MustCompile(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false},
-	{regexp.MustCompile(`^(source|uri( (path-only|whole|len [0-9]{1,5}|depth [0-9]{1,5}))*)$`), true},
-	{regexp.MustCompile(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true},
-	{regexp.MustCompile(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true},
+	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false},
+	{matcher(`^(source|uri( (path-only|whole|len [0-9]{1,5}|depth [0-9]{1,5}))*)$`), true},
+	{matcher(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true},
+	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true},
 }
 
 // Balance is "balance" with an algorithm as HAProxy's manual writes it. static-rr
@@ -138,7 +137,7 @@ func Balance(algorithm string) (Directive, error) {
 		algorithm = "roundrobin"
 	}
 	for _, a := range algorithms {
-		if !a.form.MatchString(algorithm) {
+		if !a.form(algorithm) {
 			continue
 		}
 		text := "balance " + algorithm
@@ -162,7 +161,7 @@ func BalancesTCP(d Directive) error {
 // Source takes the client's address from a header, for every rule behind it. A
 // request without the header keeps the address of its connection.
 func Source(header string) (Directive, error) {
-	if !token.MatchString(header) {
+	if !token(header) {
 		return Directive{}, notAHeader(header)
 	}
 	return Directive{phaseSource, "http-request set-src hdr(" + header + ")"}, nil
@@ -257,7 +256,7 @@ type Cookie struct {
 // Directive is "cookie". The value is a hash of the server's address, the same
 // after every reload and on every appliance.
 func (c Cookie) Directive() (Directive, error) {
-	if !token.MatchString(c.Name) {
+	if !token(c.Name) {
 		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(c.Name)))
 	}
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
@@ -360,7 +359,7 @@ func Capture(expression string, slot int) (Directive, error) {
 
 // SetRequestHeader sets a header of the request.
 func SetRequestHeader(name string, value Format) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseHeader, "http-request set-header " + name + " " + value.word}, nil
@@ -368,7 +367,7 @@ func SetRequestHeader(name string, value Format) (Directive, error) {
 
 // SetResponseHeader sets a header of the response.
 func SetResponseHeader(name string, value Format) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseResponse, "http-response set-header " + name + " " + value.word}, nil
@@ -376,7 +375,7 @@ func SetResponseHeader(name string, value Format) (Directive, error) {
 
 // AddRequestHeader adds a header to the request, beside those of that name.
 func AddRequestHeader(name string, value Format) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseHeader, "http-request add-header " + name + " " + value.word}, nil
@@ -384,7 +383,7 @@ func AddRequestHeader(name string, value Format) (Directive, error) {
 
 // AddResponseHeader adds a header to the response, beside those of that name.
 func AddResponseHeader(name string, value Format) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseResponse, "http-response add-header " + name + " " + value.word}, nil
@@ -392,7 +391,7 @@ func AddResponseHeader(name string, value Format) (Directive, error) {
 
 // DeleteRequestHeader takes a header off the request.
 func DeleteRequestHeader(name string) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseHeader, "http-request del-header " + name}, nil
@@ -400,7 +399,7 @@ func DeleteRequestHeader(name string) (Directive, error) {
 
 // DeleteResponseHeader takes a header off the response.
 func DeleteResponseHeader(name string) (Directive, error) {
-	if !token.MatchString(name) {
+	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
 	return Directive{phaseResponse, "http-response del-header " + name}, nil

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,19 +126,19 @@ func (u User) String() string { return u.Name }
 // of every request in the thread that serves everybody, so that what takes long
 // on purpose is not among them; what the C library does not know keeps HAProxy
 // from starting.
-var hashes = regexp.MustCompile(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
+var hashes = matcher(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
 	`|\$5\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{43}` +
 	`|\$6\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{86}` +
 	`|\$2[aby]\$0[4-8]\$[./0-9A-Za-z]{53})$`)
 
-var userName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
+var userName = matcher(`^[A-Za-z0-9_.@-]{1,128}$`)
 
 // NewUser checks the parts of a User. Errors do not hold the hash.
 func NewUser(name, hash string) (User, error) {
 	switch {
-	case !userName.MatchString(name):
+	case !userName(name):
 		return User{}, fmt.Errorf("%q is not the name of a user: allowed are letters, digits and _ . @ -", clip(name))
-	case !hashes.MatchString(hash):
+	case !hashes(hash):
 		return User{}, fmt.Errorf("the password of user %s is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8", name)
 	}
 	return User{name, hash}, nil

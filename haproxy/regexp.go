@@ -7,6 +7,7 @@ import (
 	"regexp/syntax"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Bounds of a regular expression. PCRE2 compiles one into at most 64 kB, and
@@ -97,3 +98,11 @@ var element = func() *regexp.Regexp {
 	)
 	return regexp.MustCompile(`^(?:\\[dDwWsSbBAz]|` + escape + `|` + set + `|\((?:\?[ims]*(?:-[ims]+)?[:)])?|\{[0-9]+(?:,[0-9]*)?\}|[^\\\[({])`)
 }()
+
+// matcher says whether a text is of that form. It is compiled when the first text
+// comes: counted repetitions take long, and every command of the program would
+// wait for them as it starts.
+func matcher(form string) func(string) bool {
+	compiled := sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(form) })
+	return func(text string) bool { return compiled().MatchString(text) }
+}
