@@ -238,6 +238,12 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 				s.up = append(s.up, cmd)
 			}
 			same = same && live.State == state
+			switch {
+			case state == Closed:
+				live.Check = Unchecked
+			case live.State == Closed:
+				live.Check = opened(b)
+			}
 			live.State = state
 		case state == Absent:
 			continue
@@ -247,7 +253,6 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
 			s.up = append(s.up, "add server "+id.String()+" "+serverText(b.Options, srv))
 			if b.Options.Check {
-				live.Check = Up
 				s.up = append(s.up, "enable health "+id.String())
 			}
 			if b.sticky() {
@@ -257,6 +262,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 			}
 			if state != Closed {
 				s.up = append(s.up, "set server "+id.String()+" state "+stateCommand[state])
+				live.Check = opened(b)
 			}
 			same = false
 		}
@@ -265,6 +271,15 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 	if !same {
 		s.after[b.Name] = &LiveBackend{next}
 	}
+}
+
+// opened is what HAProxy's checks say of a server of b that is not closed any more:
+// it is good until one fails.
+func opened(b *Backend) string {
+	if b.Options.Check {
+		return Up
+	}
+	return Unchecked
 }
 
 // changed is the worker's backends with some of them replaced. Whoever was

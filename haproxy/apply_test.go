@@ -70,3 +70,29 @@ func TestServersComeAndGoWithoutAReload(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsClosedIsNotCheckedAndWhatOpensIsUp(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", origin(t, "a")))
+		cfg.Backends[0].Options.Check = true
+		for _, step := range []struct {
+			state State
+			want  string
+		}{{Closed, Unchecked}, {Open, Up}, {Closed, Unchecked}, {Drain, Up}} {
+			r.settle(cfg, states(cfg, step.state))
+			for _, from := range []string{"the command", "HAProxy"} {
+				servers, err := r.p.Servers()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := servers["app"].Servers[0]; got.State != step.state || got.Check != step.want {
+					t.Errorf("%s, from %s: got %s, %s, want %s", step.state, from, got.State, got.Check, step.want)
+				}
+				r.p.mu.Lock()
+				r.p.forget()
+				r.p.mu.Unlock()
+			}
+		}
+	})
+}

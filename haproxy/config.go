@@ -234,7 +234,7 @@ type Live struct {
 	Name     string         `json:"name"`
 	Addr     netip.AddrPort `json:"addr"`
 	State    State          `json:"state"`
-	Check    string         `json:"check"`    // Up, Down or Unchecked
+	Check    string         `json:"check"`    // Up, Down or Unchecked, as one is that is Closed
 	Sessions int            `json:"sessions"` // connections in use, when last looked at
 }
 

@@ -213,7 +213,7 @@ func serverState(words []string) (Live, error) {
 		live.State = Drain
 	}
 	switch {
-	case check&checkConfigured == 0:
+	case check&checkConfigured == 0, live.State == Closed:
 		live.Check = Unchecked
 	case words[5] == "0":
 		live.Check = Down
