@@ -59,8 +59,11 @@ test-image: setup ## Boot the image in every way, update it, cut its power CUTS 
 	@test/setup --boot
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
-test: setup ## Run all tests but those that boot the image, on real parts (as root)
+test: setup ## Run all tests, on real parts, then build the image and boot it (as root)
+	@test/setup --image
+	@test/setup --boot
 	go test -timeout 30m $$(go list ./... | grep -v /image/boot)
+	go test -v -count=1 -timeout 45m ./image/boot
 
 race: setup ## Run the packages' own tests under the race detector, in random order
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./ingress/... ./routes
