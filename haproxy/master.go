@@ -70,7 +70,8 @@ var errRefused = errors.New("HAProxy refused the reload")
 // reload makes the master start a worker from the files, and returns once
 // arrived says that it serves. HAProxy from 2.7 answers when it is done, with
 // what it has to say about it; 2.6 says nothing, and its socket is not there
-// for a moment, so the order is repeated until the master has counted it.
+// for a moment, so the order is repeated until the master has counted it. While
+// another worker starts, 3.1 and newer refuse: then it is given again.
 func (m master) reload(ctx context.Context, arrived func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -80,22 +81,27 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	asked := time.Time{}
-	for n := 0; ; n++ {
+	var asked time.Time // zero: nobody heard it
+	for {
 		now, serr := m.show()
-		counted := serr == nil && (now.reloads > before.reloads || now.master != before.master)
+		counted := serr == nil && !asked.IsZero() && (now.reloads > before.reloads || now.master != before.master)
 		if serr == nil && !counted && time.Since(asked) > 2*time.Second {
+			if asked.IsZero() {
+				before = now
+			}
 			answer, err := m.sock.ExecuteMaster("reload")
 			asked = time.Now()
 			switch {
-			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-				asked = time.Time{} // nobody heard it
+			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), strings.Contains(answer, "Another reload is still in progress"):
+				asked = time.Time{}
 			case err != nil: // it may have been heard; the count will tell
 			case strings.Contains(answer, "Success=0"):
 				_, report, _ := strings.Cut(answer, "--\n")
 				return fmt.Errorf("%w: %s", errRefused, complaints(report))
 			}
-			continue
+			if !asked.IsZero() {
+				continue
+			}
 		}
 		if counted && now.failed {
 			return errRefused
