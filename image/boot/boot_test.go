@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -45,8 +46,12 @@ func TestMain(m *testing.M) {
 // build builds the image, quickly, unless SALLYPORT_TEST_IMAGE is the folder of one.
 func build(t *testing.T) {
 	t.Helper()
-	if images = os.Getenv("SALLYPORT_TEST_IMAGE"); images == "" {
-		images = "../../.build/image-test"
+	given := os.Getenv("SALLYPORT_TEST_IMAGE")
+	var err error
+	if images, err = filepath.Abs(cmp.Or(given, "../../.build/image-test")); err != nil {
+		t.Fatal(err)
+	}
+	if given == "" {
 		began := time.Now()
 		cmd := exec.Command("../recipe/build")
 		cmd.Env = append(os.Environ(), "QUICK=1", "OUT="+images)
@@ -54,10 +59,6 @@ func build(t *testing.T) {
 			t.Fatalf("build the image: %v\n%s", err, tail(string(out), 40))
 		}
 		figure(t, "make image, for tests", time.Since(began).Round(time.Second))
-	}
-	var err error
-	if images, err = filepath.Abs(images); err != nil {
-		t.Fatal(err)
 	}
 }
 
