@@ -75,12 +75,12 @@ var errRefused = errors.New("HAProxy refused the reload")
 func (m master) reload(ctx context.Context, arrived func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	before, err := m.show()
-	if err != nil {
+	if _, err := m.show(); err != nil {
 		return err
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	var before procs    // as the order found them
 	var asked time.Time // zero: nobody heard it
 	for {
 		now, serr := m.show()

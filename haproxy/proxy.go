@@ -152,6 +152,11 @@ type running struct {
 	told map[string]*fragment // by the backend's name
 }
 
+// nothing is a worker that has nothing of ours.
+func nothing() *running {
+	return &running{picture: picture{backends: map[string]*LiveBackend{}}}
+}
+
 var (
 	plainPath    = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
 	versionWords = regexp.MustCompile(`(?i)HA-?Proxy version ((\d+)\.(\d+)[^ ]*)`)
@@ -311,9 +316,8 @@ func (p *Proxy) know() error {
 	if p.run != nil {
 		return nil
 	}
-	none := running{picture: picture{backends: map[string]*LiveBackend{}}}
 	if p.blank {
-		p.run = &none
+		p.run = nothing()
 		return nil
 	}
 	procs, err := p.master.show()
@@ -324,7 +328,7 @@ func (p *Proxy) know() error {
 	pic, err := p.worker.look()
 	if err != nil {
 		if p.opt.Mode == External && errors.Is(err, syscall.ENOENT) {
-			p.run = &none
+			p.run = nothing()
 			return nil
 		}
 		return err

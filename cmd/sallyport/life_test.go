@@ -113,8 +113,11 @@ log: {format: json}
 	if err := os.Mkdir(dir+"/state", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	picture := `{"version": 4, "taken": "2026-01-02T03:04:05Z", "snapshot": {"Cluster": "default"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`
-	if err := os.WriteFile(dir+"/state/picture-default.json", []byte(picture), 0o600); err != nil {
+	picture, err := os.ReadFile("testdata/picture-empty.json")
+	if err == nil {
+		err = os.WriteFile(dir+"/state/picture-default.json", picture, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 
