@@ -24,6 +24,9 @@ type Machine struct {
 	// Mount mounts a device to be read, as a file system of one of these kinds. Nil:
 	// does so.
 	Mount func(device, dir string, kinds []string) error
+	// Kexec loads a kernel to be started in the place of the one that runs. Nil: does
+	// so.
+	Kexec func(kernel, initrd *os.File, cmdline string) error
 }
 
 // What the parts of the image know one another by. The units name them too.
@@ -32,14 +35,15 @@ const (
 	keptDir  = "/var/lib/sallyport/image"
 	stateDir = "/var/lib/sallyport"
 
-	configFile = runDir + "/sallyport.yaml"
-	stateFile  = runDir + "/state.json"
-	noticeFile = runDir + "/notices"
-	wallFile   = runDir + "/firewall.nft"
-	keysFile   = runDir + "/authorized_keys"
-	dumbFile   = runDir + "/no-console"
-	updateFile = runDir + "/update-url"
-	keptFile   = keptDir + "/sallyport.yaml"
+	configFile   = runDir + "/sallyport.yaml"
+	stateFile    = runDir + "/state.json"
+	noticeFile   = runDir + "/notices"
+	wallFile     = runDir + "/firewall.nft"
+	keysFile     = runDir + "/authorized_keys"
+	dumbFile     = runDir + "/no-console"
+	updateFile   = runDir + "/update-url"
+	firmwareFile = runDir + "/no-kexec"
+	keptFile     = keptDir + "/sallyport.yaml"
 )
 
 // StatusPort is where a machine without a file says how to give it one.

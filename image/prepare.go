@@ -140,7 +140,7 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	if cfg != nil {
 		s = cfg.System
 	} else {
-		s.Console = true
+		s.Console, s.Update.Kexec = true, true
 	}
 	all := networkFiles(s)
 	text := func(name string, lines ...string) { all[name] = file{0o644, strings.Join(lines, "\n") + "\n"} }
@@ -163,6 +163,9 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	}
 	if !s.Console {
 		text(dumbFile, "")
+	}
+	if !s.Update.Kexec {
+		text(firmwareFile, "")
 	}
 	if s.Update.URL != "" {
 		text(updateFile, s.Update.URL)
@@ -201,7 +204,7 @@ func (m Machine) place(files map[string]file) error {
 			}
 		}
 	}
-	for _, name := range []string{configFile, keysFile, dumbFile, updateFile} {
+	for _, name := range []string{configFile, keysFile, dumbFile, updateFile, firmwareFile} {
 		if _, wanted := files[name]; !wanted {
 			if err := os.Remove(m.path(name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)

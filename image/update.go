@@ -480,6 +480,3 @@ func (m Machine) updateURL() (string, error) {
 	}
 	return strings.TrimSpace(string(text)), nil
 }
-
-// Reboot starts the machine anew.
-func (m Machine) Reboot(ctx context.Context) error { return m.start(ctx, "", "systemctl", "reboot") }

@@ -65,17 +65,24 @@ func TestNamesOfVersionsSayHowOftenTheyMayStart(t *testing.T) {
 	}
 }
 
-// efi is a file that says which system it is, as a unified kernel image does.
-func efi(id, version string) []byte {
-	text := fmt.Appendf(nil, "NAME=x\nIMAGE_ID=%s\nIMAGE_VERSION=\"%s\"\n", id, version)
-	section := pe.SectionHeader32{SizeOfRawData: uint32(len(text)), VirtualSize: uint32(len(text)), PointerToRawData: 60}
-	copy(section.Name[:], ".osrel")
-	var b bytes.Buffer
-	_ = binary.Write(&b, binary.LittleEndian, pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: 1})
-	_ = binary.Write(&b, binary.LittleEndian, section)
-	b.Write(text)
-	b.Write(make([]byte, 1<<20)) // string table and padding
-	return b.Bytes()
+// efi is a file that says which system it is, as a unified kernel image does, and
+// has these other sections, named and filled in turn.
+func efi(id, version string, more ...string) []byte {
+	parts := append([]string{".osrel", fmt.Sprintf("NAME=x\nIMAGE_ID=%s\nIMAGE_VERSION=\"%s\"\n", id, version)}, more...)
+	const header, entry, unit = 20, 40, 512
+	count := len(parts) / 2
+	var head, body bytes.Buffer
+	_ = binary.Write(&head, binary.LittleEndian, pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: uint16(count)})
+	for i := 0; i < len(parts); i += 2 {
+		size := uint32(len(parts[i+1]))
+		section := pe.SectionHeader32{VirtualSize: size, SizeOfRawData: (size + unit - 1) / unit * unit, PointerToRawData: uint32(header + entry*count + body.Len())}
+		copy(section.Name[:], parts[i])
+		_ = binary.Write(&head, binary.LittleEndian, section)
+		body.WriteString(parts[i+1])
+		body.Write(make([]byte, section.SizeOfRawData-size))
+	}
+	body.Write(make([]byte, 1<<20)) // string table and padding
+	return append(head.Bytes(), body.Bytes()...)
 }
 
 // A publisher signs versions with OpenSSL, into a folder.

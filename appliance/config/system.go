@@ -98,6 +98,9 @@ type Update struct {
 	URL string `json:"url"`
 	// When: a time of day, or a weekday and a time of day such as "Sun 04:00". By the clock of the machine, which is UTC.
 	Schedule string `json:"schedule" jsonschema:"default=04:00"`
+	// Let the kernel that runs start a new version (kexec), which saves the minutes that the firmware of a server takes; false is for hardware that
+	// does not bear it. With Secure Boot, or little memory, the firmware starts it in any case.
+	Kexec bool `json:"kexec" jsonschema:"default=true"`
 }
 
 // imageDir is there where the image has made the machine of the file.

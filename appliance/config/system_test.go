@@ -52,7 +52,7 @@ system:
 			{Name: "v10", DHCP: true, VLAN: config.VLAN{ID: 10, Link: "bond0"}},
 		},
 		DNS: addrs("192.168.50.3"), NTP: []string{"ntp.example.org", "fd00::3"}, Syslog: netip.MustParseAddrPort("192.168.50.4:514"),
-		MaintenanceKey: []string{publicKey + " operator"}, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30"},
+		MaintenanceKey: []string{publicKey + " operator"}, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
 	}
 	for i := range want.Interfaces {
 		if want.Interfaces[i].Bond.Mode == "" {

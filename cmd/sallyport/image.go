@@ -26,7 +26,7 @@ for whoever has the maintenance key.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand(), updateCommand())
+	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand(), blessCommand(), updateCommand())
 	return cmd
 }
 
@@ -133,6 +133,16 @@ func readyCommand() *cobra.Command {
 	return cmd
 }
 
+func blessCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "bless",
+		Short:   "Let the version that runs start as often as it likes: it is ready",
+		Example: "  sallyport image bless",
+		Args:    cobra.NoArgs,
+		RunE:    work(func(*cobra.Command, []string) error { return image.Machine{}.Bless() }),
+	}
+}
+
 func updateCommand() *cobra.Command {
 	var u image.Update
 	var stay bool
@@ -178,7 +188,7 @@ it is system.update.url. The signature is beside the file, with .sig behind its 
 		if err != nil || done.Installed == "" || stay {
 			return err
 		}
-		return m.Reboot(ctx)
+		return m.Reboot(ctx, done.Installed, u.Say)
 	})
 	return cmd
 }
