@@ -350,6 +350,7 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 	t.Run("an update is used unless it never gets ready", p.anUpdateIsUsed)
 	t.Run("the power is cut while it updates", p.thePowerIsCutInUpdates)
 	t.Run("only what is signed starts", p.onlyWhatIsSignedStarts)
+	t.Run("the kernel hangs", p.theKernelHangs)
 	t.Run("512 MiB are enough for a thousand Services", p.aThousandServices)
 }
 
@@ -569,6 +570,21 @@ func (p *place) theLinkIsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.serves(t, vm)
+}
+
+// theKernelHangs, and the watchdog that the machine has resets it.
+func (p *place) theKernelHangs(t *testing.T) {
+	m := p.rebooting(t)
+	m.Args = append(m.Args, "-device", "i6300esb", "-action", "watchdog=reset")
+	vm := p.on(t, m)
+	p.serves(t, vm)
+	// The agent would hang with it, and not answer.
+	if _, err := vm.Run(t.Context(), "/usr/bin/systemd-run", "--on-active=1", "/usr/bin/sh", "-c", "echo 0 >/proc/sys/kernel/panic && echo c >/proc/sysrq-trigger"); err != nil {
+		t.Fatal(err)
+	}
+	p.says(t, vm, "Kernel panic")
+	goesOff(t, vm, "its watchdog")
+	p.serves(t, p.on(t, m))
 }
 
 // aThousandServices have five pods each. They are checked once a minute: that is
