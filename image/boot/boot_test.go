@@ -619,24 +619,38 @@ spec:
 		}
 	}()
 	vm := p.on(t, p.configured(t))
-	p.until(t, vm, "all are open", func() error {
-		s, err := p.status(t)
-		if err != nil {
-			return err
-		}
-		open := 0
-		for _, b := range s.Backends {
-			if b.Open == 5 {
-				open++
+	allOpen := func(reloads int) {
+		t.Helper()
+		p.until(t, vm, fmt.Sprintf("all are open after %d reloads", reloads), func() error {
+			s, err := p.status(t)
+			if err != nil {
+				return err
 			}
-		}
-		if open < many {
-			return fmt.Errorf("%d are; not ready: %q", open, s.NotReady)
-		}
-		return nil
-	})
+			open := 0
+			for _, b := range s.Backends {
+				if b.Open == 5 {
+					open++
+				}
+			}
+			if open < many || s.HAProxy.Reloads < reloads || s.HAProxy.OldWorkers > 0 {
+				return fmt.Errorf("%d are, after %d reloads; workers that end: %d; not ready: %q", open, s.HAProxy.Reloads, s.HAProxy.OldWorkers, s.NotReady)
+			}
+			return nil
+		})
+	}
+	allOpen(0)
 	figure(t, "power on → 1,000 Services of 5 pods open", time.Since(vm.Began).Round(100*time.Millisecond))
 	available(t, vm, "1,000 Services")
+
+	// A reload is two HAProxys at a time, and another start reads all anew.
+	if _, err := p.Kubectl(t.Context(), "annotate", "ingress", "s7", "haproxy.org/timeout-server=77s"); err != nil {
+		t.Fatal(err)
+	}
+	allOpen(1)
+	available(t, vm, "1,000 Services, after a reload")
+	shell(t, vm, "systemctl restart sallyport.service")
+	allOpen(0)
+	shell(t, vm, "grep -qx 'oom_kill 0' /proc/vmstat") // nobody was killed for it
 	if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: s999.test", "--max-time", "10"); err != nil {
 		t.Error(err)
 	}
