@@ -364,13 +364,9 @@ func (p *place) written(t *testing.T, name string) string {
 	return path
 }
 
-func (p *place) aBadFileChangesNothing(t *testing.T) {
-	m := p.configured(t)
-	vm := p.on(t, m)
-	took := p.serves(t, vm)
-	figure(t, "power on → first request served, first start", took.Round(100*time.Millisecond))
-	available(t, vm, "1 Service")
-	// It has an answer once the start is over.
+// knows has systemd tell where the time of a start went, once that is over.
+func (p *place) knows(t *testing.T, vm *VM) {
+	t.Helper()
 	p.until(t, vm, "it says where the time went", func() error {
 		out, err := vm.Run(t.Context(), "/usr/bin/systemd-analyze", "time")
 		if err == nil {
@@ -378,6 +374,15 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 		}
 		return err
 	})
+}
+
+func (p *place) aBadFileChangesNothing(t *testing.T) {
+	m := p.configured(t)
+	vm := p.on(t, m)
+	took := p.serves(t, vm)
+	figure(t, "power on → first request served, first start", took.Round(100*time.Millisecond))
+	available(t, vm, "1 Service")
+	p.knows(t, vm)
 	p.says(t, vm, "from the partition CONFIG")
 	p.shot(t, vm, "serving")
 
@@ -654,6 +659,11 @@ spec:
 	if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: s999.test", "--max-time", "10"); err != nil {
 		t.Error(err)
 	}
+	// What was compressed comes back to be unmounted.
+	if err := vm.Button(); err != nil {
+		t.Fatal(err)
+	}
+	goesOff(t, vm, "the power button")
 }
 
 // inside is the rest of the line that begins so.

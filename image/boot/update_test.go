@@ -239,6 +239,7 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	vm, took := p.update(t, vm, two)
 	figure(t, "update, started by the kernel → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "90.2")
+	p.knows(t, vm)
 	p.until(t, vm, "it is blessed", func() error { return p.versions(t, vm, "sallyport_90.2.efi", "sallyport_"+first+".efi") })
 
 	// The third never gets ready.
