@@ -301,6 +301,19 @@ func (p *place) says(t *testing.T, vm *VM, want string) {
 	})
 }
 
+// shows waits until the first VGA console shows this, and keeps a picture of it.
+func (p *place) shows(t *testing.T, vm *VM, want, name string) {
+	t.Helper()
+	p.until(t, vm, "its screen shows "+want, func() error {
+		out, err := vm.Run(t.Context(), "/usr/bin/cat", "/dev/vcs1")
+		if err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("it shows %q", strings.Join(strings.Fields(out), " "))
+		}
+		return err
+	})
+	p.shot(t, vm, name)
+}
+
 // shot keeps a picture of the screen.
 func (p *place) shot(t *testing.T, vm *VM, name string) {
 	t.Helper()
@@ -384,7 +397,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	available(t, vm, "1 Service")
 	p.knows(t, vm)
 	p.says(t, vm, "from the partition CONFIG")
-	p.shot(t, vm, "serving")
+	p.shows(t, vm, "Established", "serving")
 
 	p.write(t, m, strings.Replace(p.file, "asn: 65000", "asn: many", 1))
 	p.tells(t, vm, status, "is not used")
@@ -393,7 +406,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	again := p.on(t, m)
 	figure(t, "power on → first request served", p.serves(t, again).Round(100*time.Millisecond))
 	p.tells(t, again, status, "is not used")
-	p.shot(t, again, "refused")
+	p.shows(t, again, "is not used", "refused")
 
 	p.write(t, m, strings.Replace(p.file, "hostname: edge", "hostname: other", 1))
 	p.until(t, again, "the mended file is used", func() error {
@@ -454,7 +467,7 @@ func (p *place) withoutAFile(t *testing.T) {
 	if out, err := p.ask(t.Context(), "http://[fe80::5054:ff:fe50:21%25eth0]/"); err == nil {
 		t.Errorf("port 80 answers %q, want nothing", out)
 	}
-	p.shot(t, vm, "no-file")
+	p.shows(t, vm, "needs one file", "no-file")
 }
 
 func (p *place) theKeyLetsIn(t *testing.T) {
