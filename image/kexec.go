@@ -44,9 +44,8 @@ func (m Machine) load(version string) error {
 	if secure, err := os.ReadFile(m.path(secureFile)); err == nil && bytes.HasSuffix(secure, []byte{1}) {
 		return errors.New("Secure Boot is on, and the firmware has to see it")
 	}
-	dir := m.path(versionsDir)
-	fresh := filepath.Join(dir, fmt.Sprintf("sallyport_%s+%d.efi", version, tries))
-	image, err := pe.Open(fresh)
+	fresh := freshName(version)
+	image, err := pe.Open(filepath.Join(m.path(versionsDir), fresh))
 	if err != nil {
 		return err
 	}
@@ -71,8 +70,7 @@ func (m Machine) load(version string) error {
 	if err := m.kexec(kernel, root, strings.TrimRight(cmdline.String(), "\x00\n ")+" "+blessing); err != nil {
 		return fmt.Errorf("the kernel does not take it: %w", err)
 	}
-	err = os.Rename(fresh, filepath.Join(dir, fmt.Sprintf("sallyport_%s+%d-1.efi", version, tries-1)))
-	return errors.Join(err, syncFolder(dir), m.flush())
+	return m.rename(fresh, fmt.Sprintf("sallyport_%s+%d-1.efi", version, tries-1))
 }
 
 // section copies a section of the file, without what fills it up.
@@ -154,7 +152,5 @@ func (m Machine) Bless() error {
 	if counted < 0 {
 		return nil
 	}
-	dir := m.path(versionsDir)
-	err = os.Rename(filepath.Join(dir, have[counted].file), filepath.Join(dir, "sallyport_"+running+".efi"))
-	return errors.Join(err, syncFolder(dir), m.flush())
+	return m.rename(have[counted].file, "sallyport_"+running+".efi")
 }

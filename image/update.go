@@ -32,6 +32,9 @@ const (
 // tries is how often a new version may start without getting ready.
 const tries = 3
 
+// freshName is the file of a version that has not started yet.
+func freshName(version string) string { return fmt.Sprintf("sallyport_%s+%d.efi", version, tries) }
+
 // An Update is the wish for another version.
 type Update struct {
 	// From is a file, its URL, or the URL of a folder whose file "latest" names it.
@@ -390,15 +393,11 @@ func check(path string, signature []byte, keys []ed25519.PublicKey, version stri
 	if err != nil {
 		return fmt.Errorf("it is no EFI file: %w", err)
 	}
-	section := image.Section(".osrel")
-	if section == nil {
-		return errors.New("it does not say which system it is (section .osrel)")
-	}
-	text, err := section.Data()
-	if err != nil {
+	var text strings.Builder
+	if err := section(&text, image, ".osrel"); err != nil {
 		return fmt.Errorf("it does not say which system it is: %w", err)
 	}
-	release := strings.TrimRight(string(text), "\x00")
+	release := strings.TrimRight(text.String(), "\x00")
 	if id, is := field(release, "IMAGE_ID"), field(release, "IMAGE_VERSION"); id != "sallyport" || is != version {
 		return fmt.Errorf("it says that it is %q in version %q", id, is)
 	}
@@ -424,7 +423,7 @@ func (m Machine) install(half, version string, done *Updated) error {
 	if err := m.remove(same, &Updated{}, done.Running); err != nil {
 		return err
 	}
-	if err := os.Rename(half, filepath.Join(dir, fmt.Sprintf("sallyport_%s+%d.efi", version, tries))); err != nil {
+	if err := os.Rename(half, filepath.Join(dir, freshName(version))); err != nil {
 		return err
 	}
 	return errors.Join(syncFolder(dir), m.remove(others, done, done.Running), m.flush())
@@ -452,13 +451,21 @@ func (m Machine) stepBack(running string) error {
 	if err != nil {
 		return err
 	}
-	dir := m.path(versionsDir)
 	for _, r := range have {
 		if r.version == running && r.left != 0 {
-			if err := os.Rename(filepath.Join(dir, r.file), filepath.Join(dir, "sallyport_"+running+"+0.efi")); err != nil {
+			if err := m.rename(r.file, "sallyport_"+running+"+0.efi"); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// rename gives the file of a version another name, for good.
+func (m Machine) rename(from, to string) error {
+	dir := m.path(versionsDir)
+	if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+		return err
 	}
 	return errors.Join(syncFolder(dir), m.flush())
 }
