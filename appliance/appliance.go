@@ -205,6 +205,10 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 	for i, a := range c.Ingress.Publish {
 		publish[i] = a.String()
 	}
+	var hosts []ingress.HostRule
+	for _, h := range c.Ingress.Hosts {
+		hosts = append(hosts, ingress.HostRule(h))
+	}
 	group := string(c.Calico.APIGroup)
 	if c.Calico.APIGroup == config.AutoGroup {
 		group = ""
@@ -215,7 +219,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
 			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
-			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, TrustSnippets: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets,
+			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Hosts: hosts,
 		},
 		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

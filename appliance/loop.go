@@ -250,7 +250,13 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
 	v.static = routes.Static(offers, facts)
 	l.compiler.Judge(l.vetter.known())
-	compiled, sure := l.vetted(ctx, l.compiler.Compile(snapshots), begin)
+	newest := l.compiler.Compile(snapshots)
+	for _, c := range l.clusters {
+		if owners := newest.Owners[c.name]; owners != nil {
+			c.snapshot.Owners = owners
+		}
+	}
+	compiled, sure := l.vetted(ctx, newest, begin)
 	if !sure && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // what was served before us may have had them
 	}
@@ -332,6 +338,7 @@ func (l *loop) look() (snapshots []ingress.Snapshot, mayAct bool) {
 	missing := 0
 	for _, c := range l.clusters {
 		if s, err := c.watcher.Snapshot(); err == nil {
+			s.Owners = c.snapshot.Owners
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
 		if !c.known {

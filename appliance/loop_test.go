@@ -280,7 +280,7 @@ func demoSnapshot(name string) ingress.Snapshot {
 
 // snippets gives the scene's Ingress text of its own.
 func (s *scene) snippets(lines string) {
-	s.watcher.snapshot.Options.TrustSnippets = true
+	s.watcher.snapshot.Options.OneTenant = true
 	ing := s.watcher.snapshot.Ingresses[0].DeepCopy()
 	ing.Annotations = map[string]string{"haproxy.org/backend-config-snippet": lines}
 	s.watcher.snapshot.Ingresses = []*networkingv1.Ingress{ing}

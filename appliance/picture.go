@@ -175,7 +175,7 @@ func (p *pictures) fault(cluster string) error {
 func same(a, b ingress.Snapshot) bool {
 	return slices.Equal(a.Ingresses, b.Ingresses) && slices.Equal(a.Classes, b.Classes) &&
 		slices.Equal(a.Services, b.Services) && slices.Equal(a.Slices, b.Slices) && slices.Equal(a.Secrets, b.Secrets) && slices.Equal(a.ConfigMaps, b.ConfigMaps) &&
-		slices.Equal(a.Namespaces, b.Namespaces) &&
+		slices.Equal(a.Namespaces, b.Namespaces) && a.Owners == b.Owners &&
 		reflect.DeepEqual(a.Topology, b.Topology)
 }
 

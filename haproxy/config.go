@@ -208,11 +208,25 @@ type Cert struct {
 	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
 	PEM   []byte   `json:"pem"`             // certificate chain, then key: a secret
 
+	// Except are names that a "*.name" of Hosts is not for. They are served as if
+	// the certificate were not there.
+	Except []string `json:"except,omitempty"`
+
 	// ClientCA is an Extra of Authorities: clients have to show a certificate of
 	// theirs, or may if that is ClientOptional. The name of such a Cert begins
 	// with "_": only a reload changes what HAProxy knows of it.
 	ClientCA       string `json:"clientCA,omitempty"`
 	ClientOptional bool   `json:"clientOptional,omitempty"`
+}
+
+// filters are the names in the form of a crt-list (HAProxy Configuration Manual,
+// 5.1, crt-list).
+func (c *Cert) filters() []string {
+	all := slices.Clone(c.Hosts)
+	for _, h := range c.Except {
+		all = append(all, "!"+h)
+	}
+	return all
 }
 
 // fixed says whether only a reload changes a certificate of that name.

@@ -278,6 +278,7 @@ func TestCertificatesChangeWithoutAReload(t *testing.T) {
 			}
 		}
 		const self = "default certificate of sallyport"
+		wild := testCert(t, "two.pem", "wild", "*.two.test")
 		expect("from the file", map[string]string{"one.test": "first", "two.test": self})
 
 		steps := []struct {
@@ -288,6 +289,8 @@ func TestCertificatesChangeWithoutAReload(t *testing.T) {
 			{"another one", []*Cert{one, testCert(t, "two.pem", "second", "two.test", "*.two.test")}, map[string]string{"one.test": "first", "two.test": "second", "x.two.test": "second"}},
 			{"new content", []*Cert{testCert(t, "one.pem", "first again", "one.test"), testCert(t, "two.pem", "second again", "two.test")}, map[string]string{"one.test": "first again", "two.test": "second again", "x.two.test": self}},
 			{"other names", []*Cert{testCert(t, "one.pem", "third", "three.test", "one.test")}, map[string]string{"one.test": "third", "three.test": "third", "two.test": self}},
+			{"a wildcard but for a name", []*Cert{{Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"y.two.test"}, PEM: wild.PEM}}, map[string]string{"x.two.test": "wild", "y.two.test": self}},
+			{"and another name has one", []*Cert{one, {Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"x.two.test"}, PEM: wild.PEM}}, map[string]string{"one.test": "first", "x.two.test": self, "y.two.test": "wild"}},
 			{"names from the certificate", []*Cert{{Name: "one.pem", PEM: testCert(t, "x.pem", "fourth", "four.test").PEM}}, map[string]string{"one.test": self}},
 			{"none", nil, map[string]string{"one.test": self}},
 			{"the first again", []*Cert{one}, map[string]string{"one.test": "first"}},

@@ -769,7 +769,7 @@ func (r *renderer) renderCert(c *Cert) rendered {
 	if c.ClientCA != "" {
 		words = append(words, "["+strings.TrimSpace(verifyText(c.ClientCA, c.ClientOptional))+"]")
 	}
-	k.entry.line = strings.Join(append(words, c.Hosts...), " ")
+	k.entry.line = strings.Join(append(words, c.filters()...), " ")
 	return k
 }
 

@@ -249,10 +249,10 @@ func (c *Cert) Validate() error {
 	if c.ClientCA != "" && (!isName(c.ClientCA) || !fixed(c.Name)) {
 		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name, c.ClientCA)
 	}
-	if len(strings.Join(c.Hosts, " ")) > maxLine {
-		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.Hosts), maxLine)
+	if size := len(strings.Join(c.filters(), " ")); size > maxLine {
+		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.filters()), maxLine)
 	}
-	for _, h := range c.Hosts {
+	for _, h := range slices.Concat(c.Hosts, c.Except) {
 		if !isHost(h) {
 			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"", c.Name, h)
 		}

@@ -99,7 +99,7 @@ func (k *clerk) chain() {
 
 // below is the route that requests for a key would take without it.
 func (k *clerk) below(key routeKey) haproxy.Route {
-	best, found := haproxy.Route{Backend: k.routing.fallback}, -1
+	best, found := haproxy.Route{Backend: k.defaultFor(key.host)}, -1
 	for other, route := range k.routed {
 		if reach := other.reach(); other.host == key.host && other.match != haproxy.Regexp && other.match != haproxy.Passthrough && len(reach) > found && len(reach) < len(key.reach()) && strings.HasPrefix(key.reach(), reach) {
 			best, found = route, len(reach)

@@ -18,6 +18,7 @@ import (
 type claims struct {
 	rules    []claim
 	hosts    []string   // every valid host of its rules, once; "" is any host
+	names    []string   // those, the hosts of its TLS entries, and "" for the default of all; once
 	fallback *reference // spec.defaultBackend
 	ruleless bool       // it has no rules: its fallback is everybody's
 	tls      []tlsClaim
@@ -152,6 +153,15 @@ func readClaims(ing *networkingv1.Ingress) *claims {
 		}
 		c.tls = append(c.tls, tls)
 	}
+	c.names = slices.Clone(c.hosts)
+	for _, t := range c.tls {
+		c.names = append(c.names, t.hosts...)
+	}
+	if c.ruleless && c.fallback != nil {
+		c.names = append(c.names, "")
+	}
+	slices.Sort(c.names)
+	c.names = slices.Compact(c.names)
 	return c
 }
 

@@ -14,6 +14,7 @@ import (
 type classes struct {
 	options Options
 	ours    map[string]bool // by name, of the classes that exist
+	unknown bool            // which classes exist cannot be read
 	unnamed bool            // an Ingress that names no class is ours
 
 	selector   labels.Selector // for the labels of its namespace; nil: any
@@ -21,7 +22,7 @@ type classes struct {
 }
 
 func classesOf(w *world) classes {
-	c := classes{options: w.options, ours: make(map[string]bool), unnamed: w.options.WatchWithoutClass, namespaces: w.namespaces}
+	c := classes{options: w.options, ours: make(map[string]bool), unknown: w.noClasses, unnamed: w.options.WatchWithoutClass, namespaces: w.namespaces}
 	if w.options.NamespaceSelector != "" {
 		var err error
 		if c.selector, err = labels.Parse(w.options.NamespaceSelector); err != nil {
@@ -31,8 +32,7 @@ func classesOf(w *world) classes {
 	var first *networkingv1.IngressClass // the default class created last, as the API server's own admission takes it
 	for _, class := range w.classes {
 		controller := class.Spec.Controller
-		c.ours[class.Name] = class.Name == w.options.Class || controller == w.options.Controller ||
-			controller == w.options.Controller+"/"+w.options.Class
+		c.ours[class.Name] = controller == w.options.Controller || controller == w.options.Controller+"/"+w.options.Class
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {
 			continue
 		}
@@ -47,7 +47,9 @@ func classesOf(w *world) classes {
 }
 
 // has reports whether an Ingress is ours. The annotation goes before the
-// field, as the API asks (Ingress v1, IngressSpec.IngressClassName).
+// field, as the API asks (Ingress v1, IngressSpec.IngressClassName). It may name
+// our class without there being one; the field may not, unless nobody can tell:
+// a class that was deleted, or has another controller, is not ours to serve.
 func (c classes) has(ing *networkingv1.Ingress) bool {
 	if n := c.options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
 		return false
@@ -61,12 +63,15 @@ func (c classes) has(ing *networkingv1.Ingress) bool {
 			return false
 		}
 	}
-	name, named := annotations.Class(ing.Annotations)
-	if !named && ing.Spec.IngressClassName != nil {
-		name, named = *ing.Spec.IngressClassName, true
+	name, noted := annotations.Class(ing.Annotations)
+	if !noted && ing.Spec.IngressClassName != nil {
+		name = *ing.Spec.IngressClassName
 	}
-	if !named || name == "" {
+	if name == "" {
 		return c.unnamed
 	}
-	return c.ours[name] || name == c.options.Class
+	if ours, exists := c.ours[name]; exists {
+		return ours
+	}
+	return name == c.options.Class && (noted || c.unknown)
 }

@@ -34,17 +34,22 @@ type Snapshot struct {
 	Slices    []*discoveryv1.EndpointSlice
 	Secrets   []*corev1.Secret // of type kubernetes.io/tls, and those that keys name
 	NoSecrets bool             // Secrets is empty because we may not read them
+	NoClasses bool             // Classes is empty because we may not read them
 
 	Namespaces []*corev1.Namespace // if Options ask for their labels
 	ConfigMaps []*corev1.ConfigMap // those that Options name, if they are there
 	Topology   routes.Topology     // not for Compile: what Calico says, at the same moment
+
+	// Owners are those of the Result before; nil: nobody had a host yet. Whoever
+	// had one keeps it while an Ingress of theirs names it.
+	Owners *HostOwners
 }
 
 // Options say which Ingresses of a cluster are ours and how they are read.
 type Options struct {
-	// Class is the name of an IngressClass that is ours whatever its
-	// controller is, and the value of the kubernetes.io/ingress.class
-	// annotation that is ours. Empty means "haproxy".
+	// Class is the value of the kubernetes.io/ingress.class annotation that is
+	// ours, and the name of our IngressClass while classes cannot be read. Empty
+	// means "haproxy".
 	Class string
 	// Controller is the spec.controller of the IngressClasses that are ours,
 	// alone or followed by "/" and Class. Empty means
@@ -66,9 +71,13 @@ type Options struct {
 	// AuthServices are the Services, as NAMESPACE/NAME, that Ingresses of every
 	// namespace may have asked who may come in. Those of its own each may.
 	AuthServices []string
-	// TrustSnippets lets Ingresses and Services bring text for HAProxy's
-	// configuration. A ConfigMap always may.
-	TrustSnippets bool
+	// OneTenant makes one tenant of all namespaces: they share every host, of
+	// which the oldest claim to a path counts, and their Ingresses and Services
+	// may bring text for HAProxy's configuration. A ConfigMap always may.
+	OneTenant bool
+	// Hosts say which namespaces may use which hosts. The first that matches
+	// counts; a host that none matches is for OneTenant to decide.
+	Hosts []HostRule
 	// NoSnippets are the sections, global, frontend and backend, for which nobody
 	// may bring text.
 	NoSnippets []string
@@ -120,10 +129,11 @@ type Problem struct {
 
 // Result is what the objects of all clusters come to.
 type Result struct {
-	Config   haproxy.Config // Bind and Tune are left to the caller
-	Served   []ObjectRef    // Ingresses of which at least one rule or the default is in effect
-	Problems []Problem      // sorted by object
-	Texts    []haproxy.Text // what HAProxy has to be asked about, see Compiler.Judge
+	Config   haproxy.Config         // Bind and Tune are left to the caller
+	Served   []ObjectRef            // Ingresses of which at least one rule or the default is in effect
+	Problems []Problem              // sorted by object
+	Texts    []haproxy.Text         // what HAProxy has to be asked about, see Compiler.Judge
+	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
 
 	routing *routing // for Explain
 }
@@ -165,6 +175,8 @@ type world struct {
 	prefix    string // of every name made for this cluster
 	options   Options
 	noSecrets bool
+	noClasses bool
+	owners    *HostOwners
 	at        time.Time
 	ingresses []*networkingv1.Ingress
 	classes   []*networkingv1.IngressClass
@@ -208,7 +220,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	moved := rerouted
 	worlds := make([]*world, len(snaps))
 	for i, s := range snaps {
-		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, at: s.At}
+		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, noClasses: s.NoClasses, owners: s.Owners, at: s.At}
 		if len(snaps) > 1 {
 			w.prefix = s.Cluster + "_"
 		}
@@ -239,7 +251,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if said {
 			c.settled = nil // what is remembered is of another world of that number
 		}
-		if !same || other || w.noSecrets != was.noSecrets {
+		if !same || other || w.noSecrets != was.noSecrets || w.noClasses != was.noClasses {
+			rerouted = true
+		}
+		// What a Result says of owners changes nothing when it comes back.
+		if !w.owners.equal(was.owners) && w.owners != c.result.Owners[w.cluster] {
 			rerouted = true
 		}
 		if c.routing != nil && !c.routing.valid(w.at) {
@@ -285,6 +301,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		},
 		Served:  c.routing.served,
 		Texts:   c.routing.texts,
+		Owners:  c.routing.owners,
 		routing: c.routing,
 	}
 	var odd []Problem

@@ -51,6 +51,7 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			t.Fatalf("%v in\n%s", err, doc)
 		}
 	}
+	s.NoClasses = len(s.Classes) == 0
 	return s
 }
 
@@ -474,7 +475,12 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 		options                    Options
 		want                       bool
 	}{
-		"by name, without a class object":         {class: "haproxy", want: true},
+		"by name, classes cannot be read":         {class: "haproxy", want: true},
+		"by name, there is no such class":         {classes: fmt.Sprintf(class, "other", "false", "example.org/c"), class: "haproxy"},
+		"by name, of another controller":          {classes: fmt.Sprintf(class, "haproxy", "false", "example.org/c"), class: "haproxy"},
+		"by name, of our controller":              {classes: fmt.Sprintf(class, "haproxy", "false", "haproxy.org/ingress-controller"), class: "haproxy", want: true},
+		"the annotation, there is no such class":  {classes: fmt.Sprintf(class, "other", "false", "example.org/c"), annotation: "haproxy", want: true},
+		"the annotation, of another controller":   {classes: fmt.Sprintf(class, "haproxy", "false", "example.org/c"), annotation: "haproxy"},
 		"another name":                            {class: "nginx"},
 		"a class of our controller":               {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller"), class: "edge", want: true},
 		"a class of our controller and class":     {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller/haproxy"), class: "edge", want: true},
@@ -560,7 +566,7 @@ func TestTheFirstClusterWins(t *testing.T) {
 prefix b.test/ -> west_default_svc_web_http
 backend east_default_svc_web_http: s_172-16-1-1_8080
 backend west_default_svc_web_http: s_172-16-1-1_8080
-problem Ingress default/old PathConflict
+problem Ingress default/old HostOwned
 `
 	if diff := cmp.Diff(want, read(r)); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
@@ -738,11 +744,13 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 	rules := func(paths ...string) string { return "rules: [" + rule("a.test", paths...) + "]" }
 	for name, tt := range map[string]struct {
 		text, weight, namespace, canary, reason string
+		one                                     bool // tenant
 	}{
 		"its share":                {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
 		"older than what it is of": {text: ingress("new", 2001, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
 		"a path nobody has":        {text: ingress("new", 2021, rules(path("/x", "Prefix", "new"))), weight: "25", canary: " 0", reason: "CanaryOfNothing"},
-		"of another namespace":     {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "CanaryOfNothing"},
+		"of another namespace":     {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "HostOwned"},
+		"of another, of one team":  {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "CanaryOfNothing", one: true},
 		"a weight that is none":    {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "many", canary: "default_svc_new_http 0", reason: "InvalidAnnotation"},
 		"a default":                {text: ingress("new", 2021, fallback("new")), weight: "25", canary: " 0", reason: "CanaryDefault"},
 		"a second one": {
@@ -759,6 +767,7 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 					i.Namespace = tt.namespace
 				}
 			}
+			s.Options.OneTenant = tt.one
 			r := Compile([]Snapshot{s})
 			route := r.Config.Routes[0]
 			if got := route.Canary + " " + strconv.Itoa(route.CanaryWeight); got != tt.canary || route.Backend != "default_svc_old_http" {
@@ -777,18 +786,23 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 
 func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
 	text := app("web") + app("errors") + ingress("i", 2020, "rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]")
-	for name, tt := range map[string]struct{ said, more, want, reason string }{
+	for name, tt := range map[string]struct {
+		said, more, want, reason string
+		one                      bool // tenant
+	}{
 		"its first port": {said: "default/errors", want: "default_svc_errors_http"},
 		"by name":        {said: "default/errors:http", want: "default_svc_errors_http"},
 		"by number":      {said: "default/errors:80", want: "default_svc_errors_http"},
 		"no such port":   {said: "default/errors:81", want: "default_svc_errors_81.none", reason: "PortNotFound"},
 		"no such one":    {said: "default/gone:80", want: "default_svc_gone_80", reason: "ServiceNotFound"},
-		"an Ingress is":  {said: "default/errors", more: ingress("all", 2021, fallback("web")), want: "default_svc_web_http"},
+		"an Ingress is":  {said: "default/errors", more: ingress("all", 2021, fallback("web")), want: "default_svc_web_http", one: true},
+		"a tenant's not": {said: "default/errors", more: ingress("all", 2019, fallback("web")), want: "default_svc_errors_http", reason: "DefaultBackendConflict"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, "c", text+tt.more)
 			s.Options.ConfigMap = "default/keys"
 			s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: map[string]string{"default-backend-service": tt.said}}}
+			s.Options.OneTenant = tt.one
 			r := Compile([]Snapshot{s})
 			if r.Config.DefaultBackend != tt.want {
 				t.Errorf("the default is %q, want %q", r.Config.DefaultBackend, tt.want)
@@ -797,7 +811,7 @@ func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
 				t.Error(err)
 			}
 			for _, p := range r.Problems {
-				if p.Reason != tt.reason || p.Kind != "ConfigMap" {
+				if p.Reason != tt.reason || (p.Kind == "ConfigMap") != (tt.more == "") {
 					t.Errorf("problem %v, want %q", p, tt.reason)
 				}
 			}

@@ -46,7 +46,7 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := world{
-		options: s.Options.withDefaults(), ingresses: s.Ingresses, classes: s.Classes,
+		options: s.Options.withDefaults(), noClasses: s.NoClasses, ingresses: s.Ingresses, classes: s.Classes,
 		services: s.Services, secrets: s.Secrets, configMaps: s.ConfigMaps, namespaces: s.Namespaces,
 	}
 	if f.names == nil || !slices.Equal(now.ingresses, f.from.ingresses) || !slices.Equal(now.classes, f.from.classes) ||

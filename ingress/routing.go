@@ -24,6 +24,7 @@ type routing struct {
 	owner     map[routeKey]*petition
 	canaries  map[routeKey]*petition
 	chosen    map[routeKey][]choosing
+	owners    map[string]*HostOwners // by cluster
 
 	routes   []haproxy.Route
 	fallback string // backend of requests no route takes
@@ -110,10 +111,14 @@ type routeKey struct {
 type clerk struct {
 	*Compiler
 	*routing
-	needed map[string]need
-	routed map[routeKey]haproxy.Route
-	first  map[string]*petition // who named a host first
-	asked  []haproxy.Text       // of conditions
+	needed   map[string]need
+	routed   map[routeKey]haproxy.Route
+	first    map[string]*petition // who named a host first
+	asked    []haproxy.Text       // of conditions
+	holds    map[string]hold      // by host
+	children map[string][]string  // hosts by their parent, once spare has asked
+
+	fallbackOf *petition // whose default backend it is; nil if the operator's
 
 	claimed map[routeKey]*petition // by whom first, with a condition
 }
@@ -124,6 +129,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	k := &clerk{Compiler: c, routing: &routing{of: worlds, global: globalOf(worlds)}}
 	k.extras, k.texts = slices.Clone(k.global.Extras), slices.Clone(k.global.Texts)
 	k.hear()
+	k.own()
 	most := len(k.petitions)
 	k.remember()
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
@@ -227,24 +233,28 @@ func (k *clerk) hear() {
 // grant gives every host and path to the first who claims it.
 func (k *clerk) grant() {
 	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
-	var fallback *petition
+	operator := k.operatorSays()
 	for _, p := range k.petitions {
 		if !p.ruleless || p.claims.fallback == nil || p.canary {
 			continue
 		}
-		if fallback != nil {
-			k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default of all hosts already", k.spell(fallback))
+		if operator && !k.worlds[p.world].options.OneTenant {
+			k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service of the ConfigMap is the default of all hosts already")
+			continue
+		}
+		if first := k.fallbackOf; first != nil {
+			k.complain(p, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default of all hosts already", k.spell(first))
 			continue
 		}
 		if k.passes(p, *p.claims.fallback) {
 			k.pass(p, "", *p.claims.fallback, defaultOf("all hosts"))
 			continue
 		}
-		fallback = p
+		k.fallbackOf = p
 		p.effective = true
 		k.routing.fallback = k.need(p, *p.claims.fallback, defaultOf("all hosts"))
 	}
-	if fallback == nil {
+	if k.fallbackOf == nil {
 		k.fallBack()
 	}
 	for _, p := range k.petitions {
@@ -312,16 +322,7 @@ func (k *clerk) grant() {
 		}
 	}
 	defer k.chain()
-	// A host that somebody names is never answered by a wildcard or by the
-	// rules for any host: what it has no path for is the default's, or 404.
-	for _, p := range k.petitions {
-		for _, host := range p.hosts {
-			key := routeKey{host, "/", haproxy.Prefix}
-			if _, has := k.routed[key]; !has && host != "" && k.passer(host) == nil {
-				k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.routing.fallback}
-			}
-		}
-	}
+	k.shut()
 }
 
 // passes reports whether TLS connections go to a backend as they are.
@@ -362,6 +363,14 @@ func (k *clerk) pass(p *petition, host string, to reference, what fmt.Stringer) 
 	if plain := (routeKey{host, "/", haproxy.Prefix}); k.owner[plain] == nil {
 		k.owner[plain] = p
 	}
+}
+
+// operatorSays reports whether a ConfigMap names the default of all.
+func (k *clerk) operatorSays() bool {
+	return slices.ContainsFunc(k.worlds, func(w *world) bool {
+		_, said, _ := annotations.DefaultBackend(w.defaults)
+		return said
+	})
 }
 
 // fallBack makes the Service that a ConfigMap names the default of all. Of
@@ -630,6 +639,10 @@ func (k *clerk) certify() {
 				names = read.names
 			}
 			for _, host := range names {
+				if err := k.may(p, host); err != nil { // a name that only the certificate has
+					k.complain(p, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
+					continue
+				}
 				p.covered = append(p.covered, host)
 				switch other := holder[host]; {
 				case other == "":
@@ -645,14 +658,47 @@ func (k *clerk) certify() {
 	}
 	k.pairs = pairs
 	for _, name := range sortedKeys(hosts) {
-		slices.Sort(hosts[name])
-		c := &haproxy.Cert{Name: name, Hosts: hosts[name], PEM: used[name].pem}
-		if clients := asked[name]; clients.CA != nil {
-			c.ClientCA, c.ClientOptional = clients.CA.Name, clients.Optional
+		clients := asked[name]
+		if clients.CA != nil {
 			k.extras = append(k.extras, clients.CA)
 		}
-		k.certs = append(k.certs, c)
+		for _, c := range k.listings(name, hosts[name], holder, granted) {
+			c.PEM = used[name].pem
+			if clients.CA != nil {
+				c.ClientCA, c.ClientOptional = clients.CA.Name, clients.Optional
+			}
+			k.certs = append(k.certs, c)
+		}
 	}
+	slices.SortFunc(k.certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// listings spreads the hosts of a certificate over as many entries as they need.
+func (k *clerk) listings(name string, hosts []string, certified map[string]string, granted map[string]*petition) (all []*haproxy.Cert) {
+	slices.Sort(hosts)
+	room := 0
+	for _, host := range hosts {
+		var spared []string
+		if strings.HasPrefix(host, "*.") {
+			var fits bool
+			if spared, fits = k.spare(host, certified); !fits {
+				k.complain(granted[host], "CertificateConflict", "the certificate for %s is not served for it: too many older hosts of others are below it; name the hosts one by one", host)
+				continue
+			}
+		}
+		size := len(host) + len(strings.Join(spared, " !")) + len(" !")
+		if room -= size; room < 0 {
+			each := name
+			if len(all) > 0 {
+				each = fmt.Sprintf("%s_%d.pem", strings.TrimSuffix(name, ".pem"), len(all)+1)
+			}
+			all = append(all, &haproxy.Cert{Name: each})
+			room = maxNames - size
+		}
+		c := all[len(all)-1]
+		c.Hosts, c.Except = append(c.Hosts, host), append(c.Except, spared...)
+	}
+	return all
 }
 
 // watchClock narrows the time for which this routing holds to the moments a

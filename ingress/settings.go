@@ -66,7 +66,7 @@ func (o Options) allows(scope annotations.Scope, section haproxy.Section) error 
 	switch {
 	case slices.Contains(o.NoSnippets, string(section)):
 		return fmt.Errorf("the configuration file allows no snippets for section %s (clusters[].ingress.noSnippets)", section)
-	case scope != annotations.ConfigMap && !o.TrustSnippets:
+	case scope != annotations.ConfigMap && !o.OneTenant:
 		return errors.New("the configuration file allows no snippets of Ingresses and Services, which can read every tenant's traffic (clusters[].ingress.trust)")
 	}
 	return nil

@@ -286,7 +286,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		await(w.namespaces.name(), full(w.namespaces.state()), false)
 		s.Namespaces = w.namespaces.list()
 	}
-	s.NoSecrets = w.secrets.barred()
+	s.NoSecrets, s.NoClasses = w.secrets.barred(), w.classes.barred()
 	for name, m := range w.configMaps {
 		await("ConfigMap "+name, full(m.state()), m.barred())
 		s.ConfigMaps = append(s.ConfigMaps, m.list()...)

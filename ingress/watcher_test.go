@@ -40,7 +40,9 @@ type cluster struct {
 func newCluster(groups ...string) *cluster {
 	kinds := map[schema.GroupVersionResource]string{{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}: "APIServiceList"}
 	names := map[string]string{"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "clusterinformations": "ClusterInformation"}
-	c := &cluster{Clientset: fake.NewClientset()}
+	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+	})}
 	for _, group := range []string{calico.V1, calico.V3} {
 		version, _ := schema.ParseGroupVersion(group)
 		list := &metav1.APIResourceList{GroupVersion: group}
@@ -445,7 +447,7 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 				t.Error("more than the labels is kept")
 			}
 		}
-		return len(s.Ingresses) == 1 && classesOf(&world{options: s.Options, namespaces: s.Namespaces}).has(s.Ingresses[0])
+		return len(s.Ingresses) == 1 && classesOf(&world{options: s.Options.withDefaults(), classes: s.Classes, namespaces: s.Namespaces}).has(s.Ingresses[0])
 	}
 	until(t, w, "the Ingress of a namespace with the label", served)
 	namespace = namespace.DeepCopy()

@@ -160,7 +160,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
 				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
 			}
-			s.Options.TrustSnippets = rapid.Bool().Draw(t, "trust")
+			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -85,6 +86,9 @@ func (c *Config) checkClusters(p *problems) {
 				}
 			}
 		}
+		for j, h := range cluster.Ingress.Hosts {
+			checkHost(p, fmt.Sprintf("%s.ingress.hosts[%d]", at, j), h)
+		}
 		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector().MatchString(s) {
 			p.add(at+".ingress.namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", s)
 		}
@@ -120,6 +124,20 @@ var selector = sync.OnceValue(func() *regexp.Regexp {
 
 // objectName is a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
+
+// dnsName is a DNS name of at least one label, in lower case (RFC 1123).
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func checkHost(p *problems, at string, h Host) {
+	if name := strings.TrimPrefix(h.Host, "*."); h.Host != "*" && (len(name) > 253 || !dnsName.MatchString(name)) {
+		p.add(at+".host", "%q is not a host; allowed: a DNS name in lower case, *.NAME for every name below one, and * for every host", h.Host)
+	}
+	for i, name := range h.Namespaces {
+		if name != "*" && !objectName.MatchString(name+"/x") {
+			p.add(fmt.Sprintf("%s.namespaces[%d]", at, i), "%q is not the name of a namespace; * is every namespace", name)
+		}
+	}
+}
 
 // maxKey is TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxKey = 80

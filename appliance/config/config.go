@@ -124,20 +124,30 @@ type Ingress struct {
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
 	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in sallyport.dev/auth-url. Those of its own namespace each may.
 	AuthServices []string `json:"authServices"`
-	// Whose snippets are taken into HAProxy's configuration: those of the ConfigMap alone (namespace), or of every Ingress and Service too (cluster). A snippet can read the traffic of all.
+	// How far the namespaces of the cluster trust each other. namespace: a host belongs to the namespace whose Ingress named it first, and only the ConfigMap brings snippets, which can read the traffic of all. cluster: one team owns everything; namespaces share each host, the oldest path wins, and every Ingress and Service may bring snippets.
 	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
+	// Which namespaces may use which hosts, whoever named them first. The first entry that matches a host counts; a host that none matches is for trust to decide.
+	Hosts []Host `json:"hosts"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.
 	NoSnippets []string `json:"noSnippets"`
 }
 
-// Trust is who of a cluster's users are trusted with all of its traffic.
+// Trust is how far the namespaces of a cluster trust each other.
 type Trust string
 
 // The two kinds of clusters.
 const (
-	TrustNamespace Trust = "namespace" // they share it: none but who writes the ConfigMap
+	TrustNamespace Trust = "namespace" // namespaces are tenants
 	TrustCluster   Trust = "cluster"   // it is one team's
 )
+
+// Host says which namespaces may use the hosts of a pattern.
+type Host struct {
+	// A host; or *.NAME, which matches every name below it, however deep; or *, which matches every host, and rules without one.
+	Host string `json:"host" jsonschema:"required"`
+	// Namespaces that share these hosts, the oldest claim to a path winning; * is every namespace. Empty: nobody may use them.
+	Namespaces []string `json:"namespaces"`
+}
 
 // Calico says how Calico's own objects are read.
 type Calico struct {

@@ -141,7 +141,7 @@ clusters:
   pools: [172.16.0.0/16, "fd00:10::/48"]
   bgp: {asn: 64512, mode: active, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
-    configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], namespaces: [a, b], notNamespaces: [kube-system],
+    configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
     namespaceSelector: "team=web,!old", authServices: [ops/door]}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
@@ -161,7 +161,7 @@ clusters:
 		Ingress: config.Ingress{
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
 			Publish:   addrs("192.168.50.21", "fd00::21"),
-			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"},
+			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"}, Hosts: []config.Host{{Host: "*.a.test", Namespaces: []string{"shop", "*"}}, {Host: "*"}},
 			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"},
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},

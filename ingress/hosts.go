@@ -1,0 +1,290 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sallyport/haproxy"
+)
+
+// Who owns a host
+//
+// A host belongs to one party: by default the namespace whose Ingress named it
+// first, in a rule or in spec.tls. Nothing that another party says of the host
+// goes any further than this file: own takes it off the petitions before any
+// route, certificate or canary is made of them. So the rest of the package
+// compiles for each host what its owner says, as if nobody else had spoken of
+// it. What one party can still do to another is what all hosts have in common,
+// and that is settled where it is made:
+//
+//   - a wildcard host and a rule without a host: every host beneath that is
+//     another party's has a row for "/", so that no request falls through (shut);
+//   - the certificate of a wildcard host: it is not shown for such a host (spare);
+//   - the default backend: what a tenant makes it is for its own hosts, and for
+//     those that nobody has (defaultFor).
+//
+// An owner keeps the host while any Ingress of its names it, although the oldest
+// of these may be younger than one of another namespace by then. That is all
+// the memory there is, and it comes with the Snapshot (HostOwners).
+
+// A HostRule says which namespaces may use the hosts that a pattern matches.
+type HostRule struct {
+	// Host is a name; "*.name", which matches every name below it, and the
+	// wildcard host of that spelling; or "*", which matches every host, and
+	// rules without one.
+	Host string
+	// Namespaces share these hosts: the oldest claim to a path counts. "*" is
+	// every namespace. Empty: nobody may use them.
+	Namespaces []string
+}
+
+func (r *HostRule) matches(host string) bool {
+	if below, many := strings.CutPrefix(r.Host, "*"); many {
+		return strings.HasSuffix(host, below)
+	}
+	return r.Host == host
+}
+
+func (r *HostRule) admits(namespace string) bool {
+	return slices.Contains(r.Namespaces, namespace) || slices.Contains(r.Namespaces, "*")
+}
+
+// hostRule returns the first rule for a host; nil if there is none.
+func (o *Options) hostRule(host string) *HostRule {
+	for i := range o.Hosts {
+		if o.Hosts[i].matches(host) {
+			return &o.Hosts[i]
+		}
+	}
+	return nil
+}
+
+// HostOwners are the hosts of one cluster that belong to a namespace each. It is
+// never changed.
+type HostOwners struct {
+	Namespaces map[string]string `json:"namespaces"` // by host; "" is every host that nobody names
+}
+
+func (o *HostOwners) equal(p *HostOwners) bool {
+	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces)
+}
+
+// A party is everybody who has the same say about a host: one namespace of a
+// cluster; or all that the operator lets share it, in which case both are empty
+// but for the reason.
+type party struct{ cluster, namespace, shared string }
+
+var (
+	listed   = party{shared: "listed"}   // by a HostRule
+	trusting = party{shared: "trusting"} // by Options.OneTenant
+)
+
+// A hold is the possession of a host.
+type hold struct {
+	party
+	since int // index of the owner's first petition that names it
+}
+
+// party returns who an Ingress is for a host; an error says why it is not
+// admitted.
+func (k *clerk) party(p *petition, host string) (party, error) {
+	w := k.worlds[p.world]
+	if rule := w.options.hostRule(host); rule != nil {
+		if rule.admits(p.object.Namespace) {
+			return listed, nil
+		}
+		return party{}, fmt.Errorf("the configuration file keeps it for %s", keptFor(rule))
+	}
+	for i, other := range k.worlds {
+		// A last rule for "*" is about its own cluster alone.
+		if rule := other.options.hostRule(host); i != p.world && rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
+			return party{}, fmt.Errorf("the configuration file keeps it for cluster %s, %s", other.cluster, keptFor(rule))
+		}
+	}
+	if w.options.OneTenant {
+		return trusting, nil
+	}
+	return party{cluster: w.cluster, namespace: p.object.Namespace}, nil
+}
+
+func keptFor(rule *HostRule) string {
+	if len(rule.Namespaces) == 0 {
+		return "nobody"
+	}
+	return "namespace " + list(rule.Namespaces)
+}
+
+// own finds the owner of each host, and takes off every petition what it says
+// of hosts that are not its own. The petitions are in order.
+func (k *clerk) own() {
+	had := make(map[string]party)
+	for _, w := range k.worlds {
+		if w.owners == nil {
+			continue
+		}
+		for host, namespace := range w.owners.Namespaces {
+			had[host] = party{cluster: w.cluster, namespace: namespace}
+		}
+	}
+	k.holds = make(map[string]hold, len(k.petitions))
+	for i, p := range k.petitions {
+		for _, host := range p.names {
+			who, err := k.party(p, host)
+			if err != nil {
+				continue
+			}
+			held, taken := k.holds[host]
+			if !taken || held.party != who && had[host] == who {
+				k.holds[host] = hold{who, i}
+			}
+		}
+	}
+	for _, p := range k.petitions {
+		k.yield(p)
+	}
+	k.owners = make(map[string]*HostOwners, len(k.worlds))
+	for _, w := range k.worlds {
+		k.owners[w.cluster] = &HostOwners{Namespaces: make(map[string]string)}
+	}
+	for host, h := range k.holds {
+		if h.shared == "" {
+			k.owners[h.cluster].Namespaces[host] = h.namespace
+		}
+	}
+	for _, w := range k.worlds {
+		if k.owners[w.cluster].equal(w.owners) {
+			k.owners[w.cluster] = w.owners
+		}
+	}
+}
+
+// may returns nil if what an Ingress says of a host counts.
+func (k *clerk) may(p *petition, host string) error {
+	who, err := k.party(p, host)
+	if err != nil {
+		return err
+	}
+	h, taken := k.holds[host]
+	if !taken || h.party == who {
+		return nil
+	}
+	owner := "the namespaces that the configuration file names"
+	if first := k.petitions[h.since]; h.shared == "" {
+		owner = "namespace " + h.namespace + ", for " + k.spell(first)
+	}
+	return fmt.Errorf("it belongs to %s", owner)
+}
+
+// yield takes off a petition what it says of hosts that are not its own, and
+// complains once for each.
+func (k *clerk) yield(p *petition) {
+	refused := make(map[string]bool)
+	for _, host := range p.names {
+		if err := k.may(p, host); err != nil {
+			refused[host] = true
+			k.complain(p, "HostOwned", "nothing that this Ingress says of %s is served: %v; who runs the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
+		}
+	}
+	if len(refused) == 0 {
+		return
+	}
+	left := *p.claims
+	left.rules = slices.DeleteFunc(slices.Clone(left.rules), func(c claim) bool { return refused[c.host] })
+	left.hosts = slices.DeleteFunc(slices.Clone(left.hosts), func(host string) bool { return refused[host] })
+	left.tls = nil
+	for _, t := range p.tls {
+		if len(t.hosts) > 0 {
+			t.hosts = slices.DeleteFunc(slices.Clone(t.hosts), func(host string) bool { return refused[host] })
+			if len(t.hosts) == 0 {
+				continue // an entry without hosts means the names of its certificate
+			}
+		}
+		left.tls = append(left.tls, t)
+	}
+	if left.ruleless && refused[""] {
+		left.fallback = nil
+	}
+	p.claims = &left
+}
+
+// shut sees to it that the requests for a host are answered by its owner: what
+// the owner has no path for by the default backend if that may be, or with 404.
+// A host that is named by spec.tls alone is left to a wildcard host, or to any
+// host, of the same owner.
+func (k *clerk) shut() {
+	ruled := make(map[string]bool, len(k.petitions)) // hosts that a rule names
+	for _, p := range k.petitions {
+		for _, host := range p.hosts {
+			ruled[host] = true
+		}
+	}
+	beneath := func(host string) string { // whose routes take the requests for one that has none
+		if _, parent, _ := strings.Cut(host, "."); ruled["*."+parent] {
+			return "*." + parent
+		}
+		return ""
+	}
+	for _, p := range k.petitions {
+		for _, host := range p.names {
+			key := routeKey{host, "/", haproxy.Prefix}
+			if _, has := k.routed[key]; has || host == "" || k.passer(host) != nil {
+				continue
+			}
+			if !ruled[host] && (k.may(p, host) != nil || k.holds[beneath(host)].party == k.holds[host].party) {
+				continue
+			}
+			k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.defaultFor(host)}
+		}
+	}
+}
+
+// defaultFor returns the backend for what a host has no path for; empty is 404.
+// The operator's default is for all hosts, a tenant's for its own.
+func (k *clerk) defaultFor(host string) string {
+	if k.fallbackOf != nil && k.holds[""].party != k.holds[host].party {
+		return ""
+	}
+	return k.routing.fallback
+}
+
+// maxNames bounds the names on one line of HAProxy's list of certificates, in
+// bytes. A line is given by a command, which HAProxy reads 16 kB of at most.
+const maxNames = 7 << 10
+
+// spare names the hosts that a certificate for a wildcard host is not shown for:
+// those of other owners that have none themselves. Of too many hosts the oldest
+// count; if one more is older than the wildcard host, this has no certificate,
+// and if it is younger it has that one.
+func (k *clerk) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
+	if k.children == nil {
+		k.children = make(map[string][]string)
+		for host := range k.holds {
+			if first, parent, found := strings.Cut(host, "."); found && first != "*" {
+				k.children[parent] = append(k.children[parent], host)
+			}
+		}
+	}
+	for _, host := range k.children[strings.TrimPrefix(wildcard, "*.")] {
+		if k.holds[host].party != k.holds[wildcard].party && certified[host] == "" {
+			spared = append(spared, host)
+		}
+	}
+	slices.SortFunc(spared, func(a, b string) int {
+		return cmp.Or(cmp.Compare(k.holds[a].since, k.holds[b].since), cmp.Compare(a, b))
+	})
+	size := len(wildcard)
+	for i, host := range spared {
+		if size += len(" !") + len(host); size > maxNames {
+			if k.holds[host].since < k.holds[wildcard].since {
+				return nil, false
+			}
+			spared = spared[:i]
+			break
+		}
+	}
+	slices.Sort(spared)
+	return spared, true
+}

@@ -1,0 +1,162 @@
+package ingress
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// of puts the objects of manifests into a namespace.
+func of(namespace, manifests string) string {
+	return strings.ReplaceAll(manifests, "namespace: default", "namespace: "+namespace)
+}
+
+func TestAHostBelongsToOneParty(t *testing.T) {
+	host := func(name string, year int, host string, paths ...string) string {
+		return ingress(name, year, "rules: ["+rule(host, paths...)+"]")
+	}
+	root := path("/", "Prefix", "web")
+	const shop, evil = "backend shop_svc_web_http: s_172-16-1-1_8080\n", "backend evil_svc_web_http: s_172-16-1-1_8080\n"
+	for name, tt := range map[string]struct {
+		manifests string // of Ingresses, besides a Service web in both namespaces
+		hosts     []HostRule
+		one       bool // tenant
+		owners    map[string]string
+		want      string
+	}{
+		"the oldest has all of it": {
+			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) + of("evil", host("b", 2021, "a.test", root, path("/x/y", "Exact", "web"))),
+			want:      "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"younger Ingresses of the namespace too": {
+			manifests: of("shop", host("a", 2020, "a.test", root)+host("c", 2022, "a.test", path("/c", "Prefix", "web"))) + of("evil", host("b", 2021, "a.test", path("/c", "Prefix", "web"))),
+			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/c -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"of one age, the first by name": {
+			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2020, "a.test", root)),
+			want:      "prefix a.test/ -> evil_svc_web_http\n" + evil + "problem Ingress shop/a HostOwned\n",
+		},
+		"whoever had it keeps it": {
+			manifests: of("shop", host("c", 2022, "a.test", root)) + of("evil", host("b", 2021, "a.test", root)),
+			owners:    map[string]string{"a.test": "shop"},
+			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"until nothing of theirs names it": {
+			manifests: of("shop", host("c", 2022, "c.test", root)) + of("evil", host("b", 2021, "a.test", root)),
+			owners:    map[string]string{"a.test": "shop"},
+			want:      "prefix a.test/ -> evil_svc_web_http\nprefix c.test/ -> shop_svc_web_http\n" + evil + shop,
+		},
+		"a TLS entry names a host": {
+			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], "+fallback("web"))) + of("evil", host("b", 2021, "a.test", root)),
+			want:      "default -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\nproblem Ingress shop/a SecretNotFound\n",
+		},
+		"and one of others is not used": {
+			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", ingress("b", 2021, "tls: [{hosts: [a.test], secretName: none}]")),
+			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"a wildcard host does not reach into a host of others": {
+			manifests: of("evil", host("b", 2019, "*.test", root)) + of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))),
+			want:      "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" + evil + shop,
+		},
+		"nor into one that is named by a TLS entry alone": {
+			manifests: of("evil", host("b", 2019, "*.test", root)) + of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}]")),
+			want:      "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\n" + evil + "problem Ingress shop/a SecretNotFound\n",
+		},
+		"rules without a host answer for hosts that a TLS entry of theirs names": {
+			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], rules: ["+rule("", root)+"]")),
+			want:      "prefix / -> shop_svc_web_http\n" + shop + "problem Ingress shop/a SecretNotFound\n",
+		},
+		"a tenant's default is not for others' hosts": {
+			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) + of("evil", ingress("b", 2019, fallback("web"))),
+			want:      "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\ndefault -> evil_svc_web_http\n" + evil + shop,
+		},
+		"hosts without a name are a host": {
+			manifests: of("shop", host("a", 2020, "", path("/x", "Prefix", "web"))) + of("evil", ingress("b", 2021, fallback("web"))),
+			want:      "prefix /x -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"a host can be reserved": {
+			manifests: of("evil", host("b", 2019, "a.test", root)) + of("shop", host("a", 2020, "a.test", root)),
+			hosts:     []HostRule{{"a.test", []string{"shop"}}},
+			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"before anybody names it": {
+			manifests: of("evil", host("b", 2019, "x.a.test", root)),
+			hosts:     []HostRule{{"*.a.test", []string{"shop"}}},
+			want:      "problem Ingress evil/b HostOwned\n",
+		},
+		"or shared": {
+			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
+			hosts:     []HostRule{{"a.test", []string{"shop", "evil"}}},
+			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop + "problem Ingress evil/b PathConflict\n",
+		},
+		"the first rule that matches counts": {
+			manifests: of("evil", host("b", 2019, "b.test", root)) + of("shop", host("a", 2020, "a.test", root)),
+			hosts:     []HostRule{{"a.test", []string{"*"}}, {"*", nil}},
+			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+		},
+		"of one tenant the oldest path wins": {
+			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
+			one:       true,
+			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop + "problem Ingress evil/b PathConflict\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", of("shop", app("web"))+of("evil", app("web"))+tt.manifests)
+			s.Options.Hosts, s.Options.OneTenant = tt.hosts, tt.one
+			if tt.owners != nil {
+				s.Owners = &HostOwners{tt.owners}
+			}
+			r := Compile([]Snapshot{s})
+			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			s.Owners = r.Owners["c"]
+			if again := Compile([]Snapshot{s}); read(again) != read(r) || again.Owners["c"] != s.Owners {
+				t.Errorf("with the owners it named itself:\n%s", read(again))
+			}
+		})
+	}
+}
+
+func TestACertificateIsNotShownForAnothersHost(t *testing.T) {
+	wild := secretText(t, "tls", certificate{names: []string{"*.test", "c.test"}})
+	text := of("evil", app("web")+wild+ingress("b", 2019, "tls: [{hosts: ['*.test'], secretName: tls}], rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]")) +
+		of("shop", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")) +
+		of("late", wild+ingress("c", 2021, "tls: [{secretName: tls}]"))
+	r := Compile([]Snapshot{snapshot(t, "c", text)})
+	if len(r.Config.Certs) != 2 {
+		t.Fatalf("certificates %v, want two", r.Config.Certs)
+	}
+	for i, want := range []struct{ hosts, except []string }{{[]string{"*.test"}, []string{"a.test"}}, {[]string{"c.test"}, nil}} {
+		if c := r.Config.Certs[i]; cmp.Diff(want.hosts, c.Hosts) != "" || cmp.Diff(want.except, c.Except) != "" {
+			t.Errorf("%s is for %q but %q, want %q but %q", c.Name, c.Hosts, c.Except, want.hosts, want.except)
+		}
+	}
+}
+
+func TestACertificateOfManyHostsHasSeveralEntries(t *testing.T) {
+	s := snapshot(t, "c", secretText(t, "tls", certificate{names: []string{"*.test"}})+ingress("a", 2020, "tls: [{hosts: [x.test], secretName: tls}]"))
+	entry := &s.Ingresses[0].Spec.TLS[0]
+	for i := range 1000 {
+		entry.Hosts = append(entry.Hosts, strings.Repeat("h", 1+i%60)+".d"+strings.Repeat("i", 1+i/60)+".test")
+	}
+	s.Ingresses[0].Spec.Rules = []networkingv1.IngressRule{{Host: "x.test"}}
+	r := Compile([]Snapshot{s})
+	if err := r.Config.Validate(); err != nil {
+		t.Error(err)
+	}
+	seen := map[string]bool{}
+	for _, c := range r.Config.Certs {
+		for _, h := range c.Hosts {
+			seen[h] = true
+		}
+	}
+	if len(seen) != 1001 {
+		t.Errorf("%d hosts have the certificate, want 1001", len(seen))
+	}
+}
