@@ -278,6 +278,37 @@ func demoSnapshot(name string) ingress.Snapshot {
 	}
 }
 
+// The oldest Ingress of an owner may be gone, and an older one of another
+// namespace be there: only the picture tells who had the host.
+func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
+	s := newScene(t)
+	s.settle(t)
+	ing := s.watcher.snapshot.Ingresses[0]
+	younger, other := ing.DeepCopy(), ing.DeepCopy()
+	younger.Name, younger.CreationTimestamp = "younger", metav1.Unix(300, 0)
+	other.Namespace, other.CreationTimestamp = "other", metav1.Unix(200, 0)
+	s.watcher.snapshot.Ingresses = []*networkingv1.Ingress{ing, other, younger}
+	s.settle(t)
+	s.watcher.snapshot.Ingresses = s.watcher.snapshot.Ingresses[1:]
+	s.settle(t)
+	s.pictures.save()
+
+	again := newScene(t)
+	again.pictures.dir = s.pictures.dir
+	var err error
+	if again.clusters[0].snapshot, _, err = again.pictures.load("demo"); err != nil {
+		t.Fatal(err)
+	}
+	again.clusters[0].known = true
+	again.watcher.snapshot = s.watcher.snapshot
+	for _, life := range []*scene{s, again} {
+		life.settle(t)
+		if got := life.view.Load().compiled.Served; len(got) != 1 || got[0].Name != "younger" {
+			t.Errorf("served are %v, want default/younger alone", got)
+		}
+	}
+}
+
 // snippets gives the scene's Ingress text of its own.
 func (s *scene) snippets(lines string) {
 	s.watcher.snapshot.Options.OneTenant = true

@@ -210,33 +210,68 @@ func (k *clerk) yield(p *petition) {
 	p.claims = &left
 }
 
-// shut sees to it that the requests for a host are answered by its owner: what
-// the owner has no path for by the default backend if that may be, or with 404.
-// A host that is named by spec.tls alone is left to a wildcard host, or to any
-// host, of the same owner.
+// shut sees to it that the requests for a host are answered by its owner. What
+// a host that rules name has no path for goes to its default, or is 404. One
+// that only spec.tls names is left to a wildcard host, or to any host, of the
+// same owner; where a wildcard host of another stands between, it gets what any
+// host has.
 func (k *clerk) shut() {
-	ruled := make(map[string]bool, len(k.petitions)) // hosts that a rule names
+	ruled := make(map[string]bool, len(k.petitions)) // hosts that have rows
 	for _, p := range k.petitions {
 		for _, host := range p.hosts {
 			ruled[host] = true
 		}
 	}
-	beneath := func(host string) string { // whose routes take the requests for one that has none
+	beneath := func(host string) string { // whose rows take the requests for one that has none
 		if _, parent, _ := strings.Cut(host, "."); ruled["*."+parent] {
 			return "*." + parent
 		}
 		return ""
 	}
-	for _, p := range k.petitions {
-		for _, host := range p.names {
-			key := routeKey{host, "/", haproxy.Prefix}
-			if _, has := k.routed[key]; has || host == "" || k.passer(host) != nil {
-				continue
+	for _, wild := range []bool{true, false} {
+		for _, p := range k.petitions {
+			for _, host := range p.names {
+				key := routeKey{host, "/", haproxy.Prefix}
+				_, has := k.routed[key]
+				if has || host == "" || strings.HasPrefix(host, "*") != wild || k.passer(host) != nil {
+					continue
+				}
+				owner := k.holds[host].party
+				switch {
+				case ruled[host]:
+				case k.may(p, host) != nil || owner == k.holds[beneath(host)].party:
+					continue
+				case owner == k.holds[""].party:
+					k.copyAny(host)
+				}
+				ruled[host] = true
+				if _, has := k.routed[key]; !has {
+					k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.defaultFor(host)}
+				}
 			}
-			if !ruled[host] && (k.may(p, host) != nil || k.holds[beneath(host)].party == k.holds[host].party) {
-				continue
+		}
+	}
+}
+
+// copyAny gives a host the routes of any host.
+func (k *clerk) copyAny(host string) {
+	for _, key := range k.keys() {
+		to := routeKey{host, key.path, key.match}
+		if key.host != "" {
+			continue
+		}
+		route := k.routed[key]
+		route.Host = host
+		k.routed[to] = route
+		for _, of := range []map[routeKey]*petition{k.owner, k.canaries} {
+			if p := of[key]; p != nil {
+				of[to] = p
 			}
-			k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.defaultFor(host)}
+		}
+	}
+	for key, chosen := range k.chosen {
+		if key.host == "" {
+			k.chosen[routeKey{host, key.path, key.match}] = chosen
 		}
 	}
 }
