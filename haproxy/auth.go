@@ -36,7 +36,7 @@ type Ask struct {
 	Pass    []string // headers of the request that it sees; nil: all
 	Succeed []string // headers of its answer that the servers see; those of the client never do
 	Fail    []string // headers of its answer that the client sees; nil: all
-	SignIn  *Format  // where to redirect to instead of answering 401; nil: nowhere
+	SignIn  string   // where to redirect to instead of answering 401; empty: nowhere
 }
 
 // Directive is its rules. A script that fails leaves no word that it may go on.
@@ -65,11 +65,15 @@ func (a Ask) Directive() (Directive, error) {
 		}
 		lines[0] += " " + cmp.Or(strings.ToLower(strings.Join(list.names, ",")), list.none)
 	}
-	if a.SignIn == nil {
+	if a.SignIn == "" {
 		lines[0] += " -"
 	} else {
+		to, err := format(inRequest, a.SignIn)
+		if err != nil {
+			return Directive{}, err
+		}
 		lines[0] += " signin"
-		lines = append(lines, "http-request redirect location "+a.SignIn.word+" code 302 if { var(txn.sallyport_auth) -m str signin }")
+		lines = append(lines, "http-request redirect location "+to+" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
 	lines = append(lines, answer(503, "who may come in cannot be asked", " if !{ var(txn.sallyport_auth) -m str yes }"))
 	return Directive{phaseAuth, strings.Join(lines, "\n")}, nil

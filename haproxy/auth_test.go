@@ -54,8 +54,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		app, other, signing := backend("app", serverAt(pod.Listener.Addr())), backend("other", serverAt(pod.Listener.Addr())), backend("signing", serverAt(pod.Listener.Addr()))
 		ask := Ask{Backend: "door", Host: "door.ops", Method: "GET", Path: "/check?a='b'", Succeed: []string{"X-User", "X-Group"}}
 		app.Directives = []Directive{must[Directive](t)(ask.Directive())}
-		to := must[Format](t)(ParseFormat("https://login.test/?rd=%[url,url_enc]"))
-		ask.SignIn, ask.Method, ask.Pass, ask.Fail = &to, "", []string{"x-who"}, []string{"X-None"}
+		ask.SignIn, ask.Method, ask.Pass, ask.Fail = "https://login.test/?rd=%[url,url_enc]", "", []string{"x-who"}, []string{"X-None"}
 		signing.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		ask.Backend = "gone"
 		lost := backend("lost", serverAt(pod.Listener.Addr()))

@@ -351,42 +351,40 @@ func LimitConcurrent(t Table, most int) Directive {
 // Capture notes a sample of the request in the log, in the slot of that number.
 // Config.Captures has to have it.
 func Capture(expression string, slot int) (Directive, error) {
-	if err := checkSample(expression); err != nil {
+	if err := checkSample(inRequest, expression); err != nil {
 		return Directive{}, err
 	}
 	return Directive{phaseCapture, "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
-// SetRequestHeader sets a header of the request.
-func SetRequestHeader(name string, value Format) (Directive, error) {
+// headerRule is a rule that writes a header.
+func headerRule(p phase, in direction, rule, name, value string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
-	return Directive{phaseHeader, "http-request set-header " + name + " " + value.word}, nil
+	word, err := format(in, value)
+	return Directive{p, rule + " " + name + " " + word}, err
+}
+
+// SetRequestHeader sets a header of the request. The value may have parts that
+// HAProxy fills in, as those of all functions that take a value.
+func SetRequestHeader(name, value string) (Directive, error) {
+	return headerRule(phaseHeader, inRequest, "http-request set-header", name, value)
 }
 
 // SetResponseHeader sets a header of the response.
-func SetResponseHeader(name string, value Format) (Directive, error) {
-	if !token(name) {
-		return Directive{}, notAHeader(name)
-	}
-	return Directive{phaseResponse, "http-response set-header " + name + " " + value.word}, nil
+func SetResponseHeader(name, value string) (Directive, error) {
+	return headerRule(phaseResponse, inResponse, "http-response set-header", name, value)
 }
 
 // AddRequestHeader adds a header to the request, beside those of that name.
-func AddRequestHeader(name string, value Format) (Directive, error) {
-	if !token(name) {
-		return Directive{}, notAHeader(name)
-	}
-	return Directive{phaseHeader, "http-request add-header " + name + " " + value.word}, nil
+func AddRequestHeader(name, value string) (Directive, error) {
+	return headerRule(phaseHeader, inRequest, "http-request add-header", name, value)
 }
 
 // AddResponseHeader adds a header to the response, beside those of that name.
-func AddResponseHeader(name string, value Format) (Directive, error) {
-	if !token(name) {
-		return Directive{}, notAHeader(name)
-	}
-	return Directive{phaseResponse, "http-response add-header " + name + " " + value.word}, nil
+func AddResponseHeader(name, value string) (Directive, error) {
+	return headerRule(phaseResponse, inResponse, "http-response add-header", name, value)
 }
 
 // DeleteRequestHeader takes a header off the request.
@@ -434,20 +432,21 @@ func Root(path string) (Directive, error) {
 }
 
 // SetHost sets the Host that the servers see.
-func SetHost(value Format) Directive {
-	return Directive{phaseHost, "http-request set-header Host " + value.word}
+func SetHost(value string) (Directive, error) {
+	return headerRule(phaseHost, inRequest, "http-request set-header", "Host", value)
 }
 
 // ReplacePath rewrites a path that matches a regular expression.
-func ReplacePath(match string, value Format) (Directive, error) {
+func ReplacePath(match, value string) (Directive, error) {
 	if err := checkRegexp(match); err != nil {
 		return Directive{}, err
 	}
-	word, err := quote(matchLimit + match)
+	pattern, err := quote(matchLimit + match)
 	if err != nil {
 		return Directive{}, err
 	}
-	return Directive{phasePath, "http-request replace-path " + word + " " + value.word}, nil
+	path, err := format(inRequest, value)
+	return Directive{phasePath, "http-request replace-path " + pattern + " " + path}, err
 }
 
 // RedirectCodes are the statuses a redirect may have.

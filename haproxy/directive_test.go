@@ -20,14 +20,6 @@ func written(t testing.TB) []Directive {
 		}
 		return d
 	}
-	format := func(s string) Format {
-		t.Helper()
-		f, err := ParseFormat(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
 	list := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	var many []netip.Prefix
 	for i := range 70 {
@@ -41,14 +33,14 @@ func written(t testing.TB) []Directive {
 		must(Source("X-Real-IP")),
 		must(Capture("req.hdr(X-A)", 0)), must(Capture("cookie(id),lower", 1)),
 		Deny(Networks{Of: list}, true), Deny(Networks{Of: many}, false),
-		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", format(`it's "quoted" # \ $HOME 100%% %[src] %ci`))),
-		must(SetResponseHeader("Cache-Control", format("no-store, no-cache"))),
-		must(AddRequestHeader("X-B", format("c"))), must(AddResponseHeader("X-B", format("c"))), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
+		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", `it's "quoted" # \ $HOME 100%% %[src] %ci`)),
+		must(SetResponseHeader("Cache-Control", "no-store, no-cache")),
+		must(AddRequestHeader("X-B", "c")), must(AddResponseHeader("X-B", "c")), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
 		must(BasicAuth("a", `it's 100% ours`)), OnlyOwnTLS(false), OnlyOwnTLS(true),
 		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
-		SetHost(format("%[req.hdr(host),lower]")),
-		must(ReplacePath(`^/a/(.*)'x # y$`, format(`/\1`))),
+		must(SetHost("%[req.hdr(host),lower]")),
+		must(ReplacePath(`^/a/(.*)'x # y$`, `/\1`)),
 	}
 	for _, c := range []CORS{
 		{Origin: "*", Methods: "*", Headers: "*", MaxAge: 5 * time.Second},
@@ -151,18 +143,18 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		err  error
 		want string
 	}{
-		"a header with a line break":  {err(SetRequestHeader("X\nY", Format{})), "is not the name of a header"},
-		"a header with a space":       {err(SetResponseHeader("X Y", Format{})), "is not the name of a header"},
+		"a header with a line break":  {err(SetRequestHeader("X\nY", "")), "is not the name of a header"},
+		"a header with a space":       {err(SetResponseHeader("X Y", "")), "is not the name of a header"},
 		"a source of no name":         {err(Source("")), "is not the name of a header"},
-		"a value with a line break":   {err(ParseFormat("a\nuse_backend other")), "control character"},
-		"the process's environment":   {err(ParseFormat("%[env(SECRET)]")), `"env(SECRET)" is not a sample that may be used here`},
-		"a variable of the process":   {err(ParseFormat("%[var(proc.gen)]")), "is not a sample"},
-		"a file as a converter":       {err(ParseFormat("%[src,map(/etc/shadow)]")), "is not a converter"},
-		"an open bracket":             {err(ParseFormat("%[src")), "no \"]\" follows"},
-		"a lone percent sign":         {err(ParseFormat("50%")), "is not understood"},
-		"an alias that is longer":     {err(ParseFormat("%cix")), "is not understood"},
-		"a regular expression":        {err(ReplacePath("(", Format{})), "is not a regular expression"},
-		"one that looks ahead":        {err(ReplacePath("(?=a)", Format{})), "is not a regular expression"},
+		"a value with a line break":   {err(format(inRequest, "a\nuse_backend other")), "control character"},
+		"the process's environment":   {err(format(inRequest, "%[env(SECRET)]")), `"env(SECRET)" is not a sample that may be used here`},
+		"a variable of the process":   {err(format(inRequest, "%[var(proc.gen)]")), "is not a sample"},
+		"a file as a converter":       {err(format(inRequest, "%[src,map(/etc/shadow)]")), "is not a converter"},
+		"an open bracket":             {err(format(inRequest, "%[src")), "no \"]\" follows"},
+		"a lone percent sign":         {err(format(inRequest, "50%")), "is not understood"},
+		"an alias that is longer":     {err(format(inRequest, "%cix")), "is not understood"},
+		"a regular expression":        {err(ReplacePath("(", "")), "is not a regular expression"},
+		"one that looks ahead":        {err(ReplacePath("(?=a)", "")), "is not a regular expression"},
 		"an origin":                   {err(CORS{Origin: "("}.Directives()), "is not a regular expression"},
 		"a way of balancing":          {err(Balance("fastest")), "is not a way of balancing"},
 		"two in one":                  {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a way of balancing"},
@@ -225,15 +217,12 @@ func FuzzDirectives(f *testing.F) {
 				all = append(all, d)
 			}
 		}
-		format, err := ParseFormat(value)
-		if err == nil {
-			add(SetRequestHeader(name, format))
-			add(SetResponseHeader(name, format))
-			add(ReplacePath(name, format))
-			add(AddRequestHeader(name, format))
-			add(AddResponseHeader(name, format))
-			add(SetHost(format), nil)
-		}
+		add(SetRequestHeader(name, value))
+		add(SetResponseHeader(name, value))
+		add(ReplacePath(name, value))
+		add(AddRequestHeader(name, value))
+		add(AddResponseHeader(name, value))
+		add(SetHost(value))
 		add(Source(name))
 		add(Capture(value, 0))
 		add(DeleteRequestHeader(name))

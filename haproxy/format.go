@@ -2,41 +2,172 @@ package haproxy
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// A Format is a value in which HAProxy fills in parts when a request is there: a
-// log-format string (HAProxy Configuration Manual, 8.2.6). ParseFormat makes
-// one.
-type Format struct{ word string }
+// A direction is what HAProxy has before it when it fills in a value.
+type direction uint8
 
-// Fetches are the samples that a Format may have in "%[...]". The list holds
-// what a request itself tells, and nothing of the process, of its environment,
-// or of other backends.
-var Fetches = []string{
-	"base", "capture.req.hdr", "capture.req.uri", "cookie", "date", "dst", "dst_port", "fc_http_major", "hdr", "host_only", "http_date", "method", "path", "pathq", "query",
-	"rand", "req.cook", "req.fhdr", "req.hdr", "req.hdr_ip", "req.ver", "res.cook", "res.fhdr", "res.hdr", "src", "src_port", "ssl_c_s_dn", "ssl_c_i_dn",
-	"ssl_c_sha1", "ssl_c_serial", "ssl_c_used", "ssl_c_verify", "ssl_c_der", "ssl_fc", "ssl_fc_alpn", "ssl_fc_cipher", "ssl_fc_has_crt", "ssl_fc_protocol", "ssl_fc_sni",
-	"status", "str", "unique-id", "url", "url_param", "uuid",
+const (
+	inRequest direction = 1 << iota
+	inResponse
+	inBoth = inRequest | inResponse
+)
+
+// A kind is what a sample is, as far as it decides which converters may follow
+// (HAProxy Configuration Manual, 7.1).
+type kind uint8
+
+const (
+	aText kind = iota
+	aNumber
+	someBytes
+	anAddress
+	aMethod
+)
+
+// A form is what may stand between the parentheses of a sample.
+type form struct {
+	has func(string) bool
+	say string // the same for people
+}
+
+// The forms. What HAProxy takes of them, and what it makes of them, is the same
+// in all versions: what is longer than it looks, or a number that does not fit,
+// is not among them. None names a variable, since those of the process hold what
+// is nobody's to see.
+var (
+	noArgs     = form{matcher(`^$`), "nothing"}
+	nameArg    = form{matcher(`^` + argument + `?$`), "a name"}
+	headerArgs = form{matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`), "a name and a place, from -10"}
+	dnArgs     = form{matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?)?$`), "an entry, a place and rfc2253"}
+	paramArgs  = form{matcher(`^(` + argument + `(,[A-Za-z0-9_.:/-])?)?$`), "a name and one character"}
+	timeArgs   = form{matcher(`^(-?` + figures + `(,(s|ms|us))?)?$`), "a number, and s, ms or us"}
+	limitArg   = form{matcher(`^([1-9][0-9]{0,8})?$`), "a number from 1"}
+	slotArg    = form{matcher(`^([0-9]|1[0-5])$`), "a number from 0 to 15"}
+	versionArg = form{matcher(`^4?$`), "4"}
+	concatArgs = form{matcher(`^` + argument + `?(,,` + argument + `)?$`), "what stands before, and after two commas what stands behind"}
+	fieldArgs  = form{matcher(`^-?[1-9][0-9]{0,3},` + argument + `(,[0-9]{1,4})?$`), "a number, delimiters and a count"}
+	bytesArgs  = form{matcher(`^` + figures + `(,` + figures + `)?$`), "an offset and a length"}
+	charsArg   = form{matcher(`^` + argument + `$`), "characters"}
+	divisorArg = form{matcher(`^[1-9][0-9]{0,8}$`), "a number from 1"}
+	jsonArg    = form{matcher(`^(ascii|utf8|utf8s|utf8p|utf8ps)?$`), "ascii, utf8, utf8s, utf8p or utf8ps"}
+	sha2Arg    = form{matcher(`^(224|256|384|512)?$`), "224, 256, 384 or 512"}
+	flagArg    = form{matcher(`^[01]?$`), "0 or 1"}
+	queryArg   = form{matcher(`^(query)?$`), "query"}
+	utimeArgs  = form{matcher(`^` + argument + `(,-?` + figures + `)?$`), "a format and an offset"}
+	seedArg    = form{matcher(`^(` + figures + `)?$`), "a number"}
+)
+
+const (
+	argument = `[A-Za-z0-9_.:/-]{1,128}`
+	figures  = `[0-9]{1,9}`
+)
+
+// A fetch is a sample that begins an expression.
+type fetch struct {
+	in    direction // where HAProxy has it
+	args  form
+	gives kind
+}
+
+// fetches are the samples that a value may have in "%[...]". The table holds what
+// a request itself tells, and nothing of the process, of its environment, or of
+// other backends.
+var fetches = map[string]fetch{
+	"base":            {inRequest, noArgs, aText},
+	"capture.req.hdr": {inBoth, slotArg, aText},
+	"capture.req.uri": {inBoth, noArgs, aText},
+	"cookie":          {inBoth, nameArg, aText},
+	"date":            {inBoth, timeArgs, aNumber},
+	"dst":             {inBoth, noArgs, anAddress},
+	"dst_port":        {inBoth, noArgs, aNumber},
+	"fc_http_major":   {inBoth, noArgs, aNumber},
+	"hdr":             {inBoth, headerArgs, aText},
+	"method":          {inBoth, noArgs, aMethod},
+	"path":            {inRequest, noArgs, aText},
+	"pathq":           {inRequest, noArgs, aText},
+	"query":           {inRequest, noArgs, aText},
+	"rand":            {inBoth, limitArg, aNumber},
+	"req.cook":        {inRequest, nameArg, aText},
+	"req.fhdr":        {inRequest, headerArgs, aText},
+	"req.hdr":         {inRequest, headerArgs, aText},
+	"req.hdr_ip":      {inRequest, headerArgs, anAddress},
+	"req.ver":         {inRequest, noArgs, aText},
+	"res.cook":        {inResponse, nameArg, aText},
+	"res.fhdr":        {inResponse, headerArgs, aText},
+	"res.hdr":         {inResponse, headerArgs, aText},
+	"src":             {inBoth, noArgs, anAddress},
+	"src_port":        {inBoth, noArgs, aNumber},
+	"ssl_c_der":       {inBoth, noArgs, someBytes},
+	"ssl_c_i_dn":      {inBoth, dnArgs, aText},
+	"ssl_c_s_dn":      {inBoth, dnArgs, aText},
+	"ssl_c_serial":    {inBoth, noArgs, someBytes},
+	"ssl_c_sha1":      {inBoth, noArgs, someBytes},
+	"ssl_c_used":      {inBoth, noArgs, aNumber},
+	"ssl_c_verify":    {inBoth, noArgs, aNumber},
+	"ssl_fc":          {inBoth, noArgs, aNumber},
+	"ssl_fc_alpn":     {inBoth, noArgs, aText},
+	"ssl_fc_cipher":   {inBoth, noArgs, aText},
+	"ssl_fc_has_crt":  {inBoth, noArgs, aNumber},
+	"ssl_fc_protocol": {inBoth, noArgs, aText},
+	"ssl_fc_sni":      {inBoth, noArgs, aText},
+	"status":          {inResponse, noArgs, aNumber},
+	"str":             {inBoth, nameArg, aText},
+	"unique-id":       {inBoth, noArgs, aText},
+	"url":             {inRequest, noArgs, aText},
+	"url_param":       {inRequest, paramArgs, aText},
+	"uuid":            {inBoth, versionArg, aText},
+}
+
+// A converter makes another sample of one.
+type converter struct {
+	args   form
+	counts bool // it takes what is a number, or a text that may be one, and nothing else
+	gives  kind
 }
 
 // converters are those that may follow a fetch.
-var converters = []string{
-	"base64", "concat", "field", "hex", "host_only", "http_date", "json", "length", "lower", "ltrim", "mod", "rtrim", "sha1", "sha2", "substr", "upper", "url_dec", "url_enc", "utime", "word", "xxh32",
+var converters = map[string]converter{
+	"base64":    {noArgs, false, aText},
+	"bytes":     {bytesArgs, false, someBytes},
+	"concat":    {concatArgs, false, aText},
+	"field":     {fieldArgs, false, aText},
+	"hex":       {noArgs, false, aText},
+	"host_only": {noArgs, false, aText},
+	"http_date": {timeArgs, true, aText},
+	"json":      {jsonArg, false, aText},
+	"length":    {noArgs, false, aNumber},
+	"lower":     {noArgs, false, aText},
+	"ltrim":     {charsArg, false, aText},
+	"mod":       {divisorArg, true, aNumber},
+	"rtrim":     {charsArg, false, aText},
+	"sha1":      {noArgs, false, someBytes},
+	"sha2":      {sha2Arg, false, someBytes},
+	"upper":     {noArgs, false, aText},
+	"url_dec":   {flagArg, false, aText},
+	"url_enc":   {queryArg, false, aText},
+	"utime":     {utimeArgs, true, aText},
+	"word":      {fieldArgs, false, aText},
+	"xxh32":     {seedArg, false, aNumber},
 }
 
-// aliases are the log-format variables that may be used, after the "%".
+// aliases are the log-format variables that may be used, after the "%". HAProxy
+// has all of them in both directions.
 var aliases = []string{"ci", "cp", "fi", "fp", "ID", "T", "t", "sslv", "sslc", "HM", "HP", "HU", "HV", "HQ"}
 
-var sample = regexp.MustCompile(`^([a-z][a-z0-9_.-]*)(\([A-Za-z0-9_.,:/-]*\))?$`)
+var call = regexp.MustCompile(`^([a-z][a-z0-9_.-]*)(?:\(([A-Za-z0-9_.,:/-]*)\))?$`)
 
-// ParseFormat checks text for use as a Format: letters, "%%" for a percent sign,
-// "%[...]" with the samples of Fetches, and aliases such as %ci.
-func ParseFormat(text string) (Format, error) {
-	rest := text
+// format writes a value as one word in which HAProxy fills in parts when a request
+// or a response is there: a log-format string (HAProxy Configuration Manual,
+// 8.2.6). It may have text, "%%" for a percent sign, "%[...]" with samples, and
+// aliases such as %ci.
+func format(in direction, value string) (string, error) {
+	rest := value
 	for {
 		_, after, found := strings.Cut(rest, "%")
 		if !found {
@@ -48,10 +179,10 @@ func ParseFormat(text string) (Format, error) {
 		case strings.HasPrefix(after, "["):
 			inside, behind, closed := strings.Cut(after[1:], "]")
 			if !closed {
-				return Format{}, fmt.Errorf(`%s has a "%%[" that no "]" follows`, strconv.QuoteToASCII(clip(text)))
+				return "", fmt.Errorf(`%s has a "%%[" that no "]" follows`, strconv.QuoteToASCII(clip(value)))
 			}
-			if err := checkSample(inside); err != nil {
-				return Format{}, err
+			if err := checkSample(in, inside); err != nil {
+				return "", err
 			}
 			rest = behind
 		default:
@@ -60,17 +191,17 @@ func ParseFormat(text string) (Format, error) {
 				return next != after && (next == "" || !isAlnum(next[0]))
 			})
 			if i < 0 {
-				return Format{}, fmt.Errorf(`%s has a "%%" that is not understood: a percent sign is written "%%%%", a value of the request "%%[...]"`, strconv.QuoteToASCII(clip(text)))
+				return "", fmt.Errorf(`%s has a "%%" that is not understood: a percent sign is written "%%%%", a value of the request "%%[...]"`, strconv.QuoteToASCII(clip(value)))
 			}
 			rest = after[len(aliases[i]):]
 		}
 	}
-	word, err := quote(text)
-	return Format{word}, err
+	return quote(value)
 }
 
-// checkSample checks what stands between "%[" and "]": a fetch, then converters.
-func checkSample(expression string) error {
+// checkSample says what HAProxy would have against what stands between "%[" and
+// "]": a fetch, then converters.
+func checkSample(in direction, expression string) error {
 	depth, part := 0, 0
 	parts := []string{}
 	for i, c := range expression {
@@ -86,15 +217,46 @@ func checkSample(expression string) error {
 			}
 		}
 	}
+	var is kind
 	for i, p := range append(parts, expression[part:]) {
-		known, kind := Fetches, "a sample that may be used here: allowed are "+strings.Join(Fetches, ", ")
-		if i > 0 {
-			known, kind = converters, "a converter that may be used here: allowed are "+strings.Join(converters, ", ")
+		refuse := func(format string, args ...any) error {
+			return fmt.Errorf("%s %s", strconv.QuoteToASCII(clip(p)), fmt.Sprintf(format, args...))
 		}
-		m := sample.FindStringSubmatch(p)
-		if m == nil || !slices.Contains(known, m[1]) {
-			return fmt.Errorf("%s is not %s", strconv.QuoteToASCII(clip(p)), kind)
+		name, args := "", ""
+		if m := call.FindStringSubmatch(p); m != nil {
+			name, args = m[1], m[2]
+		}
+		var form form
+		if i == 0 {
+			f, known := fetches[name]
+			switch {
+			case !known:
+				return refuse("is not a sample that may be used here: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+			case f.in&in == 0 && in == inRequest:
+				return refuse("is not known while there is no response yet: a value for the request may have %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+			case f.in&in == 0:
+				return refuse("is not known any more when the response comes: a value for it may have %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+			}
+			form, is = f.args, f.gives
+		} else {
+			c, known := converters[name]
+			switch {
+			case !known:
+				return refuse("is not a converter that may be used here: allowed are %s", names(converters, func(converter) bool { return true }))
+			case c.counts && is != aNumber && is != aText:
+				return refuse("takes a number, and what stands before it in %s is none", strconv.QuoteToASCII(clip(expression)))
+			}
+			form, is = c.args, c.gives
+		}
+		if !form.has(args) {
+			return refuse("has other arguments than HAProxy takes: %s may have %s", name, form.say)
 		}
 	}
 	return nil
+}
+
+// names lists those of a table that are meant.
+func names[T any](table map[string]T, meant func(T) bool) string {
+	list := slices.Sorted(maps.Keys(table))
+	return strings.Join(slices.DeleteFunc(list, func(name string) bool { return !meant(table[name]) }), ", ")
 }

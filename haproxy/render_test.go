@@ -38,11 +38,7 @@ func goldens(t testing.TB) map[string]*Config {
 		t.Fatal(err)
 	}
 	chosen := NewChoice([]Case{{condition(t, `cookie(as) -m str "it's me" you`), "one"}, {condition(t, "src -f patterns/ours"), "two"}})
-	login, err := ParseFormat("https://login.test/?rd=%[url,url_enc]")
-	if err != nil {
-		t.Fatal(err)
-	}
-	asked, err := Ask{Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"}, SignIn: &login}.Directive()
+	asked, err := Ask{Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"}, SignIn: "https://login.test/?rd=%[url,url_enc]"}.Directive()
 	if err != nil {
 		t.Fatal(err)
 	}

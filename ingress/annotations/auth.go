@@ -77,12 +77,13 @@ func headerList(s string) ([]string, error) {
 	return strings.Split(names, ", "), nil
 }
 
-func signIn(s string) (haproxy.Format, error) {
+func signIn(s string) (string, error) {
 	s = unquote(s)
 	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") && (!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//")) {
-		return haproxy.Format{}, fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, quote(s))
+		return "", fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, quote(s))
 	}
-	return haproxy.ParseFormat(s)
+	_, err := haproxy.Ask{Backend: "any", Host: "any", Path: "/", SignIn: s}.Directive()
+	return s, err
 }
 
 // ask lets a service say who may come in.
@@ -111,9 +112,7 @@ func ask(v *values, s *Settings) {
 		v.fault(authSucceed.Doc, v.scopeOf(authSucceed.Name), errors.New("* is not allowed: name the headers, of which the servers then see none of the client's"))
 		return
 	}
-	if to, said := get(v, authSignIn); said {
-		a.SignIn = &to
-	}
+	a.SignIn, _ = get(v, authSignIn)
 	// While it is not known whether HAProxy has Lua, nobody comes in.
 	lua := haproxy.NeedsLua()
 	s.Texts = append(s.Texts, lua)

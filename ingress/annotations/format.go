@@ -128,18 +128,14 @@ func networks(s string) ([]netip.Prefix, error) {
 
 // headers reads one header a line: its name, then its value, which may stand in
 // quotes.
-func headers(set func(string, haproxy.Format) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
+func headers(set func(name, value string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
 	return lines(func(line string) (haproxy.Directive, error) {
 		name, rest, _ := strings.Cut(line, " ")
 		value := unquote(strings.TrimSpace(rest))
 		if value == "" {
 			return haproxy.Directive{}, fmt.Errorf("%s has no value", quote(line))
 		}
-		format, err := haproxy.ParseFormat(value)
-		if err != nil {
-			return haproxy.Directive{}, err
-		}
-		return set(name, format)
+		return set(name, value)
 	})
 }
 
@@ -165,11 +161,7 @@ func rewrite(line string) (haproxy.Directive, error) {
 	default:
 		return haproxy.Directive{}, fmt.Errorf("%s: want a path, or a regular expression and a path", quote(line))
 	}
-	path, err := haproxy.ParseFormat(unquote(words[1]))
-	if err != nil {
-		return haproxy.Directive{}, err
-	}
-	return haproxy.ReplacePath(unquote(words[0]), path)
+	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
 }
 
 // lines reads a directive a line.
@@ -325,7 +317,7 @@ func headerNames(s string) (string, error) {
 	var all []string
 	for word := range strings.SplitSeq(s, ",") {
 		word = strings.TrimSpace(word)
-		if _, err := haproxy.SetRequestHeader(word, haproxy.Format{}); err != nil {
+		if _, err := haproxy.SetRequestHeader(word, ""); err != nil {
 			return "", err
 		}
 		all = append(all, word)
@@ -333,7 +325,4 @@ func headerNames(s string) (string, error) {
 	return strings.Join(all, ", "), nil
 }
 
-func hostFormat(s string) (haproxy.Directive, error) {
-	f, err := haproxy.ParseFormat(unquote(s))
-	return haproxy.SetHost(f), err
-}
+func hostFormat(s string) (haproxy.Directive, error) { return haproxy.SetHost(unquote(s)) }

@@ -1,0 +1,150 @@
+package haproxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arguments are what somebody may write between the parentheses of a sample.
+var arguments = []string{
+	"", "a", "X-Id", "A.B:c", "a/b", "-", "0", "1", "4", "7", "10", "15", "16", "224", "256", "384", "512", "999", "-1", "-9", "-10", "-11", "999999999", "9999999999", "99999999999",
+	"a,1", "a,0", "a,-1", "a,-10", "a,-11", "a,999", "a,b", "a,-", "a,bc", "1,2", "1,.", "-1,./", "1,.,2", "1,.,-2", "0,.", "9999,a,9999", "a,,b", ",,b", "a,,", "a,txn.x,b", ",proc.asksecret",
+	"1,s", "-1,ms", "0,us", "1,x", "s", "query", "ascii", "utf8", "utf8s", "utf8p", "utf8ps", "CN,1,rfc2253", "CN,-1,rfc2253", "CN,,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
+}
+
+// samples are every expression of a fetch and its arguments, and every one that
+// goes on with a converter, that a value in a direction may have.
+func samples(in direction) (all []string) {
+	var begun []string
+	for _, name := range slices.Sorted(maps.Keys(fetches)) {
+		had := ""
+		for _, args := range arguments {
+			if s := name + "(" + args + ")"; checkSample(in, s) == nil {
+				all, had = append(all, s), s
+			}
+		}
+		if had != "" {
+			begun = append(begun, had)
+		}
+		if checkSample(in, name) == nil {
+			all = append(all, name)
+		}
+	}
+	follow := func(expression string, with []string) {
+		for _, name := range slices.Sorted(maps.Keys(converters)) {
+			for _, args := range with {
+				if s := expression + "," + name + args; checkSample(in, s) == nil {
+					all = append(all, s)
+				}
+			}
+		}
+	}
+	with := []string{""}
+	for _, args := range arguments {
+		with = append(with, "("+args+")")
+	}
+	follow("str(a)", with)
+	few := []string{"", "(1)", "(1,.)"}
+	for _, expression := range begun {
+		follow(expression, few)
+	}
+	for _, name := range slices.Sorted(maps.Keys(converters)) {
+		for _, args := range few {
+			if s := "str(a)," + name + args; checkSample(in, s) == nil {
+				follow(s, few)
+			}
+		}
+	}
+	return all
+}
+
+func TestHAProxyTakesEverySampleThatIsTaken(t *testing.T) {
+	b := &Backend{Name: "b"}
+	add := func(d Directive, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Directives = append(b.Directives, d)
+	}
+	for _, s := range samples(inRequest) {
+		add(Capture(s, 0))
+		add(SetRequestHeader("X", "%["+s+"]"))
+	}
+	add(SetHost("%[req.hdr(a)]"))
+	add(ReplacePath("/", "/%[req.hdr(a)]"))
+	for _, s := range samples(inResponse) {
+		add(SetResponseHeader("X", "%["+s+"]"))
+	}
+	for _, a := range aliases {
+		add(SetRequestHeader("X", "%"+a))
+		add(SetResponseHeader("X", "%"+a))
+	}
+	if want := 4000; len(b.Directives) < want {
+		t.Fatalf("%d samples, want %d and more", len(b.Directives), want)
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		if err := accepted(t, binary, &Config{Backends: []*Backend{b}, Captures: []int{8}}); err != nil {
+			text := err.Error()
+			t.Error(text[:min(len(text), 4000)])
+		}
+	})
+}
+
+func TestEverySampleCanBeUsed(t *testing.T) {
+	got := strings.Join(append(samples(inRequest), samples(inResponse)...), "\n") + "\n"
+	for name := range fetches {
+		if !strings.Contains("\n"+got, "\n"+name+"(") {
+			t.Errorf("no arguments are right for %s", name)
+		}
+	}
+	for name := range converters {
+		if !strings.Contains(got, ","+name+"\n") && !strings.Contains(got, ","+name+"(") {
+			t.Errorf("no arguments are right for %s", name)
+		}
+	}
+}
+
+func TestASampleThatHAProxyWouldRefuseIsRefusedInASentence(t *testing.T) {
+	for expression, want := range map[string]string{
+		"status":                        "is not known while there is no response yet",
+		"res.hdr(X)":                    "is not known while there is no response yet",
+		"host_only":                     "is not a sample",
+		"http_date":                     "is not a sample",
+		"uuid(7)":                       "uuid may have 4",
+		"src(a)":                        "src may have nothing",
+		"url_param(a,b,i)":              "url_param may have",
+		"req.hdr(a,-11)":                "req.hdr may have",
+		"capture.req.hdr":               "capture.req.hdr may have",
+		"capture.req.hdr(4294967295)":   "capture.req.hdr may have",
+		"req.hdr(a),substr(1,2)":        "is not a converter",
+		"req.hdr(a),field":              "field may have",
+		"req.hdr(a),sha2(1)":            "sha2 may have",
+		"req.hdr(a),json(latin1)":       "json may have",
+		"req.hdr(a),mod(proc.x)":        "mod may have",
+		"str(a),concat(,proc.x)":        "concat may have",
+		"method,mod(2)":                 "takes a number",
+		"src,http_date":                 "takes a number",
+		"ssl_c_der,utime(Y)":            "takes a number",
+		"str(a),sha1,mod(2)":            "takes a number",
+		"path,concat(,txn.route,x)":     "concat may have",
+		"req.hdr(a),lower(b)":           "lower may have",
+		"rand(99999999999)":             "rand may have",
+		"date(0,h)":                     "date may have",
+		"req.hdr(a),bytes(99999999999)": "bytes may have",
+	} {
+		if err := checkSample(inRequest, expression); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: want a word of %q, got %v", expression, want, err)
+		}
+	}
+	for _, expression := range []string{"path", "url", "base", "query", "pathq", "req.hdr(X)", "req.cook(a)", "url_param(a)", "req.ver"} {
+		if _, err := SetResponseHeader("X", "%["+expression+"]"); err == nil || !strings.Contains(err.Error(), "is not known any more when the response comes") {
+			t.Errorf("%s in a response: got %v", expression, err)
+		}
+		if _, err := SetRequestHeader("X", fmt.Sprintf("%%[%s]", expression)); err != nil {
+			t.Errorf("%s in a request: %v", expression, err)
+		}
+	}
+}
