@@ -53,7 +53,7 @@ func (a Ask) Directive() (Directive, error) {
 	if err != nil {
 		return Directive{}, err
 	}
-	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
+	lines := []string{strings.Join([]string{askRule, a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
 	for _, list := range []struct {
 		names []string
 		none  string
@@ -78,6 +78,8 @@ func (a Ask) Directive() (Directive, error) {
 	lines = append(lines, answer(503, "who may come in cannot be asked", " if !{ var(txn.sallyport_auth) -m str yes }"))
 	return Directive{phaseAuth, strings.Join(lines, "\n")}, nil
 }
+
+const askRule = "http-request lua.sallyport_ask"
 
 var askPath = matcher(`^/[!"$-~]{0,1000}$`)
 

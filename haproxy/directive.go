@@ -41,6 +41,7 @@ const (
 	phaseSection   phase = iota // no rule: options, balance, timeouts
 	phaseClosed                 // nobody may
 	phaseSource                 // who the client is
+	phaseShown                  // who has not shown a certificate
 	phaseDeny                   // who may not
 	phaseLimit                  // who may not any more
 	phasePreflight              // CORS preflights carry no credentials
@@ -164,8 +165,10 @@ func Source(header string) (Directive, error) {
 	if !token(header) {
 		return Directive{}, notAHeader(header)
 	}
-	return Directive{phaseSource, "http-request set-src hdr(" + header + ")"}, nil
+	return Directive{phaseSource, sourceRule + " hdr(" + header + ")"}, nil
 }
+
+const sourceRule = "http-request set-src"
 
 func notAHeader(name string) error {
 	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", strconv.QuoteToASCII(clip(name)))
@@ -238,7 +241,7 @@ func OnlyOwnTLS(optional bool) Directive {
 	if !optional {
 		lines = append(lines, answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 	}
-	return Directive{phaseSource, strings.Join(lines, "\n")}
+	return Directive{phaseShown, strings.Join(lines, "\n")}
 }
 
 // A Cookie leads a client back to the server it came to first.

@@ -119,7 +119,8 @@ type renderer struct {
 	head   []byte // global, defaults, frontends
 	headOf Config // what of one head was made for
 	maps   renderedMaps
-	mapsOf Config // what of one maps were made for
+	mapsOf Config // what of one maps were made for, but for its backends
+	led    []*Backend
 	certs  map[*Cert]rendered
 	lists  map[*List]renderedList
 }
@@ -531,6 +532,8 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	line(`http-request set-var(txn.route) var(txn.route),field(6,/),concat(,txn.path),map_reg(` + patterns + `) if { var(txn.route),field(6,/) -m len gt 0 }`)
 	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
+	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
+	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
 }
 
 // writeInspection leads a TLS connection by the name in its handshake, in one
@@ -581,7 +584,7 @@ func lead(line func(...string), choices []*Choice) {
 		line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }" + unless)
 	}
 	if len(choices) > 0 {
-		line("http-request set-var(txn.choice) var(txn.route),field(7,/)")
+		line("http-request set-var(txn.choice) var(txn.route),field(7,/) if { var(txn.route),field(7,/) -m len gt 0 }")
 		usual(" !{ var(txn.choice) -m found }")
 	}
 	for _, c := range choices {
@@ -777,11 +780,11 @@ func (r *renderer) renderMaps(cfg *Config) renderedMaps {
 	of := Config{
 		Bind: Bind{HTTPS: slices.Clone(cfg.Bind.HTTPS)}, DefaultBackend: cfg.DefaultBackend, Inspect: cfg.Inspect, Routes: cfg.Routes,
 	}
-	if r.maps.files[0].file.Content != nil && r.mapsOf.Same(&of) {
+	if r.maps.files[0].file.Content != nil && r.mapsOf.Same(&of) && slices.EqualFunc(r.led, cfg.Backends, (*Backend).sameRules) {
 		return r.maps
 	}
 	of.Routes = slices.Clone(of.Routes)
-	r.maps, r.mapsOf = renderedMaps{tables: rows(cfg)}, of
+	r.maps, r.mapsOf, r.led = renderedMaps{tables: rows(cfg)}, of, slices.Clone(cfg.Backends)
 	for i, table := range r.maps.tables {
 		file := mapFile(table)
 		r.maps.files[i] = rendered{file: file, sum: sha256.Sum256(file.Content)}
@@ -824,10 +827,11 @@ func tlsPort(b Bind) uint16 {
 // is named has a row for "/" in any case, so that it never falls through to a
 // wildcard.
 //
-// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE, without what is not
-// there at its end. There is a STATUS where plain HTTP is redirected, and a PORT
+// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE/GUARD, without what is
+// not there at its end. There is a STATUS where plain HTTP is redirected, and a PORT
 // if it is not 443, which clients do not expect to see. PATTERNS are what the keys
-// of regexp.map begin with that are to be tried first: the host, "_" for any.
+// of regexp.map begin with that are to be tried first: the host, "_" for any. GUARD
+// is that of the host, see guards.
 //
 // Keys of sni.map are hosts, or wildcard hosts without "*." and with "/" at the
 // end, which no name has; values are backends. A host that has other routes, and
@@ -843,11 +847,12 @@ func rows(cfg *Config) (out tables) {
 			known[table][key] = value
 		}
 	}
+	guard := guards(cfg)
 	patterns := make(map[string]bool) // hosts that have some
 	for _, r := range routes {
 		if r.Match == Regexp {
 			patterns[r.Host] = true
-			add(regexpTable, pattern(r.Host, r.Path), r.value(port, ""))
+			add(regexpTable, pattern(r.Host, r.Path), r.value(port, "", guard[r.Host]))
 		}
 	}
 	first := func(host string) string {
@@ -869,11 +874,11 @@ func rows(cfg *Config) (out tables) {
 		table, key := place(r.Host)
 		switch r.Match {
 		case Exact:
-			add(table, key+r.Path+"/\x01", r.value(port, ""))
+			add(table, key+r.Path+"/\x01", r.value(port, "", guard[r.Host]))
 		case Begin:
-			add(table, key+r.Path, r.value(port, first(r.Host)))
+			add(table, key+r.Path, r.value(port, first(r.Host), guard[r.Host]))
 		case Prefix:
-			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(port, first(r.Host)))
+			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(port, first(r.Host), guard[r.Host]))
 		case Passthrough:
 			to := r.Backend
 			r.Backend = nowhere
@@ -885,13 +890,13 @@ func rows(cfg *Config) (out tables) {
 				add(sniTable, name, cmp.Or(to, terminator))
 				r.Backend = elsewhere
 			}
-			add(table, key+"/", r.value(port, ""))
+			add(table, key+"/", r.value(port, "", ""))
 		}
 	}
 	for _, r := range routes {
 		table, host := place(r.Host)
 		implied := Route{Backend: cfg.DefaultBackend}
-		add(table, host+"/", implied.value(port, first(r.Host)))
+		add(table, host+"/", implied.value(port, first(r.Host), guard[r.Host]))
 		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[sniTable][parent+"/"] != "" {
 			add(sniTable, host, terminator)
 		}
@@ -909,8 +914,8 @@ func rows(cfg *Config) (out tables) {
 }
 
 // value is what a map says of a route. Its patterns are tried before it counts.
-func (r *Route) value(port uint16, patterns string) string {
-	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns, r.Choice}
+func (r *Route) value(port uint16, patterns, guard string) string {
+	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns, r.Choice, guard}
 	if r.TLSOnly {
 		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))
 		if port := cmp.Or(r.TLSPort, port); port != 443 {
