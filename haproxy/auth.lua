@@ -50,7 +50,9 @@ end
 core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin)
 	local tls = txn.f:ssl_fc() -- a number before 3.1
 	local scheme = (tls == 1 or tls == true) and "https" or "http"
-	local name, url = txn.f:req_fhdr("host") or "", txn.f:pathq() or "/"
+	local said, url = txn.f:req_fhdr("host") or "", txn.f:pathq() or "/"
+	local name = string.lower(said)
+	local host_only = string.gsub(name, ":%d*$", "") -- by which the request was routed
 	if method == "*" then
 		method = txn.f:method()
 	end
@@ -59,7 +61,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		"x-sallyport-secret: " .. txn:get_var("proc.asksecret"),
 	}
 	local added = {
-		["x-forwarded-for"] = tostring(txn.f:src()), ["x-real-ip"] = tostring(txn.f:src()), ["x-forwarded-proto"] = scheme, ["x-forwarded-host"] = name, ["x-forwarded-uri"] = url,
+		["x-forwarded-for"] = tostring(txn.f:src()), ["x-real-ip"] = tostring(txn.f:src()), ["x-forwarded-proto"] = scheme, ["x-forwarded-host"] = host_only, ["x-original-host"] = said, ["x-forwarded-uri"] = url,
 		["x-forwarded-method"] = txn.f:method(), ["x-original-method"] = txn.f:method(), ["x-original-url"] = scheme .. "://" .. name .. url,
 	}
 	for header, value in pairs(added) do

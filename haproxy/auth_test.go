@@ -116,11 +116,11 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 		hold("at first")
 
-		get("http://app.test/a?b=c", "X-Who: ann", "X-User: root", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
+		get("http://App.test:80/a?b=c", "X-Who: ann", "X-User: root", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
 		h := asked.Load().Header
 		for name, want := range map[string]string{
 			"X-Forwarded-Uri": "/a?b=c", "X-Forwarded-Host": "app.test", "X-Forwarded-Method": "POST", "X-Forwarded-For": "127.0.0.1",
-			"X-Original-Url": "http://app.test/a?b=c", "X-Sallyport-Backend": "", "Cookie": "s=1", "Content-Length": "0",
+			"X-Original-Url": "http://app.test:80/a?b=c", "X-Original-Host": "App.test:80", "X-Sallyport-Backend": "", "Cookie": "s=1", "Content-Length": "0",
 		} {
 			if got := strings.Join(h.Values(name), " | "); got != want {
 				t.Errorf("the service saw %s: %q, want %q", name, got, want)

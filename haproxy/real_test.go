@@ -180,7 +180,7 @@ func eventually(t testing.TB, what string, fact func() bool) {
 }
 
 // get is the body of a request for host and path, or its status if it is not
-// 200.
+// 200. Without a host the request has none.
 func (r *rig) get(host, path string) string {
 	r.t.Helper()
 	res, err := r.try(host, path)
@@ -197,7 +197,10 @@ func (r *rig) try(host, path string) (string, error) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", path, host); err != nil {
+	if host != "" {
+		host = "Host: " + host + "\r\n"
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n%s\r\n", path, host); err != nil {
 		return "", err
 	}
 	text, err := io.ReadAll(conn)

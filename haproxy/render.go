@@ -523,9 +523,18 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 // other: those of other hosts fail at their first letter.
 func (r *renderer) writeRouting(line func(...string)) {
 	exact, wild, patterns := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap, r.opt.Dir+"/"+regexpMap
-	// A Host header with a slash would be read as the beginning of the path,
-	// and lead any path to a backend that is meant for some.
-	line("http-request deny deny_status 400 if { req.hdr(host) -m sub / }")
+	// What a request is for has one meaning to HAProxy, to the service that is asked
+	// who may come in, and to the servers: one name, the same in the URI if that has
+	// one, which HAProxy sees to where there are both. A slash in it would be read as
+	// the beginning of the path.
+	line("http-request deny deny_status 400 if { req.fhdr(host) -m found } !{ req.fhdr(host) -m reg " + oneHost + " }")
+	line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found }")
+	line("http-request deny deny_status 400 if !{ url -m beg / } { url -m reg '^[^/?]*://[^/?]*@' }")
+	// A server that agrees to go on by another protocol, or as a tunnel, is spoken to
+	// from then on without a look at what for.
+	line("http-request deny deny_status 405 if METH_CONNECT")
+	line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP + " } { req.hdr(upgrade) -m str -i websocket }")
+	line("http-request del-header Upgrade if { req.fhdr(upgrade) -m reg -i " + toHTTP + " }")
 	line("http-request set-var(txn.path) path")
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
@@ -535,6 +544,12 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
 	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
 }
+
+// oneHost is a name or an address, and maybe a port.
+const oneHost = `'^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+])(:[0-9]{0,5})?$'`
+
+// toHTTP is another version of HTTP in the header Upgrade.
+const toHTTP = `'(^|[^a-z0-9])(h2c?|http)([^a-z0-9]|$)'`
 
 // writeInspection leads a TLS connection by the name in its handshake, in one
 // look-up, or two for a wildcard host. What is not passed through is not logged
