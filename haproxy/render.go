@@ -290,6 +290,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			of.Extras = append(of.Extras, e)
 		}
 	}
+	if i := slices.IndexFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" }); i >= 0 {
+		of.Certs = cfg.Certs[i : i+1 : i+1]
+	}
 	if r.head != nil && r.headOf.Same(&of) {
 		return r.head
 	}
@@ -348,6 +351,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		// Nobody here asks anything by HAProxy's own client, for which it would read
 		// every authority of the system: half of the time that a start takes.
 		global = append(global, "httpclient.ssl.verify none")
+	}
+	if cfg.asksClients() {
+		others = append(slices.DeleteFunc(others, func(l string) bool { return strings.HasPrefix(l, cacheSize) }), cacheSize+" 0")
 	}
 	for _, l := range slices.Concat(cfg.Process.instead(true, global), others) {
 		line(l)
@@ -434,7 +440,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	}
 	if len(cfg.Bind.HTTPS) > 0 {
 		secure := func(alpn string) string {
-			return "ssl crt-list " + r.opt.Dir + "/" + crtList + " alpn " + alpn + r.handshake(cfg.Process)
+			return "ssl crt-list " + r.opt.Dir + "/" + crtList + " alpn " + alpn + r.handshake(cfg)
 		}
 		overTCP := secure(cmp.Or(cfg.Process.ALPN, "h2,http/1.1"))
 		if cfg.Inspect {
@@ -481,7 +487,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			options += " accept-proxy"
 		}
 		if s.TLS {
-			options += " ssl crt-list " + r.opt.Dir + "/" + crtList + r.handshake(cfg.Process)
+			options += " ssl crt-list " + r.opt.Dir + "/" + crtList + r.handshake(cfg)
 		}
 		for _, a := range addresses(cfg.Bind.HTTP, cfg.Bind.HTTPS) {
 			line(bindText(netip.AddrPortFrom(a, s.Port)) + options)
@@ -572,10 +578,25 @@ func (r *renderer) writeInspection(line func(...string)) {
 // without rights can enter.
 func (r *renderer) passage() string { return "abns@" + path.Dir(r.opt.StatsSocket) + "/https" }
 
+// cacheSize is how many TLS sessions are kept that a client can resume.
+const cacheSize = "tune.ssl.cachesize"
+
+// asksClients says whether any name asks for certificates of clients. Then no TLS
+// session is resumed, from the cache or from a ticket: HAProxy before 3.2 resumes
+// one of TLS 1.3 under any name, and with it the certificate that was shown under
+// another one, to another authority, is taken for good.
+func (c *Config) asksClients() bool {
+	return c.Process.ClientCA != "" || slices.ContainsFunc(c.Certs, func(c *Cert) bool { return c.ClientCA != "" })
+}
+
 // handshake is what else is asked for where TLS ends.
-func (r *renderer) handshake(p Process) (words string) {
+func (r *renderer) handshake(cfg *Config) (words string) {
+	p := cfg.Process
+	if cfg.asksClients() {
+		words = " no-tls-tickets"
+	}
 	if p.StrictSNI {
-		words = " strict-sni"
+		words += " strict-sni"
 	}
 	if p.Signer != "" {
 		words += " generate-certificates ca-sign-file " + r.opt.Dir + "/" + extraDir + p.Signer
