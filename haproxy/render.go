@@ -413,6 +413,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			line(l)
 		}
 	}
+	demanded := cfg.Process.ClientCA != "" && (!cfg.Process.ClientOptional || cfg.Process.ClientCA == Nobody)
 	if len(cfg.Bind.HTTP) > 0 {
 		b.WriteString("\nfrontend http\n")
 		for _, a := range cfg.Bind.HTTP {
@@ -426,6 +427,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, code := range RedirectCodes {
 			text := strconv.Itoa(code)
 			line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
+		}
+		if demanded {
+			line(answer(403, "only over TLS", " if !{ ssl_fc }"))
 		}
 		lead(line, cfg.Choices)
 	}
@@ -476,6 +480,15 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		captures()
 		line("http-request set-header X-Forwarded-Proto https")
 		r.writeRouting(line)
+		if demanded {
+			line(answer(403, "only with a certificate", " if !{ ssl_c_used }"))
+		}
+		if len(of.Certs) > 0 {
+			// A certificate is good for the name in the handshake, which said by whom it
+			// had to be signed: another name's servers are not shown it.
+			line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
+			line(answer(421, "not on this connection", " if { ssl_c_used } !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"))
+		}
 		texts()
 		lead(line, cfg.Choices)
 	}

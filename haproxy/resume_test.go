@@ -104,3 +104,62 @@ func TestNoTLSSessionIsResumedWhereClientsShowCertificates(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatIsDemandedOfAllClientsHoldsOnEveryWayIn(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+		all, evils := must[*Extra](t)(Authorities("all", ours.pem())), must[*Extra](t)(Authorities("evil", theirs.pem()))
+		app := backend("app", origin(t, "the secret"))
+		app.Directives = []Directive{must[Directive](t)(SetResponseHeader("X-Who", "%[ssl_c_s_dn(CN)]"))}
+		cfg := r.config(app, backend("evil", origin(t, "evil")), backend("tls"))
+		cfg.Routes[2].TLSOnly = true
+		cfg.Extras = []*Extra{all, evils}
+		cfg.Process.ClientCA = all.Name
+		// No Ingress gets as far as this: each of them would be refused.
+		weaker := &Cert{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: theirs.issue(t, "evil.test"), ClientCA: evils.Name, ClientOptional: true}
+		cfg.Certs = []*Cert{weaker}
+		r.apply(cfg, states(cfg, Open))
+		mine, eves := keyPair(t, ours.issue(t, "ann")), keyPair(t, theirs.issue(t, "root"))
+		hold := func(when string, rows []clientRow) {
+			t.Helper()
+			for _, c := range rows {
+				if status, body := ask(t, c.client, c.address); status != c.status || status == 200 && c.body != body {
+					t.Errorf("%s: %s: %d %q, want %d %q", when, c.what, status, body, c.status, c.body)
+				}
+			}
+		}
+		plain := r.client("")
+		plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		hold("demanded", []clientRow{
+			{"a member", "https://app.test/", r.client("", mine), 200, "the secret"},
+			{"nobody", "https://app.test/", r.client(""), 0, ""},
+			{"in the clear", "http://app.test/", plain, 403, ""},
+			{"in the clear, where it is redirected", "http://tls.test/", plain, 302, ""},
+			{"nobody, by the weaker host", "https://app.test/", r.client("evil.test"), 403, ""},
+			{"nobody, at the weaker host", "https://evil.test/", r.client("evil.test"), 403, ""},
+			{"one of the other authority, by its host", "https://app.test/", r.client("evil.test", eves), 421, ""},
+		})
+
+		// Where it is optional, nobody passes for another by another authority.
+		next := *cfg
+		next.Process.ClientOptional = true
+		r.settle(&next, states(&next, Open))
+		r.eventually("it is optional", func() bool { status, _ := ask(t, r.client(""), "https://app.test/"); return status == 200 })
+		hold("optional", []clientRow{
+			{"a member", "https://app.test/", r.client("", mine), 200, "the secret"},
+			{"nobody", "https://app.test/", r.client(""), 200, "the secret"},
+			{"in the clear", "http://app.test/", r.client(""), 200, "the secret"},
+			{"one of the other authority", "https://app.test/", r.client("", eves), 0, ""},
+			{"one of the other authority, by its host", "https://app.test/", r.client("evil.test", eves), 421, ""},
+			{"one of the other authority, at its host", "https://evil.test/", r.client("", eves), 200, "evil"},
+		})
+	})
+}
+
+type clientRow struct {
+	what, address string
+	client        *http.Client
+	status        int
+	body          string
+}

@@ -154,11 +154,12 @@ type Compiler struct {
 	// Taken are ports that no TCP service can have, and whose they are: "HTTPS".
 	Taken map[uint16]string
 
-	worlds  []*world
-	parsed  map[*networkingv1.Ingress]*claims
-	pairs   map[*corev1.Secret]*pair
-	layers  map[*corev1.Service]annotations.Layer
-	settled map[settledFor]*settings
+	worlds   []*world
+	parsed   map[*networkingv1.Ingress]*claims
+	pairs    map[*corev1.Secret]*pair
+	layers   map[*corev1.Service]annotations.Layer
+	settled  map[settledFor]*settings
+	demanded annotations.Clients // what settled was made with
 
 	verdicts map[haproxy.Text]string // of HAProxy about texts; empty: it takes them
 	judged   bool                    // they have changed since

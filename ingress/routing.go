@@ -127,6 +127,9 @@ type clerk struct {
 // configured goes first, whatever its age: it is the operator who orders them.
 func (c *Compiler) route(worlds []*world) *routing {
 	k := &clerk{Compiler: c, routing: &routing{of: worlds, global: globalOf(worlds)}}
+	if demanded := k.global.Clients; !reflect.DeepEqual(demanded, k.demanded) {
+		k.demanded, k.settled = demanded, nil
+	}
 	k.extras, k.texts = slices.Clone(k.global.Extras), slices.Clone(k.global.Texts)
 	k.hear()
 	k.own()

@@ -47,6 +47,9 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	}
 	return annotations.Env{
 		Secrets: w.finder(home, &into.secrets),
+
+		Demanded: k.demanded,
+
 		Service: w.asker(home, &into.asks),
 		Allowed: w.options.allows,
 		Verdict: func(t haproxy.Text) (string, bool) {

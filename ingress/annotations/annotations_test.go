@@ -67,6 +67,8 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 		s.Data = map[string][]byte{"tls.crt": pem, "tls.key": pem}
 	case "ca":
 		s.Data = map[string][]byte{"ca.crt": pem}
+	case "others":
+		s.Data = map[string][]byte{"ca.crt": slices.Concat(pem, pem)}
 	case "empty":
 	case "users":
 		s.Data = map[string][]byte{"bob": []byte(hash + "\n"), "ann": []byte(hash)}
@@ -106,9 +108,22 @@ var env = Env{
 	},
 }
 
+// What keeps out who does not come by TLS of that name, and who shows nothing.
+const (
+	ownTLS = `http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }
+http-request set-var(txn.host) req.hdr(host),host_only,lower
+http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
+`
+	shown = `http-request return status 403 content-type text/plain string "only with a certificate\n" if !{ ssl_c_used }
+`
+)
+
 // tell is what layers come to, one thing a line, without what is there when
 // nothing is said.
 func tell(layers []Layer) string {
+	global, odd := Process(env, layers[2])
+	env := env
+	env.Demanded = global.Clients
 	s, _, problems := Compile("o", env, layers...)
 	passed, more := Passthrough(layers...)
 	problems = append(problems, more...)
@@ -117,8 +132,7 @@ func tell(layers []Layer) string {
 	}
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
-	global, more := Process(env, layers[2])
-	problems = append(problems, more...)
+	problems = append(problems, odd...)
 	process := global.Process
 	to, ofAll, more := DefaultBackend(layers[2])
 	problems = append(problems, more...)
@@ -334,6 +348,26 @@ file ca.ca.pem`,
 		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: name the headers, of which the servers then see none of the client's; nobody is let in until it is in order`},
 		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"), "CLOSEDasks about \"tune.lua.maxmem 0\"\n" + `! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; nobody is let in until it is in order`},
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
+		{
+			[]string{"configmap client-ca: ns/ca", "ingress client-ca: ca", "ingress client-crt-optional: true"},
+			"process: ClientCA=ns_ca.ca.pem\n" + ownTLS + shown + "file ca.ca.pem\nfile ns_ca.ca.pem\n" +
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-crt-optional: the ConfigMap demands a certificate of all clients; it is ignored",
+		},
+		{
+			[]string{"configmap client-ca: ns/ca", "ingress client-ca: others"},
+			"process: ClientCA=ns_ca.ca.pem\nCLOSEDfile ns_ca.ca.pem\n" +
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority; nobody is let in until it is in order",
+		},
+		{
+			[]string{"configmap client-ca: gone", "ingress client-ca: ca"},
+			"process: ClientCA=nobody\nCLOSED" +
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority; nobody is let in until it is in order\n" +
+				"! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order",
+		},
+		{
+			[]string{"configmap client-ca: ns/ca", "configmap client-crt-optional: true", "ingress client-ca: others"},
+			"process: ClientCA=ns_ca.ca.pem ClientOptional=true\n" + ownTLS + shown + "file others.ca.pem\nfile ns_ca.ca.pem",
+		},
 		{onAll("generate-certificates-signer: tls"), "process: Signer=tls.sign.pem\nfile tls.sign.pem"},
 		{onAll("generate-certificates-signer: users"), "! ConfigMap InvalidAnnotation: key generate-certificates-signer: Secret users: failed to find any PEM data in certificate input; it is ignored"},
 		{onAll("ssl-certificate: tls"), "a default certificate"},

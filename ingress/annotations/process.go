@@ -91,6 +91,7 @@ var (
 type Global struct {
 	Process     haproxy.Process
 	DefaultCert []byte // as haproxy.Config has it
+	Clients     Clients
 	Extras      []*haproxy.Extra
 	Texts       []haproxy.Text // that HAProxy has to be asked about
 }
@@ -106,7 +107,8 @@ func Process(env Env, layers ...Layer) (Global, []Problem) {
 	if e, ok := use(v, signer, pair(haproxy.Signer)); ok {
 		g.Process.Signer, g.Extras = e.Name, append(g.Extras, e)
 	}
-	switch c := clients(v); {
+	g.Clients = clients(v)
+	switch c := g.Clients; {
 	case c.Closed:
 		g.Process.ClientCA = haproxy.Nobody
 	case c.CA != nil:

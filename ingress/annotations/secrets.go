@@ -66,11 +66,11 @@ var (
 	})
 	clientCA = define(reference, Doc{
 		Name: "client-ca", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
-		Effect: "Clients need a certificate of this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts.",
+		Effect: "Clients need a certificate of this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and none of them by plain HTTP.",
 	})
 	clientOptional = define(boolean, Doc{
 		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "They may come without one, too. What they showed is in `%[ssl_c_s_dn]`.",
+		Effect: "They may come without one, too. What they showed is in `%[ssl_c_s_dn]`. On an Ingress it is ignored where the ConfigMap demands one of all.",
 	})
 	serverCA = define(reference, Doc{
 		Name: "server-ca", Scopes: everywhere, Format: "Secret, or namespace/Secret", Guard: true,
@@ -268,11 +268,30 @@ type Clients struct {
 	Closed   bool // they are to show one, but the authority is not known
 }
 
-// ClientCA reads what is said of the certificates of clients.
+// ClientCA reads what an Ingress says of the certificates of clients.
 func ClientCA(env Env, l Layer) (Clients, []Problem) {
 	v := &values{layers: []Layer{l}, env: env}
-	c := clients(v)
+	c := ofHost(v)
 	return c, v.problems
+}
+
+// ofHost reads what an Ingress says of the clients of its hosts. It cannot say less
+// than is demanded of all: a handshake asks for the certificates of one authority,
+// that of the host in place of that of all.
+func ofHost(v *values) Clients {
+	c, all := clients(v), v.env.Demanded
+	if c.CA == nil || all.Optional && !all.Closed || all.CA == nil && !all.Closed {
+		return c
+	}
+	switch {
+	case all.CA == nil || !bytes.Equal(all.CA.Content, c.CA.Content):
+		v.fault(clientCA.Doc, Ingress, errors.New("the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority"))
+		return Clients{Closed: true}
+	case c.Optional:
+		v.fault(clientOptional.Doc, Ingress, errors.New("the ConfigMap demands a certificate of all clients"))
+		c.Optional = false
+	}
+	return c
 }
 
 func clients(v *values) (c Clients) {
@@ -287,7 +306,7 @@ func clients(v *values) (c Clients) {
 // for every connection there is.
 func clientCerts(v *values, s *Settings) {
 	own := &values{layers: v.layers, env: v.env, only: Ingress}
-	c := clients(own)
+	c := ofHost(own)
 	if c.CA != nil {
 		s.add(haproxy.OnlyOwnTLS(c.Optional))
 		s.Extras = append(s.Extras, c.CA)

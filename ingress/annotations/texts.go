@@ -9,6 +9,8 @@ import (
 // Env is what the meaning of keys depends on beside their values.
 type Env struct {
 	Secrets Secrets
+	// Demanded is what ConfigMaps ask of the clients of all hosts.
+	Demanded Clients
 
 	// Allowed says why text for a section may not come from there; nil: it may.
 	Allowed func(Scope, haproxy.Section) error
