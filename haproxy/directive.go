@@ -501,8 +501,10 @@ type CORS struct {
 	Respond     bool          // answer preflights here, with 204, instead of asking the servers
 }
 
-// Directives are the lines for it. With credentials browsers take no "*": the
-// origin that asks is named instead.
+// Directives are the lines for it. With credentials browsers take "*" for what it
+// is, a name: the origin that asks is named instead, and the method and the headers
+// that it asks for. A cache is told what the answer depends on (Fetch Standard,
+// 3.2.5).
 func (c CORS) Directives() ([]Directive, error) {
 	var errs []error
 	line := func(p phase, words ...string) Directive { return Directive{p, strings.Join(words, " ")} }
@@ -511,8 +513,11 @@ func (c CORS) Directives() ([]Directive, error) {
 		errs = append(errs, err)
 		return w
 	}
-	asked := "if { var(txn.cors_origin) -m found }"
-	out := []Directive{line(phaseSource, "http-request set-var(txn.cors_origin) req.hdr(origin)")}
+	asked := "{ var(txn.cors_origin) -m found }"
+	out := []Directive{
+		line(phaseSource, "http-request set-var(txn.cors_origin) req.fhdr(origin)"),
+		line(phaseResponse, "http-after-response add-header Vary Origin"),
+	}
 	origin := "%[var(txn.cors_origin)]"
 	switch {
 	case c.Origin == "*" && !c.Credentials:
@@ -524,15 +529,28 @@ func (c CORS) Directives() ([]Directive, error) {
 		}
 		pattern, err := quote(matchLimit + "^(?:" + c.Origin + ")$")
 		errs = append(errs, err)
-		asked = "if { var(txn.cors_origin) -m reg " + pattern + " }"
-		out = append(out, line(phaseResponse, "http-after-response add-header Vary Origin if { var(txn.cors_origin) -m found }"))
+		asked = "{ var(txn.cors_origin) -m reg " + pattern + " }"
 	}
-	set := func(name, value string) {
-		out = append(out, line(phaseResponse, "http-after-response set-header", name, value, asked))
+	set := func(name, value string, and ...string) {
+		out = append(out, line(phaseResponse, append([]string{"http-after-response set-header", name, value, "if", asked}, and...)...))
 	}
 	set("Access-Control-Allow-Origin", origin)
-	set("Access-Control-Allow-Methods", word(c.Methods))
-	set("Access-Control-Allow-Headers", word(c.Headers))
+	if c.Credentials && (c.Methods == "*" || c.Headers == "*") {
+		out = append(out, line(phaseSource, "http-request set-var(txn.cors_preflight) bool(true) if METH_OPTIONS"))
+	}
+	for _, list := range []struct{ value, allow, request, variable string }{
+		{c.Methods, "Access-Control-Allow-Methods", "Access-Control-Request-Method", "txn.cors_method"},
+		{c.Headers, "Access-Control-Allow-Headers", "Access-Control-Request-Headers", "txn.cors_headers"},
+	} {
+		if list.value != "*" || !c.Credentials {
+			set(list.allow, word(list.value))
+			continue
+		}
+		out = append(out,
+			line(phaseSource, "http-request set-var("+list.variable+") req.fhdr("+list.request+") if METH_OPTIONS"),
+			line(phaseResponse, "http-after-response add-header Vary", list.request, "if { var(txn.cors_preflight) -m found }"))
+		set(list.allow, "%[var("+list.variable+")]", "{ var("+list.variable+") -m found }")
+	}
 	if c.Credentials {
 		set("Access-Control-Allow-Credentials", "true")
 	}

@@ -44,7 +44,7 @@ var (
 	})
 	corsOrigin = define(origin, Doc{
 		Name: "cors-allow-origin", Scopes: notOnTheService, Format: "`*` or a regular expression for the whole origin", Default: "*",
-		Effect: "Access-Control-Allow-Origin: for origins that match, the origin itself.",
+		Effect: "Access-Control-Allow-Origin: for origins that match, the origin itself. Answers have `Vary: Origin` in any case.",
 	})
 	corsMethods = define(methods, Doc{
 		Name: "cors-allow-methods", Scopes: notOnTheService, Format: "`*` or methods, with commas", Default: "*",
@@ -56,7 +56,7 @@ var (
 	})
 	corsCredentials = define(boolean, Doc{
 		Name: "cors-allow-credentials", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "Access-Control-Allow-Credentials. Since browsers take no `*` with it, the origin that asks is named instead.",
+		Effect: "Access-Control-Allow-Credentials. Since browsers take no `*` with it, the origin that asks is named instead, and the method and headers that a preflight asks for.",
 	})
 	corsMaxAge = define(duration, Doc{
 		Name: "cors-max-age", Scopes: notOnTheService, Format: "time", Default: "5s",
