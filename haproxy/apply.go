@@ -46,16 +46,17 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if err := p.validate(cfg); err != nil {
 		return res, err
 	}
-	if p.blank {
-		// With every server shut, as after any start.
-		first := p.text.render(cfg, nil)
-		if err := p.disk.sync(first.Content, first.sums); err != nil {
+	err := p.ensure()
+	if !p.ready && (errors.Is(err, errUnready) || errors.Is(err, errAway)) {
+		if err := p.prepare(ctx, cfg, states); err != nil {
+			if due := p.failedUntil; due.After(time.Now()) {
+				res.RetryAt = due
+			}
 			return res, err
 		}
-		p.shaped, p.shapeID, p.blank = cfg, first.Shape, false
-		p.forget()
+		err = p.ensure()
 	}
-	if err := p.ensure(); err != nil {
+	if err != nil {
 		return res, err
 	}
 	blind := p.know()
@@ -70,13 +71,13 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, 
 	want := p.text.render(cfg, states)
 	if why, urgent := p.reasonToReload(cfg, want); why != "" {
 		res.Reason = why
-		due := p.reloadDue(want.Shape, urgent)
+		due := p.reloadDue(want, urgent)
 		if due.After(time.Now()) {
-			res.RetryAt, failure = due, p.failureOf(want.Shape)
+			res.RetryAt, failure = due, p.failureOf(want)
 		} else if failure = p.reload(ctx, cfg, want, why); failure == nil {
 			res.Reloaded = true
 		} else {
-			res.RetryAt = p.reloadDue(want.Shape, urgent)
+			res.RetryAt = p.reloadDue(want, urgent)
 			if err := p.know(); err != nil && blind == nil {
 				return res, errors.Join(failure, err)
 			}
@@ -98,14 +99,17 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, 
 		p.idleSince = time.Time{}
 	}
 	p.shaped, p.shapeID = cfg, want.Shape
+	// Until all of it is told, servers may be open in the files that are not in
+	// the worker.
+	p.ready = false
 	if err := p.disk.sync(want.Content, want.sums); err != nil {
 		return res, errors.Join(failure, err, p.tellClosings(cfg, states, &res))
 	}
 	if err := p.tellAll(cfg, states, want, &res); err != nil {
 		p.unheard++
-		return res, errors.Join(failure, err)
+		return res, errors.Join(failure, err, p.disk.restore())
 	}
-	p.unheard = 0
+	p.unheard, p.ready, p.last = 0, true, cfg
 	return res, failure
 }
 
@@ -323,9 +327,14 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	sameCerts := len(cfg.Bind.HTTPS) == 0 || p.run.certs != nil && maps.EqualFunc(p.run.certs, want.certs, func(a, b certEntry) bool {
 		return a.line == b.line && string(a.pem) == string(b.pem)
 	})
-	mark := []string{"experimental-mode on", "set var proc.gen str(" + want.Gen + ")"}
+	mark := generationIs(want.Gen)
 	cmds := slices.Concat(steps.down, steps.up, mapCmds)
 	res.Commands += len(cmds) + len(steps.remove)
+	if len(mapCmds)+len(replace) > 0 || !sameCerts {
+		// If not all of it is told, the next life must not take the rows and
+		// certificates of the files for those of the worker.
+		cmds = append(generationIs("changing"), cmds...)
+	}
 
 	// In the usual case, servers only, one exchange does everything.
 	if len(cmds) > 0 && len(mapCmds)+len(replace)+len(steps.remove) == 0 && sameCerts {
@@ -336,9 +345,11 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 		return err
 	}
 	p.run.backends = p.run.changed(steps.after)
+	var unfit error
 	if !sameCerts {
-		if err := p.tellCerts(want.certs, res); err != nil {
-			return err
+		unfit = p.tellCerts(want.certs, res)
+		if unfit != nil && !errors.Is(unfit, ErrUnfit) {
+			return unfit
 		}
 	}
 	for _, f := range replace {
@@ -348,6 +359,9 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	}
 	if err := p.remove(steps.remove, res); err != nil {
 		return err
+	}
+	if unfit != nil {
+		return unfit
 	}
 	if mark != nil && p.run.gen != want.Gen {
 		if err := p.worker.tell(mark); err != nil {
@@ -367,6 +381,11 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 		p.note(func(i *Info) { i.Generation = want.Gen })
 	}
 	return nil
+}
+
+// generationIs are the commands by which the worker says which files it runs.
+func generationIs(gen string) []string {
+	return []string{"experimental-mode on", "set var proc.gen str(" + gen + ")"}
 }
 
 // remove deletes closed servers. One that still has connections stays, and is
@@ -424,7 +443,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// tellCerts makes the worker's certificates equal to want.
+// tellCerts makes the worker's certificates equal to want. One that it does not
+// take costs no other.
 func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 	have := p.run.certs
 	files, err := p.worker.certFiles()
@@ -432,6 +452,7 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 		return err
 	}
 	lines := make(map[string]string, len(want))
+	var refused []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		c, path := want[name], p.path(certDir+name)
 		lines[path] = c.line
@@ -441,7 +462,14 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 		if len(c.pem) > maxPayload {
 			continue // the worker has it from its start
 		}
-		if err := p.worker.setCert(path, c.pem, !files[path]); err != nil {
+		err := p.worker.setCert(path, c.pem, !files[path])
+		switch {
+		case errors.Is(err, errFault):
+			refused = append(refused, fmt.Errorf("%w: certificate %s: %w", ErrUnfit, name, err))
+			if !files[path] {
+				delete(lines, path)
+			} // else the one before is served on
+		case err != nil:
 			return err
 		}
 		res.Commands += 2
@@ -456,5 +484,5 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 		}
 	}
 	res.Commands += len(cmds)
-	return p.worker.tell(cmds)
+	return errors.Join(append(refused, p.worker.tell(cmds))...)
 }

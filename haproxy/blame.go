@@ -30,7 +30,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Text]string, error)
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	d, err := openDisk(dir)
+	d, _, err := openDisk(dir)
 	if err != nil {
 		return nil, err
 	}

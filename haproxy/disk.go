@@ -18,61 +18,74 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
 // disk is the configuration directory as we last read or wrote it. Crashing
-// between two of its renames leaves files that disagree: gen, which is made
-// from the contents, then differs from what any worker runs, and the next
-// Apply puts it right.
+// between two of its renames leaves files that disagree, or that HAProxy has not
+// accepted: gen, which is made from the contents, then differs from what any
+// worker runs, no HAProxy is started from them, and the next Apply puts them
+// right.
 type disk struct {
 	dir  string
 	have map[string]File
 	sums map[string][sha256.Size]byte
 
+	former map[string]*File // what the last sync replaced; nil: there was nothing
+
 	secret string // as RenderOptions has it: nobody else can know it, and it stays
 }
 
+// maxFile bounds what is read from the configuration directory, in bytes: a
+// haproxy.cfg with 50,000 servers has 8 MB, a map of 100,000 hosts 25.
+const maxFile = 64 << 20
+
 // openDisk reads what an earlier process left in dir, and makes dir and the
-// default certificate if they are missing.
-func openDisk(dir string) (*disk, error) {
-	d := &disk{dir: dir, have: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
-	for _, sub := range []string{"", "maps", "certs", "extra", "lists"} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o750); err != nil {
-			return nil, err
+// default certificate if they are missing. What cannot be read, or is no regular
+// file, is removed, and told in odd, a sentence each.
+func openDisk(dir string) (d *disk, odd []string, err error) {
+	d = &disk{dir: dir, have: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, nil, err
+	}
+	remove := func(path string, why error) error {
+		odd = append(odd, fmt.Sprintf("%v; it was removed", why))
+		return os.RemoveAll(path)
+	}
+	paths := []string{configFile}
+	for _, sub := range []string{mapDir, certDir, extraDir, listDir} {
+		path := filepath.Join(dir, sub)
+		if found, err := os.Lstat(path); err == nil && !found.IsDir() {
+			if err := remove(path, fmt.Errorf("%s is no directory", path)); err != nil {
+				return nil, nil, err
+			}
 		}
-	}
-	paths := []string{configFile, routeMap, wildMap, regexpMap, sniMap, crtList}
-	certs, err := filepath.Glob(filepath.Join(dir, certDir, "*.pem"))
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range certs {
-		if name := filepath.Base(c); name != defaultCert {
-			paths = append(paths, certDir+name)
+		if err := os.MkdirAll(path, 0o750); err != nil {
+			return nil, nil, err
 		}
-	}
-	for _, sub := range []string{extraDir, listDir} {
-		entries, err := os.ReadDir(filepath.Join(dir, sub))
+		entries, err := os.ReadDir(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		for _, e := range entries {
-			paths = append(paths, sub+e.Name())
+			if path := sub + e.Name(); path != certDir+defaultCert {
+				paths = append(paths, path)
+			}
 		}
 	}
 	for _, path := range paths {
-		content, err := os.ReadFile(filepath.Join(dir, path))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		full := filepath.Join(dir, path)
+		content, err := readRegular(full, maxFile)
+		switch {
+		case err == nil:
+			d.remember(path, File{content, 0o600})
+		case !errors.Is(err, fs.ErrNotExist):
+			if err := remove(full, err); err != nil {
+				return nil, nil, err
+			}
 		}
-		if err != nil {
-			return nil, err
-		}
-		d.remember(path, File{content, 0o600})
 	}
-	return d, d.ensureDefaultCert()
+	return d, odd, d.ensureDefaultCert()
 }
 
 func (d *disk) remember(path string, f File) {
@@ -95,6 +108,13 @@ func (d *disk) gen() string { return generation(d.sums) }
 // after it, then what is no longer named is removed. sums may be nil.
 func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) error {
 	var errs []error
+	d.former = make(map[string]*File)
+	note := func(path string) {
+		d.former[path] = nil
+		if was, there := d.have[path]; there {
+			d.former[path] = &was
+		}
+	}
 	paths := slices.Sorted(maps.Keys(files))
 	for _, path := range append(slices.DeleteFunc(paths, func(p string) bool { return p == configFile }), configFile) {
 		f, ok := files[path]
@@ -109,6 +129,7 @@ func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) er
 		if !known {
 			sum = sumOf(path, f.Content)
 		}
+		note(path)
 		d.have[path], d.sums[path] = f, sum
 	}
 	for path := range d.have {
@@ -119,6 +140,7 @@ func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) er
 			errs = append(errs, err)
 			continue
 		}
+		note(path)
 		delete(d.have, path)
 		delete(d.sums, path)
 	}
@@ -134,35 +156,17 @@ func (d *disk) ours() bool {
 	return !ok || bytes.HasPrefix(f.Content, []byte(ours))
 }
 
-// closeDoors rewrites haproxy.cfg with every server disabled.
-func (d *disk) closeDoors() error {
-	cfg, ok := d.have[configFile]
-	if !ok || !d.ours() || len(cfg.Content) < preambleLen {
-		return nil
-	}
-	shape := markerOf(cfg.Content, "proc.shape")
-	var out bytes.Buffer
-	for line := range bytes.Lines(cfg.Content) {
-		if text := strings.TrimRight(string(line), "\n"); strings.HasPrefix(text, "  server "+serverPrefix) && !strings.HasSuffix(text, " disabled") {
-			line = []byte(text + " disabled\n")
-		}
-		out.Write(line)
-	}
-	if bytes.Equal(out.Bytes(), cfg.Content) {
-		return nil
-	}
-	d.remember(configFile, File{out.Bytes(), cfg.Mode})
-	copy(out.Bytes(), preamble(d.gen(), shape))
+// restore makes the directory what it was before the last sync.
+func (d *disk) restore() error {
 	files := maps.Clone(d.have)
-	delete(d.have, configFile)
+	for path, f := range d.former {
+		if f == nil {
+			delete(files, path)
+		} else {
+			files[path] = *f
+		}
+	}
 	return d.sync(files, nil)
-}
-
-// markerOf is the value haproxy.cfg gives a process variable.
-func markerOf(text []byte, name string) string {
-	_, after, _ := bytes.Cut(text[:min(preambleLen, len(text))], []byte("set-var "+name+" str("))
-	value, _, _ := bytes.Cut(after, []byte(")"))
-	return string(value)
 }
 
 // writeFile replaces a file by rename, with its content on stable storage
@@ -181,6 +185,11 @@ func writeFile(path string, f File) (err error) {
 	if err := errors.Join(werr, tmp.Chmod(f.Mode), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
+	if info, err := os.Lstat(path); err == nil && info.IsDir() { // no file takes its place
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
 	return os.Rename(tmp.Name(), path)
 }
 
@@ -188,12 +197,11 @@ func writeFile(path string, f File) (err error) {
 // one for: without any certificate a TLS bind does not start.
 func (d *disk) ensureDefaultCert() error {
 	path := filepath.Join(d.dir, certDir, defaultCert)
-	if text, err := os.ReadFile(path); err == nil {
-		if block, _ := pem.Decode(text); block != nil {
-			if cert, err := x509.ParseCertificate(block.Bytes); err == nil && time.Until(cert.NotAfter) > 30*24*time.Hour {
-				d.derive(text)
-				return nil
-			}
+	if text, err := readRegular(path, maxFile); err == nil {
+		pair, err := ReadPair(text, text)
+		if err == nil && bytes.Equal(pair.PEM, text) && time.Until(pair.Chain[0].NotAfter) > 30*24*time.Hour {
+			d.derive(text)
+			return nil
 		}
 	}
 	text, err := selfSigned("default certificate of sallyport", nil, 10*365*24*time.Hour)

@@ -23,29 +23,24 @@ type Extra struct {
 
 // ClientCertificate makes the Extra for ServerOptions.Crt: a chain and its key.
 func ClientCertificate(name string, chain []byte) (*Extra, error) {
-	return &Extra{name + ".crt.pem", chain}, CheckPair(chain)
+	pair, err := ReadPair(chain, chain)
+	if err != nil {
+		return nil, err
+	}
+	return &Extra{name + ".crt.pem", pair.PEM}, nil
 }
 
 // Signer makes the Extra for Process.Signer: the certificate of an authority and
 // its key.
 func Signer(name string, chain []byte) (*Extra, error) {
-	e, err := ClientCertificate(name, chain)
+	pair, err := ReadPair(chain, chain)
 	if err != nil {
 		return nil, err
 	}
-	e.Name = name + ".sign.pem"
-	block, _ := pem.Decode(chain)
-	if block == nil {
-		return nil, errors.New("there is no certificate in it")
-	}
-	c, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if !c.IsCA {
+	if !pair.Chain[0].IsCA {
 		return nil, errors.New("its certificate is not that of an authority: it may sign none (basic constraints, CA)")
 	}
-	return e, nil
+	return &Extra{name + ".sign.pem", pair.PEM}, nil
 }
 
 // Authorities makes the Extra for ServerOptions.CA and Cert.ClientCA: the

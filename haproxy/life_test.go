@@ -544,67 +544,62 @@ func TestAColdStartOpensNothing(t *testing.T) {
 	}
 	r.p = r.fresh()
 	r.run()
-	r.eventually("HAProxy runs", func() bool { return r.p.Info().Running })
-	if got := r.get("app.test", "/"); got != "503" {
-		t.Errorf("before the first Apply: got %q, want 503", got)
+	if servers, err := byID(r.p.Servers()); err != nil || len(servers) != 0 {
+		t.Errorf("before the first Apply: got %v, %v, want none", servers, err)
 	}
-	if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
-		t.Errorf("got %+v, want no reload", res)
+	if _, err := r.try("app.test", "/"); err == nil {
+		t.Error("HAProxy was started from what was found on the disk")
+	}
+	text := func() string {
+		text, err := os.ReadFile(r.p.path(configFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	// What a crash leaves that comes between the start and the first command.
+	if err := r.p.prepare(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil || !strings.Contains(text(), " disabled\n") {
+		t.Errorf("got %v, want every server disabled:\n%s", err, text())
+	}
+	if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || res.Commands != 1 {
+		t.Errorf("got %+v, want one command and no reload", res)
 	}
 	if got := r.get("app.test", "/"); got != "a" {
 		t.Errorf("got %q, want a", got)
 	}
 }
 
-func TestFilesThatDoNotStartAreNotTheEnd(t *testing.T) {
+func TestAnAddressThatIsTakenIsNotTheEnd(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		for name, spoil := range map[string]func(*rig) func(){
-			"an address is taken": func(r *rig) func() {
-				l, err := net.Listen("tcp", r.http.String())
-				if err != nil {
-					r.t.Fatal(err)
-				}
-				return func() { _ = l.Close() }
-			},
-			"the file is broken": func(r *rig) func() {
-				f := r.p.disk.have[configFile]
-				f.Content = append(slices.Clone(f.Content), "\nnonsense\n"...)
-				if err := writeFile(r.p.path(configFile), f); err != nil {
-					r.t.Fatal(err)
-				}
-				return func() {}
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				r := newRig(t, binary)
-				cfg := r.config(backend("app", origin(t, "a")))
-				r.settle(cfg, states(cfg, Open))
-				if err := r.p.Shutdown(t.Context()); err != nil {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", origin(t, "a")))
+		r.settle(cfg, states(cfg, Open))
+		if err := r.p.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		taken, err := net.Listen("tcp", r.http.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.p = r.fresh()
+		r.run()
+		r.eventually("everything is as wished", func() bool {
+			if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
+				if !strings.Contains(err.Error(), r.http.String()+" is taken by haproxy.test") {
 					t.Fatal(err)
 				}
-				mend := spoil(r)
-				r.p = r.fresh()
-				r.run()
-				r.eventually("HAProxy runs", func() bool { return r.p.Info().Running })
-				if got := r.p.Info(); got.Starts != 1 || got.LastError == "" {
-					t.Errorf("got %+v, want one start and an error", got)
+				if got := r.p.Info(); !got.Running || got.Starts != 1 || got.LastError == "" {
+					t.Errorf("got %+v, want an empty HAProxy that takes orders, and an error", got)
 				}
-				r.eventually("everything is as wished", func() bool {
-					if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
-						if !strings.Contains(err.Error(), r.http.String()+" is taken by haproxy.test") {
-							t.Fatal(err)
-						}
-						mend()
-						r.p.mu.Lock()
-						r.p.failedUntil = time.Time{}
-						r.p.mu.Unlock()
-						return false
-					}
-					got, err := r.try("app.test", "/")
-					return err == nil && got == "a"
-				})
-			})
-		}
+				_ = taken.Close()
+				r.p.mu.Lock()
+				r.p.failedUntil = time.Time{}
+				r.p.mu.Unlock()
+				return false
+			}
+			got, err := r.try("app.test", "/")
+			return err == nil && got == "a"
+		})
 	})
 }
 
@@ -898,7 +893,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.blank = false // as after a life that applied something
+	p.ready = true // as after an Apply
 	if _, err := p.Servers(); err == nil {
 		t.Error("no HAProxy runs: Servers says there are none, want an error")
 	}

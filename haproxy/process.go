@@ -16,10 +16,9 @@ import (
 	"time"
 )
 
-// Run keeps HAProxy alive until ctx ends: it adopts one that runs, or starts
-// one from the files on disk, and starts it again when it dies (Managed); or
-// it watches for the one someone else runs (External). HAProxy outlives Run.
-// Where nothing was ever applied there is nothing to start: the first Apply does.
+// Run keeps HAProxy alive until ctx ends: it adopts one that runs, and starts it
+// again when it dies (Managed); or it watches for the one someone else runs
+// (External). HAProxy outlives Run. Where none runs the first Apply starts it.
 //
 // Four things happen here: the child exits, the master is looked for, the
 // worker is read, and heard. Each of them at most knocks.
@@ -37,14 +36,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	said := ""
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		var err error
-		if !p.blank {
-			err = p.ensure()
-		}
+		err := p.ensure()
 		exit := p.exit
 		p.mu.Unlock()
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, errUnready):
 			said = ""
 		case err.Error() != said && ctx.Err() == nil:
 			said = err.Error()
@@ -70,7 +66,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return nil
 }
 
-// ensure finds the master, or starts one. It costs next to nothing while the
+// errUnready says that no HAProxy runs, and that it needs an Apply to start one.
+var errUnready = errors.New("HAProxy is not running, and waits for its configuration")
+
+// errAway says that the HAProxy that someone else runs is not there.
+var errAway = errors.New("waiting for HAProxy")
+
+// ensure finds the master, or starts one if the files are ready. It costs next to nothing while the
 // master lives.
 func (p *Proxy) ensure() error {
 	if p.stopped {
@@ -89,7 +91,7 @@ func (p *Proxy) ensure() error {
 	}
 	found, err := p.master.show()
 	if err == nil {
-		p.procs, p.adopted = found, true
+		p.procs = found
 		p.forget()
 		p.note(func(i *Info) { i.Running, i.Pid = true, found.master })
 		p.log.Info("found HAProxy running", "pid", found.master)
@@ -97,28 +99,24 @@ func (p *Proxy) ensure() error {
 		return nil
 	}
 	if p.opt.Mode == External {
-		return fmt.Errorf("waiting for HAProxy on its master socket %s: %w", p.opt.MasterSocket, err)
+		return fmt.Errorf("%w: it is not on its master socket %s: %w", errAway, p.opt.MasterSocket, err)
 	}
 	if pid := p.recordedMaster(); pid != 0 {
 		// HAProxy 2.6 does not listen for a moment while it reloads. A
 		// second HAProxy would be worse than a moment's wait.
 		return fmt.Errorf("HAProxy (pid %d) runs, but does not answer on its master socket: %w", pid, err)
 	}
+	if !p.ready {
+		return errUnready
+	}
 	if !p.starts.Allow() {
 		return errors.New("HAProxy ends soon after each start, and is started once a second at most")
-	}
-	if !p.adopted {
-		// Nobody ran, so nobody kept the routes either: this may be a boot.
-		// Every server stays shut until Apply says otherwise.
-		if err := p.disk.closeDoors(); err != nil {
-			return err
-		}
 	}
 	err = p.start()
 	switch {
 	case errors.Is(err, errEnded):
-		// What is on disk does not start. An empty HAProxy at least takes
-		// orders.
+		// What HAProxy has checked does not start: an address may be taken. An
+		// empty HAProxy at least takes orders.
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
 		empty := p.text.render(&Config{}, nil)
@@ -130,7 +128,6 @@ func (p *Proxy) ensure() error {
 	case err != nil:
 		return err
 	}
-	p.adopted = true
 	p.knock()
 	return nil
 }

@@ -5,19 +5,27 @@
 // command and what only by a reload, and how the versions differ.
 //
 // The files on disk are the state; the running worker is a cache of them. Every
-// change is written first and then told. Two process variables in the file say
+// change is written first and then told, and what HAProxy does not accept is taken
+// back from the files. Two process variables in the file say
 // which files a worker runs: proc.gen for all of them, proc.shape for the part
 // that only a reload changes. So a fresh process finds out by reading, not by
 // reloading, how far a running HAProxy is from what it should be, and a crash
 // on any line leaves nothing that the next Apply does not see.
 //
+// HAProxy is started only from files that this process has written and HAProxy
+// has checked, never from what it finds: that may be of a life that ended before
+// HAProxy accepted it, or of somebody else who can write to the disk. A process
+// that finds no HAProxy running therefore waits for the first Apply.
+//
 // It promises that a server is Open in the worker only if a call of Apply said
 // so, that endpoints, routes and certificates change without a reload, that a
-// reload drops no request, and that what was not confirmed by the worker does
-// not count as done.
+// reload drops no request, that what was not confirmed by the worker does
+// not count as done, and that it can say which part of a configuration HAProxy
+// refuses (Blame).
 //
 // Its limits: one HAProxy per configuration directory; a worker that an
-// outsider starts from the files (mode external) opens what they say is open.
+// outsider starts from the files (mode external) opens what they say is open, and
+// without HAProxy's program here nobody checks them before.
 package haproxy
 
 import (
@@ -118,8 +126,8 @@ type Proxy struct {
 	mu      sync.Mutex // holds for everything below
 	text    renderer
 	disk    *disk
-	blank   bool          // nothing was ever applied: HAProxy is started by the first Apply
-	adopted bool          // a master was found or started by this Proxy
+	ready   bool          // the files are what HAProxy was last told, by this Proxy: it may be started from them
+	last    *Config       // what the files were when they were last ready; nil: they never were
 	stopped bool          // Shutdown was called
 	procs   procs         // as of the last look
 	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
@@ -132,7 +140,7 @@ type Proxy struct {
 
 	lastReload  time.Time
 	idleSince   time.Time // since when a reload that is not urgent waits
-	failedShape string
+	refused     string // refusable of the files that HAProxy did not take last
 	failedErr   error
 	failedUntil time.Time
 	backoff     time.Duration
@@ -196,8 +204,12 @@ func New(opt Options) (*Proxy, error) {
 	for _, dir := range left {
 		_ = os.RemoveAll(dir)
 	}
-	if p.disk, err = openDisk(opt.Dir); err != nil {
+	var odd []string
+	if p.disk, odd, err = openDisk(opt.Dir); err != nil {
 		return nil, fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", opt.Dir, err)
+	}
+	for _, what := range odd {
+		p.log.Warn("something odd was in HAProxy's configuration directory", "what", what)
 	}
 	if !p.disk.ours() {
 		if opt.Mode == Managed {
@@ -217,7 +229,6 @@ func New(opt Options) (*Proxy, error) {
 			return nil, err
 		}
 	}
-	p.blank = opt.Mode == Managed && markerOf(p.disk.have[configFile].Content, "proc.shape") == empty.Shape
 	masterPath := filepath.Join(opt.RunDir, "master.sock")
 	if opt.Mode == External {
 		masterPath = opt.MasterSocket
@@ -311,16 +322,16 @@ func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
 }
 
 // know reads the worker if it is not known. One that has not yet loaded our
-// configuration, or waits for the first, has no servers of ours.
+// configuration, or is to be started by the next Apply, has no servers of ours.
 func (p *Proxy) know() error {
 	if p.run != nil {
 		return nil
 	}
-	if p.blank {
+	procs, err := p.master.show()
+	if err != nil && p.opt.Mode == Managed && !p.ready && p.recordedMaster() == 0 {
 		p.run = nothing()
 		return nil
 	}
-	procs, err := p.master.show()
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,8 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	return strings.Join(reasons, ", "), urgent
 }
 
-// reloadDue is the earliest time for a reload to this shape.
-func (p *Proxy) reloadDue(shape string, urgent bool) time.Time {
+// reloadDue is the earliest time for a reload to these files.
+func (p *Proxy) reloadDue(want Files, urgent bool) time.Time {
 	due := p.lastReload.Add(p.opt.MinReload)
 	if !urgent {
 		if p.idleSince.IsZero() {
@@ -105,7 +105,7 @@ func (p *Proxy) reloadDue(shape string, urgent bool) time.Time {
 		}
 		due = later(due, p.idleSince.Add(idleReload))
 	}
-	if shape == p.failedShape {
+	if want.refusable == p.refused {
 		due = later(due, p.failedUntil)
 	}
 	return due
@@ -118,9 +118,10 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// failureOf is the error of the last reload to this shape, if it failed.
-func (p *Proxy) failureOf(shape string) error {
-	if shape == p.failedShape {
+// failureOf is the error of the last reload to these files, if it failed. Their
+// servers may have changed since.
+func (p *Proxy) failureOf(want Files) error {
+	if want.refusable == p.refused {
 		return p.failedErr
 	}
 	return nil
@@ -187,11 +188,50 @@ func within(want, have *Config) *Config {
 	return out
 }
 
+// prepare writes the files of a configuration for a start, and has them checked.
+// Every server is shut in them: nobody kept the routes while no HAProxy ran. If
+// HAProxy refuses them they are those of the last configuration it accepted, if
+// there was one in this life.
+func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
+	shut := make(States, len(states))
+	for name, of := range states {
+		shut[name] = slices.Clone(of)
+		for i, state := range of {
+			shut[name][i] = min(state, Closed)
+		}
+	}
+	var errs []error
+	for _, c := range []*Config{cfg, p.last} {
+		if c == nil {
+			break
+		}
+		first := p.text.render(c, shut)
+		err := p.failureOf(first)
+		if err == nil || !p.failedUntil.After(time.Now()) {
+			if err = p.disk.sync(first.Content, first.sums); err == nil {
+				err = p.check(ctx)
+			}
+			if err != nil {
+				err = errors.Join(p.failed(first, err, "start"), p.disk.restore())
+			}
+		}
+		if err == nil {
+			if len(errs) > 0 {
+				p.log.Warn("HAProxy is started with the last configuration that it accepted")
+			}
+			p.shaped, p.shapeID, p.ready, p.last = c, first.Shape, true, c
+			p.forget()
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // reload writes the files, has them checked, and makes HAProxy start a worker
 // from them. If that fails the old worker serves on, and the files are as they
 // were.
 func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string) error {
-	before := maps.Clone(p.disk.have)
 	offset := p.logSize()
 	err := p.disk.sync(want.Content, want.sums)
 	if err == nil {
@@ -210,25 +250,32 @@ func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string)
 	p.idleSince = time.Time{}
 	p.forget()
 	if err != nil {
-		err = fmt.Errorf("reload (%s): %w", why, err)
-		failed := writeFile(p.path(failedFile), want.Content[configFile])
-		if len(before) > 0 {
-			failed = errors.Join(failed, p.disk.sync(before, nil))
+		err = p.failed(want, err, "reload ("+why+")")
+		if back := p.disk.restore(); back != nil {
+			p.ready = false
+			err = errors.Join(err, back)
 		}
-		if want.Shape == p.failedShape {
-			p.backoff = min(2*p.backoff, maxBackoff)
-		} else {
-			p.backoff = minBackoff
-		}
-		p.failedShape, p.failedErr, p.failedUntil = want.Shape, err, time.Now().Add(p.backoff)
-		p.log.Error("HAProxy was not reloaded", "reason", why, "err", err, "retryIn", p.backoff)
-		return errors.Join(err, failed)
+		return err
 	}
-	p.failedShape, p.failedErr, p.unheard = "", nil, 0
-	p.shaped, p.shapeID = cfg, want.Shape
+	p.refused, p.failedErr, p.unheard = "", nil, 0
+	p.shaped, p.shapeID, p.ready, p.last = cfg, want.Shape, true, cfg
 	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.lastReload, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
 	return p.know()
+}
+
+// failed notes what HAProxy did not take, and for how long it is not tried again.
+func (p *Proxy) failed(want Files, err error, doing string) error {
+	err = fmt.Errorf("%s: %w", doing, err)
+	kept := writeFile(p.path(failedFile), want.Content[configFile])
+	if want.refusable == p.refused {
+		p.backoff = min(2*p.backoff, maxBackoff)
+	} else {
+		p.backoff = minBackoff
+	}
+	p.refused, p.failedErr, p.failedUntil = want.refusable, err, time.Now().Add(p.backoff)
+	p.log.Error("HAProxy did not take the configuration", "for", doing, "err", err, "retryIn", p.backoff)
+	return errors.Join(err, kept)
 }
 
 // check lets HAProxy read the files without acting on them.
@@ -243,15 +290,21 @@ func (p *Proxy) check(ctx context.Context) error {
 	return err
 }
 
+// checking bounds how long HAProxy may take to read a configuration. 10,000
+// backends take it 0.4 s, and 3,000 certificates 3 s.
+const checking = 30 * time.Second
+
 // refusal is what HAProxy has against a configuration; empty: nothing.
 func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, checking)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", file).CombinedOutput() //nolint:gosec // the operator's own program
+	out, err := exec.CommandContext(bounded, p.opt.Binary, "-c", "-f", file).CombinedOutput() //nolint:gosec // the operator's own program
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return "", nil
+	case ctx.Err() == nil && bounded.Err() != nil:
+		return fmt.Sprintf("HAProxy does not come to an end with it within %s", checking), nil
 	case errors.As(err, &exit) && ctx.Err() == nil:
 		return cmp.Or(complaints(string(out)), err.Error()), nil
 	}

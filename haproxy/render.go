@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/pem"
 	"io/fs"
 	"maps"
 	"net/netip"
@@ -26,6 +25,7 @@ const (
 	configFile  = "haproxy.cfg"
 	failedFile  = "haproxy.cfg.failed" // what HAProxy refused last
 	formerFile  = "haproxy.cfg.former" // what was there before us
+	mapDir      = "maps/"
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	sniMap      = "maps/sni.map"
@@ -66,6 +66,8 @@ type Files struct {
 	// Shape identifies what only a reload can change: haproxy.cfg without
 	// its servers. It is in proc.shape.
 	Shape string
+
+	refusable string // identifies what HAProxy may refuse: the shape, with the certificates and the patterns
 
 	tables tables                       // what the maps say
 	lists  map[string][]row             // what the lists say, by file
@@ -264,6 +266,17 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	out.Gen = generation(sums)
 	sum := sha256.Sum256(shape)
 	out.Shape = hex.EncodeToString(sum[:])[:marker]
+	weighed := sha256.New()
+	weighed.Write(shape)
+	for _, path := range append(slices.Sorted(maps.Keys(out.certs)), regexpMap) {
+		sum := sums[path]
+		if c, is := out.certs[path]; is {
+			sum = sums[certDir+path]
+			weighed.Write([]byte(c.line))
+		}
+		weighed.Write(sum[:])
+	}
+	out.refusable = hex.EncodeToString(weighed.Sum(nil))[:marker]
 	copy(text, preamble(out.Gen, out.Shape))
 	out.Content[configFile] = File{text, 0o600}
 	return out
@@ -811,10 +824,8 @@ func serverOptions(o ServerOptions) string {
 
 func (r *renderer) renderCert(c *Cert) rendered {
 	var k rendered
-	// The payload of a command ends at the first empty line, so the PEM is
-	// written anew, without what stood between its blocks.
-	for block, rest := pem.Decode(c.PEM); block != nil; block, rest = pem.Decode(rest) {
-		k.entry.pem = append(k.entry.pem, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+	if pair, err := ReadPair(c.PEM, c.PEM); err == nil { // it is valid
+		k.entry.pem = pair.PEM
 	}
 	k.file, k.sum = File{k.entry.pem, 0o600}, sha256.Sum256(k.entry.pem)
 	words := []string{r.opt.Dir + "/" + certDir + c.Name}

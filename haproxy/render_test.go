@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"encoding/pem"
 	"flag"
 	"fmt"
@@ -210,7 +211,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 func accepted(t *testing.T, binary string, cfg *Config) error {
 	t.Helper()
 	dir := t.TempDir()
-	d, err := openDisk(dir)
+	d, _, err := openDisk(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func accepted(t *testing.T, binary string, cfg *Config) error {
 func TestHAProxyRefusesWhatItDoesNotKnow(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		dir := t.TempDir()
-		d, err := openDisk(dir)
+		d, _, err := openDisk(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -476,6 +477,13 @@ func (r *rig) truth() truth {
 	}
 	slices.Sort(out.Certs)
 	return out
+}
+
+// markerOf is the value that haproxy.cfg gives a process variable.
+func markerOf(text []byte, name string) string {
+	_, after, _ := bytes.Cut(text, []byte("set-var "+name+" str("))
+	value, _, _ := bytes.Cut(after, []byte(")"))
+	return string(value)
 }
 
 // believesTheTruth compares wish, files and worker.

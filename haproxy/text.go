@@ -188,11 +188,13 @@ func (p *Proxy) judgePorts(ports []Text, verdicts map[Text]string) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.ensure(); err != nil { // until it is found its own ports are like another's
-		return err
-	}
-	own, err := p.master.show()
-	if err != nil {
+	var own procs
+	switch err := p.ensure(); { // until it is found its own ports are like another's
+	case err == nil:
+		if own, err = p.master.show(); err != nil {
+			return err
+		}
+	case !errors.Is(err, errUnready): // of one that does not run none is
 		return err
 	}
 	for _, t := range ports {

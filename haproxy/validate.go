@@ -1,12 +1,6 @@
 package haproxy
 
 import (
-	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -89,7 +83,7 @@ func (c *Config) parts() error {
 		errs = append(errs, u.validate())
 	}
 	if len(c.DefaultCert) > 0 {
-		if err := CheckPair(c.DefaultCert); err != nil {
+		if _, err := ReadPair(c.DefaultCert, c.DefaultCert); err != nil {
 			errs = append(errs, fmt.Errorf("the default certificate: %w", err))
 		}
 	}
@@ -239,9 +233,8 @@ func (o ServerOptions) validate() error {
 }
 
 // Validate says why HAProxy would not take the certificate: not PEM, chain
-// and key that do not belong together, or a key weaker than OpenSSL's security
-// level 2, which Debian sets, accepts (RSA below 2048 bits, curves below 224).
-// One such file makes HAProxy refuse its whole configuration.
+// and key that do not belong together, or what ReadPair refuses. One such file
+// makes HAProxy refuse its whole configuration.
 func (c *Cert) Validate() error {
 	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert || c.Name == namedCert {
 		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only", c.Name)
@@ -257,50 +250,10 @@ func (c *Cert) Validate() error {
 			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"", c.Name, h)
 		}
 	}
-	if err := CheckPair(c.PEM); err != nil {
+	if _, err := ReadPair(c.PEM, c.PEM); err != nil {
 		return fmt.Errorf("certificate %s: %w", c.Name, err)
 	}
 	return nil
-}
-
-// CheckPair says why HAProxy would not take a chain of certificates and its key.
-func CheckPair(text []byte) error {
-	pair, err := tls.X509KeyPair(text, text)
-	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "tls: "))
-	}
-	for _, der := range pair.Certificate {
-		cert, err := x509.ParseCertificate(der)
-		if err != nil {
-			return err
-		}
-		if why := Weak(cert); why != "" {
-			return errors.New("OpenSSL refuses it at its default security level: " + why)
-		}
-	}
-	return nil
-}
-
-// Weak says what OpenSSL 3 at security level 2, the default of Debian, has
-// against a certificate; empty when nothing (SSL_CTX_set_security_level(3)).
-func Weak(c *x509.Certificate) string {
-	switch key := c.PublicKey.(type) {
-	case *rsa.PublicKey:
-		if key.N.BitLen() < 2048 {
-			return fmt.Sprintf("its RSA key has %d bits, at least 2048 are asked", key.N.BitLen())
-		}
-	case *ecdsa.PublicKey:
-		if key.Curve.Params().BitSize < elliptic.P224().Params().BitSize {
-			return "its curve is too small"
-		}
-	}
-	switch c.SignatureAlgorithm {
-	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.ECDSAWithSHA1:
-		if !bytes.Equal(c.RawIssuer, c.RawSubject) {
-			return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
-		}
-	}
-	return ""
 }
 
 // isName says whether s may be a proxy's name (HAProxy manual, section 4:

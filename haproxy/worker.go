@@ -107,6 +107,9 @@ func batches(cmds []string) func(yield func([]string) bool) {
 	}
 }
 
+// errFault says that the worker did not take a command.
+var errFault = errors.New("HAProxy's worker")
+
 // fault finds the first complaint in an answer with severity numbers: 0 to 3
 // are errors, and an unknown command is reported as 6, a mere information.
 func fault(answer string) error {
@@ -117,7 +120,7 @@ func fault(answer string) error {
 		}
 		text := strings.TrimSpace(line[4:])
 		if line[1] <= '3' || strings.HasPrefix(text, "Unknown command") {
-			return fmt.Errorf("HAProxy's worker: %s", text)
+			return fmt.Errorf("%w: %s", errFault, text)
 		}
 	}
 	return nil
@@ -384,7 +387,7 @@ func (w worker) setCert(path string, pem []byte, isNew bool) error {
 		var answer string
 		answer, _, err = w.ask("commit ssl cert " + path)
 		if err == nil && !strings.Contains(answer, "Success!") {
-			err = fmt.Errorf("HAProxy's worker: commit ssl cert %s: %s", path, strings.Join(strings.Fields(answer), " "))
+			err = fmt.Errorf("%w: commit ssl cert %s: %s", errFault, path, strings.Join(strings.Fields(answer), " "))
 		}
 	}
 	if err != nil {

@@ -1,12 +1,9 @@
 package ingress
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,9 +23,7 @@ type pair struct {
 	unusable string   // why it cannot be used; then all else is empty
 }
 
-// readPair parses a Secret of type kubernetes.io/tls. It is strict where
-// HAProxy or its OpenSSL would refuse, since a certificate it refuses to load
-// costs every other one its reload.
+// readPair parses a Secret of type kubernetes.io/tls.
 func readPair(s *corev1.Secret) *pair {
 	refuse := func(format string, args ...any) *pair { return &pair{unusable: fmt.Sprintf(format, args...)} }
 	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
@@ -38,38 +33,11 @@ func readPair(s *corev1.Secret) *pair {
 	case len(key) == 0:
 		return refuse("has no %s", corev1.TLSPrivateKeyKey)
 	}
-	parsed, err := tls.X509KeyPair(crt, key)
+	read, err := haproxy.ReadPair(crt, key)
 	if err != nil {
-		// The messages of crypto/tls say what is wrong and hold nothing of the key.
-		return refuse("is not a certificate and its key: %s", strings.TrimPrefix(err.Error(), "tls: "))
+		return refuse("has no certificate and key that can be used in %s and %s: %v", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
-	p := &pair{}
-	var text bytes.Buffer
-	for i, der := range parsed.Certificate {
-		c, err := x509.ParseCertificate(der)
-		if err != nil {
-			return refuse("has a certificate (number %d of %s) that cannot be read: %v", i+1, corev1.TLSCertKey, err)
-		}
-		if i == 0 {
-			p.leaf = c
-		}
-		if why := haproxy.Weak(c); why != "" {
-			return refuse("has a certificate (number %d of %s) that OpenSSL refuses at its default security level: %s", i+1, corev1.TLSCertKey, why)
-		}
-		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: der}) // a bytes.Buffer takes everything
-	}
-	for rest := key; ; {
-		var block *pem.Block
-		block, rest = pem.Decode(rest)
-		if block == nil {
-			return refuse("has no private key in %s", corev1.TLSPrivateKeyKey)
-		}
-		if block.Type == "PRIVATE KEY" || strings.HasSuffix(block.Type, " PRIVATE KEY") {
-			_ = pem.Encode(&text, &pem.Block{Type: block.Type, Bytes: block.Bytes})
-			break
-		}
-	}
-	p.pem = text.Bytes()
+	p := &pair{pem: read.PEM, leaf: read.Chain[0]}
 	names := p.leaf.DNSNames
 	if len(names) == 0 && p.leaf.Subject.CommonName != "" {
 		names = []string{p.leaf.Subject.CommonName}

@@ -101,7 +101,7 @@ func Process(env Env, layers ...Layer) (Global, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Texts)
-	if chain, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) ([]byte, error) { return chain, haproxy.CheckPair(chain) })); ok {
+	if chain, ok := use(v, sslCertificate, pair(defaultPair)); ok {
 		g.DefaultCert = chain
 	}
 	if e, ok := use(v, signer, pair(haproxy.Signer)); ok {
@@ -269,4 +269,10 @@ func alpn(s string) (string, error) {
 		all = append(all, word)
 	}
 	return strings.Join(all, ","), nil
+}
+
+// defaultPair is the certificate for names without one.
+func defaultPair(_ string, chain []byte) ([]byte, error) {
+	read, err := haproxy.ReadPair(chain, chain)
+	return read.PEM, err
 }
