@@ -45,8 +45,8 @@ type (
 	proxy interface {
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
-		Vet(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
-		Blame(context.Context, *haproxy.Config) (map[haproxy.Text]string, error)
+		Vet(context.Context, []haproxy.Text) (map[haproxy.Part]string, error)
+		Blame(context.Context, *haproxy.Config) (map[haproxy.Part]string, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -289,7 +289,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 // not take costs no reload.
 func (l *loop) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
 	switch {
-	case l.vetter.look(ctx, r.Texts):
+	case l.vetter.look(ctx, r.Texts, r.Refused):
 		l.vouched, l.unsure = &r, time.Time{}
 		return r, true
 	case l.vouched == nil:

@@ -10,56 +10,65 @@ import (
 	"sallyport/haproxy"
 )
 
-// vetter asks HAProxy about texts that objects of a cluster bring for its
-// configuration, off the loop's path. A verdict stands as long as somebody has
-// the text.
+// vetter asks HAProxy about parts that objects of a cluster bring for its
+// configuration, off the loop's path: about texts before they are used, about
+// anything once HAProxy refuses the whole. A verdict stands as long as somebody
+// brings the part.
 type vetter struct {
-	ask     func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error)
-	find    func(context.Context, *haproxy.Config) (map[haproxy.Text]string, error)
+	ask     func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error)
+	find    func(context.Context, *haproxy.Config) (map[haproxy.Part]string, error)
 	log     *slog.Logger
 	changed chan struct{}
 
 	mu       sync.Mutex
-	verdicts map[haproxy.Text]string
+	verdicts map[haproxy.Part]string
+	fresh    bool // verdicts came since known
 	busy     bool
 	blamed   time.Time // when a configuration was last looked at as a whole
 }
 
 func newVetter(
-	ask func(context.Context, []haproxy.Text) (map[haproxy.Text]string, error), find func(context.Context, *haproxy.Config) (map[haproxy.Text]string, error), log *slog.Logger,
+	ask func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error), find func(context.Context, *haproxy.Config) (map[haproxy.Part]string, error), log *slog.Logger,
 ) *vetter {
-	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Text]string{}}
+	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Part]string{}}
 }
 
 // known are the verdicts so far. They are never changed.
-func (v *vetter) known() map[haproxy.Text]string {
+func (v *vetter) known() map[haproxy.Part]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.fresh = false
 	return v.verdicts
 }
 
 // look asks about those of the texts that nothing is known of, one time at once,
-// and knocks when it knows. It says whether all are known.
-func (v *vetter) look(ctx context.Context, texts []haproxy.Text) bool {
+// and knocks when it knows. It says whether all are known. What was found of
+// other parts than those that are still left out is forgotten.
+func (v *vetter) look(ctx context.Context, texts []haproxy.Text, refused []haproxy.Part) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	wanted := make(map[haproxy.Text]string, len(texts))
+	wanted := make(map[haproxy.Part]string, len(texts)+len(refused))
+	for _, p := range refused {
+		if why, found := v.verdicts[p]; found {
+			wanted[p] = why
+		}
+	}
 	var unknown []haproxy.Text
 	for _, t := range texts {
-		if why, asked := v.verdicts[t]; asked {
-			wanted[t] = why
+		if why, asked := v.verdicts[t.Part()]; asked {
+			wanted[t.Part()] = why
 		} else {
 			unknown = append(unknown, t)
 		}
 	}
 	if len(unknown) == 0 {
-		if len(wanted) < len(v.verdicts) {
+		if len(wanted) < len(v.verdicts) && !v.fresh {
 			v.verdicts = wanted
 		}
 		return true
 	}
 	if !v.busy {
-		v.learn(ctx, func() (map[haproxy.Text]string, error) { return v.ask(ctx, unknown) })
+		v.learn(ctx, func() (map[haproxy.Part]string, error) { return v.ask(ctx, unknown) })
 	}
 	return false
 }
@@ -67,8 +76,8 @@ func (v *vetter) look(ctx context.Context, texts []haproxy.Text) bool {
 // blameEvery bounds how often a configuration is looked at as a whole.
 const blameEvery = 30 * time.Second
 
-// blame looks for the texts for which HAProxy refuses a configuration as a whole,
-// though it takes each alone, and knocks when it has found some.
+// blame looks for the parts for which HAProxy refuses a configuration as a whole,
+// and knocks when it has found some.
 func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -76,27 +85,36 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 		return
 	}
 	v.blamed = now
-	v.learn(ctx, func() (map[haproxy.Text]string, error) { return v.find(ctx, cfg) })
+	v.learn(ctx, func() (map[haproxy.Part]string, error) {
+		found, err := v.find(ctx, cfg)
+		for part, why := range found {
+			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part, "why", why)
+		}
+		return found, err
+	})
 }
 
 // learn adds verdicts as soon as they are there. The caller holds mu.
-func (v *vetter) learn(ctx context.Context, verdicts func() (map[haproxy.Text]string, error)) {
+func (v *vetter) learn(ctx context.Context, verdicts func() (map[haproxy.Part]string, error)) {
 	v.busy = true
 	go func() {
 		answers, err := verdicts()
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.busy = false
+		if len(answers) > 0 {
+			v.blamed = time.Time{} // there may be more
+		}
 		if err != nil {
 			if ctx.Err() == nil {
-				v.log.Error("HAProxy cannot be asked about snippets", "err", err)
+				v.log.Error("HAProxy cannot be asked about parts of the configuration", "err", err)
 			}
 			return // the next look asks again
 		}
 		if len(answers) == 0 {
 			return
 		}
-		v.verdicts = maps.Clone(v.verdicts)
+		v.verdicts, v.fresh = maps.Clone(v.verdicts), true
 		maps.Copy(v.verdicts, answers)
 		select {
 		case v.changed <- struct{}{}:

@@ -7,22 +7,24 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // ErrUnfit is that HAProxy refuses a configuration as a whole.
 var ErrUnfit = errors.New("HAProxy refuses the configuration")
 
-// maxGuilty bounds how many texts one Blame finds.
-const maxGuilty = 8
+// maxGuilty bounds how many parts one Blame finds.
+const maxGuilty = 64
 
-// Blame finds the texts for which HAProxy refuses a configuration that it would
-// take without them, though it takes each alone, and what it says. Of two that
-// only together are too much it is the one that HAProxy does not run yet.
-// Nothing is found if no text is to blame.
-func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Text]string, error) {
-	guilty := make(map[Text]string)
-	texts := p.runningFirst(cfg)
-	if len(texts) == 0 || p.opt.Binary == "" {
+// Blame finds the parts for which HAProxy refuses a configuration that it would
+// take without them, and what it says. Of two that only together are too much it
+// is the one that HAProxy does not run yet. Nothing is found if no part is to
+// blame. It takes as many looks of HAProxy as it takes to halve the number of parts
+// down to one, for each that it finds.
+func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Part]string, error) {
+	guilty := make(map[Part]string)
+	parts := p.runningFirst(cfg)
+	if len(parts) == 0 || p.opt.Binary == "" {
 		return guilty, nil
 	}
 	dir, err := os.MkdirTemp(p.opt.RunDir, vetDir)
@@ -34,10 +36,10 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Text]string, error)
 	if err != nil {
 		return nil, err
 	}
-	opt := p.files
-	opt.Dir = dir
-	against := func(taken []Text) (string, error) { // what HAProxy has against the configuration with those texts
-		files := Render(cfg.with(taken), nil, opt).Content
+	text := renderer{opt: p.files}
+	text.opt.Dir = dir
+	against := func(taken []Part) (string, error) { // what HAProxy has against the configuration with those parts
+		files := text.render(cfg.with(taken), nil).Content
 		for path, f := range files {
 			if have, known := d.have[path]; known && path != configFile && string(have.Content) == string(f.Content) {
 				continue
@@ -47,20 +49,21 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Text]string, error)
 			}
 			d.have[path] = f
 		}
-		return p.refusal(ctx, filepath.Join(dir, configFile))
+		why, err := p.refusal(ctx, filepath.Join(dir, configFile))
+		return strings.ReplaceAll(where.ReplaceAllString(why, ""), dir+"/", ""), err
 	}
 	if why, err := against(nil); why != "" || err != nil {
 		return guilty, err
 	}
-	for len(guilty) < maxGuilty {
-		why, err := against(texts)
+	for first := 0; len(guilty) < maxGuilty; {
+		why, err := against(parts)
 		if why == "" || err != nil {
 			return guilty, err
 		}
-		good, bad := 0, len(texts) // it takes the first good of them, and not the first bad
+		good, bad := first, len(parts) // it takes the first good of them, and not the first bad
 		for bad-good > 1 {
 			middle := (good + bad) / 2
-			said, err := against(texts[:middle])
+			said, err := against(parts[:middle])
 			if err != nil {
 				return guilty, err
 			}
@@ -70,38 +73,52 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Text]string, error)
 				bad, why = middle, said
 			}
 		}
-		guilty[texts[good]] = "HAProxy takes it alone, and refuses the whole configuration with it: " + where.ReplaceAllString(why, "")
-		texts = slices.Delete(texts, good, bad)
+		guilty[parts[good]] = parts[good].verdict(why)
+		parts = slices.Delete(parts, good, bad)
+		first = good
 	}
 	return guilty, nil
 }
 
+// verdict is what HAProxy has against a part, for its author: a userlist's own
+// words may be quoted in it.
+func (p Part) verdict(why string) string {
+	switch p.kind {
+	case extraPart, pairPart, backendPart:
+		return "HAProxy refuses it: " + why
+	case userlistPart:
+		return "HAProxy refuses its users or their passwords"
+	}
+	return "HAProxy takes it alone, and refuses the whole configuration with it: " + why
+}
+
 var where = regexp.MustCompile(` ?(?:at )?\[[^ \]]*` + regexp.QuoteMeta(configFile) + `:\d+\] ?:? ?`)
 
-// runningFirst are the texts of a configuration, those before the others that
+// runningFirst are the parts of a configuration, those before the others that
 // HAProxy runs already.
-func (p *Proxy) runningFirst(cfg *Config) []Text {
+func (p *Proxy) runningFirst(cfg *Config) []Part {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var running []Text
-	if p.shaped != nil {
-		running = p.shaped.texts()
+	running := make(map[Part]bool)
+	if p.last != nil {
+		for _, one := range p.last.brought() {
+			running[one] = true
+		}
 	}
-	texts := cfg.texts()
-	slices.SortStableFunc(texts, func(a, b Text) int {
-		x, y := slices.Contains(running, a), slices.Contains(running, b)
+	parts := cfg.brought()
+	slices.SortStableFunc(parts, func(a, b Part) int {
 		switch {
-		case x == y:
+		case running[a] == running[b]:
 			return 0
-		case x:
+		case running[a]:
 			return -1
 		}
 		return 1
 	})
-	return texts
+	return parts
 }
 
-// texts are all that a configuration has, once each.
+// texts are all that a configuration has.
 func (c *Config) texts() []Text {
 	all := slices.Clone(c.Process.Texts)
 	for _, choice := range c.Choices {
@@ -116,32 +133,5 @@ func (c *Config) texts() []Text {
 			}
 		}
 	}
-	seen := make(map[Text]bool, len(all))
-	return slices.DeleteFunc(all, func(t Text) bool {
-		again := seen[t]
-		seen[t] = true
-		return again
-	})
-}
-
-// with is a configuration with no other texts than those.
-func (c *Config) with(texts []Text) *Config {
-	taken := make(map[Text]bool, len(texts))
-	for _, t := range texts {
-		taken[t] = true
-	}
-	out := *c
-	out.Process.Texts = slices.DeleteFunc(slices.Clone(c.Process.Texts), func(t Text) bool { return !taken[t] })
-	out.Choices, out.Backends = nil, nil
-	for _, choice := range c.Choices {
-		out.Choices = append(out.Choices, &Choice{choice.Name, slices.DeleteFunc(slices.Clone(choice.Cases), func(one Case) bool { return !taken[one.If] })})
-	}
-	for _, b := range c.Backends {
-		other := *b
-		other.Directives = slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool {
-			return d.phase == phaseText && !taken[Text{BackendSection, d.text}]
-		})
-		out.Backends = append(out.Backends, &other)
-	}
-	return &out
+	return all
 }

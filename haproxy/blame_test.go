@@ -29,14 +29,14 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 		next := *cfg
 		next.Process.Texts = []Text{bad, worse, cfg.Process.Texts[0]}
 		verdicts, err := r.p.Vet(t.Context(), next.texts())
-		if err != nil || verdicts[bad] != "" || verdicts[worse] != "" {
+		if err != nil || verdicts[bad.Part()] != "" || verdicts[worse.Part()] != "" {
 			t.Fatalf("alone it is: %v, %v", verdicts, err)
 		}
 		if _, err := r.p.Apply(t.Context(), &next, inOrder(&next, states(&next, Open))); !errors.Is(err, ErrUnfit) {
 			t.Fatalf("together: %v", err)
 		}
 		guilty, err := r.p.Blame(t.Context(), &next)
-		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad], "NOSUCH") || strings.Contains(guilty[bad], "haproxy.cfg") || guilty[worse] == "" {
+		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad.Part()], "NOSUCH") || strings.Contains(guilty[bad.Part()], "haproxy.cfg") || guilty[worse.Part()] == "" {
 			t.Errorf("guilty are %q, %v", guilty, err)
 		}
 		if guilty, err := r.p.Blame(t.Context(), cfg); err != nil || len(guilty) > 0 {
@@ -52,8 +52,8 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
-	p := &Proxy{shaped: &Config{Process: Process{Texts: []Text{b}}}}
-	if got := p.runningFirst(&Config{Process: Process{Texts: []Text{a, b}}}); got[0] != b || got[1] != a {
+	p := &Proxy{last: &Config{Process: Process{Texts: []Text{b}}}}
+	if got := p.runningFirst(&Config{Process: Process{Texts: []Text{a, b}}}); got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}
 }

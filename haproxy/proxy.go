@@ -140,7 +140,7 @@ type Proxy struct {
 
 	lastReload  time.Time
 	idleSince   time.Time // since when a reload that is not urgent waits
-	refused     string // refusable of the files that HAProxy did not take last
+	refused     string    // refusable of the files that HAProxy did not take last
 	failedErr   error
 	failedUntil time.Time
 	backoff     time.Duration

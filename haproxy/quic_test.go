@@ -34,7 +34,7 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 		}
 		can := speaksQUIC(t, binary)
 		seen[can] = true
-		if why := verdicts[QUICSupport()]; (why == "") != can || !can && !strings.Contains(why, "QUIC is not compiled in") {
+		if why := verdicts[QUICSupport().Part()]; (why == "") != can || !can && !strings.Contains(why, "QUIC is not compiled in") {
 			t.Errorf("HAProxy's word on QUIC: %q, and it is built with it: %t", why, can)
 		}
 		if !can {

@@ -142,8 +142,8 @@ const vetTimeout = 10 * time.Second
 // against them: nothing for the good ones. Those for frontends and backends are
 // read all at once; those it complains of are left out, and the rest is read
 // again. An error means that HAProxy could not be asked.
-func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) {
-	verdicts := make(map[Text]string, len(texts))
+func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Part]string, error) {
+	verdicts := make(map[Part]string, len(texts))
 	var ports []Text
 	texts = slices.DeleteFunc(slices.Clone(texts), func(t Text) bool {
 		is := t.section == portSection
@@ -157,7 +157,7 @@ func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) 
 	}
 	if p.opt.Binary == "" {
 		for _, t := range texts {
-			verdicts[t] = "HAProxy's program is not here to check it (haproxy.binary)"
+			verdicts[t.Part()] = "HAProxy's program is not here to check it (haproxy.binary)"
 		}
 		return verdicts, nil
 	}
@@ -179,9 +179,9 @@ func (p *Proxy) Vet(ctx context.Context, texts []Text) (map[Text]string, error) 
 
 // judgePorts adds the verdicts on ports. Whose they are where somebody else runs
 // HAProxy is not known here.
-func (p *Proxy) judgePorts(ports []Text, verdicts map[Text]string) error {
+func (p *Proxy) judgePorts(ports []Text, verdicts map[Part]string) error {
 	for _, t := range ports {
-		verdicts[t] = ""
+		verdicts[t.Part()] = ""
 	}
 	if len(ports) == 0 || p.opt.Mode == External {
 		return nil
@@ -203,14 +203,14 @@ func (p *Proxy) judgePorts(ports []Text, verdicts map[Text]string) error {
 			return err
 		}
 		if who := holder(netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(port)), own); who != "" {
-			verdicts[t] = "taken by " + who
+			verdicts[t.Part()] = "taken by " + who
 		}
 	}
 	return nil
 }
 
 // judge adds the verdicts on texts.
-func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts map[Text]string) error {
+func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts map[Part]string) error {
 	left := slices.Clone(texts)
 	for len(left) > 0 {
 		complaints, err := p.vet(ctx, dir, left)
@@ -225,12 +225,12 @@ func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts ma
 			return errors.Join(p.judge(ctx, dir, left[:half], verdicts), p.judge(ctx, dir, left[half:], verdicts))
 		}
 		for i, why := range complaints {
-			verdicts[left[max(i, 0)]] = why
+			verdicts[left[max(i, 0)].Part()] = why
 		}
-		left = slices.DeleteFunc(left, func(t Text) bool { return verdicts[t] != "" })
+		left = slices.DeleteFunc(left, func(t Text) bool { return verdicts[t.Part()] != "" })
 	}
 	for _, t := range left {
-		verdicts[t] = ""
+		verdicts[t.Part()] = ""
 	}
 	return nil
 }

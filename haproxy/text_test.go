@@ -55,7 +55,7 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 			t.Fatal(err)
 		}
 		for text, want := range rows {
-			got, asked := verdicts[text]
+			got, asked := verdicts[text.Part()]
 			if !asked || (want == "") != (got == "") || !strings.Contains(got, want) {
 				t.Errorf("%q: %q, %v; want a word of %q", text, got, asked, want)
 			}
@@ -106,8 +106,8 @@ func TestManyTextsAreReadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, text := range texts {
-		if bad := verdicts[text] != ""; bad != (i%100 == 7) {
-			t.Errorf("text %d: %q", i, verdicts[text])
+		if bad := verdicts[text.Part()] != ""; bad != (i%100 == 7) {
+			t.Errorf("text %d: %q", i, verdicts[text.Part()])
 		}
 	}
 }

@@ -23,6 +23,9 @@ func (c *Compiler) part(n need) part {
 		backend.Origin = "cluster " + w.cluster + ", " + backend.Origin
 	}
 	p := part{backend: backend}
+	if len(c.verdicts) > 0 {
+		c.close(&p, n)
+	}
 	if !n.exists {
 		return p
 	}
@@ -85,6 +88,28 @@ func (c *Compiler) part(n need) part {
 	})
 	backend.Servers = slices.CompactFunc(backend.Servers, func(a, b haproxy.Server) bool { return a.Name == b.Name })
 	return p
+}
+
+// close lets nobody into a backend that HAProxy refuses as it is.
+func (c *Compiler) close(p *part, n need) {
+	part := p.backend.Part()
+	why := c.verdicts[part]
+	if why == "" {
+		return
+	}
+	p.refused = part
+	p.backend.Directives, p.backend.Options = []haproxy.Directive{haproxy.Close()}, haproxy.ServerOptions{}
+	if p.backend.TCP {
+		p.backend.Directives[0] = haproxy.CloseTCP()
+	}
+	on := ObjectRef{Cluster: c.worlds[n.world].cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
+	if by := n.settings.by; by != nil {
+		on.Kind, on.Namespace, on.Name, on.UID = "Ingress", by.Namespace, by.Name, string(by.UID)
+	}
+	p.problems = append(p.problems, Problem{
+		ObjectRef: on, Reason: "RefusedByHAProxy",
+		Why: fmt.Sprintf("what is said of %s comes to something that HAProxy cannot be started with: %s; nobody is let in until it is changed", p.backend.Origin, why),
+	})
 }
 
 // portOf is the number the pods of a slice give a port of their Service, 0

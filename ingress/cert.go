@@ -18,6 +18,7 @@ import (
 // A pair is what a TLS Secret holds, parsed and found fit for use.
 type pair struct {
 	pem      []byte // certificates, then the key, without anything else
+	part     haproxy.Part
 	leaf     *x509.Certificate
 	names    []string // host names the certificate is for
 	unusable string   // why it cannot be used; then all else is empty
@@ -37,7 +38,7 @@ func readPair(s *corev1.Secret) *pair {
 	if err != nil {
 		return refuse("has no certificate and key that can be used in %s and %s: %v", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
-	p := &pair{pem: read.PEM, leaf: read.Chain[0]}
+	p := &pair{pem: read.PEM, part: read.Part(), leaf: read.Chain[0]}
 	names := p.leaf.DNSNames
 	if len(names) == 0 && p.leaf.Subject.CommonName != "" {
 		names = []string{p.leaf.Subject.CommonName}
@@ -48,6 +49,16 @@ func readPair(s *corev1.Secret) *pair {
 		}
 	}
 	return p
+}
+
+// accepted is a pair that is unusable if HAProxy has refused it.
+func (k *clerk) accepted(p *pair) *pair {
+	why := k.verdicts[p.part]
+	if why == "" {
+		return p
+	}
+	k.refused = append(k.refused, p.part)
+	return &pair{unusable: "has a certificate that cannot be used: " + why}
 }
 
 // doubts are what a client will hold against a certificate that is served all

@@ -10,15 +10,15 @@ import (
 )
 
 // taken are the verdicts on conditions that HAProxy takes.
-func taken(t testing.TB, conditions ...string) map[haproxy.Text]string {
+func taken(t testing.TB, conditions ...string) map[haproxy.Part]string {
 	t.Helper()
-	verdicts := map[haproxy.Text]string{}
+	verdicts := map[haproxy.Part]string{}
 	for _, c := range conditions {
 		text, err := haproxy.Condition(c, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts[text] = ""
+		verdicts[text.Part()] = ""
 	}
 	return verdicts
 }

@@ -134,6 +134,7 @@ type Result struct {
 	Problems []Problem              // sorted by object
 	Texts    []haproxy.Text         // what HAProxy has to be asked about, see Compiler.Judge
 	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
+	Refused  []haproxy.Part         // what is left out because HAProxy refuses it
 
 	routing *routing // for Explain
 }
@@ -161,7 +162,7 @@ type Compiler struct {
 	settled  map[settledFor]*settings
 	demanded annotations.Clients // what settled was made with
 
-	verdicts map[haproxy.Text]string // of HAProxy about texts; empty: it takes them
+	verdicts map[haproxy.Part]string // of HAProxy about parts; empty: it takes them
 	judged   bool                    // they have changed since
 
 	routing *routing
@@ -191,6 +192,7 @@ type world struct {
 	global     annotations.Global
 	odd        []annotations.Problem // what is odd about it
 	badFiles   []annotations.Problem // what is odd about the error files
+	refused    []haproxy.Part        // what HAProxy refuses of that
 	streams    []annotations.Stream
 	badStreams []annotations.Problem // what is odd about the TCP services
 }
@@ -199,12 +201,14 @@ type world struct {
 type part struct {
 	backend  *haproxy.Backend
 	problems []Problem
+	refused  haproxy.Part // what HAProxy refuses of it, if anything
 }
 
-// Judge tells what HAProxy has against texts: nothing against the good ones. A
-// text that it was not asked about is left out of the configuration. Those not
-// among them are forgotten.
-func (c *Compiler) Judge(verdicts map[haproxy.Text]string) {
+// Judge tells what HAProxy has against parts: nothing against the good ones. A
+// text that it was not asked about is left out of the configuration, and so is
+// any part that it refuses: a certificate is not served, and a backend is closed
+// that cannot be what it should be. Those not among them are forgotten.
+func (c *Compiler) Judge(verdicts map[haproxy.Part]string) {
 	if !maps.Equal(c.verdicts, verdicts) {
 		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
 	}
@@ -237,7 +241,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		w.namespaces = keep(s.Namespaces, was.namespaces, byName, &same)
 		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
 		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
-		w.streams, w.badStreams = was.streams, was.badStreams
+		w.streams, w.badStreams, w.refused = was.streams, was.badStreams, was.refused
 		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
 		said := other || !slices.Equal(w.configMaps, was.configMaps)
 		if said {
@@ -246,8 +250,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if said || !same || judged {
 			services := w.configMap(w.options.TCPServices).Data
 			w.streams, w.badStreams = annotations.Streams(services)
-			w.global, w.odd = annotations.Process(c.env(w, "", nil), annotations.StreamLayer(services), w.defaults)
-			w.badFiles = w.global.AddErrorFiles(w.configMap(w.options.ErrorFiles).Data)
+			said := new(settings)
+			env := c.env(w, "", said)
+			w.global, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
+			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.options.ErrorFiles).Data)
+			w.refused = said.refused
 		}
 		if said {
 			c.settled = nil // what is remembered is of another world of that number
@@ -303,12 +310,16 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		Served:  c.routing.served,
 		Texts:   c.routing.texts,
 		Owners:  c.routing.owners,
+		Refused: slices.Clone(c.routing.refused),
 		routing: c.routing,
 	}
 	var odd []Problem
 	for i, p := range c.parts {
 		c.result.Config.Backends[i] = p.backend
 		odd = append(odd, p.problems...)
+		if p.refused != (haproxy.Part{}) {
+			c.result.Refused = append(c.result.Refused, p.refused)
+		}
 	}
 	c.result.Problems = sorted(worlds, append(odd, c.routing.problems...))
 	return c.result

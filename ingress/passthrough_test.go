@@ -121,15 +121,15 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	two.ConfigMaps = services(map[string]string{"5432": "default/db:80", "5434": "default/db:80"})
 
 	c := Compiler{Taken: map[uint16]string{8443: "HTTPS"}}
-	verdicts := map[haproxy.Text]string{}
+	verdicts := map[haproxy.Part]string{}
 	c.Judge(verdicts)
 	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 || !slices.Contains(r.Texts, haproxy.FreePort(5432)) || slices.Contains(r.Texts, haproxy.FreePort(8443)) {
 		t.Errorf("before anybody was asked about ports: %v, asks about %v", r.Config.Streams, r.Texts)
 	}
 	for _, port := range []uint16{5432, 5433, 5434, 9000, 9001} {
-		verdicts[haproxy.FreePort(port)] = ""
+		verdicts[haproxy.FreePort(port).Part()] = ""
 	}
-	verdicts[haproxy.FreePort(9100)] = "taken by exporter (pid 1)"
+	verdicts[haproxy.FreePort(9100).Part()] = "taken by exporter (pid 1)"
 	c.Judge(verdicts)
 	r := c.Compile([]Snapshot{one, two})
 	if err := r.Config.Validate(); err != nil {

@@ -45,6 +45,7 @@ type routing struct {
 
 	served   []ObjectRef
 	problems []Problem
+	refused  []haproxy.Part // left out because HAProxy refuses it
 
 	// Between since (included) and until (excluded) no certificate expires or
 	// becomes valid. Zero is open.
@@ -131,6 +132,9 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.demanded, k.settled = demanded, nil
 	}
 	k.extras, k.texts = slices.Clone(k.global.Extras), slices.Clone(k.global.Texts)
+	for _, w := range worlds {
+		k.refused = append(k.refused, w.refused...)
+	}
 	k.hear()
 	k.own()
 	most := len(k.petitions)
@@ -595,7 +599,9 @@ func (k *clerk) certify() {
 	used := make(map[string]*pair)
 	for _, p := range k.petitions {
 		w := k.worlds[p.world]
-		clients, _ := annotations.ClientCA(k.env(w, p.object.Namespace, nil), p.layer) // problems are told with the backend's
+		said := new(settings)
+		clients, _ := annotations.ClientCA(k.env(w, p.object.Namespace, said), p.layer) // problems are told with the backend's
+		k.refused = append(k.refused, said.refused...)
 		if clients.CA != nil && len(p.tls) == 0 {
 			k.complain(p, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}
@@ -622,6 +628,7 @@ func (k *clerk) certify() {
 				read = readPair(secret)
 			}
 			pairs[secret] = read
+			read = k.accepted(read)
 			if read.unusable != "" {
 				k.complain(p, "CertificateUnusable", "Secret %s %s: %s is served without its certificate", key, read.unusable, list(t.hosts))
 				continue

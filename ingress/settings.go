@@ -24,6 +24,9 @@ type settings struct {
 	problems []annotations.Problem
 	secrets  []foundSecret // that were looked for
 	asks     []askedOne    // whom to ask first
+
+	by      *networkingv1.Ingress // who makes it own
+	refused []haproxy.Part        // left out because HAProxy refuses it
 }
 
 // An askedOne is a Service that says who may come in, as it was named.
@@ -53,8 +56,15 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		Service: w.asker(home, &into.asks),
 		Allowed: w.options.allows,
 		Verdict: func(t haproxy.Text) (string, bool) {
-			why, asked := k.verdicts[t]
+			why, asked := k.verdicts[t.Part()]
 			return why, asked
+		},
+		Refusal: func(p haproxy.Part) string {
+			why := k.verdicts[p]
+			if why != "" {
+				into.refused = append(into.refused, p)
+			}
+			return why
 		},
 		Pattern: func(name string) (string, bool) {
 			text, has := w.configMap(w.options.PatternFiles).Data[name]
@@ -255,7 +265,7 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 	s, known := k.settled[of]
 	w := k.worlds[of.world]
 	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.secrets, f.key); return now != f.secret }) {
-		s = &settings{own: of.ingress != nil}
+		s = &settings{own: of.ingress != nil, by: of.ingress}
 		home := ""
 		if of.service != nil {
 			home = of.service.Namespace
@@ -279,5 +289,6 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 		}
 		k.settled[of] = s
 	}
+	k.refused = append(k.refused, s.refused...)
 	return s
 }

@@ -26,7 +26,7 @@ func (k *clerk) stream() {
 			}
 			free := haproxy.FreePort(s.Port)
 			k.texts = append(k.texts, free)
-			if why, asked := k.verdicts[free]; why != "" {
+			if why, asked := k.verdicts[free.Part()]; why != "" {
 				k.complain(p, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, why)
 				continue
 			} else if !asked {

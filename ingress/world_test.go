@@ -111,6 +111,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		var c Compiler
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
 		served := 0
+		var last haproxy.Config
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			// One step is one to three changes of one cluster, so that lists change together.
@@ -168,26 +169,47 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 
 			var fresh Compiler
-			verdicts := map[haproxy.Text]string{}
+			verdicts := map[haproxy.Part]string{}
 			for _, t := range texts {
 				if why := pick("verdict", "unknown", "", "bad"); why != "unknown" {
-					verdicts[t] = why
+					verdicts[t.Part()] = why
 				}
 			}
 			for _, port := range []uint16{5432, 5433} {
 				if why := pick("port", "unknown", "", "", "taken"); why != "unknown" {
-					verdicts[haproxy.FreePort(port)] = why
+					verdicts[haproxy.FreePort(port).Part()] = why
+				}
+			}
+			for _, b := range last.Backends {
+				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+					verdicts[b.Part()] = "bad"
+				}
+			}
+			for _, crt := range last.Certs {
+				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+					verdicts[haproxy.Pair{PEM: crt.PEM}.Part()] = "bad"
+				}
+			}
+			for _, e := range last.Extras {
+				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+					verdicts[e.Part()] = "bad"
 				}
 			}
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
 				t.Fatalf("haproxy refuses it: %v", err)
 			}
+			for _, part := range got.Refused {
+				if verdicts[part] == "" {
+					t.Fatalf("%s is left out, and nobody refused it", part)
+				}
+			}
+			last = got.Config
 			served += len(got.Served)
 		}
 		t.Logf("%d served", served)

@@ -101,8 +101,8 @@ func Process(env Env, layers ...Layer) (Global, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Texts)
-	if chain, ok := use(v, sslCertificate, pair(defaultPair)); ok {
-		g.DefaultCert = chain
+	if read, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) (haproxy.Pair, error) { return haproxy.ReadPair(chain, chain) })); ok {
+		g.DefaultCert = read.PEM
 	}
 	if e, ok := use(v, signer, pair(haproxy.Signer)); ok {
 		g.Process.Signer, g.Extras = e.Name, append(g.Extras, e)
@@ -119,12 +119,15 @@ func Process(env Env, layers ...Layer) (Global, []Problem) {
 }
 
 // AddErrorFiles adds the answers of a ConfigMap: a status to a whole response.
-func (g *Global) AddErrorFiles(files map[string]string) (odd []Problem) {
+func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		status, err := strconv.Atoi(name)
 		var e *haproxy.Extra
 		if err == nil {
 			e, err = haproxy.ErrorFile(status, files[name])
+		}
+		if err == nil {
+			err = env.refusal(e.Part())
 		}
 		if err != nil {
 			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile", fmt.Sprintf("key %s: %v; it is ignored", quote(name), err)})
@@ -269,10 +272,4 @@ func alpn(s string) (string, error) {
 		all = append(all, word)
 	}
 	return strings.Join(all, ","), nil
-}
-
-// defaultPair is the certificate for names without one.
-func defaultPair(_ string, chain []byte) ([]byte, error) {
-	read, err := haproxy.ReadPair(chain, chain)
-	return read.PEM, err
 }

@@ -139,7 +139,7 @@ func realm(s string) (string, error) {
 
 // use is what the Secret that a key names comes to; ok is false if it names none.
 // One that cannot be had, or cannot be used, is told.
-func use[T any](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
+func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
 	ref, said := get(v, k)
 	if !said {
 		return made, false
@@ -148,6 +148,11 @@ func use[T any](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok
 	from, err := v.env.Secrets(scope, ref)
 	if err == nil {
 		made, err = read(from)
+	}
+	if err == nil {
+		if err = v.env.refusal(made.Part()); err != nil {
+			err = fmt.Errorf("Secret %s: %w", from.Of, err)
+		}
 	}
 	if err != nil {
 		v.fault(k.Doc, scope, err)

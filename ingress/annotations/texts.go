@@ -23,6 +23,9 @@ type Env struct {
 	Service func(Scope, ServicePort) (backend string, err error)
 	// Verdict is what HAProxy has against a text, and whether it was asked.
 	Verdict func(haproxy.Text) (why string, asked bool)
+	// Refusal is what HAProxy was found to have against a part; empty: nothing.
+	// Nil: it was not asked about any.
+	Refusal func(haproxy.Part) string
 }
 
 var (
@@ -58,6 +61,16 @@ func text(section haproxy.Section) func(string) (haproxy.Text, error) {
 }
 
 func logFormatText(s string) (haproxy.Text, error) { return haproxy.LogFormat(unquote(s)) }
+
+// refusal is what HAProxy was found to have against a part.
+func (e Env) refusal(p haproxy.Part) error {
+	if e.Refusal != nil {
+		if why := e.Refusal(p); why != "" {
+			return errors.New(why)
+		}
+	}
+	return nil
+}
 
 // vetted is the text of a key, if it may be used. One that HAProxy was not asked
 // about yet is noted in asked, as all are, and left out for now.

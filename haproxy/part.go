@@ -1,0 +1,181 @@
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Part is something that an object brings to a Config, and that HAProxy may
+// refuse: a Text, a certificate with its key, an Extra, a Userlist, a Backend
+// without its servers. It is known by its content, so that an object that changes
+// brings another Part. Parts are compared with ==.
+type Part struct {
+	kind    string
+	name    string // for people
+	content string // lines of a Text, or a hash
+}
+
+// String is what it is, without its content.
+func (p Part) String() string { return strings.TrimSpace(p.kind + " " + p.name) }
+
+// The kinds of Parts that are no Texts.
+const (
+	extraPart    = "file"
+	userlistPart = "userlist"
+	pairPart     = "certificate"
+	backendPart  = "backend"
+)
+
+func hashOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// Part is the Text as a Part.
+func (t Text) Part() Part {
+	return Part{kind: "text for section " + string(t.section), content: t.lines}
+}
+
+// Part is the Pair as a Part.
+func (p Pair) Part() Part { return Part{kind: pairPart, content: hashOf(p.PEM)} }
+
+// Part is the Extra as a Part.
+func (e *Extra) Part() Part { return Part{extraPart, e.Name, hashOf(e.Content)} }
+
+// Part is the Userlist as a Part.
+func (u *Userlist) Part() Part { return Part{userlistPart, u.Name, hashOf([]byte(u.text()))} }
+
+// Part is the Backend, without its servers and the Texts among its directives, as a
+// Part.
+func (b *Backend) Part() Part {
+	own := slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool { return d.phase == phaseText })
+	return Part{backendPart, b.Name, hashOf(fmt.Appendf(nil, "%v %q %+v", b.TCP, own, b.Options))}
+}
+
+// plain says whether nothing is said of a backend that HAProxy might refuse.
+func (b *Backend) plain() bool {
+	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase != phaseText })
+}
+
+// needs are the files and userlists without which a backend cannot stand.
+func (b *Backend) needs() []string {
+	names := []string{b.Options.CA, b.Options.Crt}
+	for _, d := range b.Directives {
+		if _, rest := cutLast(d.text, "http_auth("); rest != "" { // see BasicAuth
+			name, _, _ := strings.Cut(rest, ")")
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// brought are all parts that objects brought, once each; files and userlists stand before
+// what names them.
+func (c *Config) brought() (all []Part) {
+	for _, e := range c.Extras {
+		if e.Name != authScript { // it is ours
+			all = append(all, e.Part())
+		}
+	}
+	for _, u := range c.Userlists {
+		all = append(all, u.Part())
+	}
+	if len(c.DefaultCert) > 0 {
+		all = append(all, Pair{PEM: c.DefaultCert}.Part())
+	}
+	for _, cert := range c.Certs {
+		all = append(all, Pair{PEM: cert.PEM}.Part())
+	}
+	for _, t := range c.texts() {
+		all = append(all, t.Part())
+	}
+	for _, b := range c.Backends {
+		if !b.plain() {
+			all = append(all, b.Part())
+		}
+	}
+	seen := make(map[Part]bool, len(all))
+	return slices.DeleteFunc(all, func(p Part) bool {
+		again := seen[p]
+		seen[p] = true
+		return again
+	})
+}
+
+// with is a configuration with no other parts than those. What names a file or a
+// userlist that is not among them is left out, too, and each file is read.
+func (c *Config) with(parts []Part) *Config {
+	taken := make(map[Part]bool, len(parts))
+	for _, p := range parts {
+		taken[p] = true
+	}
+	out := *c
+	missing := make(map[string]bool)
+	out.Extras, out.Userlists, out.Certs, out.Choices, out.Backends = nil, nil, nil, nil, nil
+	out.Process.Texts = slices.DeleteFunc(slices.Clone(c.Process.Texts), func(t Text) bool { return !taken[t.Part()] })
+	for _, e := range c.Extras {
+		if e.Name != authScript && !taken[e.Part()] {
+			missing[e.Name] = true
+			continue
+		}
+		out.Extras = append(out.Extras, e)
+		probe := &Backend{Name: "sp_probe_" + e.Name}
+		switch {
+		case strings.HasSuffix(e.Name, ".ca.pem"):
+			probe.Options = ServerOptions{TLS: true, CA: e.Name}
+		case strings.HasSuffix(e.Name, ".crt.pem"):
+			probe.Options = ServerOptions{TLS: true, Crt: e.Name}
+		default:
+			continue
+		}
+		out.Backends = append(out.Backends, probe)
+	}
+	for _, u := range c.Userlists {
+		if taken[u.Part()] {
+			out.Userlists = append(out.Userlists, u)
+		} else {
+			missing[u.Name] = true
+		}
+	}
+	if missing[c.Process.Signer] {
+		out.Process.Signer = ""
+	}
+	if missing[c.Process.ClientCA] {
+		out.Process.ClientCA = Nobody
+	}
+	out.Process.ErrorFiles = slices.DeleteFunc(slices.Clone(c.Process.ErrorFiles), func(status int) bool { return missing[errorFile(status)] })
+	if len(c.DefaultCert) > 0 && !taken[Pair{PEM: c.DefaultCert}.Part()] {
+		out.DefaultCert = nil
+	}
+	for _, cert := range c.Certs {
+		if taken[Pair{PEM: cert.PEM}.Part()] && !missing[cert.ClientCA] {
+			out.Certs = append(out.Certs, cert)
+		}
+	}
+	for _, choice := range c.Choices {
+		out.Choices = append(out.Choices, &Choice{choice.Name, slices.DeleteFunc(slices.Clone(choice.Cases), func(one Case) bool { return !taken[one.If.Part()] })})
+	}
+	for _, b := range c.Backends {
+		whole := b.plain() || taken[b.Part()] && !slices.ContainsFunc(b.needs(), func(name string) bool { return missing[name] })
+		left := *b
+		left.Directives = slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool {
+			if d.phase == phaseText {
+				return !taken[Text{BackendSection, d.text}.Part()]
+			}
+			return !whole
+		})
+		if !whole {
+			left.Options = ServerOptions{}
+		}
+		switch {
+		case left.Options == b.Options && slices.Equal(left.Directives, b.Directives):
+			out.Backends = append(out.Backends, b)
+		default:
+			out.Backends = append(out.Backends, &left)
+		}
+	}
+	return &out
+}
