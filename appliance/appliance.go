@@ -174,6 +174,7 @@ func taken(cfg *config.Config) map[uint16]string {
 // until the API answers.
 func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
 	log = log.With("cluster", c.Name)
+	snapshot, taken, err := pictures.load(c.Name)
 	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
 	wg.Go(func() {
 		w.open(ctx, log, func() (*ingress.Watcher, error) {
@@ -185,13 +186,15 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kern
 			if err != nil {
 				return nil, err
 			}
-			return ingress.NewWatcher(watcherConfig(c, kubeconfig, local.Addrs, log))
+			cfg := watcherConfig(c, kubeconfig, local.Addrs, log)
+			cfg.Before = snapshot.Topology
+			return ingress.NewWatcher(cfg)
 		}, func(w *ingress.Watcher) { w.Run(ctx) })
 	})
 	opened := &cluster{name: c.Name, watcher: w}
-	snapshot, taken, err := pictures.load(c.Name)
 	switch {
 	case err == nil:
+		snapshot.Topology.HostNetwork = c.Ingress.HostNetwork // what is forbidden since then is
 		opened.snapshot, opened.known, opened.pictured = snapshot, true, taken
 		log.Info("last good picture loaded, used until the API answers", "taken", taken)
 	case !errors.Is(err, fs.ErrNotExist):
@@ -221,7 +224,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
 			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Hosts: hosts,
 		},
-		Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
+		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}
 }
 

@@ -248,6 +248,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
 	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.retain, FailStatic: l.failStatic}
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
+	v.want.Allocations = routes.Allocate(facts)
 	v.static = routes.Static(offers, facts)
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
@@ -379,6 +380,9 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 	}
 	have.Direct = map[netip.Addr]bool{}
 	for _, t := range topologies {
+		if !t.HostNetwork {
+			continue
+		}
 		for _, n := range t.Nodes {
 			for _, a := range n.Addresses {
 				if slices.ContainsFunc(local.Networks, func(p netip.Prefix) bool { return p.Contains(a) }) {

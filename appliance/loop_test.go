@@ -273,6 +273,10 @@ func demoSnapshot(name string) ingress.Snapshot {
 				{Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1), State: "confirmed"},
 				{Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2), State: "confirmed"},
 			},
+			Blocks: []*routes.IPAMBlock{
+				{Prefix: netip.MustParsePrefix(block1), Affinity: "host:worker1", Pods: podsOf(block1)},
+				{Prefix: netip.MustParsePrefix(block2), Affinity: "host:worker2", Pods: podsOf(block2)},
+			},
 			Pools: []routes.Pool{{Name: "default", CIDR: netip.MustParsePrefix("172.16.0.0/16"), BlockSize: 26}},
 		},
 	}
@@ -307,6 +311,15 @@ func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
 			t.Errorf("served are %v, want default/younger alone", got)
 		}
 	}
+}
+
+// podsOf gives every address of a block to a pod of namespace default.
+func podsOf(block string) map[netip.Addr]string {
+	pods, p := map[netip.Addr]string{}, netip.MustParsePrefix(block)
+	for a := p.Addr(); p.Contains(a); a = a.Next() {
+		pods[a] = "default"
+	}
+	return pods
 }
 
 // snippets gives the scene's Ingress text of its own.

@@ -41,7 +41,7 @@ type pictures struct {
 }
 
 const (
-	pictureVersion  = 4
+	pictureVersion  = 5
 	pictureInterval = 5 * time.Second
 )
 

@@ -49,13 +49,13 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
 		"empty":          {``, "EOF"},
-		"torn":           {`{"version": 4, "snap`, "unexpected EOF"},
-		"older":          {`{"version": 3, "snapshot": {"Cluster": "demo"}}`, "version 3"},
+		"torn":           {`{"version": 5, "snap`, "unexpected EOF"},
+		"older":          {`{"version": 4, "snapshot": {"Cluster": "demo"}}`, "version 4"},
 		"of the future":  {`{"version": 99}`, "version 99"},
-		"of another one": {`{"version": 4, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`, `"other"`},
-		"too short":      {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "end is missing"},
-		"too long":       {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more in it"},
-		"other lists":    {`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
+		"of another one": {`{"version": 5, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`, `"other"`},
+		"too short":      {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "end is missing"},
+		"too long":       {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more in it"},
+		"other lists":    {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -148,7 +148,7 @@ func FuzzPicture(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text.Bytes())
-	f.Add([]byte(`{"version": 4, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 0, 1e9]} {}`))
+	f.Add([]byte(`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [-1, 0, 0, 0, 0, 1e9]} {}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pic, err := decode(bytes.NewReader(data))
 		if err != nil {

@@ -17,6 +17,8 @@ import (
 type Want struct {
 	Backends []*haproxy.Backend // no two have the same name; servers sorted by theirs
 	Routes   routes.Table
+	// Allocations say which of the servers are their Services' own.
+	Allocations *routes.Allocations
 }
 
 // Have is what is: read from HAProxy and from the kernel.
@@ -87,15 +89,20 @@ func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefi
 // that would become its longest match. So its packets keep their way whatever
 // subset is taken. And a step opens a server only where h is wanted as it is
 // and nothing longer is wanted, so no step of the same round touches it either.
+//
+// A server at an address that is not its Service's, by the records of the
+// cluster, is closed whatever the routes are. That closes more, and opens and
+// turns nothing, so the argument holds.
 func Plan(want Want, have Have) []Step { return new(planner).plan(want, have) }
 
 // A planner is Plan with a memory: of the backends in which nothing was to be
-// done, until they or the routes change. It changes how long planning takes and
-// nothing else.
+// done, until they, the routes or the allocations of their addresses change. It
+// changes how long planning takes and nothing else.
 type planner struct {
-	want, have routes.Table // of the last call
-	direct     map[netip.Addr]bool
-	settled    map[*haproxy.Backend]*haproxy.LiveBackend
+	want, have  routes.Table // of the last call
+	direct      map[netip.Addr]bool
+	allocations *routes.Allocations
+	settled     map[*haproxy.Backend]*haproxy.LiveBackend
 }
 
 // recall forgets what does not hold any more.
@@ -103,8 +110,13 @@ func (p *planner) recall(want Want, have Have) {
 	same := want.Routes.Equal(p.want) && have.Routes.Equal(p.have) && maps.Equal(have.Direct, p.direct)
 	if !same || p.settled == nil || len(p.settled) > 2*len(want.Backends)+100 {
 		p.settled = make(map[*haproxy.Backend]*haproxy.LiveBackend, len(want.Backends))
+	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
+		// Each pod that comes or goes is a change, of one address in thousands.
+		maps.DeleteFunc(p.settled, func(b *haproxy.Backend, _ *haproxy.LiveBackend) bool {
+			return slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) })
+		})
 	}
-	p.want, p.have, p.direct = want.Routes, have.Routes, have.Direct
+	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
 }
 
 func (p *planner) plan(want Want, have Have) []Step {
@@ -135,7 +147,10 @@ func (p *planner) plan(want Want, have Have) []Step {
 				live = &haproxy.Live{Addr: b.Servers[i].Addr}
 			}
 			w := &b.Servers[i]
-			why := astray(w.Addr.Addr())
+			why := want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr)
+			if why == "" {
+				why = astray(w.Addr.Addr())
+			}
 			switch {
 			case live.Addr != w.Addr:
 				// Somebody gave our name another address: made anew next.

@@ -19,6 +19,44 @@ type world struct {
 	want    Want
 	have    Have                              // but for its Backends
 	servers map[haproxy.ServerID]haproxy.Live // which are these
+	owners  map[netip.Addr]string             // what the Allocations say: namespace of each address; empty: unknown, nobody: of no pod
+}
+
+const nobody = "-"
+
+// allocate makes the Allocations of the owners. The addresses of nodes are
+// nobody's.
+func allocate(owners map[netip.Addr]string) *routes.Allocations {
+	t := routes.Topology{Cluster: "demo"}
+	for _, p := range prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.1.64/26", "172.16.171.64/26") {
+		b := &routes.IPAMBlock{Prefix: p, Pods: map[netip.Addr]string{}}
+		for a, namespace := range owners {
+			if p.Contains(a) && namespace != nobody {
+				b.Pods[a] = namespace
+			}
+		}
+		t.Blocks = append(t.Blocks, b)
+	}
+	if node := netip.MustParseAddr("192.168.50.23"); owners[node] != nobody {
+		t.HostNetwork, t.Nodes = true, []routes.Node{{Name: "worker1", Addresses: []netip.Addr{node}}}
+	}
+	return routes.Allocate(routes.Facts{Topologies: []routes.Topology{t}})
+}
+
+func drawOwners(r *rand.Rand) map[netip.Addr]string {
+	owners := map[netip.Addr]string{}
+	for _, a := range worldAddrs {
+		owners[a] = draw(r, []string{"web", "web", "api", "api", "", nobody})
+	}
+	if node := netip.MustParseAddr("192.168.50.23"); owners[node] != nobody {
+		owners[node] = "" // a node is of no namespace
+	}
+	return owners
+}
+
+// may is the tests' own answer to whether a backend may have a server there.
+func (w world) may(backend string, a netip.Addr) bool {
+	return w.owners[a] == "" || w.owners[a] == backend
 }
 
 // now is what is.
@@ -81,7 +119,9 @@ func drawWorld(r *rand.Rand) world {
 	w := world{
 		want: Want{Routes: drawTable(r)},
 		have: Have{Routes: drawTable(r), Direct: map[netip.Addr]bool{}}, servers: map[haproxy.ServerID]haproxy.Live{},
+		owners: drawOwners(r),
 	}
+	w.want.Allocations = allocate(w.owners)
 	if r.IntN(2) == 0 { // often the two tables differ in little
 		w.have.Routes = maps.Clone(w.want.Routes)
 		if r.IntN(2) == 0 {
@@ -111,7 +151,7 @@ func backendsOf(wanted map[haproxy.ServerID]haproxy.Server) []*haproxy.Backend {
 	byName := map[string]*haproxy.Backend{}
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareIDs) {
 		if byName[id.Backend] == nil {
-			byName[id.Backend] = &haproxy.Backend{Name: id.Backend}
+			byName[id.Backend] = &haproxy.Backend{Name: id.Backend, Cluster: "demo", Namespace: id.Backend}
 		}
 		byName[id.Backend].Servers = append(byName[id.Backend].Servers, wanted[id])
 	}
@@ -180,6 +220,9 @@ func safe(plan planFunc, r *rand.Rand, w world) error {
 		before := w.clone()
 		w.take(s)
 		for id, live := range w.servers {
+			if was, there := before.servers[id]; live.State >= haproxy.Drain && (!there || was.State < haproxy.Drain) && !w.may(id.Backend, live.Addr.Addr()) {
+				return fmt.Errorf("%s opened %v, whose address is of %q", s, id, w.owners[live.Addr.Addr()])
+			}
 			if live.State < haproxy.Drain || w.have.Direct[live.Addr.Addr()] {
 				continue
 			}
@@ -233,6 +276,22 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			early.Routes = want.Routes
 			return slices.Concat(Plan(want, early), planRoutes(want.Routes, have))
 		},
+		"a server opens at the address of another namespace's pod": func(want Want, have Have) []Step {
+			// As if each Service had been in the namespace of its first server.
+			lax := want
+			lax.Backends = nil
+			for _, b := range want.Backends {
+				other := *b
+				other.Namespace = map[string]string{"web": "api", "api": "web"}[b.Namespace]
+				lax.Backends = append(lax.Backends, &other)
+			}
+			return Plan(lax, have)
+		},
+		"a server opens at the address of no pod": func(want Want, have Have) []Step {
+			lax := want
+			lax.Allocations = routes.Allocate(routes.Facts{Topologies: []routes.Topology{{Cluster: "demo", HostLocal: true, Nodes: []routes.Node{{PodCIDRs: prefixes("172.16.0.0/16")}}}}})
+			return Plan(lax, have)
+		},
 		"only the next hop is compared, not the block": func(want Want, have Have) []Step {
 			steps := Plan(want, have)
 			hv, wv := have.Routes.Finder(), want.Routes.Finder()
@@ -278,8 +337,9 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		}
 		for id, wanted := range w.want.each() {
 			a := wanted.Addr.Addr()
-			if routed := way(w.want.Routes, a) != "nowhere" || w.have.Direct[a]; !wanted.Drain && routed != (w.servers[id].State == haproxy.Open) {
-				t.Fatalf("world %d: %v routed=%t but %s", i, id, routed, w.servers[id].State)
+			want := w.may(id.Backend, a) && (way(w.want.Routes, a) != "nowhere" || w.have.Direct[a])
+			if got := w.servers[id].State; !wanted.Drain && want != (got == haproxy.Open) || !want && got == haproxy.Drain {
+				t.Fatalf("world %d: %v may be open: %t, but is %s", i, id, want, got)
 			}
 		}
 		for id := range w.servers {
@@ -298,7 +358,7 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 		have := w.now()
 		for range 20 {
 			other := drawWorld(r)
-			switch r.IntN(6) {
+			switch r.IntN(8) {
 			case 0:
 				w.want.Routes = other.want.Routes
 			case 1:
@@ -313,10 +373,19 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				have.Backends = maps.Clone(have.Backends)
 				maps.Copy(have.Backends, other.now().Backends)
 			case 5: // what was planned is done, and routes are as wanted
+				w = w.clone() // the planner has the tables of before
 				for _, s := range Plan(w.want, have) {
 					w.take(s)
 				}
 				have.Routes = w.want.Routes
+			case 6: // one address is another pod's, or nobody's
+				w.owners = maps.Clone(w.owners)
+				a := draw(r, worldAddrs[:len(worldAddrs)-1])
+				w.owners[a] = other.owners[a]
+				w.want.Allocations = allocate(w.owners)
+			case 7:
+				w.want.Allocations = other.want.Allocations
+				w.owners = other.owners
 			}
 			got, want := p.plan(w.want, have), Plan(w.want, have)
 			for _, steps := range [][]Step{got, want} {
@@ -336,7 +405,7 @@ func TestSettlesAfterChaos(t *testing.T) {
 	for i := range 2_000 {
 		w := drawWorld(r).clone()
 		for range 20 {
-			switch other := drawWorld(r); r.IntN(4) {
+			switch other := drawWorld(r); r.IntN(5) {
 			case 0:
 				w.want.Routes = other.want.Routes
 			case 1:
@@ -346,6 +415,8 @@ func TestSettlesAfterChaos(t *testing.T) {
 					delete(w.have.Routes, p) // somebody flushed one
 					break
 				}
+			case 3:
+				w.owners, w.want.Allocations = other.owners, other.want.Allocations
 			}
 			if err := safe(Plan, r, w); err != nil {
 				t.Fatalf("history %d: %v", i, err)
@@ -372,10 +443,11 @@ func TestJourneys(t *testing.T) {
 	id := haproxy.ServerID{Backend: "web", Server: haproxy.ServerName(web3)}
 	block := netip.MustParsePrefix("172.16.171.64/26")
 	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
-	wanted := []*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
+	wanted := []*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
 	at := func(s haproxy.State) map[string]*haproxy.LiveBackend {
 		return live(map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}})
 	}
+	ours := allocate(map[netip.Addr]string{web3.Addr(): "default"})
 	via := func(hop netip.Addr) routes.Table { return routes.Table{block: hop} }
 
 	for name, c := range map[string]struct {
@@ -384,12 +456,12 @@ func TestJourneys(t *testing.T) {
 		rounds []string
 	}{
 		"endpoint added, block already routed": {
-			Want{wanted, via(w1)},
+			Want{wanted, via(w1), ours},
 			Have{Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},
 		"endpoint added, block new too": {
-			Want{wanted, via(w1)},
+			Want{wanted, via(w1), ours},
 			Have{},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via 192.168.50.23]",
@@ -397,22 +469,22 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint added, nobody offers its block": {
-			Want{wanted, nil},
+			Want{wanted, nil, ours},
 			Have{},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]"},
 		},
 		"node lost": {
-			Want{wanted, nil},
+			Want{wanted, nil, ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]", "[drop route 172.16.171.64/26]"},
 		},
 		"node lost, its endpoints are gone too": {
-			Want{nil, nil},
+			Want{nil, nil, ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 absent: endpoint is gone]", "[drop route 172.16.171.64/26]"},
 		},
 		"kernel lost the route by itself": {
-			Want{wanted, via(w1)},
+			Want{wanted, via(w1), ours},
 			Have{Backends: at(haproxy.Open)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet]",
@@ -421,7 +493,7 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"block moved to another node": {
-			Want{wanted, via(w2)},
+			Want{wanted, via(w2), ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route is being changed]",
@@ -430,18 +502,28 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint terminates while serving": {
-			Want{[]*haproxy.Backend{{Name: "web", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1)},
+			Want{[]*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1), ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
+		"the address is another namespace's pod by now": {
+			Want{wanted, via(w1), allocate(map[netip.Addr]string{web3.Addr(): "shop"})},
+			Have{Backends: at(haproxy.Open), Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to a pod of namespace shop, and the Service is of namespace default]"},
+		},
+		"the pod is gone, and its endpoint drains": {
+			Want{[]*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1), allocate(nil)},
+			Have{Backends: at(haproxy.Drain), Routes: via(w1)},
+			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to no pod]"},
+		},
 		"a pod on the host's network needs no route of ours": {
-			Want{wanted, nil},
+			Want{wanted, nil, ours},
 			Have{Direct: map[netip.Addr]bool{web3.Addr(): true}},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := world{c.want, c.have, map[haproxy.ServerID]haproxy.Live{}}.clone()
+			w := world{want: c.want, have: c.have, servers: map[haproxy.ServerID]haproxy.Live{}}.clone()
 			for s := range c.have.servers() {
 				w.servers[id] = s
 			}

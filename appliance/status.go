@@ -246,7 +246,7 @@ func (v *view) backends() []BackendStatus {
 			if live.State == haproxy.Open {
 				bs.Open++
 			} else {
-				ss.Why = v.whyNot(w, *live)
+				ss.Why = v.whyNot(want, w, *live)
 			}
 			bs.Servers = append(bs.Servers, ss)
 		}
@@ -266,10 +266,13 @@ func (v *view) backends() []BackendStatus {
 }
 
 // whyNot says in one sentence why a wanted server is not open.
-func (v *view) whyNot(w haproxy.Server, live haproxy.Live) string {
+func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live) string {
 	a := w.Addr.Addr()
+	if why := v.want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr); why != "" {
+		return why
+	}
 	for _, step := range v.steps {
-		if s, ok := step.(SetServer); ok && s.ID.Server == w.Name && s.State < haproxy.Open && s.Why != "no verified route" {
+		if s, ok := step.(SetServer); ok && s.ID == (haproxy.ServerID{Backend: b.Name, Server: w.Name}) && s.State < haproxy.Open && s.Why != "no verified route" {
 			return s.Why
 		}
 	}

@@ -136,6 +136,8 @@ type Route struct {
 type Backend struct {
 	Name       string        `json:"name"`
 	Origin     string        `json:"origin,omitempty"`     // what it stands for, for people: "Service default/app port 80"
+	Cluster    string        `json:"cluster,omitempty"`    // of its Service,
+	Namespace  string        `json:"namespace,omitempty"`  // whose namespace alone may have pods among the servers
 	TCP        bool          `json:"tcp,omitempty"`        // it takes connections, not requests
 	Directives []Directive   `json:"directives,omitempty"` // in the order in which they are written
 	Options    ServerOptions `json:"options,omitzero"`     // of every server

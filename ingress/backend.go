@@ -17,6 +17,7 @@ func (c *Compiler) part(n need) part {
 	w := c.worlds[n.world]
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + reference{port: n.port, number: n.number}.portText(),
+		Cluster: w.cluster, Namespace: n.service.namespace,
 		TCP: n.kind != requests, Directives: n.settings.Directives, Options: n.settings.Options,
 	}
 	if w.prefix != "" {

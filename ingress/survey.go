@@ -340,13 +340,13 @@ type topologyInputs struct {
 	nodes                                     []*corev1.Node
 	affinities, blocks, pools, configs, peers []*unstructured.Unstructured
 	group                                     string
-	noAffinities, noConfigs                   bool
+	noAffinities, noBlocks, noConfigs         bool
 }
 
 func (a topologyInputs) equal(b topologyInputs) bool {
 	return slices.Equal(a.nodes, b.nodes) && slices.Equal(a.affinities, b.affinities) && slices.Equal(a.blocks, b.blocks) &&
 		slices.Equal(a.pools, b.pools) && slices.Equal(a.configs, b.configs) && slices.Equal(a.peers, b.peers) &&
-		a.group == b.group && a.noAffinities == b.noAffinities && a.noConfigs == b.noConfigs
+		a.group == b.group && a.noAffinities == b.noAffinities && a.noBlocks == b.noBlocks && a.noConfigs == b.noConfigs
 }
 
 // topologyNow is what Nodes and Calico say. It is made anew only when they
@@ -357,7 +357,7 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 		nodes:      w.nodes.list(),
 		affinities: c.list("blockaffinities"), blocks: c.list("ipamblocks"), pools: c.list("ippools"),
 		configs: c.list("bgpconfigurations"), peers: c.list("bgppeers"),
-		group: c.group, noAffinities: c.shelves["blockaffinities"] == nil, noConfigs: !c.readable("bgpconfigurations"),
+		group: c.group, noAffinities: c.shelves["blockaffinities"] == nil, noBlocks: !c.readable("ipamblocks"), noConfigs: !c.readable("bgpconfigurations"),
 	}
 	protected := w.protectedNow(endpoints)
 	if m := &w.topology; m.made && m.from.equal(in) && slices.Equal(m.protected, protected) {
@@ -365,12 +365,12 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 	}
 	t, odd := calico.Topology(calico.Objects{
 		Cluster: w.cfg.Name, Nodes: in.nodes, Affinities: in.affinities, Blocks: in.blocks, Pools: in.pools,
-		Configs: in.configs, Peers: in.peers, NoAffinities: in.noAffinities, NoConfigs: in.noConfigs,
-		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs,
+		Configs: in.configs, Peers: in.peers, NoAffinities: in.noAffinities, NoBlocks: in.noBlocks, NoConfigs: in.noConfigs,
+		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, Memory: w.topology.memory,
 	})
-	t.Bounds, t.Reflectors, t.Protected = w.cfg.Bounds, w.cfg.Reflectors, protected
+	t.Bounds, t.Reflectors, t.Protected, t.HostNetwork = w.cfg.Bounds, w.cfg.Reflectors, protected, w.cfg.HostNetwork
 	told := w.topology.odd
-	w.topology = topologyMemo{from: in, made: true, value: t, protected: protected}
+	w.topology = topologyMemo{from: in, made: true, value: t, protected: protected, memory: w.topology.memory}
 	for _, o := range odd {
 		w.topology.odd = append(w.topology.odd, o.String())
 		if !slices.Contains(told, o.String()) {
@@ -395,6 +395,9 @@ func (w *Watcher) missing() (all []string) {
 		}
 		all = append(all, "ConfigMap "+name+" cannot be read: Ingresses are served without what it says")
 	}
+	if w.topology.value.HostLocal {
+		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no record says which pod has which: an EndpointSlice of any namespace may name any pod of the cluster as a server")
+	}
 	c := w.calico
 	switch {
 	case c == nil:
@@ -404,7 +407,7 @@ func (w *Watcher) missing() (all []string) {
 	}
 	for _, r := range []struct{ resource, without string }{
 		{"blockaffinities", "the podCIDRs of the nodes stand in for the blocks"},
-		{"ipamblocks", "addresses lent to other nodes have no route, and two affinities for one block cannot be decided"},
+		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, addresses lent to other nodes have no route, and two affinities for one block cannot be decided"},
 		{"ippools", "only the bounds of the configuration say what may be imported"},
 		{"bgpconfigurations", "the AS number of the configuration stands in for the cluster's"},
 		{"bgppeers", "a localASNumber for the sessions to the appliance is not noticed"},

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +41,10 @@ type ClusterConfig struct {
 	Bounds     []netip.Prefix // handed on in the Topology
 	Reflectors []netip.Addr   // handed on in the Topology
 	ASN        uint32         // AS of the cluster where its BGPConfiguration cannot be read; 0 is Calico's default
-	Log        *slog.Logger
+
+	HostNetwork bool            // handed on in the Topology
+	Before      routes.Topology // the last that is known, to tell who had which address; zero: none
+	Log         *slog.Logger
 }
 
 // A Watcher keeps the objects of one cluster, as its API server tells them.
@@ -49,6 +53,7 @@ type Watcher struct {
 	cfg     ClusterConfig
 	log     *slog.Logger
 	server  string // host of the API server, a name or an address
+	port    uint16 // of the API server
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 	changed chan struct{}
@@ -72,7 +77,7 @@ type Watcher struct {
 	next      *calicoShelves // to be, once it was read whole
 	noneSince time.Time      // since when the cluster shows no group of Calico's; zero: it shows one
 	surveyed  error          // why it is not known, or not clear, where Calico's objects are
-	protected []netip.Addr   // addresses of the API server
+	protected []netip.Addr   // addresses of the API server, by the name we call it
 	health    Health
 	logged    map[string]time.Time // sentence to when it was last logged
 	topology  topologyMemo
@@ -107,23 +112,27 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: the kubeconfig cannot be used: %w", cfg.Name, err)
 	}
-	server := config.Host
+	server, port := config.Host, uint16(443)
 	if u, err := url.Parse(config.Host); err == nil && u.Hostname() != "" {
 		server = u.Hostname()
+		if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+			port = uint16(n)
+		}
 	}
 	if _, err := labels.Parse(cfg.Options.NamespaceSelector); err != nil {
 		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w", cfg.Name, err)
 	}
-	return newWatcher(cfg, kube, dyn, server), nil
+	return newWatcher(cfg, kube, dyn, server, port), nil
 }
 
-func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interface, server string) *Watcher {
+func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interface, server string, port uint16) *Watcher {
 	w := &Watcher{
-		cfg: cfg, log: cfg.Log, server: server, kube: kube, dynamic: dyn,
+		cfg: cfg, log: cfg.Log, server: server, port: port, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
 		surveyed: errors.New("the cluster was not asked yet where Calico's objects are"),
 		logged:   make(map[string]time.Time),
 	}
+	w.topology.memory = calico.Remember(cfg.Before)
 	w.publisher.knock = make(chan struct{}, 1)
 	w.ingresses = newShelf[*networkingv1.Ingress](w, "networking.k8s.io", "ingresses", byName, nil)
 	w.ingresses.same = func(a, b *networkingv1.Ingress) bool {
@@ -452,11 +461,13 @@ func (w *Watcher) troubles() string {
 	return strings.Join(all, "; ")
 }
 
-// protectedNow are the addresses no route may cover: the API server's, by the
-// name or address we call it and by the endpoints it gives itself. The caller
-// holds mu.
-func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.Addr {
-	addrs := slices.Clone(w.protected)
+// protectedNow are the sockets of the API server: by the name or address we call
+// it, and by the endpoints it gives itself. The caller holds mu.
+func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
+	var servers []netip.AddrPort
+	for _, ip := range w.protected {
+		servers = append(servers, netip.AddrPortFrom(ip, w.port))
+	}
 	own := serviceKey{"default", "kubernetes"}
 	from, _ := slices.BinarySearchFunc(all, own, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
 	for _, s := range all[from:] {
@@ -465,14 +476,21 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.Addr {
 		}
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
-				if ip, err := netip.ParseAddr(text); err == nil {
-					addrs = append(addrs, ip)
+				ip, err := netip.ParseAddr(text)
+				if err != nil {
+					continue
+				}
+				servers = append(servers, netip.AddrPortFrom(ip, w.port))
+				for _, p := range s.Ports {
+					if p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
+						servers = append(servers, netip.AddrPortFrom(ip, uint16(*p.Port)))
+					}
 				}
 			}
 		}
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs)
+	slices.SortFunc(servers, netip.AddrPort.Compare)
+	return slices.Compact(servers)
 }
 
 // topologyMemo is the last Topology and what it was made of.
@@ -481,5 +499,6 @@ type topologyMemo struct {
 	made      bool
 	value     routes.Topology
 	odd       []string
-	protected []netip.Addr
+	protected []netip.AddrPort
+	memory    *calico.Memory
 }

@@ -111,7 +111,7 @@ func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
-	w := newWatcher(cfg, c.Clientset, c.dynamic, "192.168.50.22")
+	w := newWatcher(cfg, c.Clientset, c.dynamic, "192.168.50.22", 6443)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -173,6 +173,7 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 	mustCreate(t, c.DiscoveryV1().EndpointSlices("default").Create, &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}}},
+		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8443))}},
 	})
 	w := c.watch(t, ClusterConfig{Bounds: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}})
 	s := synced(t, w)
@@ -184,8 +185,8 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 	if len(topology.Affinities) != 1 || len(topology.Nodes) != 1 || len(topology.Nodes[0].BGP) != 1 || len(topology.Bounds) != 1 {
 		t.Errorf("got topology %+v", topology)
 	}
-	if want := []netip.Addr{netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("192.168.50.22")}; !slices.Equal(topology.Protected, want) {
-		t.Errorf("want %v protected, got %v", want, topology.Protected)
+	if got, want := fmt.Sprint(topology.Protected), "[10.9.9.9:6443 10.9.9.9:8443 192.168.50.22:6443]"; got != want {
+		t.Errorf("want %s protected, got %s", want, got)
 	}
 	if h := w.Health(); !h.Connected || !h.Synced || h.APIGroup != calico.V1 || h.Error != "" || len(h.Missing) > 0 {
 		t.Errorf("got health %+v", h)

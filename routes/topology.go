@@ -7,13 +7,20 @@ type Topology struct {
 	Cluster    string         `json:"cluster"`
 	Nodes      []Node         `json:"nodes,omitempty"`
 	Affinities []Affinity     `json:"affinities,omitempty"`
-	Blocks     []IPAMBlock    `json:"blocks,omitempty"`
+	Blocks     []*IPAMBlock   `json:"blocks,omitempty"` // never changed: while the pointer is the same, so is all of it
 	Pools      []Pool         `json:"pools,omitempty"`
 	Bounds     []netip.Prefix `json:"bounds,omitempty"`     // from our own configuration; none means: the pools bound alone
-	Protected  []netip.Addr   `json:"protected,omitempty"`  // addresses no route may cover: the API server's
 	HostLocal  bool           `json:"hostLocal,omitempty"`  // host-local IPAM: no affinities exist, podCIDRs stand in
+	NoBlocks   bool           `json:"noBlocks,omitempty"`   // IPAMBlocks cannot be read: nobody knows which pod has which address
 	Reflectors []netip.Addr   `json:"reflectors,omitempty"` // route reflectors that are not nodes, from our own configuration
 	ASN        uint32         `json:"asn,omitempty"`        // AS of the cluster, and so of those reflectors
+
+	// Protected are the API server's sockets: no route covers their addresses,
+	// and no server is one of them.
+	Protected []netip.AddrPort `json:"protected,omitempty"`
+	// HostNetwork lets Services have servers at the addresses of nodes, from our
+	// own configuration.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
 // Node is a Kubernetes node as a BGP neighbour.
@@ -21,7 +28,7 @@ type Node struct {
 	Name      string         `json:"name"`
 	BGP       []netip.Prefix `json:"bgp,omitempty"`       // addresses its BIRD speaks from, with the subnet's length; at most one a family
 	ASN       uint32         `json:"asn"`                 // AS it opens the session to us with
-	Addresses []netip.Addr   `json:"addresses,omitempty"` // InternalIP and ExternalIP: where its hostNetwork pods answer
+	Addresses []netip.Addr   `json:"addresses,omitempty"` // those of BGP that its status has as InternalIP, too: where its hostNetwork pods answer
 	PodCIDRs  []netip.Prefix `json:"podCIDRs,omitempty"`
 	Reflector bool           `json:"reflector,omitempty"` // it reflects the blocks of other nodes
 	Behind    bool           `json:"behind,omitempty"`    // the cluster has it peer with others only: what is to be heard of it, reflectors tell
@@ -38,12 +45,13 @@ type Affinity struct {
 	Type    string       `json:"type,omitempty"` // host or virtual; empty is an old form of host
 }
 
-// IPAMBlock is the arbiter of a block: who it belongs to, and which of its
-// addresses are lent to pods on other nodes.
+// IPAMBlock is the arbiter of a block: who it belongs to, which of its addresses
+// are lent to pods on other nodes, and whose pods have them.
 type IPAMBlock struct {
 	Prefix   netip.Prefix          `json:"prefix"`
 	Affinity string                `json:"affinity,omitempty"` // "host:NODE", "virtual:NAME", or empty
 	Borrowed map[netip.Addr]string `json:"borrowed,omitempty"` // address lent out, to the node that uses it
+	Pods     map[netip.Addr]string `json:"pods,omitempty"`     // address of a pod, to the pod's namespace; empty: the block does not say which
 }
 
 // Pool is an IPPool.

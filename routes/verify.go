@@ -174,7 +174,7 @@ func survey(f Facts) *world {
 	}
 	for _, t := range slices.Backward(f.Topologies) {
 		for _, a := range t.Protected {
-			protected[single(a)] = t.Cluster
+			protected[single(a.Addr())] = t.Cluster
 		}
 	}
 	w.own, w.protected = newIndex(own), newIndex(protected)

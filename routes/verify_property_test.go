@@ -70,7 +70,7 @@ func worldOf(d draw) ([]Offer, Facts) {
 			})
 		}
 		for range d(6, "blocks") {
-			b := IPAMBlock{Prefix: block(d(12, "ipam block"), 26)}
+			b := &IPAMBlock{Prefix: block(d(12, "ipam block"), 26)}
 			switch d(3, "arbiter") {
 			case 0:
 				b.Affinity = "host:" + names[d(4, "which arbiter")]
@@ -91,7 +91,7 @@ func worldOf(d draw) ([]Offer, Facts) {
 			t.Bounds = []netip.Prefix{pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")])}
 		}
 		if d.one(4, "protected") {
-			t.Protected = []netip.Addr{block(d(12, "protected"), 26).Addr().Next()}
+			t.Protected = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "protected"), 26).Addr().Next(), 6443)}
 		}
 		if d.one(4, "external reflector") {
 			t.Reflectors = []netip.Addr{addr("192.168.50.99")}
@@ -171,7 +171,7 @@ func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string
 	var why []string
 	for _, t := range f.Topologies {
 		for _, a := range t.Protected {
-			if p.Contains(a) {
+			if p.Contains(a.Addr()) {
 				return "covers protected " + a.String()
 			}
 		}

@@ -36,7 +36,7 @@ func demo() Topology {
 			{Name: "default", CIDR: pfx("172.16.0.0/16"), BlockSize: 26},
 			{Name: "six", CIDR: pfx("fd00:172::/48"), BlockSize: 122},
 		},
-		Protected: []netip.Addr{addr("10.0.0.9")},
+		Protected: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:6443")},
 		ASN:       65000,
 	}
 }
@@ -127,19 +127,21 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"another node's block with that node as next hop": {func(o *Offer, _ *Facts) {
 			o.Prefix, o.NextHop = pfx("172.16.189.64/26"), addr("192.168.50.24")
 		}, NotOwner, ""},
-		"more specific of its own block":        {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, "part of block 172.16.171.64/26 of node worker1"},
-		"an address of its own block":           {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.70/32") }, WrongLength, ""},
-		"less specific of its own block":        {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.0/25") }, WrongLength, "more than block"},
-		"our own network":                       {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.0/24") }, OwnNetwork, "192.168.50.0/24"},
-		"half of our own network":               {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.128/25") }, OwnNetwork, ""},
-		"more than our own network":             {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.0.0/16") }, OwnNetwork, ""},
-		"our own address":                       {func(o *Offer, _ *Facts) { o.Prefix = pfx("203.0.113.5/32") }, OwnNetwork, "203.0.113.5"},
-		"a confirmed block in our own network":  {func(o *Offer, f *Facts) { o.Prefix = pfx("172.16.200.64/26"); demo0(f).Affinities[1].Prefix = o.Prefix }, OwnNetwork, ""},
-		"API server":                            {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.9/32") }, Protected, "API server of cluster demo"},
-		"network of the API server":             {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.0/24") }, Protected, "10.0.0.9"},
-		"a confirmed block over the API server": {func(_ *Offer, f *Facts) { demo0(f).Protected = []netip.Addr{addr("172.16.171.100")} }, Protected, ""},
+		"more specific of its own block":       {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, "part of block 172.16.171.64/26 of node worker1"},
+		"an address of its own block":          {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.70/32") }, WrongLength, ""},
+		"less specific of its own block":       {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.0/25") }, WrongLength, "more than block"},
+		"our own network":                      {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.0/24") }, OwnNetwork, "192.168.50.0/24"},
+		"half of our own network":              {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.128/25") }, OwnNetwork, ""},
+		"more than our own network":            {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.0.0/16") }, OwnNetwork, ""},
+		"our own address":                      {func(o *Offer, _ *Facts) { o.Prefix = pfx("203.0.113.5/32") }, OwnNetwork, "203.0.113.5"},
+		"a confirmed block in our own network": {func(o *Offer, f *Facts) { o.Prefix = pfx("172.16.200.64/26"); demo0(f).Affinities[1].Prefix = o.Prefix }, OwnNetwork, ""},
+		"API server":                           {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.9/32") }, Protected, "API server of cluster demo"},
+		"network of the API server":            {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.0/24") }, Protected, "10.0.0.9"},
+		"a confirmed block over the API server": {func(_ *Offer, f *Facts) {
+			demo0(f).Protected = []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}
+		}, Protected, ""},
 		"another cluster's API server": {func(_ *Offer, f *Facts) {
-			f.Topologies = append(f.Topologies, Topology{Cluster: "other", Protected: []netip.Addr{addr("172.16.171.100")}})
+			f.Topologies = append(f.Topologies, Topology{Cluster: "other", Protected: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}})
 		}, Protected, "cluster other"},
 		"service network":   {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.0/12") }, NotPods, "in no IP pool"},
 		"service address":   {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
@@ -159,39 +161,39 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		}, Ambiguous, "worker1, worker2"},
 		"two affinities, ours by the arbiter": {func(o *Offer, f *Facts) {
 			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
-			demo0(f).Blocks = []IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}}
 		}, routed, ""},
 		"two affinities, the other's by the arbiter": {func(o *Offer, f *Facts) {
 			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
-			demo0(f).Blocks = []IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, NotOwner, "worker2"},
 		"two affinities, one pending": {func(o *Offer, f *Facts) {
 			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "pending"})
 		}, routed, ""},
 		"two arbiters that disagree": {func(o *Offer, f *Facts) {
-			demo0(f).Blocks = []IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}, {Prefix: o.Prefix, Affinity: "host:worker2"}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}, {Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, Ambiguous, ""},
 		"the arbiter contradicts": {func(o *Offer, f *Facts) {
-			demo0(f).Blocks = []IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, Ambiguous, "host:worker2"},
-		"the arbiter is silent": {func(o *Offer, f *Facts) { demo0(f).Blocks = []IPAMBlock{{Prefix: o.Prefix}} }, routed, ""},
+		"the arbiter is silent": {func(o *Offer, f *Facts) { demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix}} }, routed, ""},
 
 		// lent addresses
 		"lent to the peer": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2", Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2", Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, routed, ""},
 		"lent to another": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"}}}
 		}, NotOwner, "control"},
 		"lent by a block it is not in": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []IPAMBlock{{Prefix: pfx("172.16.49.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.49.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, WrongLength, ""},
 		"lent to two": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []IPAMBlock{
+			demo0(f).Blocks = []*IPAMBlock{
 				{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}},
 				{Prefix: pfx("172.16.189.64/27"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker2"}},
 			}
@@ -199,7 +201,7 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"lent outside the bounds": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.0/24")}
-			demo0(f).Blocks = []IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, OutOfBounds, ""},
 
 		// the way to it

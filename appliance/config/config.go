@@ -128,6 +128,8 @@ type Ingress struct {
 	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
 	// Which namespaces may use which hosts, whoever named them first. The first entry that matches a host counts; a host that none matches is for trust to decide.
 	Hosts []Host `json:"hosts"`
+	// Serve pods that have hostNetwork: servers at the InternalIP of a node, if it is where the node speaks BGP, but for the ports of the node itself (SSH, BGP, etcd, kubelet, control plane). Nobody knows which namespace such a pod is of: an EndpointSlice of any namespace may name them.
+	HostNetwork bool `json:"hostNetwork" jsonschema:"default=false"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.
 	NoSnippets []string `json:"noSnippets"`
 }

@@ -16,6 +16,7 @@ package calico
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -57,9 +58,39 @@ type Objects struct {
 	Peers      []*unstructured.Unstructured // BGPPeer
 
 	NoAffinities bool         // the cluster has no such resource as BlockAffinity
+	NoBlocks     bool         // IPAMBlocks could not be read
 	NoConfigs    bool         // BGPConfigurations could not be read: ASN stands in
 	ASN          uint32       // AS of the cluster for that case; 0 is Calico's default
 	Own          []netip.Addr // addresses of the appliance, to find the BGPPeers that name it
+	Memory       *Memory      // of the reading before, and then of this one; nil: none
+}
+
+// A Memory is what one reading leaves for the next. The zero value is that of a
+// first reading.
+type Memory struct {
+	// keepers are the nodes that had the BGP addresses.
+	keepers map[netip.Addr]string
+	// blocks are the IPAMBlocks by their objects: one changes with each pod, and
+	// the others stay the same pointers.
+	blocks map[*unstructured.Unstructured]remembered
+}
+
+// Remember makes the Memory of a reading out of its result.
+func Remember(t routes.Topology) *Memory {
+	m := &Memory{keepers: make(map[netip.Addr]string)}
+	for _, n := range t.Nodes {
+		for _, p := range n.BGP {
+			m.keepers[p.Addr()] = n.Name
+		}
+	}
+	return m
+}
+
+// remembered is an IPAMBlock as it was read, nil if it could not be, with what
+// was odd about it.
+type remembered struct {
+	block *routes.IPAMBlock
+	odd   []Oddity
 }
 
 // An Oddity is an object that was not, or not wholly, understood.
@@ -70,26 +101,26 @@ type Oddity struct {
 
 func (o Oddity) String() string { return o.Kind + " " + quote(o.Name) + ": " + o.Why }
 
-// Topology is what the objects say. Bounds, Protected and Reflectors are the
-// caller's to add.
+// Topology is what the objects say. Bounds, Protected, Reflectors and HostNetwork
+// are the caller's to add.
 func Topology(o Objects) (routes.Topology, []Oddity) {
+	if o.Memory == nil {
+		o.Memory = new(Memory)
+	}
 	r := reader{}
 	t := routes.Topology{Cluster: o.Cluster}
 	t.ASN = r.clusterASN(o)
 	peers := r.peers(o)
 	for _, n := range o.Nodes {
-		t.Nodes = append(t.Nodes, r.node(n, t.ASN, peers))
+		t.Nodes = append(t.Nodes, r.node(n, t.ASN, peers, o.Own))
 	}
+	r.settle(o, t.Nodes)
 	for _, u := range o.Affinities {
 		if a, ok := r.affinity(u); ok {
 			t.Affinities = append(t.Affinities, a)
 		}
 	}
-	for _, u := range o.Blocks {
-		if b, ok := r.block(u); ok {
-			t.Blocks = append(t.Blocks, b)
-		}
-	}
+	t.Blocks, t.NoBlocks = r.blocks(o), o.NoBlocks
 	for _, u := range o.Pools {
 		if p, ok := r.pool(u); ok {
 			t.Pools = append(t.Pools, p)
@@ -103,7 +134,7 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 	r.mute(t)
 	slices.SortFunc(t.Nodes, func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(t.Affinities, func(a, b routes.Affinity) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(t.Blocks, func(a, b routes.IPAMBlock) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	slices.SortStableFunc(t.Blocks, func(a, b *routes.IPAMBlock) int { return comparePrefixes(a.Prefix, b.Prefix) })
 	slices.SortFunc(t.Pools, func(a, b routes.Pool) int { return cmp.Compare(a.Name, b.Name) })
 	return t, r.odd
 }
@@ -137,7 +168,7 @@ func (r *reader) complain(kind, name, format string, args ...any) {
 	r.odd = append(r.odd, Oddity{kind, name, fmt.Sprintf(format, args...)})
 }
 
-func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
+func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr) routes.Node {
 	node := routes.Node{Name: n.Name, ASN: asn, Reflector: n.Annotations[reflectorAnnotation] != ""}
 	for _, family := range []struct {
 		annotation string
@@ -150,6 +181,10 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
 		p, ok := address(text)
 		if !ok || p.Addr().Is4() != family.is4 || !speaks(p.Addr()) {
 			r.complain("Node", n.Name, "annotation %s is %s, which is not an address BGP can be spoken from; the node is not peered with in that family", family.annotation, quote(text))
+			continue
+		}
+		if slices.Contains(own, p.Addr()) {
+			r.complain("Node", n.Name, "annotation %s is %s, an address of the appliance; the node is not peered with in that family", family.annotation, quote(text))
 			continue
 		}
 		node.BGP = append(node.BGP, p)
@@ -169,12 +204,9 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
 			break
 		}
 	}
-	for _, a := range n.Status.Addresses {
-		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
-			continue
-		}
-		if ip, err := netip.ParseAddr(a.Address); err == nil && !slices.Contains(node.Addresses, ip) {
-			node.Addresses = append(node.Addresses, ip)
+	for _, p := range node.BGP {
+		if confirmed(n, p.Addr()) {
+			node.Addresses = append(node.Addresses, p.Addr())
 		}
 	}
 	cidrs := n.Spec.PodCIDRs
@@ -196,6 +228,68 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer) routes.Node {
 		}
 	}
 	return node
+}
+
+// confirmed reports whether the status of a node has an address as InternalIP.
+// calico-node writes the address of BGP, the kubelet writes the status.
+func confirmed(n *corev1.Node, addr netip.Addr) bool {
+	return slices.ContainsFunc(n.Status.Addresses, func(a corev1.NodeAddress) bool {
+		ip, err := netip.ParseAddr(a.Address)
+		return err == nil && a.Type == corev1.NodeInternalIP && ip == addr
+	})
+}
+
+// settle leaves each BGP address to one node, and complains of all that claim
+// it. A node can write what it likes into its own Node, so the address goes to
+// the node that had it before, else to one whose status says the same, else to
+// the older one. The nodes are those of the objects, in the same order.
+func (r *reader) settle(o Objects, nodes []routes.Node) {
+	claims := map[netip.Addr][]int{}
+	for i, n := range nodes {
+		for _, p := range n.BGP {
+			claims[p.Addr()] = append(claims[p.Addr()], i)
+		}
+	}
+	keepers := make(map[netip.Addr]string, len(claims))
+	for _, addr := range slices.SortedFunc(maps.Keys(claims), netip.Addr.Compare) {
+		claimants := claims[addr]
+		slices.SortFunc(claimants, func(i, j int) int {
+			a, b := o.Nodes[i], o.Nodes[j]
+			return cmp.Or(
+				trueFirst(o.Memory.keepers[addr] == a.Name, o.Memory.keepers[addr] == b.Name),
+				trueFirst(confirmed(a, addr), confirmed(b, addr)),
+				a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+				cmp.Compare(a.Name, b.Name),
+			)
+		})
+		keeper := nodes[claimants[0]].Name
+		keepers[addr] = keeper
+		for _, i := range claimants[1:] {
+			n := &nodes[i]
+			r.complain("Node", keeper, "its BGP address %s is claimed by node %s, too; node %s keeps it", addr, n.Name, keeper)
+			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and is not believed: of several nodes the one keeps an address that had it before, whose status has it as InternalIP, or that is older. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, annotationOf(addr))
+			n.BGP = slices.DeleteFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == addr })
+			n.Addresses = slices.DeleteFunc(n.Addresses, func(a netip.Addr) bool { return a == addr })
+		}
+	}
+	o.Memory.keepers = keepers
+}
+
+func annotationOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return ipv4Annotation
+	}
+	return ipv6Annotation
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // affinity reads a BlockAffinity. "deleted" is a string in v1 and a boolean in
@@ -224,23 +318,46 @@ func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok b
 	return a, true
 }
 
-// block reads an IPAMBlock. An address is borrowed when the node of its
-// allocation is not the host of the block's affinity
+// blocks reads the IPAMBlocks, those that are the same objects as last time from
+// memory.
+func (r *reader) blocks(o Objects) (all []*routes.IPAMBlock) {
+	known := map[*unstructured.Unstructured]remembered{}
+	for _, u := range o.Blocks {
+		m, ok := o.Memory.blocks[u]
+		if !ok {
+			alone := reader{}
+			m.block = alone.block(u)
+			m.odd = alone.odd
+		}
+		known[u] = m
+		r.odd = append(r.odd, m.odd...)
+		if m.block != nil {
+			all = append(all, m.block)
+		}
+	}
+	o.Memory.blocks = known
+	return all
+}
+
+// block reads an IPAMBlock; nil is none. An address is borrowed when the node of
+// its allocation is not the host of the block's affinity
 // (libcalico-go/lib/backend/model/block.go).
-func (r *reader) block(u *unstructured.Unstructured) (b routes.IPAMBlock, ok bool) {
+func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 	spec := specOf(u)
 	if gone, _ := spec["deleted"].(bool); gone {
-		return b, false
+		return nil
 	}
-	if b.Prefix, ok = network(text(spec["cidr"])); !ok {
+	prefix, ok := network(text(spec["cidr"]))
+	if !ok {
 		r.complain("IPAMBlock", u.GetName(), "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
-		return b, false
+		return nil
 	}
-	b.Affinity = text(spec["affinity"])
+	b := &routes.IPAMBlock{Prefix: prefix, Affinity: text(spec["affinity"])}
 	host, hosted := strings.CutPrefix(b.Affinity, "host:")
 	allocations, _ := spec["allocations"].([]any)
 	attributes, _ := spec["attributes"].([]any)
 	ip := b.Prefix.Addr()
+	unclear := 0
 	for _, allocation := range allocations {
 		if !b.Prefix.Contains(ip) {
 			r.complain("IPAMBlock", u.GetName(), "it has more allocations than addresses; the rest is left out")
@@ -248,22 +365,46 @@ func (r *reader) block(u *unstructured.Unstructured) (b routes.IPAMBlock, ok boo
 		}
 		at := ip
 		ip = ip.Next()
-		i, ok := integer(allocation)
-		if !ok || i < 0 || i >= int64(len(attributes)) {
-			continue // null: a free address
+		if allocation == nil {
+			continue // a free address
 		}
-		attribute, _ := attributes[i].(map[string]any)
-		secondary, _ := attribute["secondary"].(map[string]any)
-		node := text(secondary["node"])
-		if node == "" || hosted && node == host {
-			continue
+		var secondary map[string]any
+		if i, ok := integer(allocation); ok && i >= 0 && i < int64(len(attributes)) {
+			attribute, _ := attributes[i].(map[string]any)
+			secondary, _ = attribute["secondary"].(map[string]any)
 		}
-		if b.Borrowed == nil {
-			b.Borrowed = make(map[netip.Addr]string)
+		if namespace, pods := holder(secondary); pods {
+			if namespace == "" {
+				unclear++
+			}
+			put(&b.Pods, at, namespace)
 		}
-		b.Borrowed[at] = node
+		if node := text(secondary["node"]); node != "" && (!hosted || node != host) {
+			put(&b.Borrowed, at, node)
+		}
 	}
-	return b, true
+	if unclear > 0 {
+		r.complain("IPAMBlock", u.GetName(), "%d of its addresses are taken and no namespace is named: a Service of any namespace may have them as servers", unclear)
+	}
+	return b
+}
+
+// holder returns the namespace of the pod that an allocation is for; empty: it
+// does not say. It is no pod's where it has a type, as the addresses of tunnels
+// and of load balancers do, or a note instead of an owner, as those have that
+// Windows keeps for itself.
+func holder(secondary map[string]any) (namespace string, pods bool) {
+	if text(secondary["type"]) != "" || text(secondary["note"]) != "" {
+		return "", false
+	}
+	return text(secondary["namespace"]), true
+}
+
+func put(m *map[netip.Addr]string, at netip.Addr, value string) {
+	if *m == nil {
+		*m = make(map[netip.Addr]string)
+	}
+	(*m)[at] = value
 }
 
 func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {

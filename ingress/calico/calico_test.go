@@ -3,6 +3,7 @@ package calico
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func TestNodes(t *testing.T) {
 	}{
 		"annotations, and not the InternalIP": {
 			asn + `{kind: Node, metadata: {name: w1, annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24, projectcalico.org/IPv6Address: "fd00:50::23/64"}}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}, {type: Hostname, address: w1}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/24"), p("fd00:50::23/64")}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			routes.Node{Name: "w1", ASN: 65000, BGP: []netip.Prefix{p("192.168.50.23/24"), p("fd00:50::23/64")}},
 			0,
 		},
 		"a bare address": {
@@ -79,7 +80,7 @@ func TestNodes(t *testing.T) {
 		},
 		"no annotation is no speaker": {
 			asn + `{kind: Node, metadata: {name: w1}, status: {addresses: [{type: InternalIP, address: 10.0.0.1}]}}`,
-			routes.Node{Name: "w1", ASN: 65000, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}},
+			routes.Node{Name: "w1", ASN: 65000},
 			0,
 		},
 		"addresses that cannot be": {
@@ -216,15 +217,117 @@ spec: {cidr: 172.16.0.0/31, allocations: [0, 9, 0, 0], attributes: [{secondary: 
 ---
 {kind: IPAMBlock, metadata: {name: odd}, spec: {cidr: 5}}
 `))
-	want := []routes.IPAMBlock{
-		{Prefix: netip.MustParsePrefix("172.16.0.0/31"), Borrowed: map[netip.Addr]string{netip.MustParseAddr("172.16.0.0"): "n3"}},
-		{Prefix: netip.MustParsePrefix("172.16.171.64/30"), Affinity: "host:n1", Borrowed: map[netip.Addr]string{netip.MustParseAddr("172.16.171.66"): "n2"}},
+	lent := []map[netip.Addr]string{{netip.MustParseAddr("172.16.0.0"): "n3"}, {netip.MustParseAddr("172.16.171.66"): "n2"}}
+	for i, b := range got.Blocks {
+		if diff := cmp.Diff(lent[i], b.Borrowed, netipEqual); diff != "" {
+			t.Errorf("block %s: want (-), got (+):\n%s", b.Prefix, diff)
+		}
 	}
-	if diff := cmp.Diff(want, got.Blocks, netipEqual); diff != "" {
-		t.Errorf("want (-), got (+):\n%s", diff)
+	if len(got.Blocks) != 2 || got.Blocks[0].Prefix != netip.MustParsePrefix("172.16.0.0/31") || got.Blocks[1].Affinity != "host:n1" {
+		t.Errorf("got blocks %v", got.Blocks)
 	}
-	if len(odd) != 2 {
-		t.Errorf("want 2 oddities, got %v", odd)
+	if len(odd) != 4 {
+		t.Errorf("want 4 oddities, got %v", odd)
+	}
+}
+
+func TestTheNamespacesOfPodsAreFound(t *testing.T) {
+	o := objects(t, `
+kind: IPAMBlock
+metadata: {name: 172-16-171-64-29}
+spec:
+  cidr: 172.16.171.64/29
+  affinity: host:n1
+  allocations: [0, null, 1, 2, 3, 4, 77, 0]
+  attributes:
+  - {handle_id: k8s-pod-network.a, secondary: {node: n1, pod: a, namespace: shop, timestamp: "2026-01-01"}}
+  - {handle_id: vxlan-tunnel-addr-n1, secondary: {node: n1, type: vxlanTunnelAddress}}
+  - {handle_id: windows-reserved-ipam-handle, secondary: {note: windows host rsvd}}
+  - {handle_id: lb, secondary: {namespace: shop, service: web, type: serviceLoadBalancer}}
+  - {handle_id: old}
+---
+{kind: IPAMBlock, metadata: {name: six}, spec: {cidr: "fd00:172::40/122", allocations: [null, 0], attributes: [{secondary: {namespace: evil}}]}}
+`)
+	got, odd := Topology(o)
+	a := netip.MustParseAddr
+	want := []map[netip.Addr]string{
+		{a("172.16.171.64"): "shop", a("172.16.171.69"): "", a("172.16.171.70"): "", a("172.16.171.71"): "shop"},
+		{a("fd00:172::41"): "evil"},
+	}
+	for i, b := range got.Blocks {
+		if diff := cmp.Diff(want[i], b.Pods, netipEqual); diff != "" {
+			t.Errorf("block %s: want (-), got (+):\n%s", b.Prefix, diff)
+		}
+	}
+	if len(odd) != 1 || odd[0].Name != "172-16-171-64-29" || !strings.Contains(odd[0].Why, "2 of its addresses") {
+		t.Errorf("got %v, want one complaint about two addresses", odd)
+	}
+}
+
+func TestABlockThatDidNotChangeIsTheSamePointerWithTheSameOddities(t *testing.T) {
+	o := objects(t, `
+{kind: IPAMBlock, metadata: {name: a}, spec: {cidr: 172.16.0.0/30, allocations: [0], attributes: [{}]}}
+---
+{kind: IPAMBlock, metadata: {name: b}, spec: {cidr: 172.16.1.0/30, allocations: [0], attributes: [{secondary: {namespace: shop}}]}}
+`)
+	o.Memory = new(Memory)
+	first, odd := Topology(o)
+	o.Blocks[1] = o.Blocks[1].DeepCopy()
+	second, again := Topology(o)
+	if first.Blocks[0] != second.Blocks[0] || first.Blocks[1] == second.Blocks[1] {
+		t.Error("want the first block the same pointer, and the second another")
+	}
+	if diff := cmp.Diff(first.Blocks, second.Blocks, netipEqual); diff != "" || len(odd) != 1 || !slices.Equal(odd, again) {
+		t.Errorf("want the same twice, got %s, %v and %v", diff, odd, again)
+	}
+}
+
+func TestAnAddressIsOneNodesAlone(t *testing.T) {
+	const (
+		old   = `{kind: Node, metadata: {name: a-old, creationTimestamp: "2024-01-01T00:00:00Z", annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24}}}`
+		young = `{kind: Node, metadata: {name: b-new, creationTimestamp: "2025-01-01T00:00:00Z", annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24}}}`
+		says  = `{kind: Node, metadata: {name: c-says, creationTimestamp: "2026-01-01T00:00:00Z", annotations: {projectcalico.org/IPv4Address: 192.168.50.23/24}}, status: {addresses: [{type: InternalIP, address: 192.168.50.23}]}}`
+		alone = `{kind: Node, metadata: {name: d-alone, annotations: {projectcalico.org/IPv4Address: 192.168.50.24/24}}, status: {addresses: [{type: ExternalIP, address: 192.168.50.24}]}}`
+		lan   = `{kind: Node, metadata: {name: e-lan, annotations: {projectcalico.org/IPv4Address: 192.168.50.25/24}}, status: {addresses: [{type: InternalIP, address: 192.168.50.25}, {type: InternalIP, address: 192.168.50.99}]}}`
+		us    = `{kind: Node, metadata: {name: f-us, annotations: {projectcalico.org/IPv4Address: 192.168.50.21/24}}}`
+		six   = `{kind: Node, metadata: {name: g-six, annotations: {projectcalico.org/IPv6Address: "fd00:50::9/64"}}, status: {addresses: [{type: InternalIP, address: "fd00:50::9"}]}}`
+		six2  = `{kind: Node, metadata: {name: h-six, annotations: {projectcalico.org/IPv6Address: "fd00:50::9/64"}}}`
+	)
+	for name, row := range map[string]struct {
+		nodes []string
+		had   string // the node that had 192.168.50.23 before
+		want  string // the nodes with their BGP addresses, and those where hostNetwork pods answer
+		odd   int
+	}{
+		"nobody claims what is another's":           {[]string{old, alone}, "", "a-old [192.168.50.23] []; d-alone [192.168.50.24] []", 0},
+		"the older keeps it":                        {[]string{young, old}, "", "a-old [192.168.50.23] []; b-new [] []", 2},
+		"the one whose status confirms it keeps it": {[]string{old, says, young}, "", "a-old [] []; b-new [] []; c-says [192.168.50.23] [192.168.50.23]", 4},
+		"the one that had it keeps it":              {[]string{old, says, young}, "b-new", "a-old [] []; b-new [192.168.50.23] []; c-says [] []", 4},
+		"unless it is gone":                         {[]string{young, old}, "c-says", "a-old [192.168.50.23] []; b-new [] []", 2},
+		"a status alone claims nothing":             {[]string{lan}, "", "e-lan [192.168.50.25] [192.168.50.25]", 0},
+		"an ExternalIP is not where pods answer":    {[]string{alone}, "", "d-alone [192.168.50.24] []", 0},
+		"the appliance's address is no node's":      {[]string{us}, "", "f-us [] []", 1},
+		"IPv6":                                      {[]string{six2, six}, "", "g-six [fd00:50::9] [fd00:50::9]; h-six [] []", 2},
+	} {
+		o := objects(t, strings.Join(row.nodes, "\n---\n"))
+		o.Own = []netip.Addr{netip.MustParseAddr("192.168.50.21")}
+		if row.had != "" {
+			o.Memory = Remember(routes.Topology{Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}}})
+		}
+		for range 2 { // what was found is what is remembered
+			topology, odd := Topology(o)
+			var lines []string
+			for _, n := range topology.Nodes {
+				speaks := []netip.Addr{}
+				for _, p := range n.BGP {
+					speaks = append(speaks, p.Addr())
+				}
+				lines = append(lines, fmt.Sprintf("%s %v %v", n.Name, speaks, n.Addresses))
+			}
+			if got := strings.Join(lines, "; "); got != row.want || len(odd) != row.odd {
+				t.Errorf("%s: got %s with %d oddities, want %s with %d: %v", name, got, len(odd), row.want, row.odd, odd)
+			}
+		}
 	}
 }
 
@@ -340,6 +443,11 @@ func FuzzTopology(f *testing.F) {
 		}
 		for _, b := range got.Blocks {
 			prefixes = append(prefixes, b.Prefix)
+			for ip := range b.Pods {
+				if !b.Prefix.Contains(ip) {
+					t.Errorf("%v is a pod of %v", ip, b.Prefix)
+				}
+			}
 			for ip := range b.Borrowed {
 				if !b.Prefix.Contains(ip) {
 					t.Errorf("%v is lent out of %v", ip, b.Prefix)

@@ -1,0 +1,206 @@
+package routes
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+)
+
+// Allocations say whose pods have which addresses, as far as the records of the
+// clusters go. An EndpointSlice is no such record: who may write one may write
+// any address into it.
+type Allocations struct {
+	local     map[netip.Addr]bool
+	protected map[netip.AddrPort]string // the API servers' sockets, with the names of the clusters
+	clusters  map[string]*allocations
+}
+
+type allocations struct {
+	host    map[netip.Addr]hostAddress // addresses of nodes
+	onNodes bool                       // servers at those are wanted
+	foreign index[string]              // what belongs to clusters that outrank this one, with their names
+	blocks  index[*IPAMBlock]
+	ranges  index[bool] // networks of pods, of which nobody knows whose; none where blocks say it
+}
+
+// hostAddress is an address of a node.
+type hostAddress struct {
+	node   string
+	agreed bool // the node's status and its BGP address say the same
+}
+
+// nodePorts are the sockets of a node that are no pod's, also where pods on the
+// host's network are served. Whoever reaches them from a node's network is often
+// believed, by an SSH key or a client certificate at most.
+var nodePorts = map[uint16]string{
+	22: "SSH", 179: "BGP", 2379: "etcd", 2380: "etcd", 5473: "Typha", 6443: "the API server", 10249: "kube-proxy",
+	10250: "the kubelet", 10255: "the kubelet", 10257: "the controller manager", 10259: "the scheduler",
+}
+
+// Allocate collects what the clusters' records say. Of two clusters that claim
+// the same addresses one outranks the other, as in Verify.
+func Allocate(f Facts) *Allocations {
+	a := &Allocations{local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{}, clusters: map[string]*allocations{}}
+	for _, addr := range f.Local.Addrs {
+		a.local[addr] = true
+	}
+	taken := map[netip.Prefix]string{}
+	for _, t := range byRank(f.Topologies) {
+		for _, server := range t.Protected {
+			a.protected[server] = t.Cluster
+		}
+		if a.clusters[t.Cluster] != nil {
+			continue // the configuration does not allow two of one name
+		}
+		c := &allocations{host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork, foreign: newIndex(maps.Clone(taken))}
+		a.clusters[t.Cluster] = c
+		blocks, ranges, territory := map[netip.Prefix]*IPAMBlock{}, map[netip.Prefix]bool{}, t.Bounds
+		for _, n := range t.Nodes {
+			for _, p := range n.BGP {
+				c.host[p.Addr()] = hostAddress{node: n.Name}
+			}
+			if t.HostLocal {
+				for _, p := range n.PodCIDRs {
+					ranges[p] = true
+				}
+			}
+		}
+		for _, n := range t.Nodes {
+			for _, addr := range n.Addresses {
+				c.host[addr] = hostAddress{node: n.Name, agreed: true}
+			}
+		}
+		for _, b := range t.Blocks {
+			blocks[b.Prefix] = b
+		}
+		if t.NoBlocks {
+			for _, affinity := range t.Affinities {
+				ranges[affinity.Prefix] = true
+			}
+		}
+		c.blocks, c.ranges = newIndex(blocks), newIndex(ranges)
+		if len(t.Bounds) == 0 {
+			for _, p := range t.Pools {
+				territory = append(territory, p.CIDR)
+			}
+			for p := range ranges {
+				territory = append(territory, p)
+			}
+		}
+		for _, p := range territory {
+			if _, ok := taken[p.Masked()]; !ok && p.IsValid() {
+				taken[p.Masked()] = t.Cluster
+			}
+		}
+	}
+	return a
+}
+
+// Refuse returns why a Service of a namespace may not have a server at an
+// address; empty: it may. Where the cluster's records do not say whose pod has
+// an address of the cluster, it may.
+func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) string {
+	if a == nil {
+		return "nothing is known about who has which address"
+	}
+	at := server.Addr()
+	if a.local[at] {
+		return fmt.Sprintf("%s is this machine's own address", at)
+	}
+	if of, ok := a.protected[server]; ok {
+		return fmt.Sprintf("%s is the API server of cluster %s", server, of)
+	}
+	c := a.clusters[cluster]
+	if c == nil {
+		return fmt.Sprintf("nothing is known about cluster %q", cluster)
+	}
+	if host, ok := c.host[at]; ok {
+		return c.refuseHost(host, server)
+	}
+	if _, other, ok := c.foreign.covering(single(at)); ok {
+		return fmt.Sprintf("%s belongs to cluster %s", at, other)
+	}
+	if _, b, ok := c.blocks.covering(single(at)); ok {
+		switch owner, held := b.Pods[at]; {
+		case !held:
+			return fmt.Sprintf("%s is assigned to no pod", at)
+		case owner != "" && owner != namespace:
+			return fmt.Sprintf("%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner, namespace)
+		}
+		return ""
+	}
+	if _, _, ok := c.ranges.covering(single(at)); ok {
+		return ""
+	}
+	return fmt.Sprintf("%s is in no block of cluster %s", at, cluster)
+}
+
+func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) string {
+	what, taken := nodePorts[server.Port()]
+	switch {
+	case !c.onNodes:
+		return fmt.Sprintf("%s is an address of node %s: pods on the host's network are served with clusters[].ingress.hostNetwork: true", server.Addr(), host.node)
+	case !host.agreed:
+		return fmt.Sprintf("%s is where node %s speaks BGP, and is no InternalIP of its status", server.Addr(), host.node)
+	case taken:
+		return fmt.Sprintf("%s is the port of %s on node %s", server, what, host.node)
+	}
+	return ""
+}
+
+// Since returns a function that names the addresses about which these
+// allocations may say something else than older ones, or nil if there are none.
+// It costs little where the blocks are the same objects.
+func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
+	everything := func(netip.Addr) bool { return true }
+	if a == nil || old == nil || !maps.Equal(a.local, old.local) || !maps.Equal(a.protected, old.protected) || len(a.clusters) != len(old.clusters) {
+		return everything
+	}
+	addrs := map[netip.Addr]bool{}
+	blocks := map[netip.Prefix]bool{} // that appeared or vanished
+	for name, c := range a.clusters {
+		was := old.clusters[name]
+		if was == nil || c.onNodes != was.onNodes || !maps.Equal(c.host, was.host) ||
+			!maps.Equal(c.foreign.at, was.foreign.at) || !maps.Equal(c.ranges.at, was.ranges.at) {
+			return everything
+		}
+		for p := range was.blocks.at {
+			if c.blocks.at[p] == nil {
+				blocks[p] = true
+			}
+		}
+		for p, b := range c.blocks.at {
+			switch before := was.blocks.at[p]; before {
+			case b:
+			case nil:
+				blocks[p] = true
+			default:
+				differ(b.Pods, before.Pods, addrs)
+				differ(before.Pods, b.Pods, addrs)
+			}
+		}
+	}
+	if len(addrs)+len(blocks) == 0 {
+		return nil
+	}
+	return func(at netip.Addr) bool {
+		if addrs[at] {
+			return true
+		}
+		for p := range blocks {
+			if p.Contains(at) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// differ collects the addresses of one that another has otherwise or not at all.
+func differ(one, other map[netip.Addr]string, into map[netip.Addr]bool) {
+	for at, namespace := range one {
+		if was, ok := other[at]; !ok || was != namespace {
+			into[at] = true
+		}
+	}
+}
