@@ -58,6 +58,13 @@ func (s *stage) endpointChanges(ctx context.Context, samples int) (open, floor [
 		}
 		return fmt.Errorf("server %s is not as wanted within %s", server, limit)
 	}
+	spare := netip.MustParseAddr("172.16.171.100")
+	for range 20 {
+		if err := s.Allocate(ctx, "default", spare); err != nil {
+			return nil, nil, err
+		}
+		spare = spare.Next()
+	}
 	for i := range samples {
 		address := fmt.Sprintf("172.16.171.%d", 100+i%20)
 		server := "s_" + strings.ReplaceAll(address, ".", "-") + "_8080"

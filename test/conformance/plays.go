@@ -590,6 +590,9 @@ func unanswered(status string) func(context.Context, *stage) error {
 		}
 		last := block.Addr().As4()
 		last[3] |= 63
+		if err := s.Allocate(ctx, "default", netip.AddrFrom4(last)); err != nil {
+			return err
+		}
 		err = s.Apply(ctx, fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice

@@ -107,6 +107,7 @@ func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
 		t.Errorf("routes %q, want %q", got, want)
 	}
 	r.answeredBy("http://test.local/", 4)
+	r.says("host-local IPAM", "EndpointSlice of any namespace")
 
 	r.announce(r.host("worker2"), "172.16.189.0/24", "172.16.171.0/24", "172.16.189.0/25", "172.16.0.0/16", "172.16.7.0/24")
 	r.refuses(map[string]string{
@@ -133,11 +134,11 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 		ingress("app", "", "test.local / Prefix app", "node.local / Prefix node"))
 	r.start()
 
-	r.sub("a sentence says that it is missing, and what needs no route is served", func(_ *testing.T, r *rig) {
+	r.sub("a sentence says that it is missing, and nothing is served", func(_ *testing.T, r *rig) {
 		r.says("none of Calico's objects", "not installed")
 		r.ready()
 		r.says("none of Calico's objects", "not installed")
-		r.expect("http://node.local/", 200, "node-")
+		r.expect("http://node.local/", 503, "")
 		r.expect("http://test.local/", 503, "")
 	})
 	r.sub("once it is there, all is served without a restart", func(t *testing.T, r *rig) {
@@ -148,7 +149,7 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 		r.apply(r.manifests())
 		r.routed(threeRoutes)
 		r.answeredBy("http://test.local/", 4)
-		r.expect("http://node.local/", 200, "node-")
+		r.expect("http://node.local/", 503, "") // hostNetwork is not set
 		after := r.mustStatus()
 		if !after.Started.Equal(before.Started) || after.HAProxy.Pid != before.HAProxy.Pid {
 			t.Errorf("the appliance started at %s and HAProxy is %d, want %s and %d", after.Started, after.HAProxy.Pid, before.Started, before.HAProxy.Pid)

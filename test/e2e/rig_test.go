@@ -54,6 +54,8 @@ type rig struct {
 	t   *testing.T // that fails when something does
 	dir string     // of the appliance: config, state, log
 	run *run
+
+	ingress string // a further line of the cluster's ingress in the config file
 }
 
 // A run is the appliance's process, the same one for all subtests.
@@ -116,12 +118,13 @@ clusters:
   bgp: {asn: 65000}
   ingress:
     publish: [192.168.50.21]
+    %[3]s
 haproxy:
   dir: %[1]s/haproxy
   runDir: %[1]s/run
 stateDir: %[1]s/state
 log: {level: debug}
-%[2]s`, r.dir, more))
+%[2]s`, r.dir, more, r.ingress))
 }
 
 // manifests are what the cluster is given.

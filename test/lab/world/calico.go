@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 )
 
 // InstallCalico installs Calico in a lab that was built without: its resources
@@ -133,6 +134,50 @@ func (l *Lab) claimBlock(ctx context.Context, node string, b netip.Prefix) error
 		return err
 	}
 	return l.createOne(ctx, affinity)
+}
+
+// Allocate records addresses as pods' of a namespace, as they stay recorded when
+// such pods are gone without a trace. Nothing answers there.
+func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Addr) error {
+	blocks := l.dynamic.Resource(calicoResource("ipamblocks"))
+	for _, addr := range addrs {
+		bits := 26
+		if addr.Is6() {
+			bits = 122
+		}
+		cidr := netip.PrefixFrom(addr, bits).Masked()
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			block, err := blocks.Get(ctx, dashed(cidr), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			spec, _, err := unstructured.NestedMap(block.Object, "spec")
+			if err != nil {
+				return err
+			}
+			ordinal := int64(0)
+			for a := cidr.Addr(); a != addr; a = a.Next() {
+				ordinal++
+			}
+			allocations, _ := spec["allocations"].([]any)
+			attributes, _ := spec["attributes"].([]any)
+			free, _ := spec["unallocated"].([]any)
+			if ordinal >= int64(len(allocations)) || allocations[ordinal] != nil {
+				return nil // somebody has it
+			}
+			allocations[ordinal] = int64(len(attributes))
+			spec["allocations"] = allocations
+			spec["attributes"] = append(attributes, map[string]any{"handle_id": "leaked-" + addr.String(), "secondary": map[string]any{"namespace": namespace, "pod": "leaked"}})
+			spec["unallocated"] = slices.DeleteFunc(free, func(o any) bool { return o == ordinal })
+			block.Object["spec"] = spec
+			_, err = blocks.Update(ctx, block, metav1.UpdateOptions{})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("allocate %s: %w", addr, err)
+		}
+	}
+	return nil
 }
 
 // releaseBlocks gives back what a node had, when it has left the cluster.
