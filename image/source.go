@@ -18,10 +18,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/appliance/config"
 )
 
-// maxFile bounds what is read as the one file, as package config does.
-const maxFile = 1 << 20
+// maxFile bounds what is read as the one file.
+const maxFile = config.MaxSize
 
 // found is the file as a source had it.
 type found struct {

@@ -273,6 +273,9 @@ func (k Kubeconfig) Read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %w", err)
 	}
+	if _, line, err := document(data); err != nil {
+		return nil, fmt.Errorf("kubeconfig %s:%d: %w", k.Path, line, err)
+	}
 	return data, nil
 }
 
@@ -290,16 +293,15 @@ func Schema() []byte {
 	return schema
 }
 
-// maxSize bounds the file: a kubeconfig or two fit in it many times.
-const maxSize = 1 << 20
-
 // Load reads and checks the file at path and the files it names. Relative paths
 // in it are taken from the directory of the file.
 func Load(path string) (*Config, error) {
-	data, err := os.ReadFile(path)
+	data, err := readBounded(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: no such file; give the configuration with --config, or see sallyport config schema for what belongs in it", path)
+	case errors.Is(err, errTooLarge):
+		return nil, fmt.Errorf("%s: %w", path, err)
 	case err != nil:
 		return nil, fmt.Errorf("%s: cannot be read: %w", path, unwrapPath(err))
 	}
@@ -414,8 +416,10 @@ func (c *Config) warnIfOpen(p *problems, key, path string) {
 
 // readFile reads a file that must not be empty. Its errors are sentences.
 func readFile(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
+	data, err := readBounded(path)
 	switch {
+	case errors.Is(err, errTooLarge):
+		return nil, fmt.Errorf("%s %w", path, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s does not exist", path)
 	case err != nil:

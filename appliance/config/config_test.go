@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -178,9 +179,9 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 	for name, row := range map[string]struct{ yaml, want string }{
 		"empty file":                {"", `f.yaml: is empty; at least clusters with a kubeconfig is needed`},
 		"comments only":             {"# nothing\n", `f.yaml: is empty; at least clusters with a kubeconfig is needed`},
-		"not YAML":                  {"clusters: [", `f.yaml:1: not valid YAML: sequence end token ']' not found`},
-		"key given twice":           {minimal + "bgp: {}\nbgp: {}\n", `f.yaml:4: not valid YAML: mapping key "bgp" already defined at [3:1]`},
-		"two documents":             {minimal + "---\nbgp: {}\n", `f.yaml:4: a second document begins; the configuration is one document`},
+		"not YAML":                  {"clusters: [", `f.yaml:1: not valid YAML: did not find expected node content`},
+		"key given twice":           {minimal + "bgp: {}\nbgp: {}\n", `f.yaml:4: key "bgp" is given twice, first in line 3; keep one of the two`},
+		"two documents":             {minimal + "---\nbgp: {}\n", `f.yaml:4: a second document begins; only one is allowed`},
 		"a list as a whole":         {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
 		"no cluster":                {"bgp: {asn: 1}\n", `f.yaml: clusters: is missing; at least one cluster with its kubeconfig is needed`},
 		"no kubeconfig":             {"clusters:\n- name: demo\n", `f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`},
@@ -193,7 +194,12 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a word instead of a list":  {"clusters:\n- kubeconfig: /a\n  pools: 172.16.0.0/16\n", `f.yaml:3: clusters[0].pools: a single value is given where a list is expected, such as [172.16.0.0/16]`},
 		"keys instead of a word":    {minimal + "bgp:\n  asn: {a: 1}\n", `f.yaml:4: bgp.asn: a group of keys is given where one value is expected; allowed: a whole number from 1 to 4294967295`},
 		"empty list entry":          {minimal + "bgp:\n  listen:\n  -\n", `f.yaml:5: bgp.listen[0]: an entry of the list is empty`},
-		"alias":                     {minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n", `f.yaml:4: routes.metric: YAML aliases and tags are not supported here; write the value itself`},
+		"alias":                     {minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n", `f.yaml:4: YAML aliases are not supported here; write the value itself`},
+		"alias in a kubeconfig":     {"clusters:\n- kubeconfig:\n    a: &a [x, x]\n    b: [*a, *a]\n", `f.yaml:4: YAML aliases are not supported here; write the value itself`},
+		"alias in its text":         {"clusters:\n- kubeconfig: |\n    a: &a [x, x]\n    b: [*a, *a]\n", `f.yaml:2: clusters[0].kubeconfig: line 2 of the kubeconfig given here: YAML aliases are not supported here; write the value itself`},
+		"alias of nothing":          {minimal + "  bgp: {password: *tops3cret}\n", `f.yaml: YAML aliases are not supported here; write the value itself`},
+		"tag":                       {minimal + "routes: {metric: !!str 5}\n", `f.yaml:3: routes.metric: a YAML tag (!!str) is not supported here; write the value itself`},
+		"nested too deep":           {minimal + "bgp:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40), `f.yaml:4: groups and lists are nested deeper than 32 levels, which nothing in a configuration is`},
 		"number too large":          {minimal + "routes: {protocol: 256}\n", `f.yaml:3: routes.protocol: "256" is not allowed; allowed: a whole number from 20 to 185`},
 		"number negative":           {minimal + "haproxy: {threads: -1}\n", `f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 64`},
 		"no number":                 {minimal + "bgp: {asn: many}\n", `f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`},
@@ -377,6 +383,7 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 		"no file":             {dir + "/none.yaml", "no such file"},
 		"a directory":         {dir, "cannot be read: is a directory"},
 		"empty":               {empty, "is empty"},
+		"too large":           {write("large.yaml", strings.Repeat("#", config.MaxSize+1)), "large.yaml: is larger than 262144 bytes"},
 		"password file gone":  {write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/none does not exist"},
 		"password file empty": {write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty is empty"},
 		"base a directory":    {write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"), ":3: haproxy.base: " + dir + " cannot be read: is a directory"},
@@ -431,6 +438,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(minimal + "bgp: {listen: [10.0.0.1, ::]}\nhaproxy: {https: [], http: [':8080']}\n"))
 	f.Add([]byte("clusters:\n- kubeconfig: {a: [b, {c: 1}]}\n  bgp: {password: &x |\n   a\n }\n- *x\n"))
 	f.Add([]byte("? [a]\n: !!map {<<: *a}\n---\n...\n"))
+	for _, text := range bombs(40) {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := config.Parse("f.yaml", data)
 		switch {
@@ -442,6 +452,64 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("incomplete: %+v", c)
 		}
 	})
+}
+
+// bombs are texts that cost a parser far more than their size, if it has no
+// bounds: deep ones, those that grow when they are read, and long runs.
+func bombs(n int) map[string]string {
+	laughs := "a0: &a0 [x, x]\n"
+	for i := range 30 {
+		laughs += fmt.Sprintf("a%d: &a%d [*a%d, *a%d]\n", i+1, i+1, i, i)
+	}
+	flow := strings.Repeat("[", n/2) + strings.Repeat("]", n/2)
+	texts := map[string]string{
+		"lists":             strings.Repeat("[", n),
+		"closed lists":      flow,
+		"groups":            strings.Repeat("{a: ", n/4) + "b" + strings.Repeat("}", n/4),
+		"block lists":       strings.Repeat("- ", n/2) + "a",
+		"block keys":        strings.Repeat("? ", n/2) + "a",
+		"anchors":           strings.Repeat("&a ", n/3) + "a",
+		"tags":              strings.Repeat("!!map ", n/6) + "a",
+		"colons":            strings.Repeat("a: ", n/3),
+		"documents":         strings.Repeat("---\na\n", n/6),
+		"empty documents":   strings.Repeat("---\n", n/4),
+		"behind quotes":     "a: \"]]]]\"\nb: ']]]]'\nc: " + flow,
+		"in a second":       "---\n---\n" + flow,
+		"blank lines":       "a: |\n" + strings.Repeat("\n", n),
+		"merge keys":        strings.Repeat("<", n),
+		"one long key":      "? " + strings.Repeat("k", n/4) + "\n: [" + strings.Repeat("a,", n/4) + "]",
+		"many keys":         "{" + strings.Repeat("a,", n/2) + "}",
+		"billion laughs":    laughs,
+		"in the kubeconfig": "clusters:\n- kubeconfig:\n    a: " + flow,
+	}
+	var steps strings.Builder
+	for i := 0; steps.Len() < n; i++ {
+		fmt.Fprintf(&steps, "%*sa:\n", i, "")
+	}
+	texts["indentation"] = steps.String()
+	texts["in its text"] = "clusters:\n- kubeconfig: |\n    b: " + flow + "\n    c: d\n"
+	return texts
+}
+
+func TestNoTextOfTheSizeThatIsAllowedCostsMoreThanItsSize(t *testing.T) {
+	for name, text := range bombs(config.MaxSize - 64) {
+		t.Run(name, func(t *testing.T) {
+			text := text[:min(len(text), config.MaxSize)]
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := config.Parse("f.yaml", []byte(text))
+			runtime.ReadMemStats(&after)
+			if err == nil {
+				t.Error("it is accepted")
+			} else if len(err.Error()) > 1<<20 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+			// All that was ever allocated, not what was in use: a bound of the work as well.
+			if got, most := after.TotalAlloc-before.TotalAlloc, uint64(128<<20); got > most {
+				t.Errorf("%d MB were allocated for %d bytes, want no more than %d", got>>20, len(text), most>>20)
+			}
+		})
+	}
 }
 
 // FuzzSelector holds what is taken for a label selector to be one for Kubernetes.

@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	"go.yaml.in/yaml/v3"
 )
 
 // decode fills c with the defaults and then with what data says. It walks the
@@ -23,34 +21,12 @@ import (
 // has its line; the tags that make the JSON Schema are the bounds. It returns
 // false when there was no document to walk.
 func decode(data []byte, c *Config, p *problems) bool {
-	if len(data) > maxSize {
-		p.addAt(0, "is larger than %d bytes, which no configuration is", maxSize)
+	body, line, err := document(data)
+	switch {
+	case err != nil:
+		p.addAt(line, "%v", err)
 		return false
-	}
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		line, text := 0, err.Error()
-		if at := yaml.Error(nil); errors.As(err, &at) {
-			text = at.GetMessage()
-			if token := at.GetToken(); token != nil && token.Position != nil {
-				line = token.Position.Line
-			}
-		}
-		p.addAt(line, "not valid YAML: %s", text)
-		return false
-	}
-	var body ast.Node
-	for i, doc := range file.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
-			continue
-		}
-		if body != nil {
-			p.addAt(lineOf(file.Docs[i].Body), "a second document begins; the configuration is one document")
-			return false
-		}
-		body = doc.Body
-	}
-	if body == nil {
+	case body == nil:
 		p.addAt(0, "is empty; at least clusters with a kubeconfig is needed")
 		return false
 	}
@@ -150,12 +126,11 @@ func mustSet(v reflect.Value, text string) {
 }
 
 // value fills v from node. A null leaves the default.
-func (d decoder) value(node ast.Node, path string, v reflect.Value, l limits) {
-	node, ok := d.plain(node, path)
-	if !ok || node.Type() == ast.NullType {
-		return
-	}
+func (d decoder) value(node *yaml.Node, path string, v reflect.Value, l limits) {
 	switch {
+	case node.Style&yaml.TaggedStyle != 0:
+		d.at(node, path, "a YAML tag (%s) is not supported here; write the value itself", node.Tag)
+	case isNull(node):
 	case v.Type() == reflect.TypeFor[Kubeconfig]():
 		d.kubeconfig(node, path, v.Addr().Interface().(*Kubeconfig))
 	case !isLeaf(v.Type()):
@@ -167,58 +142,48 @@ func (d decoder) value(node ast.Node, path string, v reflect.Value, l limits) {
 	}
 }
 
-// plain takes the name off an anchored value and refuses aliases and tags: the
-// file then says everything where it is read.
-func (d decoder) plain(node ast.Node, path string) (ast.Node, bool) {
-	switch n := node.(type) {
-	case nil:
-		return nil, false
-	case *ast.AnchorNode:
-		if n.Value == nil {
-			return nil, false
-		}
-		return d.plain(n.Value, path)
-	case *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
-		d.at(node, path, "YAML aliases and tags are not supported here; write the value itself")
-		return nil, false
-	}
-	return node, true
-}
+func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null" }
 
 // at notes what is wrong with the value at node.
-func (d decoder) at(node ast.Node, path, format string, args ...any) {
+func (d decoder) at(node *yaml.Node, path, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if path != "" {
 		text = path + ": " + text
 	}
-	d.addAt(lineOf(node), "%s", text)
+	d.addAt(node.Line, "%s", text)
 }
 
-func (d decoder) object(node ast.Node, path string, v reflect.Value) {
-	mapping, ok := node.(ast.MapNode)
-	if !ok {
+func (d decoder) object(node *yaml.Node, path string, v reflect.Value) {
+	if node.Kind != yaml.MappingNode {
 		d.at(node, path, "%s is given where keys are expected; allowed: %s", sort(node), strings.Join(keys(v.Type()), ", "))
 		return
 	}
-	for entries := mapping.MapRange(); entries.Next(); {
-		entry := entries.KeyValue()
-		d.entry(entry, path, v)
+	first := map[string]int{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
+		name, _ := text(key)
+		if line, twice := first[name]; twice {
+			d.at(key, path, "key %q is given twice, first in line %d; keep one of the two", name, line)
+			continue
+		}
+		first[name] = key.Line
+		d.entry(key, node.Content[i+1], path, v)
 	}
 }
 
-func (d decoder) entry(entry *ast.MappingValueNode, path string, v reflect.Value) {
-	name, _ := text(entry.Key)
+func (d decoder) entry(key, value *yaml.Node, path string, v reflect.Value) {
+	name, _ := text(key)
 	found := false
-	fields(v.Type(), func(key string, i int, l limits) bool {
-		if key != name {
+	fields(v.Type(), func(known string, i int, l limits) bool {
+		if known != name {
 			return true
 		}
 		found = true
-		child := join(path, key)
-		if entry.Value != nil && entry.Value.Type() != ast.NullType {
-			d.lines[child] = lineOf(entry.Key)
+		child := join(path, name)
+		if !isNull(value) {
+			d.lines[child] = key.Line
 		}
-		d.value(entry.Value, child, v.Field(i), l)
+		d.value(value, child, v.Field(i), l)
 		return false
 	})
 	if found {
@@ -232,29 +197,27 @@ func (d decoder) entry(entry *ast.MappingValueNode, path string, v reflect.Value
 	if near := nearest(name, all); near != "" {
 		hint = fmt.Sprintf("did you mean %q? ", near)
 	}
-	d.addAt(lineOf(entry.Key), "unknown key %q%s; %sallowed: %s", name, place, hint, strings.Join(all, ", "))
+	d.addAt(key.Line, "unknown key %q%s; %sallowed: %s", name, place, hint, strings.Join(all, ", "))
 }
 
-func (d decoder) list(node ast.Node, path string, v reflect.Value, l limits) {
-	items, ok := node.(ast.ArrayNode)
-	if !ok {
+func (d decoder) list(node *yaml.Node, path string, v reflect.Value, l limits) {
+	if node.Kind != yaml.SequenceNode {
 		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node), example(v.Type().Elem()))
 		return
 	}
 	v.Set(reflect.Zero(v.Type()))
 	var seen []string
-	for entries, i := items.ArrayRange(), 0; entries.Next(); i++ {
+	for i, node := range node.Content {
 		child := fmt.Sprintf("%s[%d]", path, i)
 		item := reflect.New(v.Type().Elem()).Elem()
 		if !isLeaf(item.Type()) {
 			d.defaults(item)
 		}
-		node := entries.Value()
-		if node == nil || node.Type() == ast.NullType {
+		if isNull(node) {
 			d.at(node, child, "an entry of the list is empty")
 			continue
 		}
-		d.lines[child] = lineOf(node)
+		d.lines[child] = node.Line
 		before := len(d.problems.list)
 		d.value(node, child, item, l)
 		if len(d.problems.list) > before {
@@ -280,19 +243,19 @@ func everyAddress(item reflect.Value, written string) []reflect.Value {
 	return []reflect.Value{reflect.ValueOf(netip.AddrPortFrom(netip.IPv4Unspecified(), six.Port())), item}
 }
 
-func (d decoder) scalar(node ast.Node, path string, v reflect.Value, l limits) {
+func (d decoder) scalar(node *yaml.Node, path string, v reflect.Value, l limits) {
 	written, ok := text(node)
 	if !ok {
 		d.at(node, path, "%s is given where one value is expected; allowed: %s", sort(node), allowed(v.Type(), l))
 		return
 	}
 	if v.Kind() == reflect.Bool {
-		b, ok := node.(*ast.BoolNode)
-		if !ok {
+		b, err := strconv.ParseBool(written)
+		if err != nil || node.ShortTag() != "!!bool" {
 			d.at(node, path, "%q is not allowed; allowed: true, false", written)
 			return
 		}
-		v.SetBool(b.Value)
+		v.SetBool(b)
 		return
 	}
 	err := setText(v, written, l)
@@ -312,24 +275,28 @@ func (d decoder) scalar(node ast.Node, path string, v reflect.Value, l limits) {
 }
 
 // kubeconfig takes a path, or the document as text or as keys.
-func (d decoder) kubeconfig(node ast.Node, path string, k *Kubeconfig) {
+func (d decoder) kubeconfig(node *yaml.Node, path string, k *Kubeconfig) {
 	if written, ok := text(node); ok {
-		if strings.Contains(strings.TrimSpace(written), "\n") {
-			k.Inline = NewSecret(written)
-		} else {
+		if !strings.Contains(strings.TrimSpace(written), "\n") {
 			k.Path = strings.TrimSpace(written)
+			return
 		}
+		if _, line, err := document([]byte(written)); err != nil {
+			d.at(node, path, "line %d of the kubeconfig given here: %v", line, err)
+			return
+		}
+		k.Inline = NewSecret(written)
 		return
 	}
-	if _, ok := node.(ast.MapNode); !ok {
+	if node.Kind != yaml.MappingNode {
 		d.at(node, path, "%s is given; allowed: the path of a kubeconfig file, or the kubeconfig itself", sort(node))
 		return
 	}
-	var document map[string]any
-	err := yaml.NodeToValue(node, &document)
+	var keys map[string]any
+	err := node.Decode(&keys)
 	if err == nil {
 		var data []byte
-		if data, err = json.Marshal(document); err == nil {
+		if data, err = json.Marshal(keys); err == nil {
 			k.Inline = NewSecret(string(data))
 		}
 	}
@@ -491,43 +458,20 @@ func example(t reflect.Type) string {
 	}
 }
 
-// text is what was written for a scalar, without quotes.
-func text(node ast.Node) (string, bool) {
-	switch n := node.(type) {
-	case *ast.StringNode:
-		return n.Value, true
-	case *ast.LiteralNode:
-		if n.Value == nil {
-			return "", true
-		}
-		return n.Value.Value, true
-	case ast.ScalarNode:
-		if token := n.GetToken(); token != nil {
-			return token.Value, true
-		}
-	}
-	return "", false
+// text returns what was written for a scalar, without quotes.
+func text(node *yaml.Node) (string, bool) {
+	return node.Value, node.Kind == yaml.ScalarNode
 }
 
 // sort says what kind of value a node is.
-func sort(node ast.Node) string {
-	switch node.(type) {
-	case ast.MapNode:
+func sort(node *yaml.Node) string {
+	switch node.Kind {
+	case yaml.MappingNode:
 		return "a group of keys"
-	case ast.ArrayNode:
+	case yaml.SequenceNode:
 		return "a list"
 	}
 	return "a single value"
-}
-
-func lineOf(node ast.Node) int {
-	if node == nil {
-		return 0
-	}
-	if token := node.GetToken(); token != nil && token.Position != nil {
-		return token.Position.Line
-	}
-	return 0
 }
 
 func join(path, key string) string {

@@ -59,16 +59,22 @@ func (p *problems) line(key string) int {
 	return 0
 }
 
+// most is how many mistakes of one file are told.
+const most = 100
+
 // err joins the problems, a line each, in the order of the file.
 func (p *problems) err() error {
 	slices.SortStableFunc(p.list, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
 	var errs []error
-	for _, x := range p.list {
+	for _, x := range p.list[:min(len(p.list), most)] {
 		if x.line > 0 {
 			errs = append(errs, fmt.Errorf("%s:%d: %s", p.file, x.line, x.text))
 		} else {
 			errs = append(errs, fmt.Errorf("%s: %s", p.file, x.text))
 		}
+	}
+	if more := len(p.list) - most; more > 0 {
+		errs = append(errs, fmt.Errorf("%s: and %d more mistakes", p.file, more))
 	}
 	return errors.Join(errs...)
 }

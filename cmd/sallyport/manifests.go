@@ -15,7 +15,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/goccy/go-yaml"
+	"sigs.k8s.io/yaml"
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance/config"
