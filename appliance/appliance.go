@@ -137,7 +137,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return v.explain(cluster, namespace, name)
 	}
 	registry := registry(&metrics{status, &l.counts})
-	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, handler(status, explain, registry), log) })
+	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, answering(ownNames(cfg), handler(status, explain, registry)), log) })
 	wg.Go(func() { l.pictures.run(ctx) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {

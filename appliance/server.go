@@ -12,11 +12,15 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sallyport/appliance/config"
 )
 
 //go:embed page.html
@@ -95,6 +99,38 @@ func secured(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
+}
+
+// answering passes on only requests whose Host is an address or one of the
+// names. A web page of somebody else can make its own name point here (DNS
+// rebinding): a browser inside then reads the answers for it, but tells that name.
+func answering(names []string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+		_, err := netip.ParseAddr(host)
+		// HTTP/1.0 needs no Host, and no browser sends it.
+		if host != "" && err != nil && !slices.Contains(names, host) {
+			http.Error(w, "the status endpoint answers to addresses, to the name of this machine, and to the names in status.names of the configuration; this is none of them", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownNames are the names that the status endpoint answers to.
+func ownNames(cfg *config.Config) []string {
+	names := append([]string{"localhost", cfg.Identity}, cfg.Status.Names...)
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	for i := range names {
+		names[i] = strings.ToLower(names[i])
+	}
+	return names
 }
 
 // serveStatus listens until ctx ends. An address that is taken is reported and

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"sallyport/appliance/config"
 	"sallyport/haproxy"
 )
 
@@ -140,6 +142,30 @@ func TestNothingElseIsAnswered(t *testing.T) {
 	for _, path := range []string{"/nothing", "/status/", "/debug/pprof/"} {
 		if code, _ := ask(t, h, path); code != http.StatusNotFound {
 			t.Errorf("%s answers %d, want 404", path, code)
+		}
+	}
+}
+
+func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
+	machine, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := ownNames(&config.Config{Identity: "Gate-1", Status: config.Status{Names: []string{"gate.Example.com"}}})
+	h := answering(names, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for host, want := range map[string]int{
+		"192.168.50.21:9090": http.StatusOK, "192.168.50.21": http.StatusOK, "[fd00::21]:9090": http.StatusOK, "[::1]": http.StatusOK,
+		"localhost:9090": http.StatusOK, "LocalHost": http.StatusOK, "gate-1:9090": http.StatusOK, machine: http.StatusOK,
+		"gate.example.com:9090": http.StatusOK, "gate.example.com.": http.StatusOK, "": http.StatusOK,
+		"evil.test": http.StatusMisdirectedRequest, "evil.test:9090": http.StatusMisdirectedRequest, "gate-1.evil.test": http.StatusMisdirectedRequest,
+		"192.168.50.21.evil.test": http.StatusMisdirectedRequest, "example.com": http.StatusMisdirectedRequest, "localhost.evil.test": http.StatusMisdirectedRequest,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/status", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("Host %q: got %d, want %d", host, w.Code, want)
 		}
 	}
 }

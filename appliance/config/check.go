@@ -19,6 +19,11 @@ func (c *Config) check(p *problems) {
 	c.checkRoutes(p)
 	c.checkHAProxy(p)
 	c.checkPorts(p)
+	for i, name := range c.Status.Names {
+		if !hostname.MatchString(name) {
+			p.add(fmt.Sprintf("status.names[%d]", i), "%q is not a host name", name)
+		}
+	}
 	c.checkSystem(p)
 }
 

@@ -238,6 +238,8 @@ const (
 type Status struct {
 	// Address of the status page, /status, /metrics, /healthz and /readyz. There is no password: keep it on loopback or a management network.
 	Listen netip.AddrPort `json:"listen" jsonschema:"default=127.0.0.1:9090"`
+	// Names it is asked by (the Host of a request), beside its addresses, localhost, identity and the host name. Other names are refused.
+	Names []string `json:"names"`
 }
 
 // Log is the log, written to standard error.

@@ -241,6 +241,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"port of BGP taken":         {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:4: status.listen: 0.0.0.0:9090 is taken by bgp.listen`},
 		"address covered":           {minimal + "bgp: {listen: [0.0.0.0, 10.0.0.1]}\n", `f.yaml:3: bgp.listen: 10.0.0.1:179 is taken by bgp.listen`},
 		"nothing to listen on":      {minimal + "haproxy: {http: [], https: []}\n", `f.yaml:3: haproxy: http and https are both empty; there is nothing to listen on`},
+		"a status name with a port": {minimal + "status: {names: [\"gate:80\"]}\n", `f.yaml:3: status.names[0]: "gate:80" is not a host name`},
 		"one directory for both":    {minimal + "haproxy: {dir: /var/lib/sallyport/}\n", `f.yaml:3: haproxy.dir: is stateDir; each needs a directory of its own`},
 	} {
 		t.Run(name, func(t *testing.T) {
