@@ -94,7 +94,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 			peer: peerMaker(cfg),
 		},
 		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
-		compiler: &ingress.Compiler{Taken: taken(cfg)}, pictures: newPictures(cfg.StateDir, log),
+		compiler: &ingress.Compiler{Taken: taken(cfg), TakenUDP: reserved(cfg)}, pictures: newPictures(cfg.StateDir, log),
 	}
 	l.counts.duration = newHistogram()
 
@@ -137,7 +137,9 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return v.explain(cluster, namespace, name)
 	}
 	registry := registry(&metrics{status, &l.counts})
-	wg.Go(func() { serveStatus(ctx, cfg.Status.Listen, answering(ownNames(cfg), handler(status, explain, registry)), log) })
+	wg.Go(func() {
+		serveStatus(ctx, cfg.Status.Listen, answering(ownNames(cfg), handler(status, explain, registry)), log)
+	})
 	wg.Go(func() { l.pictures.run(ctx) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
@@ -158,9 +160,21 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
-// taken are the ports on which the appliance listens itself.
+// reserved returns the ports of TCP and UDP that the operator keeps for other
+// programs of the machine. Whether one of them listens now says nothing: at a
+// boot HAProxy may be there before sshd.
+func reserved(cfg *config.Config) map[uint16]string {
+	ports := map[uint16]string{}
+	for _, port := range cfg.HAProxy.ReservedPorts {
+		ports[port] = "another program of this machine (haproxy.reservedPorts of the configuration file)"
+	}
+	return ports
+}
+
+// taken returns the ports of TCP that no cluster can have, and whose they are.
 func taken(cfg *config.Config) map[uint16]string {
-	ports := map[uint16]string{cfg.BGP.Port: "BGP", cfg.Status.Listen.Port(): "the status page"}
+	ports := reserved(cfg)
+	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
 	for _, a := range cfg.HAProxy.HTTP {
 		ports[a.Port()] = "HTTP"
 	}

@@ -95,6 +95,10 @@ func (m Machine) look(ctx context.Context) looked {
 	return l
 }
 
+// machinePorts are the ports at which programs of this machine listen, or may
+// with another file: sshd, the resolver, and the clients of DHCP.
+var machinePorts = []uint16{22, 53, 68, 546}
+
 // accept checks the file: all mistakes are in the error, a line each.
 func accept(data []byte) (*config.Config, error) {
 	cfg, err := config.Parse("sallyport.yaml", data)
@@ -125,6 +129,11 @@ func accept(data []byte) (*config.Config, error) {
 	} {
 		if given {
 			refuse(key, "is not for the image to choose; leave it out")
+		}
+	}
+	for _, port := range machinePorts {
+		if !slices.Contains(h.ReservedPorts, port) {
+			refuse("haproxy.reservedPorts", fmt.Sprintf("needs %d, a port of this machine's own; it has at least %v", port, machinePorts))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

@@ -97,6 +97,7 @@ func TestABadFileLeavesTheLastGoodOne(t *testing.T) {
 		"an unknown key":      cluster + "systems: {}\n",
 		"a kubeconfig's path": "clusters:\n- kubeconfig: /etc/kubeconfig\n",
 		"a place of its own":  cluster + "stateDir: /elsewhere\n",
+		"port 22 given away":  cluster + "haproxy: {reservedPorts: [53, 68, 546]}\n",
 		"too large":           strings.Repeat("#", maxFile+1),
 	} {
 		h.put(credential, bad)

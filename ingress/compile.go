@@ -153,7 +153,8 @@ func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 // own Service only.
 type Compiler struct {
 	// Taken are ports that no TCP service can have, and whose they are: "HTTPS".
-	Taken map[uint16]string
+	// TakenUDP are those that QUIC cannot have.
+	Taken, TakenUDP map[uint16]string
 
 	worlds   []*world
 	parsed   map[*networkingv1.Ingress]*claims

@@ -70,7 +70,8 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 			text, has := w.configMap(w.options.PatternFiles).Data[name]
 			return text, has
 		},
-		Cluster: w.cluster,
+		TakenUDP: k.TakenUDP,
+		Cluster:  w.cluster,
 	}
 }
 

@@ -219,6 +219,9 @@ type HAProxy struct {
 	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=64"`
 	// Most connections at the same time. 0: as many as HAProxy finds file descriptors for.
 	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
+	// Ports of this machine that no ConfigMap of a cluster can take, of TCP (tcpServices) or UDP (quic-bind-port), whether their programs run already or not:
+	// those of SSH, names and DHCP. A list replaces these.
+	ReservedPorts []uint16 `json:"reservedPorts" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
 	// Least time between two reloads of HAProxy, from 1ms to 1h.
 	MinReloadInterval time.Duration `json:"minReloadInterval" jsonschema:"default=1s"`
 	// File with global and defaults sections of your own, put in front of what is generated.

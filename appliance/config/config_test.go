@@ -54,7 +54,7 @@ func defaults() *config.Config {
 		Routes: config.Routes{Protocol: 78, Table: 254, Metric: 50},
 		HAProxy: config.HAProxy{
 			Mode: config.Managed, Binary: "/usr/sbin/haproxy", HTTP: ports("0.0.0.0:80", "[::]:80"), HTTPS: ports("0.0.0.0:443", "[::]:443"),
-			Dir: "/var/lib/sallyport/haproxy", RunDir: "/run/sallyport", MinReloadInterval: time.Second,
+			Dir: "/var/lib/sallyport/haproxy", RunDir: "/run/sallyport", MinReloadInterval: time.Second, ReservedPorts: []uint16{22, 53, 68, 546},
 		},
 		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
 		StateDir: "/var/lib/sallyport",
@@ -237,6 +237,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"no time between reloads":   {minimal + "haproxy: {minReloadInterval: 0s}\n", `f.yaml:3: haproxy.minReloadInterval: 0s is not allowed; allowed: 1ms to 1h`},
 		"no selector":               {minimal + "  ingress: {namespaceSelector: team in}\n", `f.yaml:3: clusters[0].ingress.namespaceSelector: "team in" is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas`},
 		"port missing":              {minimal + "haproxy: {http: [10.0.0.1]}\n", `f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address`},
+		"no port to reserve":        {minimal + "haproxy: {reservedPorts: [0]}\n", `f.yaml:3: haproxy.reservedPorts[0]: "0" is not allowed; allowed: a whole number from 1 to 65535`},
 		"port taken":                {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n", `f.yaml:3: haproxy.https: 10.0.0.1:80 is taken by haproxy.http`},
 		"port of BGP taken":         {minimal + "bgp: {listen: [10.0.0.1], port: 9090}\nstatus: {listen: \":9090\"}\n", `f.yaml:4: status.listen: 0.0.0.0:9090 is taken by bgp.listen`},
 		"address covered":           {minimal + "bgp: {listen: [0.0.0.0, 10.0.0.1]}\n", `f.yaml:3: bgp.listen: 10.0.0.1:179 is taken by bgp.listen`},

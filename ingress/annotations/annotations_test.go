@@ -98,8 +98,9 @@ var env = Env{
 		}
 		return to.Service.Name + "_" + to.Port, nil
 	},
-	Pattern: func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
-	Cluster: "c",
+	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
+	Cluster:  "c",
+	TakenUDP: map[uint16]string{546: "another program"},
 	Verdict: func(t haproxy.Text) (string, bool) {
 		if strings.Contains(t.String(), "bad") {
 			return "HAProxy: unknown keyword 'bad'", true
@@ -390,6 +391,7 @@ file ca.ca.pem`,
 			"process: QUIC={8443 443 3600}\nasks about \"" + haproxy.QUICSupport().String() + "\"",
 		},
 		{onAll("quic-bind-port: 443"), "process: QUIC={443 0 60}\nasks about \"" + haproxy.QUICSupport().String() + "\""},
+		{onAll("quic-bind-port: 546"), "! ConfigMap InvalidAnnotation: key quic-bind-port: port 546 is that of another program, HTTP/3 is not offered; it is ignored"},
 		{onAll("quic-bind-port: 0"), `! ConfigMap InvalidAnnotation: key quic-bind-port: "0" is not a number from 1 to 65535; it is ignored`},
 
 		// TLS that is passed through: lists and limits of connections hold, what is for requests is told, and a guard of those closes.

@@ -200,6 +200,10 @@ func quic(v *values, asked *[]haproxy.Text) (q haproxy.QUIC) {
 	if !said {
 		return q
 	}
+	if whose := v.env.TakenUDP[uint16(port)]; whose != "" { //nolint:gosec // read as a port
+		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("port %d is that of %s, HTTP/3 is not offered", port, whose))
+		return q
+	}
 	support := haproxy.QUICSupport()
 	*asked = append(*asked, support)
 	if v.env.Verdict == nil {

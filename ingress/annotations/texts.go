@@ -26,6 +26,8 @@ type Env struct {
 	// Refusal is what HAProxy was found to have against a part; empty: nothing.
 	// Nil: it was not asked about any.
 	Refusal func(haproxy.Part) string
+	// TakenUDP are the ports that QUIC cannot have, and whose they are.
+	TakenUDP map[uint16]string
 }
 
 var (
