@@ -29,6 +29,8 @@ func readPair(s *corev1.Secret) *pair {
 	refuse := func(format string, args ...any) *pair { return &pair{unusable: fmt.Sprintf(format, args...)} }
 	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
 	switch {
+	case tooLarge(s) != "":
+		return refuse("%s", tooLarge(s))
 	case len(crt) == 0:
 		return refuse("has no %s", corev1.TLSCertKey)
 	case len(key) == 0:

@@ -3,22 +3,32 @@ package ingress
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followers watch the Secrets that keys name, each by its name: of what is not
-// of type kubernetes.io/tls nothing else ever leaves the API server.
+// followers see to it that the Secrets that something names are here, and no
+// others. Those of type kubernetes.io/tls are listed and watched together, and
+// what nobody names is passed over as it arrives. All others, and those that
+// were passed over before somebody named them, are watched each by its name:
+// nothing else of them ever leaves the API server.
 type followers struct {
 	mu    sync.Mutex
-	begin func(s *shelf[*corev1.Secret], key serviceKey) (stop func()) // nil until Run
+	begin func(s *shelf[*corev1.Secret], key serviceKey) (stop func()) // nil unless Run runs
+	list  func()                                                       // begins to list and watch TLS Secrets; nil once it was called
 	of    map[serviceKey]*follower
 
 	// What the references were made of, and are.
-	from  world
-	names []serviceKey
+	from   world
+	names  references
+	wanted atomic.Pointer[map[serviceKey]bool] // all of them
 }
 
 type follower struct {
@@ -31,6 +41,10 @@ type follower struct {
 // as long for what changed since.
 const patience = 2 * time.Second
 
+// fewMissed is how many TLS Secrets are watched one by one. With more of them, as
+// when many Ingresses come at once, one list is less work for everybody.
+const fewMissed = 16
+
 // settled reports whether it is known what there is of a Secret: it was read,
 // or the API server has refused to tell, or it was waited for long enough.
 // Before anything is known, at the start, an answer is waited for.
@@ -39,31 +53,67 @@ func (f *follower) settled(synced bool) bool {
 	return full || f.shelf.barred() || synced && (err != nil && isAnswer(err) || time.Since(f.since) > patience)
 }
 
-// referred finds the Secrets that a snapshot refers to and does not have, adds
-// them to it, and names those that are not known yet.
+// named reports whether something names a Secret.
+func (f *followers) named(key serviceKey) bool {
+	all := f.wanted.Load()
+	return all != nil && (*all)[key]
+}
+
+// referred adds to a snapshot the Secrets that it refers to, and names what is
+// not known of them yet. All else of the snapshot is known.
 func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := world{
-		options: s.Options.withDefaults(), noClasses: s.NoClasses, ingresses: s.Ingresses, classes: s.Classes,
-		services: s.Services, secrets: s.Secrets, configMaps: s.ConfigMaps, namespaces: s.Namespaces,
+		cluster: s.Cluster, options: s.Options.withDefaults(), noClasses: s.NoClasses, ingresses: s.Ingresses, classes: s.Classes,
+		services: s.Services, configMaps: s.ConfigMaps, namespaces: s.Namespaces,
 	}
-	if f.names == nil || !slices.Equal(now.ingresses, f.from.ingresses) || !slices.Equal(now.classes, f.from.classes) ||
-		!slices.Equal(now.services, f.from.services) || !slices.Equal(now.secrets, f.from.secrets) || !slices.Equal(now.configMaps, f.from.configMaps) ||
+	if f.wanted.Load() == nil || !slices.Equal(now.ingresses, f.from.ingresses) || now.noClasses != f.from.noClasses || !slices.Equal(now.classes, f.from.classes) ||
+		!slices.Equal(now.services, f.from.services) || !slices.Equal(now.configMaps, f.from.configMaps) ||
 		!slices.Equal(now.namespaces, f.from.namespaces) {
-		f.names = slices.DeleteFunc(append([]serviceKey{}, now.references()...), func(key serviceKey) bool {
-			_, has := find(now.secrets, key)
-			return has
-		})
-		f.from = now
-		w.follow(f.names)
+		f.names, f.from = now.references(), now
+		wanted := make(map[serviceKey]bool, len(f.names.keys)+len(f.names.tls))
+		for _, key := range slices.Concat(f.names.keys, f.names.tls) {
+			wanted[key] = true
+		}
+		f.wanted.Store(&wanted)
 	}
-	if len(f.names) == 0 {
-		return nil
+	if f.list != nil {
+		f.list()
+		f.list = nil
 	}
-	s.Secrets = slices.Clone(s.Secrets)
-	for _, key := range f.names {
+	var missed []serviceKey
+	s.NoSecrets = true
+	for _, namespace := range sortedKeys(w.secrets) {
+		shelf := w.secrets[namespace]
+		late := shelf.drop()
+		if len(late) > fewMissed {
+			shelf.anew()
+		} else {
+			missed = append(missed, late...)
+		}
+		full, _ := shelf.state()
+		barred := shelf.barred()
+		if !full && !barred {
+			waiting = append(waiting, shelf.name())
+		}
+		s.NoSecrets = s.NoSecrets && barred
+		s.Secrets = append(s.Secrets, shelf.list()...)
+	}
+	if len(waiting) > 0 {
+		return waiting
+	}
+	slices.SortFunc(s.Secrets, byName)
+	// What is not known to be of that type may be of any.
+	follow := slices.DeleteFunc(append(slices.Clone(f.names.keys), missed...), func(key serviceKey) bool {
+		_, has := find(s.Secrets, key)
+		return has
+	})
+	slices.SortFunc(follow, compareKeys)
+	follow = slices.Compact(follow)
+	w.follow(follow)
+	for _, key := range follow {
 		one := f.of[key]
 		if one == nil {
 			continue
@@ -105,7 +155,7 @@ func (w *Watcher) follow(names []serviceKey) {
 func (w *Watcher) mayNotFollow() {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
-	w.followers.begin = nil
+	w.followers.begin, w.followers.list = nil, nil
 }
 
 // mayFollow lets followers watch until ctx ends.
@@ -113,7 +163,7 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
 	w.followers.of = make(map[serviceKey]*follower)
-	w.followers.names = nil
+	w.followers.wanted.Store(nil)
 	w.followers.begin = func(s *shelf[*corev1.Secret], key serviceKey) func() {
 		each, stop := context.WithCancel(ctx)
 		if ctx.Err() == nil {
@@ -121,4 +171,64 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		return stop
 	}
+	w.followers.list = func() {
+		if ctx.Err() != nil {
+			return
+		}
+		for namespace, s := range w.secrets {
+			w.startSecrets(ctx, wg, s, namespace)
+		}
+	}
+}
+
+// secretsPage is how many TLS Secrets are asked for at once. One may have a
+// megabyte, and nobody may have named it.
+const secretsPage = 16
+
+// startSecrets lists and watches the Secrets of type kubernetes.io/tls of a
+// namespace. Of those that nobody names no more than a page is ever here.
+func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf[*corev1.Secret], namespace string) {
+	from := w.kube.CoreV1().Secrets(namespace)
+	const fields = "type=" + string(corev1.SecretTypeTLS)
+	wg.Go(func() {
+		s.run(ctx, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			all := &corev1.SecretList{}
+			s.begin()
+			// The revision stays empty: for an older one the API server ignores the limit.
+			for o := (metav1.ListOptions{FieldSelector: fields, Limit: secretsPage}); ; {
+				page, err := from.List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				for i := range page.Items {
+					one := &page.Items[i]
+					if !s.skip(keyOf(one)) {
+						s.clean(one)
+						all.Items = append(all.Items, *one)
+					}
+				}
+				all.ListMeta = page.ListMeta
+				if o.Continue = page.Continue; o.Continue == "" {
+					return all, nil
+				}
+			}
+		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = fields
+			return from.Watch(ctx, o)
+		})
+	})
+}
+
+// secretNamespaces are the namespaces whose Secrets can be named; "" is all of
+// them.
+func (o Options) secretNamespaces() []string {
+	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
+		return []string{metav1.NamespaceAll}
+	}
+	all := slices.Clone(o.Namespaces)
+	if namespace, _, named := strings.Cut(o.ConfigMap, "/"); named {
+		all = append(all, namespace)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -1,7 +1,9 @@
 package ingress
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,12 +29,18 @@ type secretServer struct {
 	held    []*corev1.Secret
 	watches []secretWatch
 	asked   []string // what was listed
+	largest int      // how many were in one answer
 	refuse  bool     // everything but the list of all TLS Secrets
 }
 
 type secretWatch struct {
 	*watch.FakeWatcher
-	wanted fields.Selector
+	namespace string
+	wanted    fields.Selector
+}
+
+func (w secretWatch) wants(s *corev1.Secret) bool {
+	return (w.namespace == "" || w.namespace == s.Namespace) && chosen(s, w.wanted)
 }
 
 func chosen(s *corev1.Secret, by fields.Selector) bool {
@@ -44,25 +52,36 @@ func (s *secretServer) serve(c *cluster) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		by := a.(k8stesting.ListAction).GetListRestrictions().Fields
-		s.asked = append(s.asked, by.String())
+		if in := a.GetNamespace(); in != "" && strings.HasPrefix(by.String(), "type=") {
+			s.asked = append(s.asked, by.String()+" in "+in)
+		} else {
+			s.asked = append(s.asked, by.String())
+		}
 		if s.refuse && !strings.HasPrefix(by.String(), "type=") {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", nil)
 		}
+		options := a.(k8stesting.ListActionImpl).ListOptions
 		list := &corev1.SecretList{}
-		for _, one := range s.held {
-			if chosen(one, by) {
-				list.Items = append(list.Items, *one)
+		from, _ := strconv.Atoi(options.Continue)
+		for i, one := range s.held[from:] {
+			if options.Limit > 0 && len(list.Items) == int(options.Limit) {
+				list.Continue = strconv.Itoa(from + i)
+				break
+			}
+			if chosen(one, by) && (a.GetNamespace() == "" || a.GetNamespace() == one.Namespace) {
+				list.Items = append(list.Items, *one.DeepCopy())
 			}
 		}
+		s.largest = max(s.largest, len(list.Items))
 		return true, list, nil
 	})
 	c.PrependWatchReactor("secrets", func(a k8stesting.Action) (bool, watch.Interface, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		w := secretWatch{watch.NewFakeWithChanSize(10, false), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields}
+		w := secretWatch{watch.NewFakeWithChanSize(100, false), a.GetNamespace(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields}
 		for _, one := range s.held { // what came after the list must not be lost
-			if chosen(one, w.wanted) {
-				w.Add(one)
+			if w.wants(one) {
+				w.Add(one.DeepCopy())
 			}
 		}
 		s.watches = append(s.watches, w)
@@ -75,8 +94,8 @@ func (s *secretServer) add(one *corev1.Secret) {
 	defer s.mu.Unlock()
 	s.held = append(s.held, one)
 	for _, w := range s.watches {
-		if !w.IsStopped() && chosen(one, w.wanted) {
-			w.Add(one)
+		if !w.IsStopped() && w.wants(one) {
+			w.Add(one.DeepCopy())
 		}
 	}
 }
@@ -127,7 +146,7 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 		s, err := w.Snapshot()
 		server.mu.Lock()
 		defer server.mu.Unlock()
-		return err == nil && slices.Equal(namesOf(s), []string{"late", "tls"}) &&
+		return err == nil && slices.Equal(namesOf(s), []string{"late"}) &&
 			slices.ContainsFunc(server.watches, func(w secretWatch) bool { return w.IsStopped() && w.wanted.String() == "metadata.name=users" })
 	})
 	server.mu.Lock()
@@ -160,5 +179,117 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 	}
 	if b := r.Config.Backends[0]; !slices.Equal(b.Directives, []haproxy.Directive{haproxy.Close()}) {
 		t.Errorf("it is not closed: %v", b.Directives)
+	}
+}
+
+// tlsSecret is one of a size in bytes.
+func tlsSecret(namespace, name string, size int) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: make([]byte, size), corev1.TLSPrivateKeyKey: []byte("k"), "other": make([]byte, size)},
+	}
+}
+
+func named(ingress string, secrets ...string) *networkingv1.Ingress {
+	ing := testIngress(ingress)
+	for _, name := range secrets {
+		ing.Spec.TLS = append(ing.Spec.TLS, networkingv1.IngressTLS{Hosts: []string{"a.test"}, SecretName: name})
+	}
+	return ing
+}
+
+// kept counts the bytes of all TLS Secrets that a watcher keeps.
+func kept(w *Watcher) (bytes int) {
+	for _, shelf := range w.secrets {
+		for _, s := range shelf.newest() {
+			for _, value := range s.Data {
+				bytes += len(value)
+			}
+		}
+	}
+	return bytes
+}
+
+func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
+	c := newCluster(calico.V1)
+	server := &secretServer{}
+	server.serve(c)
+	for i := range 60 {
+		server.add(tlsSecret("default", fmt.Sprintf("unnamed-%02d", i), 1<<20))
+	}
+	server.add(tlsSecret("default", "first", 1000))
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("one", "first", "second"))
+	w := c.watch(t, ClusterConfig{})
+	if got := namesOf(synced(t, w)); !slices.Equal(got, []string{"first"}) {
+		t.Fatalf("the first snapshot has the Secrets %q, want first", got)
+	}
+	if got := kept(w); got > 2000 {
+		t.Errorf("%d bytes are kept of Secrets, want those of the one that is named", got)
+	}
+	if server.largest > secretsPage {
+		t.Errorf("%d Secrets came in one answer, want no more than %d", server.largest, secretsPage)
+	}
+	names := func() []string { s, _ := w.Snapshot(); return namesOf(s) }
+	waitFor := func(what string, want ...string) {
+		t.Helper()
+		until(t, w, what, func() bool { return slices.Equal(names(), want) })
+	}
+
+	// One that comes after it was named, and others that nobody names.
+	server.add(tlsSecret("default", "unnamed-60", 1<<20))
+	server.add(tlsSecret("default", "second", 1000))
+	waitFor("the second", "first", "second")
+
+	// One that was there before it was named.
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("two", "unnamed-07"))
+	waitFor("one that was passed over", "first", "second", "unnamed-07")
+	s, err := w.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if big, _ := find(s.Secrets, serviceKey{"default", "unnamed-07"}); len(big.Data) > 0 || !strings.Contains(readPair(big).unusable, "holds 2097153 bytes; allowed: 262144") {
+		t.Errorf("a Secret that is too large has %d values, and is told to be %q", len(big.Data), readPair(big).unusable)
+	}
+	if err := c.NetworkingV1().Ingresses("default").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor("their end", "unnamed-07")
+	if got := kept(w); got > 0 {
+		t.Errorf("%d bytes are kept of Secrets that nobody names", got)
+	}
+
+	// Many at once are one list, and not a watch each.
+	server.mu.Lock()
+	watches := len(server.watches)
+	server.mu.Unlock()
+	var many []string
+	for i := range 40 {
+		many = append(many, fmt.Sprintf("unnamed-%02d", i))
+	}
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("many", many...))
+	waitFor("all of them", many...)
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if got := len(server.watches) - watches; got > 2 {
+		t.Errorf("%d watches began for 40 Secrets, want that of the new list", got)
+	}
+}
+
+func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
+	c := newCluster(calico.V1)
+	server := &secretServer{}
+	server.serve(c)
+	server.add(tlsSecret("default", "first", 10))
+	server.add(tlsSecret("elsewhere", "first", 10))
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("one", "first"))
+	w := c.watch(t, ClusterConfig{Options: Options{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}})
+	if s := synced(t, w); len(s.Secrets) != 1 || s.Secrets[0].Namespace != "default" || s.NoSecrets {
+		t.Errorf("got %v, %t", s.Secrets, s.NoSecrets)
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	slices.Sort(server.asked)
+	if want := []string{"type=kubernetes.io/tls in default", "type=kubernetes.io/tls in ops", "type=kubernetes.io/tls in web"}; !slices.Equal(slices.Compact(server.asked), want) {
+		t.Errorf("it asked for %q, want %q", server.asked, want)
 	}
 }

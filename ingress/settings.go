@@ -102,6 +102,9 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if !ok {
 			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
 		}
+		if why := tooLarge(secret); why != "" {
+			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
+		}
 		return annotations.Secret{Name: shorten(w.prefix+key.namespace+"_"+key.name, "_"), Of: key.String(), Data: secret.Data}, nil
 	}
 }
@@ -123,9 +126,15 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	}
 }
 
-// references are the Secrets that objects of a cluster name.
-func (w *world) references() []serviceKey {
-	var keys []serviceKey
+// references are the Secrets that objects of a cluster name, in order.
+type references struct {
+	keys []serviceKey // in annotations and ConfigMaps; of any type
+	tls  []serviceKey // in spec.tls; of type kubernetes.io/tls
+}
+
+// references finds the Secrets that objects of a cluster name.
+func (w *world) references() references {
+	var keys, tls []serviceKey
 	add := func(scope annotations.Scope, home string, values map[string]string) {
 		for _, ref := range annotations.Refers(scope, values) {
 			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
@@ -138,6 +147,11 @@ func (w *world) references() []serviceKey {
 	for _, ing := range w.ingresses {
 		if ours.has(ing) {
 			add(annotations.Ingress, ing.Namespace, ing.Annotations)
+			for _, t := range ing.Spec.TLS {
+				if t.SecretName != "" {
+					tls = append(tls, serviceKey{ing.Namespace, t.SecretName})
+				}
+			}
 		}
 	}
 	for _, s := range w.services {
@@ -147,7 +161,8 @@ func (w *world) references() []serviceKey {
 		add(annotations.ConfigMap, m.Namespace, m.Data)
 	}
 	slices.SortFunc(keys, compareKeys)
-	return slices.Compact(keys)
+	slices.SortFunc(tls, compareKeys)
+	return references{slices.Compact(keys), slices.Compact(tls)}
 }
 
 // settledFor is whose settings are remembered. Objects are never changed, so

@@ -31,21 +31,24 @@ type shelf[T object] struct {
 	resource string // plural, lower case
 	group    string // API group without version
 	order    func(a, b T) int
+	wanted   func(serviceKey) bool         // whose objects are kept; nil: all. Others leave their names
 	strip    func(T)                       // takes off what nobody reads
 	same     func(a, b T) bool             // whether a new version of an object is no change to anybody
 	knock    func()                        // called after a change
 	wary     bool                          // what is deleted goes only when a new list does not have it
 	told     func(err error, lasting bool) // called with the outcome of each request; see lasting
 
-	mu     sync.Mutex
-	items  []T // in order; never changed once handed out
-	lent   bool
-	latest map[serviceKey]T // the last version of each, of which items may hold one that is the same
-	full   bool             // it was read whole at least once
-	err    error            // why the last request failed; nil when it was answered
-	no     time.Time        // since when it is refused; zero while it is not
-	doubt  *time.Timer      // of a wary shelf: asks for a new list after something was deleted
-	again  func()           // ends the watch that runs, so that a new list is read
+	mu      sync.Mutex
+	items   []T // in order; never changed once handed out
+	lent    bool
+	latest  map[serviceKey]T    // the last version of each, of which items may hold one that is the same
+	passed  map[serviceKey]bool // those that are there and were not wanted when they were read
+	skipped []serviceKey        // what the list that is read now has passed over so far
+	full    bool                // it was read whole at least once
+	err     error               // why the last request failed; nil when it was answered
+	no      time.Time           // since when it is refused; zero while it is not
+	doubt   *time.Timer         // of a wary shelf: asks for a new list after something was deleted
+	again   func()              // ends the watch that runs, so that a new list is read
 }
 
 // lasting is how long a refusal, or the absence of a resource, has to stand
@@ -119,6 +122,11 @@ func (s *shelf[T]) put(item T) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, known := s.latest[keyOf(item)]
+	if !s.wants(keyOf(item)) {
+		s.pass(keyOf(item))
+		return false // what was known went when it was no longer wanted: see drop
+	}
+	delete(s.passed, keyOf(item))
 	if s.latest == nil {
 		s.latest = make(map[serviceKey]T)
 	}
@@ -142,6 +150,7 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	s.mu.Lock()
+	delete(s.passed, keyOf(item))
 	old, known := s.latest[keyOf(item)]
 	if s.wary {
 		if known && s.doubt == nil {
@@ -184,9 +193,18 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	}
 	latest := make(map[serviceKey]T, len(list))
 	items := make([]T, 0, len(list))
+	s.passed = nil
+	for _, key := range s.skipped {
+		s.pass(key)
+	}
+	s.skipped = nil
 	for _, o := range list {
 		item, ok := s.clean(o)
 		if !ok {
+			continue
+		}
+		if !s.wants(keyOf(item)) {
+			s.pass(keyOf(item))
 			continue
 		}
 		latest[keyOf(item)] = item
@@ -198,13 +216,70 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 		items = append(items, item)
 	}
 	slices.SortFunc(items, s.order)
-	changed := !s.full || !slices.Equal(items, s.items)
+	changed := !s.full || !slices.Equal(items, s.items) || len(s.passed) > 0
 	s.items, s.latest, s.full, s.lent = items, latest, true, false
 	s.mu.Unlock()
 	if changed {
 		s.knock()
 	}
 	return nil
+}
+
+func (s *shelf[T]) wants(key serviceKey) bool { return s.wanted == nil || s.wanted(key) }
+
+// pass notes that an object is there and was not kept. The caller holds mu.
+func (s *shelf[T]) pass(key serviceKey) {
+	if s.passed == nil {
+		s.passed = make(map[serviceKey]bool)
+	}
+	s.passed[key] = true
+}
+
+// skip reports whether the list that is read now can do without an object.
+func (s *shelf[T]) skip(key serviceKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wants(key) {
+		return false
+	}
+	s.skipped = append(s.skipped, key)
+	return true
+}
+
+// begin begins a list that passes over what can be skipped.
+func (s *shelf[T]) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.skipped = nil
+}
+
+// anew reads the list anew, once for what was passed over until now.
+func (s *shelf[T]) anew() {
+	s.mu.Lock()
+	s.passed = nil
+	s.mu.Unlock()
+	s.relist()
+}
+
+// drop drops what is no longer wanted, and reports which of those that are wanted
+// now were passed over before. It is called after every change of what is wanted.
+func (s *shelf[T]) drop() (missed []serviceKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, old := range s.latest {
+		if !s.wants(key) {
+			delete(s.latest, key)
+			s.take(old)
+			s.pass(key)
+		}
+	}
+	for key := range s.passed {
+		if s.wants(key) {
+			missed = append(missed, key)
+		}
+	}
+	slices.SortFunc(missed, compareKeys)
+	return missed
 }
 
 // Resync does nothing: there is nothing to be told twice.

@@ -383,8 +383,15 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 // missing is what the cluster does not have or does not let us do. The caller
 // holds mu.
 func (w *Watcher) missing() (all []string) {
-	if w.secrets.barred() {
-		all = append(all, "TLS Secrets cannot be read: Ingresses are served without their certificates")
+	for _, namespace := range sortedKeys(w.secrets) {
+		if !w.secrets[namespace].barred() {
+			continue
+		}
+		of := ""
+		if namespace != "" {
+			of = " of namespace " + namespace
+		}
+		all = append(all, "TLS Secrets"+of+" cannot be read: Ingresses are served without their certificates")
 	}
 	if w.classes.barred() {
 		all = append(all, "IngressClasses cannot be read: classes are known by name only")

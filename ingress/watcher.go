@@ -63,11 +63,12 @@ type Watcher struct {
 	classes   *shelf[*networkingv1.IngressClass]
 	services  *shelf[*corev1.Service]
 	slices    *shelf[*discoveryv1.EndpointSlice]
-	secrets   *shelf[*corev1.Secret]
 	nodes     *shelf[*corev1.Node]
 
 	namespaces *shelf[*corev1.Namespace]            // nil if the options do not ask for them
 	configMaps map[string]*shelf[*corev1.ConfigMap] // by NAMESPACE/NAME, those that the options name
+
+	secrets map[string]*shelf[*corev1.Secret] // of type kubernetes.io/tls that something names, by namespace; "" is all namespaces
 
 	followers followers
 	publisher publisher
@@ -149,14 +150,19 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 			s.Endpoints[i].DeprecatedTopology, s.Endpoints[i].Hints = nil, nil
 		}
 	})
-	w.secrets = newShelf[*corev1.Secret](w, "", "secrets", byName, func(s *corev1.Secret) {
-		stripSecret(s)
-		for key := range s.Data {
-			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt" {
-				delete(s.Data, key)
+	w.secrets = make(map[string]*shelf[*corev1.Secret])
+	for _, namespace := range cfg.Options.secretNamespaces() {
+		one := newShelf(w, "", "secrets", byName, func(s *corev1.Secret) {
+			for key := range s.Data {
+				if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt" {
+					delete(s.Data, key)
+				}
 			}
-		}
-	})
+			stripSecret(s)
+		})
+		one.wanted = w.followers.named
+		w.secrets[namespace] = one
+	}
 	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
 	if cfg.Options.NamespaceSelector != "" {
 		w.namespaces = newShelf[*corev1.Namespace](w, "", "namespaces", byName, stripNamespace)
@@ -168,8 +174,38 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	return w
 }
 
-// stripSecret leaves of a Secret its type and its data.
-func stripSecret(s *corev1.Secret) { s.Annotations, s.Labels, s.StringData = nil, nil, nil }
+// maxSecret bounds what is kept of one Secret, in bytes of its values. A bundle
+// of all public authorities has 220,000.
+const maxSecret = 256 << 10
+
+// sizeOf is the annotation that a Secret has here, and nowhere else, in place of
+// data that is larger than maxSecret: how large it was.
+const sizeOf = "sallyport.dev/too-large"
+
+// stripSecret leaves of a Secret its type and its data, if that is not too large.
+func stripSecret(s *corev1.Secret) {
+	size := 0
+	for _, value := range s.Data {
+		size += len(value)
+	}
+	was := s.Annotations[sizeOf]
+	s.Annotations, s.Labels, s.StringData = nil, nil, nil
+	switch {
+	case size > maxSecret:
+		s.Data, s.Annotations = nil, map[string]string{sizeOf: strconv.Itoa(size)}
+	case size == 0 && was != "": // it was stripped before
+		s.Annotations = map[string]string{sizeOf: was}
+	}
+}
+
+// tooLarge says why a Secret has no data here; empty: it has.
+func tooLarge(s *corev1.Secret) string {
+	size, large := s.Annotations[sizeOf]
+	if !large {
+		return ""
+	}
+	return fmt.Sprintf("holds %s bytes; allowed: %d", size, maxSecret)
+}
 
 // stripNamespace leaves of a Namespace its labels.
 func stripNamespace(n *corev1.Namespace) {
@@ -232,8 +268,6 @@ func (w *Watcher) Run(ctx context.Context) {
 	start(ctx, &wg, w.classes, w.kube.NetworkingV1().IngressClasses(), "")
 	start(ctx, &wg, w.services, w.kube.CoreV1().Services(all), "")
 	start(ctx, &wg, w.slices, w.kube.DiscoveryV1().EndpointSlices(all), "")
-	// What is not a TLS Secret never leaves the API server.
-	start(ctx, &wg, w.secrets, w.kube.CoreV1().Secrets(all), "type="+string(corev1.SecretTypeTLS))
 	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
 	if w.namespaces != nil {
 		start(ctx, &wg, w.namespaces, w.kube.CoreV1().Namespaces(), "")
@@ -285,17 +319,16 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	await(w.slices.name(), full(w.slices.state()), false)
 	await(w.nodes.name(), full(w.nodes.state()), false)
 	await(w.classes.name(), full(w.classes.state()), w.classes.barred())
-	await(w.secrets.name(), full(w.secrets.state()), w.secrets.barred())
 	s := Snapshot{
 		Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options,
 		Ingresses: w.ingresses.list(), Classes: w.classes.list(), Services: w.services.list(),
-		Slices: w.slices.list(), Secrets: w.secrets.list(),
+		Slices: w.slices.list(),
 	}
 	if w.namespaces != nil {
 		await(w.namespaces.name(), full(w.namespaces.state()), false)
 		s.Namespaces = w.namespaces.list()
 	}
-	s.NoSecrets, s.NoClasses = w.secrets.barred(), w.classes.barred()
+	s.NoClasses = w.classes.barred()
 	for name, m := range w.configMaps {
 		await("ConfigMap "+name, full(m.state()), m.barred())
 		s.ConfigMaps = append(s.ConfigMaps, m.list()...)
@@ -437,7 +470,9 @@ func (w *Watcher) troubles() string {
 	add(w.classes.group, w.classes.resource, w.classes.state)
 	add(w.services.group, w.services.resource, w.services.state)
 	add(w.slices.group, w.slices.resource, w.slices.state)
-	add(w.secrets.group, w.secrets.resource, w.secrets.state)
+	for _, namespace := range sortedKeys(w.secrets) {
+		add("", "secrets", w.secrets[namespace].state)
+	}
 	add(w.nodes.group, w.nodes.resource, w.nodes.state)
 	if w.namespaces != nil {
 		add(w.namespaces.group, w.namespaces.resource, w.namespaces.state)

@@ -396,7 +396,7 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 }
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
-	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}} {
+	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}, {Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}} {
 		resourcesAreAllowed(t, options)
 	}
 }
@@ -404,9 +404,9 @@ func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
 func resourcesAreAllowed(t *testing.T, options Options) {
 	t.Helper()
 	rules := RulesFor(options)
-	allowed := func(group, resource, verb string) bool {
+	allowed := func(group, resource, verb, namespace string) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool {
-			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+			return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) && slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
 		})
 	}
 	c := newCluster(calico.V1)
@@ -426,8 +426,8 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 		if a.GetVerb() == "create" && name == "ingresses" || name == "resource" || name == "group" {
 			continue // of this test, and discovery
 		}
-		if !allowed(a.GetResource().Group, name, a.GetVerb()) {
-			t.Errorf("%s %s of group %q is done and not in the rules", a.GetVerb(), name, a.GetResource().Group)
+		if !allowed(a.GetResource().Group, name, a.GetVerb(), a.GetNamespace()) {
+			t.Errorf("%s %s of group %q in namespace %q is done and not in the rules", a.GetVerb(), name, a.GetResource().Group, a.GetNamespace())
 		}
 	}
 }
