@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -113,7 +114,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		})
 	})
 	for _, c := range cfg.Clusters {
-		l.clusters = append(l.clusters, openCluster(ctx, &wg, c, kernel, l.pictures, log))
+		l.clusters = append(l.clusters, openCluster(ctx, &wg, c, cfg.StateDir, kernel, l.pictures, log))
 	}
 
 	status := func() Status {
@@ -186,7 +187,7 @@ func taken(cfg *config.Config) map[uint16]string {
 
 // openCluster starts watching a cluster, with its last good picture in hand
 // until the API answers.
-func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
+func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stateDir string, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
 	log = log.With("cluster", c.Name)
 	snapshot, taken, err := pictures.load(c.Name)
 	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
@@ -200,9 +201,9 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, kern
 			if err != nil {
 				return nil, err
 			}
-			cfg := watcherConfig(c, kubeconfig, local.Addrs, log)
-			cfg.Before = snapshot.Topology
-			return ingress.NewWatcher(cfg)
+			of := watcherConfig(c, kubeconfig, local.Addrs, log)
+			of.Before, of.TokenFile = snapshot.Topology, filepath.Join(stateDir, "token-"+c.Name)
+			return ingress.NewWatcher(of)
 		}, func(w *ingress.Watcher) { w.Run(ctx) })
 	})
 	opened := &cluster{name: c.Name, watcher: w}

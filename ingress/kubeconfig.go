@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 // restConfig reads a kubeconfig. What cannot work is refused with a sentence
 // that says what to do; nothing of the content goes into it.
-func restConfig(kubeconfig []byte, now time.Time) (*rest.Config, error) {
+func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	const remedy = "use one with a server, its CA and the token of a ServiceAccount or a client certificate"
 	if len(kubeconfig) == 0 {
 		return nil, errors.New("the kubeconfig is empty: " + remedy)
@@ -64,10 +65,6 @@ func restConfig(kubeconfig []byte, now time.Time) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
-	// A certificate in a file may be renewed there; one written in place cannot.
-	if end, ok := expiry(user.ClientCertificateData); ok && now.After(end) {
-		return nil, fmt.Errorf("the client certificate in the kubeconfig (user %q) expired on %s: renew it, or use the token of a ServiceAccount", current.AuthInfo, end.UTC().Format(time.RFC3339))
-	}
 	config.UserAgent = "sallyport"
 	// Reads are one list and one watch for each resource; the rest are writes
 	// of status and Events, which these keep from being a burden.
@@ -76,15 +73,68 @@ func restConfig(kubeconfig []byte, now time.Time) (*rest.Config, error) {
 	return config, nil
 }
 
-// expiry is when the first certificate of a PEM text expires.
-func expiry(text []byte) (time.Time, bool) {
+// credentials are what a kubeconfig has for its user, as far as it is known when
+// they expire.
+type credentials struct {
+	what        string // in words
+	from, until time.Time
+	token       *renewer // nil: they cannot be renewed
+}
+
+// credentialsOf finds the credentials of a kubeconfig that expire; nil if there
+// are none. A token or a certificate in a file may be renewed there; only what is
+// written in place is looked at. A token that can be renewed is taken out of the
+// config, and kept in file.
+func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Logger) (*credentials, error) {
+	var c credentials
+	if leaf, ok := certificateOf(config.CertData); ok {
+		c = credentials{what: "client certificate", from: leaf.NotBefore, until: leaf.NotAfter}
+	}
+	if given, ok := readToken(config.BearerToken); ok && config.BearerTokenFile == "" {
+		r := newRenewer(given, file, log)
+		c = credentials{what: "token", from: r.held.issued, until: r.held.expires, token: r}
+		config.BearerToken = ""
+		config.Wrap(r.wrap)
+	}
+	if c.until.IsZero() {
+		return nil, nil
+	}
+	if now.After(c.until) {
+		return nil, fmt.Errorf("the %s in the kubeconfig expired on %s: make a new kubeconfig, with the token of a ServiceAccount", c.what, c.until.UTC().Format(time.RFC3339))
+	}
+	return &c, nil
+}
+
+// sentences say what is wrong with the credentials, or soon will be.
+func (c *credentials) sentences(now time.Time) []string {
+	switch {
+	case c == nil:
+		return nil
+	case c.token != nil:
+		return c.token.sentences(now)
+	case soon(c.from, c.until, now):
+		return []string{fmt.Sprintf("the %s in the kubeconfig expires on %s: make a new kubeconfig, with the token of a ServiceAccount, which the appliance renews itself", c.what, c.until.UTC().Format(time.RFC3339))}
+	}
+	return nil
+}
+
+// expire returns when the credentials expire; zero: never, as far as is known.
+func (c *credentials) expire() time.Time {
+	switch {
+	case c == nil:
+		return time.Time{}
+	case c.token != nil:
+		return c.token.current().expires
+	}
+	return c.until
+}
+
+// certificateOf returns the first certificate of a PEM text.
+func certificateOf(text []byte) (*x509.Certificate, bool) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return time.Time{}, false
+		return nil, false
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return time.Time{}, false
-	}
-	return c.NotAfter, true
+	return c, err == nil
 }

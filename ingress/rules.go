@@ -30,7 +30,7 @@ type Rule struct {
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events.
 //
-// Discovery needs nothing more than every account has (system:discovery).
+// To renew its own token it needs [Renewal]. Discovery needs nothing more than every account has (system:discovery).
 // Without one of the reads the watcher says so and goes on as far as it can
 // ([Health]).
 var Rules = []Rule{
@@ -76,6 +76,11 @@ func RulesFor(o Options) []Rule {
 		rules = append(rules, Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})
 	}
 	return rules
+}
+
+// Renewal lets a ServiceAccount create tokens of its own, and of no other.
+func Renewal(namespace, name string) Rule {
+	return Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"serviceaccounts/token"}, Names: []string{name}, Verbs: []string{"create"}}
 }
 
 var (

@@ -34,6 +34,7 @@ import (
 type ClusterConfig struct {
 	Name       string // a DNS label
 	Kubeconfig []byte // content of a kubeconfig file
+	TokenFile  string // where the newest token of our own is kept; empty: nowhere
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    Options
 	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
@@ -70,8 +71,9 @@ type Watcher struct {
 
 	secrets map[string]*shelf[*corev1.Secret] // of type kubernetes.io/tls that something names, by namespace; "" is all namespaces
 
-	followers followers
-	publisher publisher
+	followers   followers
+	publisher   publisher
+	credentials *credentials // nil: they do not expire, as far as is known
 
 	mu        sync.Mutex     // guards all below
 	calico    *calicoShelves // in use
@@ -91,15 +93,21 @@ type Health struct {
 	Synced    bool      `json:"synced"`             // every object was read at least once
 	SyncedAt  time.Time `json:"syncedAt,omitzero"`  // when that was
 	APIGroup  string    `json:"apiGroup,omitempty"` // where Calico's objects are read from; empty: nowhere
-	Missing   []string  `json:"missing,omitempty"`  // a sentence for each thing the cluster does not have or does not let us do
-	Odd       []string  `json:"odd,omitempty"`      // a sentence for each Calico object that cannot be read
-	Error     string    `json:"error,omitempty"`    // all that keeps us from reading the cluster now, in sentences; empty: nothing
+	// CredentialsExpire is when the token or certificate in use does; zero: never, as far as is known.
+	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
+	Missing           []string  `json:"missing,omitempty"` // a sentence for each thing the cluster does not have or does not let us do
+	Odd               []string  `json:"odd,omitempty"`     // a sentence for each Calico object that cannot be read
+	Error             string    `json:"error,omitempty"`   // all that keeps us from reading the cluster now, in sentences; empty: nothing
 }
 
 // NewWatcher reads the kubeconfig; it connects to nothing yet. An error is
 // about the kubeconfig and says what to do.
 func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
-	config, err := restConfig(cfg.Kubeconfig, time.Now())
+	config, err := restConfig(cfg.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
+	}
+	credentials, err := credentialsOf(config, cfg.TokenFile, time.Now(), cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
 	}
@@ -123,7 +131,9 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	if _, err := labels.Parse(cfg.Options.NamespaceSelector); err != nil {
 		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w", cfg.Name, err)
 	}
-	return newWatcher(cfg, kube, dyn, server, port), nil
+	w := newWatcher(cfg, kube, dyn, server, port)
+	w.credentials = credentials
+	return w, nil
 }
 
 func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interface, server string, port uint16) *Watcher {
@@ -277,6 +287,10 @@ func (w *Watcher) Run(ctx context.Context) {
 		start(ctx, &wg, s, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
 	}
 	wg.Go(func() { w.publish(ctx) })
+	if c := w.credentials; c != nil && c.token != nil {
+		c.token.knock = w.tell
+		wg.Go(func() { c.token.run(ctx, w.kube) })
+	}
 	w.mayFollow(ctx, &wg)
 	w.survey(ctx, &wg)
 }
@@ -365,7 +379,8 @@ func (w *Watcher) Health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := w.health
-	h.Missing, h.Odd = w.missing(), slices.Clone(w.topology.odd)
+	h.Missing, h.Odd = append(w.credentials.sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
+	h.CredentialsExpire = w.credentials.expire()
 	h.Error = w.troubles()
 	if w.calico != nil {
 		h.APIGroup = w.calico.group

@@ -1,0 +1,267 @@
+package ingress
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// A token is one of a ServiceAccount that expires, with what it says of itself.
+// Nobody has checked its signature: that is for the API server.
+type token struct {
+	text            string
+	namespace, name string // of the ServiceAccount
+	uid             string // of the ServiceAccount: no other one, of any cluster, has it
+	issued, expires time.Time
+}
+
+// readToken reads the claims of a token (RFC 7519), and reports whether it is a
+// bound token of a ServiceAccount.
+func readToken(text string) (token, bool) {
+	var claims struct {
+		Expires    float64 `json:"exp"`
+		Issued     float64 `json:"iat"`
+		Kubernetes struct {
+			Namespace      string                     `json:"namespace"`
+			ServiceAccount struct{ Name, UID string } `json:"serviceaccount"`
+		} `json:"kubernetes.io"`
+	}
+	parts := strings.Split(strings.TrimSpace(text), ".")
+	if len(parts) != 3 {
+		return token{}, false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(payload, &claims) != nil {
+		return token{}, false
+	}
+	t := token{
+		text: strings.TrimSpace(text), namespace: claims.Kubernetes.Namespace, name: claims.Kubernetes.ServiceAccount.Name, uid: claims.Kubernetes.ServiceAccount.UID,
+		issued: time.Unix(int64(claims.Issued), 0), expires: time.Unix(int64(claims.Expires), 0),
+	}
+	return t, t.namespace != "" && t.name != "" && t.uid != "" && t.issued.Before(t.expires)
+}
+
+// life is for how long the token is good in all.
+func (t token) life() time.Duration { return t.expires.Sub(t.issued) }
+
+// A renewer has the token that the appliance shows to one API server, and
+// replaces it long before it expires. It begins with that of the kubeconfig, and
+// asks for tokens that live as long as that one does.
+//
+// The newest token is kept in a file, so that a restart does not fall back to
+// that of the kubeconfig, which may have expired by then.
+type renewer struct {
+	given token  // that of the kubeconfig
+	file  string // where the newest is kept; empty: nowhere
+	knock func() // called when sentence may have changed
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	held   token
+	failed error // of the last attempt to renew it; nil: it succeeded, or none was due
+	unkept error // why the newest could not be kept
+}
+
+// newRenewer takes the kept token, if it is of the account of the given one and
+// lives longer.
+func newRenewer(given token, file string, log *slog.Logger) *renewer {
+	r := &renewer{given: given, held: given, file: file, log: log, knock: func() {}}
+	if file == "" {
+		return r
+	}
+	kept, err := readKept(file)
+	switch {
+	case err == nil && kept.uid == given.uid && kept.expires.After(given.expires):
+		r.held = kept
+		log.Info("the kept token is used, which is newer than that of the kubeconfig", "expires", kept.expires.UTC())
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		log.Warn("the kept token cannot be read; that of the kubeconfig is used", "err", err)
+	}
+	return r
+}
+
+// readKept reads the file of a token. Somebody else may have put anything there.
+func readKept(path string) (token, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return token{}, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	info, err := f.Stat()
+	if err != nil {
+		return token{}, err
+	}
+	const most = 64 << 10
+	if !info.Mode().IsRegular() || info.Size() > most {
+		return token{}, fmt.Errorf("%s is not a file of at most %d bytes", path, most)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil {
+		return token{}, err
+	}
+	t, ok := readToken(string(text))
+	if !ok {
+		return token{}, fmt.Errorf("%s holds no token of a ServiceAccount", path)
+	}
+	return t, nil
+}
+
+// keep writes the token to its file in one step, so that a crash leaves the old
+// one or the new one.
+func (r *renewer) keep(t token) error {
+	if r.file == "" {
+		return nil
+	}
+	dir := filepath.Dir(r.file)
+	f, err := os.CreateTemp(dir, ".token-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // nothing there after the rename
+	_, err = f.WriteString(t.text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), r.file); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// wrap makes requests carry the token that is held at their time.
+func (r *renewer) wrap(next http.RoundTripper) http.RoundTripper { return bearer{r, next} }
+
+type bearer struct {
+	*renewer
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request with the token.
+func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
+	used := b.current()
+	request = request.Clone(request.Context())
+	request.Header.Set("Authorization", "Bearer "+used.text)
+	response, err := b.next.RoundTrip(request)
+	if err == nil && response.StatusCode == http.StatusUnauthorized {
+		b.refused(used)
+	}
+	return response, err
+}
+
+func (r *renewer) current() token {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held
+}
+
+// refused goes back to the token of the kubeconfig when the API server does not
+// take the one it had given, or that was kept.
+func (r *renewer) refused(used token) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held.text == used.text && used.text != r.given.text && time.Now().Before(r.given.expires) {
+		r.held = r.given
+		r.log.Warn("the API server refuses the renewed token; that of the kubeconfig is used")
+	}
+}
+
+// due reports whether the token has lived a third of its life.
+func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life() / 3)) }
+
+// run renews the token until ctx ends. An attempt that fails is repeated for
+// ever.
+func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
+	// A clock may jump, as one does that learns the time after the start: it is
+	// looked at again and again.
+	look := time.NewTicker(max(time.Second, min(time.Minute, r.given.life()/100)))
+	defer look.Stop()
+	for {
+		if r.current().due(time.Now()) {
+			r.outcome(r.renew(ctx, kube))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// renew asks for a new token of our own ServiceAccount.
+func (r *renewer) renew(ctx context.Context, kube kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	seconds := int64(r.given.life() / time.Second)
+	answer, err := kube.CoreV1().ServiceAccounts(r.given.namespace).CreateToken(ctx, r.given.name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	fresh, ok := readToken(answer.Status.Token)
+	if !ok || fresh.uid != r.given.uid {
+		return fmt.Errorf("what the API server gave is no token of ServiceAccount %s/%s that expires", r.given.namespace, r.given.name)
+	}
+	unkept := r.keep(fresh)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held, r.unkept = fresh, unkept
+	r.log.Info("token renewed", "expires", fresh.expires.UTC())
+	return nil
+}
+
+// outcome notes how an attempt went.
+func (r *renewer) outcome(err error) {
+	r.mu.Lock()
+	if err != nil && (r.failed == nil || r.failed.Error() != err.Error()) {
+		r.log.Warn("the token cannot be renewed; trying again", "expires", r.held.expires.UTC(), "err", err)
+	}
+	r.failed = err
+	r.mu.Unlock()
+	r.knock()
+}
+
+// sentences say what is wrong with the token, and until when it is good.
+func (r *renewer) sentences(now time.Time) (all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	const renew = "apply what `sallyport manifests` prints, which lets the appliance renew it, or make a new kubeconfig"
+	whose := fmt.Sprintf("the token of ServiceAccount %s/%s", r.held.namespace, r.held.name)
+	expires := r.held.expires.UTC().Format(time.RFC3339)
+	switch {
+	case !now.Before(r.held.expires):
+		all = append(all, fmt.Sprintf("%s expired on %s, before it could be renewed: make a new kubeconfig and restart the appliance", whose, expires))
+	case r.failed != nil && (isAnswer(r.failed) || soon(r.held.issued, r.held.expires, now)):
+		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s", whose, expires, root(r.failed), renew))
+	}
+	if r.unkept != nil {
+		all = append(all, fmt.Sprintf("the renewed token cannot be kept (%v): the next start begins with that of the kubeconfig, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
+	}
+	return all
+}
+
+// soon reports whether credentials are near their end: in the last third of their
+// life, but no more than 30 days and no less than one before it.
+func soon(from, until, now time.Time) bool {
+	const day = 24 * time.Hour
+	return until.Sub(now) < max(day, min(until.Sub(from)/3, 30*day))
+}
