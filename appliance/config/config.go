@@ -40,7 +40,7 @@ type Config struct {
 	HAProxy HAProxy `json:"haproxy"`
 	// The status page, the metrics and the health endpoints.
 	Status Status `json:"status"`
-	// Directory of the last good picture, which serves a reboot while the API server is away.
+	// Directory of the last good picture, which serves a reboot while the API server is away, and of the token that each cluster gave last.
 	StateDir string `json:"stateDir" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
@@ -114,7 +114,7 @@ type Ingress struct {
 	PatternFiles string `json:"patternFiles"`
 	// A ConfigMap, as NAMESPACE/NAME, whose keys are ports and whose values the Services that take their TCP connections (ingress/README.md).
 	TCPServices string `json:"tcpServices"`
-	// The only namespaces Ingresses are taken from. Empty: all.
+	// The only namespaces Ingresses are taken from. Secrets are then read in these alone, unless crossNamespaceSecrets is on. Empty: all.
 	Namespaces []string `json:"namespaces"`
 	// Namespaces Ingresses are never taken from.
 	NotNamespaces []string `json:"notNamespaces"`

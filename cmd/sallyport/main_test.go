@@ -131,10 +131,17 @@ clusters:
   calico: {apiGroup: projectcalico.org/v3}
 bgp: {asn: 65010, listen: [192.168.50.21, "fd00::21"], port: 1790}
 `)
+	spaces := write(t, "namespaces.yaml", `
+clusters:
+- kubeconfig: /not/there/yet
+  ingress: {namespaces: [web, shop], configMap: ops/keys}
+`)
 	for name, args := range map[string][]string{
 		"plain.yaml":      {"--address", "192.168.50.21"},
 		"signed.yaml":     {"--config", signed},
 		"two.yaml":        {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},
+		"namespaces.yaml": {"--config", spaces, "--address", "192.168.50.21"},
+		"secret.yaml":     {"--address", "192.168.50.21", "--token-secret"},
 		"reflectors.yaml": {"--address", "192.168.50.21", "--reflectors", "route-reflector == 'true'"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +199,7 @@ func TestTheRightsAreToReadAndToTell(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(list), &manifests); err != nil {
 		t.Fatal(err)
 	}
-	told := []string{"ingresses/status", "events"} // what the appliance writes
+	told := []string{"ingresses/status", "events", "serviceaccounts/token"} // what the appliance writes
 	count := 0
 	for _, object := range manifests.Items {
 		for _, rule := range object.Rules {
@@ -224,8 +231,8 @@ func TestTheLinesThatMakeTheKubeconfigWork(t *testing.T) {
 	kubectl := `#!/bin/sh
 case "$*" in
 *config*view*) printf https://192.168.50.22:6443 ;;
-"-n kube-system get secret sallyport -o jsonpath={.data.ca\.crt}") printf Y2E= ;;
-"-n kube-system get secret sallyport -o jsonpath={.data.token}") printf dG9rZW4= ;;
+"-n kube-system get configmap kube-root-ca.crt -o jsonpath={.data.ca\.crt}") printf ca ;;
+"-n kube-system create token sallyport --duration=720h") printf token ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
 `

@@ -35,13 +35,44 @@ var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
 // wish is what the manifests are made from.
 type wish struct {
 	Namespace, CalicoNamespace string
-	Rules                      []ingress.Rule
+	Rules                      []ingress.Rule // of the ClusterRole
+	Roles                      []role
+	TokenSecret                bool // a token that never expires
 	Class, Controller          string
 	CalicoAPI                  config.APIGroup
 	ASN, ClusterASN            uint32
 	TTLSecurity, Password      bool
 	Peers                      []peer
 	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
+}
+
+// role is a Role of one namespace.
+type role struct {
+	Name, Namespace string
+	Rules           []ingress.Rule
+}
+
+// account is the name of the ServiceAccount, and of all it gets.
+const account = "sallyport"
+
+// roles sorts rules into those for the whole cluster, and a role for each
+// namespace that others are for. The right to renew the token has a role of its
+// own: its namespace is that of the account, which need not be one of Ingresses.
+func roles(rules []ingress.Rule, namespace string) (everywhere []ingress.Rule, each []role) {
+	for _, rule := range rules {
+		if len(rule.Namespaces) == 0 {
+			everywhere = append(everywhere, rule)
+		}
+		for _, in := range rule.Namespaces {
+			i := slices.IndexFunc(each, func(r role) bool { return r.Namespace == in })
+			if i < 0 {
+				i, each = len(each), append(each, role{Name: account, Namespace: in})
+			}
+			each[i].Rules = append(each[i].Rules, rule)
+		}
+	}
+	slices.SortFunc(each, func(a, b role) int { return strings.Compare(a.Namespace, b.Namespace) })
+	return everywhere, append(each, role{account + "-token", namespace, []ingress.Rule{ingress.Renewal(namespace, account)}})
 }
 
 // peer is a BGPPeer: where the nodes find one address of an appliance.
@@ -54,6 +85,7 @@ type manifestsFlags struct {
 	asn                        uint32
 	namespace, calicoNamespace string
 	reflectors                 string
+	tokenSecret                bool
 }
 
 func manifestsCommand() *cobra.Command {
@@ -64,6 +96,10 @@ func manifestsCommand() *cobra.Command {
 		Long: `Print what the cluster needs: a ServiceAccount with no more rights than the appliance
 uses, the IngressClass, and Calico's BGPConfiguration, BGPFilter and BGPPeer. How to
 make the kubeconfig of the appliance is told in the comments.
+
+Where the configuration file names the namespaces of the Ingresses (ingress.namespaces),
+Secrets are read by a Role in each of these, and not in the whole cluster. Apply the
+manifests again when that list changes.
 
 What is not given by a flag comes from the configuration file, if one is given; the
 kubeconfig it names need not exist yet.`,
@@ -81,6 +117,7 @@ kubeconfig it names need not exist yet.`,
 	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: they alone peer with the appliance, and tell it the blocks of all")
 	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
 	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, for the key of signed sessions")
+	flags.BoolVar(&f.tokenSecret, "token-secret", false, "make a Secret with a token that never expires, instead of one that the appliance renews")
 	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto is that of the configuration file, or else the first",
 		string(config.AutoGroup), string(config.CRDv1), string(config.APIv3))
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "yaml", "json")
@@ -116,11 +153,12 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 			return wish{}, fmt.Errorf("%q is not the name of a namespace", namespace)
 		}
 	}
+	rules, each := roles(ingress.RulesFor(ingress.Options{
+		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
+		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector, CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
+	}), f.namespace)
 	w := wish{
-		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: ingress.RulesFor(ingress.Options{
-			ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
-			NamespaceSelector: cluster.Ingress.NamespaceSelector,
-		}),
+		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each, TokenSecret: f.tokenSecret,
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity,
