@@ -30,19 +30,24 @@ type Hooks struct {
 	// Notices are what wants a look beside what the appliance sees, a sentence
 	// each, for its status. Nil: nothing.
 	Notices func() []string
-	// Admit tells the machine's firewall what to let in beside what the configuration
-	// file says. Nil: there is none to tell.
+	// Admit tells the machine's firewall what to let in and out beside what the
+	// configuration file says. Nil: there is none to tell.
 	Admit func(Admission) error
 }
 
-// Admission is who may reach what, as the clusters have it at this moment.
+// Admission is what the clusters have the machine's firewall let in, and let HAProxy
+// out to, at this moment. Each list is sorted, without doubles.
 type Admission struct {
-	Peers    []netip.Addr // who may speak BGP
-	TCP, UDP []uint16     // ports of TCP services and of QUIC
+	Peers    []netip.Addr     // who may speak BGP
+	TCP, UDP []uint16         // ports of TCP services and of QUIC
+	Pods     []netip.Prefix   // what the verified routes lead to
+	Servers  []netip.AddrPort // servers that need no route: pods with the network of a node
+	Logs     []netip.AddrPort // where HAProxy sends its log by UDP
 }
 
 func (a Admission) same(o Admission) bool {
-	return slices.Equal(a.Peers, o.Peers) && slices.Equal(a.TCP, o.TCP) && slices.Equal(a.UDP, o.UDP)
+	return slices.Equal(a.Peers, o.Peers) && slices.Equal(a.TCP, o.TCP) && slices.Equal(a.UDP, o.UDP) &&
+		slices.Equal(a.Pods, o.Pods) && slices.Equal(a.Servers, o.Servers) && slices.Equal(a.Logs, o.Logs)
 }
 
 // Run is the appliance, until ctx ends. It leaves HAProxy serving and the routes

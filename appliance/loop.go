@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -269,7 +270,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// The firewall first: nobody outside finds shut what is about to be open.
-	admitErr := l.letIn(peers, v.config)
+	admitErr := l.letIn(peers, v.want, v.have, v.config)
 
 	// The steps from one to the other.
 	v.steps = l.planner.plan(v.want, v.have)
@@ -304,13 +305,13 @@ func (l *loop) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ i
 	return r, false
 }
 
-// letIn tells the firewall who may reach what, if it is something else than
-// before.
-func (l *loop) letIn(peers []bgp.Peer, cfg *haproxy.Config) error {
+// letIn tells the firewall who may reach what, and what HAProxy may, if it is
+// something else than before.
+func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config) error {
 	if l.admit == nil {
 		return nil
 	}
-	var a Admission
+	a := Admission{Pods: slices.SortedFunc(maps.Keys(want.Routes), netip.Prefix.Compare), Logs: logs(cfg)}
 	for _, p := range peers {
 		a.Peers = append(a.Peers, p.Addr)
 	}
@@ -322,6 +323,17 @@ func (l *loop) letIn(peers []bgp.Peer, cfg *haproxy.Config) error {
 	if port := cfg.Process.QUIC.Port; port != 0 {
 		a.UDP = []uint16{port}
 	}
+	if len(have.Direct) > 0 {
+		for _, b := range cfg.Backends {
+			for _, s := range b.Servers {
+				if have.Direct[s.Addr.Addr()] {
+					a.Servers = append(a.Servers, s.Addr)
+				}
+			}
+		}
+		slices.SortFunc(a.Servers, netip.AddrPort.Compare)
+		a.Servers = slices.Compact(a.Servers)
+	}
 	if l.admitted != nil && l.admitted.same(a) {
 		return nil
 	}
@@ -330,6 +342,19 @@ func (l *loop) letIn(peers []bgp.Peer, cfg *haproxy.Config) error {
 	}
 	l.admitted = &a
 	return nil
+}
+
+// logs returns where HAProxy is told to send its log, but for the local machine.
+func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
+	for _, line := range cfg.Process.Lines {
+		if words := strings.Fields(line.String()); len(words) > 1 && words[0] == "log" {
+			if at, err := netip.ParseAddrPort(words[1]); err == nil {
+				to = append(to, at)
+			}
+		}
+	}
+	slices.SortFunc(to, netip.AddrPort.Compare)
+	return slices.Compact(to)
 }
 
 // look reads the clusters. It says whether enough is known to act on: every

@@ -634,23 +634,37 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		told = append(told, a)
 		return nil
 	}}
-	cfg := &haproxy.Config{Streams: []haproxy.Stream{{Port: 3306}}}
+	pod, node := netip.MustParseAddrPort("172.16.171.66:80"), netip.MustParseAddrPort("192.168.50.24:80")
+	log, err := haproxy.Syslog{Address: "10.0.0.4", Port: 514, Facility: "local0"}.Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &haproxy.Config{
+		Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}},
+		Backends: []*haproxy.Backend{{Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}}, {Servers: []haproxy.Server{{Addr: node}}}},
+	}
 	peers := []bgp.Peer{{Addr: netip.MustParseAddr("192.168.50.24")}, {Addr: netip.MustParseAddr("192.168.50.22")}, {Addr: netip.MustParseAddr("192.168.50.22")}}
-	if l.letIn(peers, cfg) == nil {
+	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
+	wish := Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}}
+	have := Have{Direct: map[netip.Addr]bool{node.Addr(): true}}
+	if l.letIn(peers, wish, have, cfg) == nil {
 		t.Error("a firewall that takes nothing: want an error")
 	}
 	broken = false
 	for range 2 {
-		if err := l.letIn(peers, cfg); err != nil {
+		if err := l.letIn(peers, wish, have, cfg); err != nil {
 			t.Fatal(err)
 		}
 	}
 	other := &haproxy.Config{Process: haproxy.Process{QUIC: haproxy.QUIC{Port: 443}}}
-	if err := l.letIn(peers[:1], other); err != nil {
+	if err := l.letIn(peers[:1], Want{}, have, other); err != nil {
 		t.Fatal(err)
 	}
 	want := []Admission{
-		{Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306}},
+		{
+			Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306},
+			Pods: []netip.Prefix{first, second}, Servers: []netip.AddrPort{node}, Logs: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.4:514")},
+		},
 		{Peers: []netip.Addr{peers[0].Addr}, UDP: []uint16{443}},
 	}
 	if !slices.EqualFunc(told, want, Admission.same) {

@@ -184,7 +184,7 @@ func TestBGPIsOpenForThePeersThatAreKnown(t *testing.T) {
 		for _, p := range peers {
 			addrs = append(addrs, netip.MustParseAddr(p))
 		}
-		if err := s.house().Admit(t.Context(), addrs, nil, nil); err != nil {
+		if err := s.house().Admit(t.Context(), Admission{Peers: addrs}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestBGPIsOpenForThePeersThatAreKnown(t *testing.T) {
 func TestTheClustersOpenPortsButNoneOfTheMachine(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
-	if err := s.house().Admit(t.Context(), nil, []uint16{22, 179, 3306, 9090}, []uint16{443}); err != nil {
+	if err := s.house().Admit(t.Context(), Admission{TCP: []uint16{22, 179, 3306, 9090}, UDP: []uint16{443}}); err != nil {
 		t.Fatal(err)
 	}
 	for port, want := range map[string]bool{"3306": true, "3307": false, "22": false, "179": false, "9090": false} {

@@ -43,7 +43,7 @@ the watchdog.`,
 		hooks.Notices = func() []string { return slices.Concat(cfg.Warnings, linesOf(notices)) }
 		if firewall {
 			hooks.Admit = func(a appliance.Admission) error {
-				return image.Machine{}.Admit(cmd.Context(), a.Peers, a.TCP, a.UDP)
+				return image.Machine{}.Admit(cmd.Context(), image.Admission(a))
 			}
 		}
 		return run(cmd.Context(), cfg, hooks)
