@@ -304,3 +304,58 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 		return nil
 	})
 }
+
+// TestAFloodOfSYNsLeavesRoomForClients sends more SYNs from invented addresses than
+// a machine of 512 MiB may hold half open.
+func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
+	s := newStreet(t)
+	s.load(firewall(machines(t)["static"]))
+	s.run("ip", "-n", s.machine, "route", "add", "198.18.0.0/15", "via", "192.168.50.22")
+	limit := backlog(512 << 20)
+	s.run("ip", "netns", "exec", s.machine, "sysctl", "-q",
+		fmt.Sprintf("net.core.somaxconn=%d", limit), fmt.Sprintf("net.ipv4.tcp_max_syn_backlog=%d", limit), "net.ipv4.tcp_syncookies=1")
+	at := netip.MustParseAddrPort("192.168.50.21:80")
+	inside(t, s.machine, func() error {
+		fd, err := listen(at, 65535)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return err
+	})
+	const flood = 10_000
+	inside(t, s.neighbour, func() error {
+		fd, err := sender()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd) //nolint:errcheck // it is only asked
+		for i := range flood {
+			from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 40000) //nolint:gosec // bits
+			if err := send(fd, at, tcpPacket(from, at, syn)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	cookies := func(which string) (n int) {
+		lines := strings.Split(s.run("ip", "netns", "exec", s.machine, "cat", "/proc/net/netstat"), "\n")
+		for i, name := range strings.Fields(lines[0]) {
+			if name == which {
+				_, _ = fmt.Sscan(strings.Fields(lines[1])[i], &n)
+			}
+		}
+		return n
+	}
+	if !s.reaches(s.neighbour, tcp("", at.String())) {
+		t.Error("a client is dropped")
+	}
+	half := strings.Count(s.run("ip", "netns", "exec", s.machine, "ss", "-Hnt", "state", "syn-recv"), "\n")
+	t.Logf("%d SYNs, %d half open, %d cookies sent, %d came back", flood, half, cookies("SyncookiesSent"), cookies("SyncookiesRecv"))
+	if half > limit+1 || half < limit/2 {
+		t.Errorf("%d are half open, want about %d", half, limit)
+	}
+	if cookies("SyncookiesSent") == 0 || cookies("SyncookiesRecv") != 1 {
+		t.Error("the client was not served by a cookie")
+	}
+	if small, large := backlog(64<<20), backlog(1<<40); small != 1024 || large != 65535 {
+		t.Errorf("the limits are %d and %d", small, large)
+	}
+}

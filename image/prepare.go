@@ -40,7 +40,7 @@ func (m Machine) make(ctx context.Context, l looked) (State, error) {
 		err = m.start(ctx, "", "nft", "-f", m.path(wallFile))
 	}
 	if m.Root == "" {
-		err = errors.Join(err, unix.Sethostname([]byte(l.state.Hostname)))
+		err = errors.Join(err, unix.Sethostname([]byte(l.state.Hostname)), m.limitBacklogs())
 	}
 	if err != nil {
 		l.state.Notices = append(l.state.Notices, fmt.Sprintf("the machine could not be made of the file: %v", err))
