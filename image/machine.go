@@ -43,6 +43,7 @@ const (
 	dumbFile     = runDir + "/no-console"
 	updateFile   = runDir + "/update-url"
 	firmwareFile = runDir + "/no-kexec"
+	agentFile    = runDir + "/qemu-ga.conf"
 	keptFile     = keptDir + "/sallyport.yaml"
 )
 

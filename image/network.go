@@ -27,7 +27,7 @@ func (u *unit) section(name string) {
 
 func (u *unit) set(key string, value any) { fmt.Fprintf(&u.text, "%s=%v\n", key, value) }
 
-// networkFiles are the files of systemd-networkd (systemd.network(5),
+// networkFiles returns the files of systemd-networkd (systemd.network(5),
 // systemd.netdev(5)) that make the interfaces.
 func networkFiles(s config.System) map[string]file {
 	files := map[string]file{}
@@ -37,7 +37,7 @@ func networkFiles(s config.System) map[string]file {
 		u.section("Match")
 		u.set("Type", "ether")
 		u.set("Kind", "!*") // none that is made, such as a bridge
-		networkOf(u, config.Interface{DHCP: true}, nil)
+		networkOf(u, config.Interface{DHCP: true}, nil, s)
 		add("any.network", u)
 		return files
 	}
@@ -66,7 +66,7 @@ func networkFiles(s config.System) map[string]file {
 		} else {
 			u.set("Name", in.Name)
 		}
-		networkOf(u, in, carries[in.Name])
+		networkOf(u, in, carries[in.Name], s)
 		add(name+".network", u)
 	}
 	for i, name := range slices.Sorted(maps.Keys(carries)) {
@@ -76,7 +76,7 @@ func networkFiles(s config.System) map[string]file {
 		u := new(unit)
 		u.section("Match")
 		u.set("Name", name)
-		networkOf(u, config.Interface{}, carries[name])
+		networkOf(u, config.Interface{}, carries[name], s)
 		// Before the others: a name is more than a pattern.
 		files[fmt.Sprintf("%s40-sallyport-%02d.network", networkDir, i)] = file{0o644, u.text.String()}
 	}
@@ -111,7 +111,7 @@ func netdev(in config.Interface) *unit {
 }
 
 // networkOf writes all of a .network file but its [Match].
-func networkOf(u *unit, in config.Interface, carries []string) {
+func networkOf(u *unit, in config.Interface, carries []string, s config.System) {
 	u.section("Link")
 	if in.MTU != 0 {
 		u.set("MTUBytes", in.MTU)
@@ -122,13 +122,15 @@ func networkOf(u *unit, in config.Interface, carries []string) {
 	for _, line := range carries {
 		u.text.WriteString(line + "\n")
 	}
-	if in.DHCP {
+	switch {
+	case in.DHCP && s.DHCP.UseRA:
 		u.set("DHCP", "yes")
-		u.set("IPv6AcceptRA", "yes")
-	} else {
+	case in.DHCP:
+		u.set("DHCP", "ipv4") // routers say whether there is a DHCPv6 server to ask
+	default:
 		u.set("DHCP", "no")
-		u.set("IPv6AcceptRA", "no")
 	}
+	u.set("IPv6AcceptRA", yesNo(in.DHCP && s.DHCP.UseRA))
 	if slices.ContainsFunc(carries, func(s string) bool { return strings.HasPrefix(s, "Bond=") }) {
 		u.set("LinkLocalAddressing", "no")
 	}
@@ -154,8 +156,44 @@ func networkOf(u *unit, in config.Interface, carries []string) {
 		}
 	}
 	if in.DHCP {
-		u.section("DHCPv4")
-		u.set("UseHostname", "no")
-		u.set("ClientIdentifier", "mac") // what the operator sees on the machine is what a reservation names
+		learn(u, s)
 	}
+}
+
+// learn writes what is taken from a DHCP server and from routers. Whoever answers
+// first is one of them, and is not to lead traffic away from the pods.
+func learn(u *unit, s config.System) {
+	u.section("DHCPv4")
+	u.set("UseHostname", "no")
+	u.set("ClientIdentifier", "mac") // what the operator sees on the machine is what a reservation names
+	u.set("UseGateway", "yes")
+	u.set("UseRoutes", yesNo(s.DHCP.UseRoutes))
+	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
+	u.set("UseNTP", yesNo(s.DHCP.UseNTP))
+	// Otherwise a pod that is called a server for names gets a route of its own.
+	u.set("RoutesToDNS", "no")
+	u.set("RoutesToNTP", "no")
+	if !slices.ContainsFunc(s.Interfaces, func(in config.Interface) bool { return in.Gateway.IsValid() || len(in.Routes) > 0 }) {
+		// The kernel looks there after the table main has nothing: no network that the
+		// server invents is more specific than the routes to pods. Routes of the file,
+		// which are in main, would hide it.
+		u.set("RouteTable", "default")
+	}
+	if !s.DHCP.UseRA {
+		return
+	}
+	u.section("DHCPv6")
+	u.set("UseHostname", "no")
+	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
+	u.set("UseNTP", yesNo(s.DHCP.UseNTP))
+	u.section("IPv6AcceptRA")
+	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
+	u.set("UseRoutePrefix", yesNo(s.DHCP.UseRoutes))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
 }

@@ -101,3 +101,26 @@ func TestNftTakesTheFirewalls(t *testing.T) {
 		t.Error("nft takes anything")
 	}
 }
+
+// TestNoRouteFromDHCPCoversAPod lays the routes as systemd-networkd does with
+// RouteTable=default, whatever a server tells, and asks the kernel.
+func TestNoRouteFromDHCPCoversAPod(t *testing.T) {
+	s := newStreet(t)
+	ip := func(args ...string) string { return s.run("ip", append([]string{"-n", s.machine}, args...)...) }
+	ip("addr", "flush", "dev", "eth0", "scope", "global")
+	ip("addr", "add", "192.168.50.21/24", "dev", "eth0", "noprefixroute")
+	for _, learned := range []string{"192.168.50.0/24", "192.168.50.1", "default via 192.168.50.1", "172.16.171.66", "172.16.171.64/27 via 192.168.50.1", "172.16.0.0/16 via 192.168.50.1"} {
+		ip(append([]string{"route", "add", "table", "default", "dev", "eth0", "metric", "1024"}, strings.Fields(learned)...)...)
+	}
+	// As the process adds its own.
+	ip("route", "add", "172.16.171.64/26", "via", "192.168.50.22", "proto", "79", "metric", "50")
+	for to, want := range map[string]string{
+		"172.16.171.66": "via 192.168.50.22", "172.16.171.90": "via 192.168.50.22", // pods
+		"192.168.50.22": "dev eth0", "10.1.2.3": "via 192.168.50.1", "172.16.1.1": "via 192.168.50.1",
+	} {
+		got, _, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(ip("route", "get", to), to)), " src")
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s goes %q, want %q", to, got, want)
+		}
+	}
+}

@@ -150,6 +150,7 @@ func files(cfg *config.Config, data []byte) map[string]file {
 		s = cfg.System
 	} else {
 		s.Console, s.Update.Kexec = true, true
+		s.DHCP = config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}
 	}
 	all := networkFiles(s)
 	text := func(name string, lines ...string) { all[name] = file{0o644, strings.Join(lines, "\n") + "\n"} }
@@ -170,6 +171,7 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	if len(s.MaintenanceKey) > 0 {
 		text(keysFile, s.MaintenanceKey...)
 	}
+	text(agentFile, agent(s)...)
 	if !s.Console {
 		text(dumbFile, "")
 	}
@@ -183,6 +185,20 @@ func files(cfg *config.Config, data []byte) map[string]file {
 			"[Timer]", "OnCalendar="+calendar(s.Update.Schedule), "RandomizedDelaySec=10m", "AccuracySec=1m")
 	}
 	return all
+}
+
+// agent returns the configuration of QEMU's guest agent (qemu-ga(8)). The list of
+// what it does is closed, so that a newer agent does no more.
+func agent(s config.System) []string {
+	if s.GuestExec {
+		return []string{"[general]"}
+	}
+	return []string{"[general]", "allow-rpcs=" + strings.Join([]string{
+		"guest-sync", "guest-sync-delimited", "guest-ping", "guest-info", "guest-shutdown",
+		"guest-get-host-name", "guest-get-osinfo", "guest-get-time", "guest-get-timezone",
+		"guest-network-get-interfaces", "guest-get-fsinfo", "guest-get-load",
+		"guest-fsfreeze-status", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw", "guest-fstrim",
+	}, ",")}
 }
 
 // calendar is the schedule as systemd.time(7) has it.
@@ -378,7 +394,7 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 func (m Machine) enliven(ctx context.Context) error {
 	return errors.Join(
 		m.start(ctx, "", "networkctl", "reload"),
-		m.start(ctx, "", "systemctl", "--no-block", "try-restart", "systemd-resolved.service", "systemd-timesyncd.service"),
+		m.start(ctx, "", "systemctl", "--no-block", "try-restart", "systemd-resolved.service", "systemd-timesyncd.service", "qemu-guest-agent.service"),
 		m.start(ctx, "", "systemctl", "--no-block", "restart", "sallyport.service", "sallyport-wait.service", "sallyport-ssh.service",
 			"systemd-netlogd.service", "sallyport-screen@tty1.service", "sallyport-screen@ttyS0.service"),
 		m.timer(ctx),

@@ -21,7 +21,9 @@ type System struct {
 	Hostname string `json:"hostname"`
 	// The network interfaces. Empty: each wired one asks DHCP. An interface that is not in the list stays down.
 	Interfaces []Interface `json:"interfaces"`
-	// Servers for names, beside those that an interface has or DHCP tells.
+	// What is taken from DHCP servers and routers.
+	DHCP DHCP `json:"dhcp"`
+	// Servers for names, beside those that an interface has.
 	DNS []netip.Addr `json:"dns"`
 	// Servers for the time, by name or address. Empty: those that DHCP tells, else Debian's.
 	NTP []string `json:"ntp"`
@@ -31,8 +33,24 @@ type System struct {
 	Console bool `json:"console" jsonschema:"default=true"`
 	// Public SSH keys that root may log in with, as lines of authorized_keys without options. Empty: there is no SSH.
 	MaintenanceKey []string `json:"maintenanceKey"`
+	// Let the hypervisor run programs and change files as root, by QEMU's guest agent. Otherwise the agent tells addresses, freezes the disk for a backup,
+	// and shuts down.
+	GuestExec bool `json:"guestExec"`
 	// Where newer versions are looked for.
 	Update Update `json:"update"`
+}
+
+// DHCP is what is taken, beside addresses and the way to everywhere else, by the
+// interfaces that ask.
+type DHCP struct {
+	// Take the servers for names. Default: true, unless system.dns or an interface names some.
+	UseDNS bool `json:"useDNS"`
+	// Take the servers for the time. Default: true, unless system.ntp names some.
+	UseNTP bool `json:"useNTP"`
+	// Take routes to single networks (DHCP options 33 and 121, RFC 4191).
+	UseRoutes bool `json:"useRoutes"`
+	// Take IPv6 addresses and the default route from router advertisements, and ask DHCPv6 where they say so.
+	UseRA bool `json:"useRA" jsonschema:"default=true"`
 }
 
 // Interface is one network interface, there or to be made.
@@ -41,7 +59,7 @@ type Interface struct {
 	Name string `json:"name" jsonschema:"required"`
 	// Hardware address that it is found by, instead of the name.
 	MAC string `json:"mac"`
-	// Ask for addresses, routes and servers, by DHCP and IPv6 router advertisements. Default: true for one without addresses that is in no bond.
+	// Ask for addresses, the default route and servers, by DHCP and IPv6 router advertisements; system.dhcp says what is taken. Default: true for one without addresses that is in no bond.
 	DHCP bool `json:"dhcp"`
 	// Its addresses, each with the length of its network.
 	Addresses []Address `json:"addresses"`
@@ -119,6 +137,12 @@ func (c *Config) fillSystem(p *problems) {
 		if !p.given(fmt.Sprintf("system.interfaces[%d].dhcp", i)) {
 			in.DHCP = len(in.Addresses) == 0 && s.BondOf(in.Name) == ""
 		}
+	}
+	if !p.given("system.dhcp.useDNS") {
+		s.DHCP.UseDNS = len(s.DNS) == 0 && !slices.ContainsFunc(s.Interfaces, func(in Interface) bool { return len(in.DNS) > 0 })
+	}
+	if !p.given("system.dhcp.useNTP") {
+		s.DHCP.UseNTP = len(s.NTP) == 0
 	}
 }
 

@@ -33,6 +33,8 @@ system:
   syslog: 192.168.50.4:514
   console: false
   maintenanceKey: [`+publicKey+` operator]
+  dhcp: {useDNS: true, useRoutes: true, useRA: false} # and not useNTP, for ntp is there
+  guestExec: true
   update: {url: "https://example.org/images", schedule: Sun 04:30}
 `))
 	if err != nil {
@@ -52,7 +54,8 @@ system:
 			{Name: "v10", DHCP: true, VLAN: config.VLAN{ID: 10, Link: "bond0"}},
 		},
 		DNS: addrs("192.168.50.3"), NTP: []string{"ntp.example.org", "fd00::3"}, Syslog: netip.MustParseAddrPort("192.168.50.4:514"),
-		MaintenanceKey: []string{publicKey + " operator"}, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
+		DHCP:           config.DHCP{UseDNS: true, UseRoutes: true},
+		MaintenanceKey: []string{publicKey + " operator"}, GuestExec: true, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
 	}
 	for i := range want.Interfaces {
 		if want.Interfaces[i].Bond.Mode == "" {
