@@ -1,6 +1,7 @@
 package image
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,27 +12,71 @@ import (
 
 const unitDir = "units/usr/lib/systemd/system"
 
+const recipeDir = "recipe/tree/usr/lib/systemd/system"
+
 // exposed has systemd judge a unit: a line with the figure, and an error if it is
-// over 4.9 of 10, which is what it calls OK.
-func exposed(unit string) (string, error) {
-	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=49", unit).CombinedOutput()
+// over this many tenths, of 100. Up to 49 is what systemd calls OK.
+func exposed(unit string, most int) (string, error) {
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", fmt.Sprintf("--threshold=%d", most), unit).CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return lines[len(lines)-1], err
 }
 
-// TestWhatListensIsHardened is about the units that the network reaches. HAProxy
-// is in the unit of the process.
-func TestWhatListensIsHardened(t *testing.T) {
-	for _, unit := range []string{"sallyport.service", "sallyport-wait.service", "sallyport-screen@.service", "sallyport-ready.service"} {
-		said, err := exposed(filepath.Join(unitDir, unit))
+// TestEveryUnitIsHardened holds each unit to what it has reached. HAProxy is in the
+// unit of the process. Those that mount for all, or give a shell, cannot have more.
+func TestEveryUnitIsHardened(t *testing.T) {
+	most := map[string]int{
+		"sallyport.service": 30, "sallyport-wait.service": 16, "sallyport-screen@.service": 23, "sallyport-ready.service": 16,
+		"sallyport-update.service": 22, "sallyport-swap.service": 32,
+		"sallyport-state.service": 40, "sallyport-prepare.service": 45, "sallyport-watch.service": 48, "sallyport-ssh.service": 41,
+	}
+	var units []string
+	for _, dir := range []string{unitDir, recipeDir} {
+		found, err := filepath.Glob(dir + "/sallyport*.service")
 		if err != nil {
-			t.Errorf("%s: %v: %s", unit, err, said)
+			t.Fatal(err)
+		}
+		units = append(units, found...)
+	}
+	for _, unit := range units {
+		bound, ok := most[filepath.Base(unit)]
+		if !ok {
+			t.Errorf("%s has no bound", unit)
+		}
+		said, err := exposed(unit, bound)
+		if err != nil {
+			t.Errorf("%s: %v, over %d: %s", unit, err, bound, said)
 		}
 		t.Log(said)
+		delete(most, filepath.Base(unit))
+	}
+	if len(most) > 0 {
+		t.Errorf("no such units: %v", most)
 	}
 	// The judge does not find everything right.
-	if said, err := exposed(filepath.Join(unitDir, "sallyport-prepare.service")); err == nil {
+	bare := filepath.Join(t.TempDir(), "bare.service")
+	if err := os.WriteFile(bare, []byte("[Service]\nExecStart=/usr/bin/true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exposed(bare, 49); err == nil {
 		t.Errorf("a unit with all rights: got %s", said)
+	}
+}
+
+// TestWhatAKeyboardStartsIsMasked looks at what is masked.
+func TestWhatAKeyboardStartsIsMasked(t *testing.T) {
+	for _, unit := range []string{"ctrl-alt-del.target", "debug-shell.service"} {
+		if to, err := os.Readlink(filepath.Join(unitDir, unit)); err != nil || to != os.DevNull {
+			t.Errorf("%s leads to %q (%v), want %s", unit, to, err, os.DevNull)
+		}
+	}
+	for file, want := range map[string]string{
+		"units/usr/lib/systemd/system.conf.d/sallyport.conf": "CtrlAltDelBurstAction=none", "units/usr/lib/sysctl.d/60-sallyport.conf": "kernel.sysrq = 0",
+		"recipe/mkosi.conf": "sysctl.kernel.sysrq=0",
+	} {
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s does not say %s (%v)", file, want, err)
+		}
 	}
 }
 

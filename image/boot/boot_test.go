@@ -134,6 +134,7 @@ bgp: {asn: 65000, listen: [192.168.50.21]}
 status: {listen: "192.168.50.21:9090"}
 system:
   hostname: %[1]s
+  guestExec: true
   interfaces:
   - {name: "e*", addresses: [192.168.50.21/24]}
 `, hostname, strings.ReplaceAll(strings.TrimSpace(kubeconfig), "\n", "\n    "))
@@ -398,6 +399,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	p.knows(t, vm)
 	p.says(t, vm, "from the partition CONFIG")
 	p.shows(t, vm, "Established", "serving")
+	p.isHardened(t, vm)
 
 	p.write(t, m, strings.Replace(p.file, "asn: 65000", "asn: many", 1))
 	p.tells(t, vm, status, "is not used")
@@ -421,6 +423,38 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	goesOff(t, again, "the power button")
+}
+
+// isHardened asks the machine what its units, its keyboard and HAProxy may.
+func (p *place) isHardened(t *testing.T, vm *VM) {
+	t.Helper()
+	for range 8 { // systemd acts on seven within two seconds
+		if err := vm.Press("ctrl", "alt", "delete"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.until(t, vm, "systemd hears of Ctrl-Alt-Del", func() error {
+		_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", "journalctl --boot _PID=1 | grep -i ctrl-alt-del.target.*masked")
+		return err
+	})
+	const worker = "setpriv --reuid haproxy --regid haproxy --clear-groups bash -c "
+	for what, script := range map[string]string{
+		"no unit has failed":                          `failed=$(systemctl list-units --failed --plain --no-legend); echo "$failed"; test -z "$failed"`,
+		"SysRq is off":                                "grep -qx 0 /proc/sys/kernel/sysrq",
+		"half-open connections are bounded":           "grep -x 1[0-9][0-9][0-9] /proc/sys/net/core/somaxconn && cmp /proc/sys/net/core/somaxconn /proc/sys/net/ipv4/tcp_max_syn_backlog",
+		"HAProxy's user does not reach the status":    "! " + worker + "'exec 3<>/dev/tcp/192.168.50.21/9090'",
+		"HAProxy's user does not reach a node":        "! " + worker + "'exec 3<>/dev/tcp/192.168.50.22/179'",
+		"HAProxy's unit does not see the journal":     `! ls /proc/$(pidof -s haproxy)/root/run/systemd/journal/ | grep .`,
+		"HAProxy's unit runs no program of the state": `cp /usr/bin/true /run/sallyport/ && ! nsenter -t $(systemctl show -P MainPID sallyport) -m /run/sallyport/true; rc=$?; rm /run/sallyport/true; exit $rc`,
+		"no route of DHCP's is in the way":            "! ip route show table main | grep -q dhcp",
+	} {
+		if out, err := vm.Run(t.Context(), "/usr/bin/bash", "-c", script); err != nil {
+			t.Errorf("not so: %s: %v: %s", what, err, out)
+		}
+	}
+	if err := p.served(t); err != nil {
+		t.Error(err)
+	}
 }
 
 // thePowerIsCut does so at random moments of starts and changes of the file.
@@ -467,7 +501,11 @@ func (p *place) withoutAFile(t *testing.T) {
 	if out, err := p.ask(t.Context(), "http://[fe80::5054:ff:fe50:21%25eth0]/"); err == nil {
 		t.Errorf("port 80 answers %q, want nothing", out)
 	}
-	p.shows(t, vm, "needs one file", "no-file")
+	p.says(t, vm, "needs one file")
+	p.shot(t, vm, "no-file")
+	if out, err := vm.Run(t.Context(), "/usr/bin/id"); err == nil || !strings.Contains(err.Error(), "guest-exec") {
+		t.Errorf("the hypervisor runs a program: %q, %v", out, err)
+	}
 }
 
 func (p *place) theKeyLetsIn(t *testing.T) {

@@ -220,6 +220,16 @@ func (vm *VM) Button() error {
 	return err
 }
 
+// Press presses keys of the keyboard together, by QEMU's names for them.
+func (vm *VM) Press(keys ...string) error {
+	var list []any
+	for _, k := range keys {
+		list = append(list, map[string]any{"type": "qcode", "data": k})
+	}
+	_, err := vm.qmp.ask("send-key", map[string]any{"keys": list, "hold-time": 50})
+	return err
+}
+
 // Screenshot writes what the screen shows as a PNG.
 func (vm *VM) Screenshot(file string) error {
 	_, err := vm.qmp.ask("screendump", map[string]any{"filename": file, "format": "png"})
