@@ -517,27 +517,36 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := func() (string, error) {
+	in := func(script string) (string, error) {
 		return p.Exec(t.Context(), world.Client, "ssh", "-i", key, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "StrictHostKeyChecking=no",
-			"-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "root@192.168.50.21", "cat /proc/sys/kernel/hostname")
+			"-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "root@192.168.50.21", script)
 	}
+	const name = "cat /proc/sys/kernel/hostname"
 	m := p.configured(t)
 	vm := p.on(t, m)
 	p.serves(t, vm)
-	if out, err := in(); err == nil {
+	if out, err := in(name); err == nil {
 		t.Errorf("without a key it lets in: %q", out)
 	}
 	p.write(t, m, strings.Replace(p.file, "  interfaces:", fmt.Sprintf("  maintenanceKey: [%q]\n  interfaces:", strings.TrimSpace(string(public))), 1))
 	p.until(t, vm, "the key lets in", func() error {
-		out, err := in()
+		out, err := in(name)
 		if err == nil && strings.TrimSpace(out) != "edge" {
 			err = fmt.Errorf("it says %q", out)
 		}
 		return err
 	})
+	for _, script := range []string{
+		"nft list table inet sallyport && journalctl --lines 1 && ip route && ls /efi/EFI/Linux && sallyport status --address 192.168.50.21:9090",
+		"! mount -t tmpfs x /mnt && systemd-run --quiet --pipe --wait mount -t tmpfs x /mnt", // for more, one asks systemd
+	} {
+		if out, err := in(script); err != nil {
+			t.Errorf("%s: %v: %s", script, err, out)
+		}
+	}
 	p.write(t, m, p.file)
 	p.until(t, vm, "the key lets in no more", func() error {
-		if out, err := in(); err == nil {
+		if out, err := in(name); err == nil {
 			return fmt.Errorf("it says %q", out)
 		}
 		return nil
