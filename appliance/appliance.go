@@ -214,7 +214,8 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stat
 	opened := &cluster{name: c.Name, watcher: w}
 	switch {
 	case err == nil:
-		snapshot.Topology.HostNetwork = c.Ingress.HostNetwork // what is forbidden since then is
+		// How the objects are read is the configuration file's to say, not the picture's.
+		snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(c, nil, nil, log).Options, c.Ingress.HostNetwork
 		opened.snapshot, opened.known, opened.pictured = snapshot, true, taken
 		log.Info("last good picture loaded, used until the API answers", "taken", taken)
 	case !errors.Is(err, fs.ErrNotExist):

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/haproxy"
 	"sallyport/ingress"
 )
 
@@ -43,6 +44,9 @@ type pictures struct {
 const (
 	pictureVersion  = 5
 	pictureInterval = 5 * time.Second
+	// pictureSize bounds a picture that is loaded, in bytes: one of 10,000 Services
+	// has 60 MB.
+	pictureSize = 256 << 20
 )
 
 // picture is the first line of the file. Every object follows on a line of its
@@ -270,12 +274,15 @@ func (p *pictures) write(s ingress.Snapshot) error {
 // used is set aside under another name, with a reason; none at all is
 // fs.ErrNotExist.
 func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
-	f, err := os.Open(p.path(cluster))
-	if err != nil {
+	var pic picture
+	f, err := haproxy.OpenRegular(p.path(cluster), pictureSize)
+	if errors.Is(err, fs.ErrNotExist) {
 		return ingress.Snapshot{}, time.Time{}, err
 	}
-	defer f.Close() //nolint:errcheck // only read
-	pic, err := decode(bufio.NewReader(f))
+	if err == nil {
+		defer f.Close() //nolint:errcheck // only read
+		pic, err = decode(bufio.NewReader(f))
+	}
 	if err == nil && pic.Snapshot.Cluster != cluster {
 		err = fmt.Errorf("it is of cluster %q", pic.Snapshot.Cluster)
 	}
@@ -283,6 +290,9 @@ func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
 		return pic.Snapshot, pic.Taken, nil
 	}
 	aside := p.path(cluster) + ".bad"
+	if rmErr := os.RemoveAll(aside); rmErr != nil {
+		return ingress.Snapshot{}, time.Time{}, errors.Join(err, rmErr)
+	}
 	if moveErr := os.Rename(p.path(cluster), aside); moveErr != nil && !errors.Is(moveErr, fs.ErrNotExist) {
 		return ingress.Snapshot{}, time.Time{}, errors.Join(err, moveErr)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,6 +71,33 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 			}
 			if _, _, err := p.load("demo"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the second time: %v, want that there is none", err)
+			}
+		})
+	}
+}
+
+func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a named pipe":     func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a symbolic link":  func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a directory":      func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
+		"allowed are":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
+		"a device or a so": func(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) }, // zero(4)
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+			for _, path := range []string{p.path("demo"), p.path("demo") + ".bad"} {
+				if err := put(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want one sentence with %q", err, name)
+			}
+			p.keep(demoSnapshot("demo"))
+			p.save()
+			if _, _, err := p.load("demo"); err != nil {
+				t.Errorf("once one is saved: %v", err)
 			}
 		})
 	}
