@@ -21,9 +21,8 @@ type Machine struct {
 	Root string
 	// Start runs a program to its end, with this standard input. Nil: does so.
 	Start func(ctx context.Context, stdin string, program string, args ...string) error
-	// Mount mounts a device to be read, as a file system of one of these kinds. Nil:
-	// does so.
-	Mount func(device, dir string, kinds []string) error
+	// Mount mounts a device to be read, as a file system of this kind. Nil: does so.
+	Mount func(device, dir, kind string) error
 	// Kexec loads a kernel to be started in the place of the one that runs. Nil: does
 	// so.
 	Kexec func(kernel, initrd *os.File, cmdline string) error
@@ -44,6 +43,7 @@ const (
 	updateFile   = runDir + "/update-url"
 	firmwareFile = runDir + "/no-kexec"
 	agentFile    = runDir + "/qemu-ga.conf"
+	diskLink     = runDir + "/disk" // to the disk that the machine was started from, if there is one
 	keptFile     = keptDir + "/sallyport.yaml"
 )
 
@@ -64,6 +64,9 @@ type State struct {
 	Status netip.AddrPort `json:"status"`
 	// Seen is the mark of what the sources held.
 	Seen string `json:"seen,omitempty"`
+	// Closed is why only the boot disk's volume may have another file. Empty: all
+	// volumes may.
+	Closed string `json:"closed,omitempty"`
 }
 
 // Refusal is a file that is not used.
@@ -86,17 +89,15 @@ func (m Machine) start(ctx context.Context, stdin, program string, args ...strin
 	return nil
 }
 
-func (m Machine) mount(device, dir string, kinds []string) error {
+func (m Machine) mount(device, dir, kind string) error {
 	if m.Mount != nil {
-		return m.Mount(device, dir, kinds)
+		return m.Mount(device, dir, kind)
 	}
-	var err error
-	for _, kind := range kinds {
-		if err = unix.Mount(device, dir, kind, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err == nil {
-			return nil
-		}
+	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW
+	if err := unix.Mount(device, dir, kind, flags, ""); err != nil {
+		return fmt.Errorf("mount: %w", err)
 	}
-	return fmt.Errorf("mount: %w", err)
+	return nil
 }
 
 // State reads what the last Prepare left.
@@ -144,7 +145,7 @@ type file struct {
 // write replaces a file in one step. One that is as wanted is left alone.
 func (m Machine) write(name string, f file) error {
 	path := m.path(name)
-	if have, err := os.ReadFile(path); err == nil && string(have) == f.content {
+	if have, err := readRegular(path, len(f.content)); err == nil && string(have) == f.content {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // systemd's own services read there

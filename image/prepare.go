@@ -30,7 +30,24 @@ const defaultName = "sallyport"
 // Prepare finds the file and makes the machine of it. It returns what became of
 // the file; its error is what leaves the machine without its firewall.
 func (m Machine) Prepare(ctx context.Context) (State, error) {
-	return m.make(ctx, m.look(ctx))
+	// At a start the boot disk may have lost its file on purpose; what the last good
+	// file says of volumes holds on.
+	closed := ""
+	if kept, err := m.kept(); err == nil {
+		if cfg, err := accept(kept.data); err == nil {
+			closed = closedBy(cfg)
+		}
+	}
+	return m.make(ctx, m.look(ctx, closed))
+}
+
+// closedBy returns why a machine with this file reads no volume but the boot disk's,
+// or nothing.
+func closedBy(cfg *config.Config) string {
+	if cfg.System.Volumes == config.BootVolume {
+		return "system.volumes is boot"
+	}
+	return ""
 }
 
 // make makes the machine of what was looked up.
@@ -55,12 +72,13 @@ type looked struct {
 	data   []byte         // its text
 }
 
-// look finds the file that is to be used, and keeps it.
-func (m Machine) look(ctx context.Context) looked {
+// look finds the file that is to be used, and keeps it. A reason in closed keeps it
+// from foreign volumes.
+func (m Machine) look(ctx context.Context, closed string) looked {
 	var l looked
 	s := &l.state
 	s.Notices = m.openState()
-	file, notices := m.find(ctx)
+	file, notices := m.find(ctx, closed)
 	s.Notices = append(s.Notices, notices...)
 	if file != nil {
 		s.Seen = file.mark()
@@ -90,6 +108,10 @@ func (m Machine) look(ctx context.Context) looked {
 	}
 	s.Hostname, s.Status = defaultName, netip.AddrPortFrom(netip.IPv6Unspecified(), StatusPort)
 	if l.config != nil {
+		s.Closed = closedBy(l.config)
+		if s.Closed == "" && strings.HasSuffix(s.Source, bootEnd) {
+			s.Closed = "the file in use is from the boot disk"
+		}
 		s.Hostname, s.Status = cmp.Or(l.config.System.Hostname, defaultName), l.config.Status.Listen
 	}
 	return l
@@ -261,7 +283,7 @@ func (m Machine) keep(f found) error {
 
 // kept is the last good file.
 func (m Machine) kept() (found, error) {
-	data, err := os.ReadFile(m.path(keptFile))
+	data, err := readRegular(m.path(keptFile), maxFile+1<<10)
 	if err != nil {
 		return found{}, err
 	}
@@ -269,7 +291,8 @@ func (m Machine) kept() (found, error) {
 	if !ok || !strings.HasPrefix(first, keptMark) {
 		return found{}, errors.New("it does not begin with where it came from")
 	}
-	return found{strings.TrimPrefix(first, "# "), []byte(rest)}, nil
+	source := strings.TrimPrefix(first, "# ")
+	return found{source, source, []byte(rest)}, nil
 }
 
 // openState sees to it that the state directory can be written, at least in
@@ -357,7 +380,7 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 	if err != nil {
 		return err
 	}
-	file, notices := m.find(ctx)
+	file, notices := m.find(ctx, before.Closed)
 	if file == nil || file.mark() == before.Seen {
 		now := before
 		now.Notices = slices.Concat(m.openState(), notices, m.pains())
@@ -371,7 +394,7 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 		}
 		return nil
 	}
-	l := m.look(ctx)
+	l := m.look(ctx, before.Closed)
 	if l.state.Refused != nil {
 		// What is in use stays, if anything is: it may never have been kept.
 		now := before

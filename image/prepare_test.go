@@ -5,6 +5,9 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,11 +23,24 @@ type house struct {
 	Machine
 	t       *testing.T
 	started []string
+	volumes map[string]blockDevice // by name
+}
+
+// blockDevice is one as lsblk has it.
+type blockDevice struct {
+	Name   string  `json:"name"`
+	PKName *string `json:"pkname"`
+	FSType string  `json:"fstype"`
+	Label  string  `json:"label"`
 }
 
 func newHouse(t *testing.T) *house {
-	h := &house{t: t}
+	h := &house{t: t, volumes: map[string]blockDevice{}}
 	h.Root = t.TempDir()
+	h.Mount = func(device, dir, _ string) error {
+		return unix.Mount(device, dir, "", unix.MS_BIND, "")
+	}
+	h.list()
 	h.Start = func(_ context.Context, _, program string, args ...string) error {
 		h.started = append(h.started, strings.ReplaceAll(program+" "+strings.Join(args, " "), h.Root, ""))
 		return nil
@@ -183,29 +199,66 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 }
 
-// disk has a volume with these files, known by its label. It stands in for file
-// systems that the kernel of this machine need not know: the tests that boot the
-// image have the real ones.
-func (h *house) disk(label string, files map[string]string) {
+// volume plugs in a volume with these files. It stands in for file systems that the
+// kernel of this machine need not know: the tests that boot the image have the real
+// ones.
+func (h *house) volume(device, label string, files map[string]string) {
 	h.t.Helper()
-	dir := h.t.TempDir()
+	d := blockDevice{Name: device, FSType: "vfat", Label: label}
+	if disk := strings.TrimRight(device, "0123456789"); disk != device {
+		d.PKName = &disk
+	}
+	h.volumes[device] = d
+	h.list()
+	_ = os.RemoveAll(h.path(device))
+	for _, folder := range []string{device, "/run"} {
+		if err := os.MkdirAll(h.path(folder), 0o755); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			h.t.Fatal(err)
-		}
+		h.put(device+"/"+name, text)
 	}
-	link := h.path("/dev/disk/by-label/" + label)
-	for _, folder := range []string{filepath.Dir(link), h.path("/run")} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			h.t.Fatal(err)
-		}
+}
+
+// pull takes a volume out.
+func (h *house) pull(device string) {
+	h.t.Helper()
+	delete(h.volumes, device)
+	h.list()
+}
+
+// list has lsblk list the volumes, by name.
+func (h *house) list() {
+	h.t.Helper()
+	all := []blockDevice{{Name: "/dev/zram0", FSType: "swap"}}
+	for _, name := range slices.Sorted(maps.Keys(h.volumes)) {
+		all = append(all, h.volumes[name])
 	}
-	_ = os.Remove(link)
-	if err := os.Symlink(dir, link); err != nil {
+	text, err := json.Marshal(map[string]any{"blockdevices": all})
+	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.Mount = func(device, dir string, _ []string) error {
-		return unix.Mount(device, dir, "", unix.MS_BIND, "")
+	h.program("/usr/bin/lsblk", "cat <<'END'\n"+string(text)+"\nEND")
+}
+
+// program puts a shell script in the place of a program.
+func (h *house) program(name, script string) {
+	h.t.Helper()
+	h.put(name, "#!/bin/sh\n"+script+"\n")
+	if err := os.Chmod(h.path(name), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// startedFrom makes this the disk that the machine was started from.
+func (h *house) startedFrom(disk string) {
+	h.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.path(diskLink)), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Symlink(disk, h.path(diskLink)); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
@@ -217,21 +270,24 @@ func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
 			t.Errorf("got the machine %q from %q (%v), want %q", s.Hostname, s.Source, s.Lines(), want)
 		}
 	}
-	h.disk("cidata", map[string]string{"user-data": "#cloud-config\n" + named("seed"), "meta-data": ""})
+	h.volume("/dev/sr0", "cidata", map[string]string{"user-data": "#cloud-config\n" + named("seed"), "meta-data": ""})
 	at("seed")
-	h.disk("CIDATA", map[string]string{"user-data": "#cloud-config\nusers: []\n", "sallyport.yaml": named("seed2")})
+	h.volume("/dev/sr1", "CIDATA", map[string]string{"user-data": "#cloud-config\nusers: []\n", "sallyport.yaml": named("seed2")})
 	at("seed2")
-	h.disk("CONFIG", map[string]string{"README.TXT": "nothing"})
+	h.volume("/dev/sdb1", "CONFIG", map[string]string{"README.TXT": "nothing", "user-data": named("another")})
 	at("seed2")
-	h.disk("CONFIG", map[string]string{"sallyport.yaml": named("partition")})
+	h.volume("/dev/sdc", "CONFIG", map[string]string{"sallyport.yaml": named("stick")})
+	at("stick")
+	h.startedFrom("/dev/vda")
+	at("stick")
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"README.TXT": "nothing"})
+	at("stick")
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("partition")})
 	at("partition")
 	h.put("/sys/class/dmi/id/sys_vendor", "VMware, Inc.\n")
-	h.put("/usr/bin/vmware-rpctool", "#!/bin/sh\n[ \"$1\" = 'info-get guestinfo.sallyport.yaml' ] && echo "+base64.StdEncoding.EncodeToString([]byte(named("guest")))+"\n")
-	if err := os.Chmod(h.path("/usr/bin/vmware-rpctool"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	h.program("/usr/bin/vmware-rpctool", "[ \"$1\" = 'info-get guestinfo.sallyport.yaml' ] && echo "+base64.StdEncoding.EncodeToString([]byte(named("guest"))))
 	at("guest")
-	h.put("/usr/bin/vmware-rpctool", "#!/bin/sh\necho No value found; exit 1\n")
+	h.program("/usr/bin/vmware-rpctool", "echo No value found; exit 1")
 	at("partition")
 	h.put(credential, named("credential"))
 	at("credential")
@@ -240,19 +296,180 @@ func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
 	}
 }
 
-func TestADamagedVolumeIsToldAndNotTheEnd(t *testing.T) {
+func TestAForeignVolumeNeverReplacesTheBootDisksFile(t *testing.T) {
 	h := newHouse(t)
-	h.disk("CONFIG", nil)
-	h.disk("CIDATA", map[string]string{"user-data": named("seed")})
+	h.startedFrom("/dev/vda")
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("own")})
+	const own = "/dev/vda2 (CONFIG, boot disk)"
+	check := func(when, hostname, source string, notices ...string) {
+		t.Helper()
+		s, err := h.State()
+		if err != nil || s.Hostname != hostname || s.Source != source || s.Refused != nil {
+			t.Errorf("%s: got %+v, %v; want %q from %q", when, s, err, hostname, source)
+		}
+		for _, n := range notices {
+			if !strings.Contains(strings.Join(s.Notices, "\n"), n) {
+				t.Errorf("%s: the notices are %q, want %q", when, s.Notices, n)
+			}
+		}
+	}
+	h.prepare()
+	check("alone", "own", own)
+
+	// Plugged in later. It comes before the boot disk in the order of names.
+	h.volume("/dev/sda1", "CONFIG", map[string]string{"sallyport.yaml": named("evil")})
+	h.volume("/dev/sr0", "CIDATA", map[string]string{"user-data": named("evil")})
+	h.started = nil
+	h.again()
+	check("a stick later", "own", own, "/dev/sda1 (CONFIG) is not read: the file in use is from the boot disk")
+	if len(h.started) > 0 {
+		t.Errorf("a stick later: started %q", h.started)
+	}
+	h.prepare()
+	check("a stick at a start", "own", own, "/dev/sda1 (CONFIG) is not read: the boot disk has a file")
+
+	// What the operator changes is seen, with the stick still there.
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("changed")})
+	h.again()
+	check("another file on the boot disk", "changed", own)
+
+	// While it is being written there is none for a moment, or half of one.
+	for name, text := range map[string]string{"README.TXT": "", "sallyport.yaml": "clusters: ["} {
+		h.volume("/dev/vda2", "CONFIG", map[string]string{name: text})
+		h.again()
+		if s, err := h.State(); err != nil || s.Hostname != "changed" || s.Source != own {
+			t.Errorf("%s alone: got %+v, %v", name, s, err)
+		}
+	}
+	// A boot disk that cannot be read may have one.
 	mount := h.Mount
-	h.Mount = func(device, dir string, kinds []string) error {
-		if strings.HasSuffix(device, "/CONFIG") {
+	h.Mount = func(device, dir, kind string) error {
+		if strings.HasSuffix(device, "/vda2") {
 			return unix.EUCLEAN
 		}
-		return mount(device, dir, kinds)
+		return mount(device, dir, kind)
 	}
-	if s := h.prepare(); s.Hostname != "seed" || !strings.Contains(strings.Join(s.Notices, "\n"), "CONFIG (sallyport.yaml) cannot be read") {
+	h.prepare()
+	check("a damaged boot disk", "changed", lastGood+", from "+own, "/dev/vda2 (CONFIG, boot disk) cannot be read", "/dev/sda1 (CONFIG) is not read: the boot disk may have a file")
+	h.Mount = mount
+
+	// At a start the boot disk has none: the operator took it away.
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"README.TXT": ""})
+	h.prepare()
+	check("no file on the boot disk at a start", "evil", "/dev/sda1 (CONFIG)")
+	// And has one again.
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("own")})
+	h.again()
+	check("a file on the boot disk again", "own", own)
+}
+
+func TestAKeyRefusesForeignVolumes(t *testing.T) {
+	h := newHouse(t)
+	h.startedFrom("/dev/vda")
+	only := cluster + "system: {hostname: own, volumes: boot}\n"
+	h.put(credential, only)
+	h.volume("/dev/sda1", "CONFIG", map[string]string{"sallyport.yaml": named("evil")})
+	h.volume("/dev/vda2", "CONFIG", nil)
+	h.prepare()
+	if err := os.Remove(h.path(credential)); err != nil {
+		t.Fatal(err)
+	}
+	const notice = "/dev/sda1 (CONFIG) is not read: system.volumes is boot"
+	if said := h.again(); !slices.Contains(said, notice) || h.get(configFile) != only {
+		t.Errorf("while it runs: said %q, and uses %q", said, h.get(configFile))
+	}
+	// At a start the last good file says so.
+	if s := h.prepare(); s.Hostname != "own" || !slices.Contains(s.Notices, notice) {
+		t.Errorf("at a start: got %+v", s)
+	}
+	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("boot")})
+	if h.again(); h.get(configFile) != named("boot") {
+		t.Errorf("the boot disk's own is not used: %q", h.get(configFile))
+	}
+}
+
+func TestAStickOfTheSameFileIsNoOtherFile(t *testing.T) {
+	h := newHouse(t)
+	h.volume("/dev/sdb1", "CONFIG", map[string]string{"sallyport.yaml": named("stick")})
+	if s := h.prepare(); s.Source != "/dev/sdb1 (CONFIG)" {
 		t.Errorf("got %+v", s)
+	}
+	h.pull("/dev/sdb1")
+	h.started = nil
+	h.again()
+	h.volume("/dev/sdc1", "CONFIG", map[string]string{"sallyport.yaml": named("stick")})
+	if h.again(); len(h.started) > 0 {
+		t.Errorf("it is plugged in again, and %q is started", h.started)
+	}
+}
+
+func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
+	for name, row := range map[string]struct {
+		make func(path string) error
+		want string
+	}{
+		"a FIFO":          {func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
+		"a folder":        {func(path string) error { return os.Mkdir(path, 0o755) }, "is not a regular file"},
+		"a device":        {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, "is not a regular file"},
+		"a symbolic link": {func(path string) error { return os.Symlink("/etc/passwd", path) }, "is a symbolic link"},
+		"4 GB": {func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 4<<30))
+		}, "is larger than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			h.volume("/dev/sdb1", "CONFIG", nil)
+			if err := row.make(h.path("/dev/sdb1/sallyport.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			h.volume("/dev/sr0", "CIDATA", map[string]string{"user-data": named("seed")})
+			s := h.prepare()
+			if want := "/dev/sdb1 (CONFIG) cannot be read: "; s.Hostname != "seed" || len(s.Notices) != 2 ||
+				!strings.Contains(s.Notices[1], want) || !strings.Contains(s.Notices[1], row.want) {
+				t.Errorf("got %+v, want the seed and %q", s, want+row.want)
+			}
+
+			// So it is with what was kept.
+			h.pull("/dev/sr0")
+			h.pull("/dev/sdb1")
+			if err := os.Remove(h.path(keptFile)); err != nil {
+				t.Fatal(err)
+			}
+			if err := row.make(h.path(keptFile)); err != nil {
+				t.Fatal(err)
+			}
+			if s := h.prepare(); s.Source != "" || !strings.Contains(strings.Join(s.Notices, "\n"), "the last good file cannot be read: ") {
+				t.Errorf("kept: got %+v", s)
+			}
+			if name == "a folder" {
+				return // nothing replaces it
+			}
+			h.put(credential, named("new"))
+			if s := h.prepare(); s.Hostname != "new" || strings.Contains(strings.Join(s.Notices, "\n"), "could not be kept") {
+				t.Errorf("replaced: got %+v", s)
+			}
+		})
+	}
+}
+
+func TestADamagedVolumeIsToldAndNotTheEnd(t *testing.T) {
+	h := newHouse(t)
+	h.volume("/dev/sdb1", "CONFIG", nil)
+	h.volume("/dev/sr0", "CIDATA", map[string]string{"user-data": named("seed")})
+	mount := h.Mount
+	h.Mount = func(device, dir, kind string) error {
+		if strings.HasSuffix(device, "/sdb1") {
+			return unix.EUCLEAN
+		}
+		return mount(device, dir, kind)
+	}
+	if s := h.prepare(); s.Hostname != "seed" || s.Source != "/dev/sr0 (CIDATA)" || !strings.Contains(strings.Join(s.Notices, "\n"), "/dev/sdb1 (CONFIG) cannot be read") {
+		t.Errorf("got %+v", s)
+	}
+	// It is not the end of the file in use either.
+	h.program("/usr/bin/lsblk", "echo no such table >&2; exit 1")
+	if s := h.prepare(); s.Hostname != "seed" || !strings.Contains(strings.Join(s.Notices, "\n"), "cannot be looked for: lsblk: exit status 1") {
+		t.Errorf("no list of volumes: got %+v", s)
 	}
 }
 

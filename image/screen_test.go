@@ -44,16 +44,20 @@ func status(t *testing.T, nodes int) []byte {
 }
 
 func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
-	usual := State{Source: sources[2].name, Hostname: "gate-1", Status: netip.MustParseAddrPort("10.0.0.21:9090")}
+	config := volume{device: "/dev/vda2", label: configLabel, boot: true}.String()
+	usual := State{Source: config, Hostname: "gate-1", Status: netip.MustParseAddrPort("10.0.0.21:9090")}
 	bad := usual
-	bad.Source = lastGood + ", from " + sources[2].name
-	bad.Refused = &Refusal{sources[2].name, []string{`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
+	bad.Source = lastGood + ", from " + config
+	bad.Refused = &Refusal{config, []string{`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
 	bad.Notices = []string{"no time server has answered"}
+	stick := usual
+	stick.Source = volume{device: "/dev/sdb1", label: "CIDATA"}.String()
 	for name, row := range map[string]struct {
 		state  State
 		nodes  int // -1: no answer
 		before error
 	}{
+		"stick":   {state: stick, nodes: 2},
 		"none":    {state: State{Hostname: defaultName, Notices: []string{"no interface has an address"}}},
 		"ready":   {state: usual, nodes: 2},
 		"full":    {state: usual, nodes: 30},

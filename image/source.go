@@ -2,11 +2,13 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,104 +30,210 @@ const maxFile = config.MaxSize
 
 // found is the file as a source had it.
 type found struct {
-	source string
+	source string // with its device, for whoever looks at the machine
+	way    string // without: a stick that is plugged in again may get another one
 	data   []byte
 }
 
 // mark tells this found from another.
 func (f found) mark() string {
-	sum := sha256.Sum256(append([]byte(f.source+"\x00"), f.data...))
+	sum := sha256.Sum256(append([]byte(f.way+"\x00"), f.data...))
 	return hex.EncodeToString(sum[:])
 }
 
-// A source is one way for the file to arrive. Its read returns [fs.ErrNotExist]
-// when it has none.
+// A source is one way for the file to be given to this one machine from outside.
+// Its read returns [fs.ErrNotExist] when it has none.
 type source struct {
 	name string
 	read func(ctx context.Context, m Machine) ([]byte, error)
 }
 
-// sources are the ways the file arrives. The first that has one wins.
-//
-// What is given to this one machine from outside comes before what is on a disk,
-// for a disk may be a copy of another machine's. The partition comes before the
-// seed: what is on it is for nobody else, while a platform makes a seed for
-// every guest, with user-data of its own.
+// sources are asked in this order, before all volumes: a disk may be a copy of
+// another machine's.
 var sources = []source{
 	{"a systemd credential (sallyport.yaml)", func(_ context.Context, m Machine) ([]byte, error) {
-		return readBounded(m.path("/run/credentials/@system/sallyport.yaml"))
+		return readRegular(m.path("/run/credentials/@system/sallyport.yaml"), maxFile)
 	}},
 	{"VMware guestinfo (guestinfo.sallyport.yaml)", readGuestinfo},
-	{"the partition CONFIG (sallyport.yaml)", func(_ context.Context, m Machine) ([]byte, error) {
-		return m.readVolume([]string{"CONFIG"}, []string{"vfat"}, []string{"sallyport.yaml"})
-	}},
-	{"a NoCloud seed (CIDATA)", func(_ context.Context, m Machine) ([]byte, error) {
-		return m.readVolume([]string{"CIDATA", "cidata"}, []string{"iso9660", "vfat"}, []string{"sallyport.yaml", "user-data"})
-	}},
 }
 
-// find asks the sources in order. A source that cannot be read is a notice, and
-// not the end of the search.
-func (m Machine) find(ctx context.Context) (file *found, notices []string) {
+// find returns the file that the first source or volume has, and a notice for each
+// that cannot be read. A reason in closed keeps it from all volumes but the boot
+// disk's.
+//
+// Whoever can plug in a stick must not take the machine with it. So a foreign volume
+// counts only where the boot disk has no file; one that cannot be read may have a
+// file.
+func (m Machine) find(ctx context.Context, closed string) (file *found, notices []string) {
 	for _, s := range sources {
 		data, err := s.read(ctx, m)
 		switch {
 		case err == nil:
-			return &found{s.name, data}, notices
+			return &found{s.name, s.name, data}, notices
 		case !errors.Is(err, fs.ErrNotExist):
 			notices = append(notices, fmt.Sprintf("%s cannot be read: %v", s.name, err))
 		}
 	}
-	return nil, notices
-}
-
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	volumes, err := m.volumes(ctx)
 	if err != nil {
-		return nil, err
+		return nil, append(notices, fmt.Sprintf("volumes with the one file cannot be looked for: %v", err))
 	}
-	defer f.Close() //nolint:errcheck // only read
-	return readAll(f)
-}
-
-func readAll(r io.Reader) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("is larger than %d bytes", maxFile)
-	}
-	return data, err
-}
-
-// readVolume reads a file of the file system with one of these labels: the first
-// of the names that it has.
-func (m Machine) readVolume(labels, kinds, names []string) ([]byte, error) {
-	device := ""
-	for _, label := range labels {
-		path := m.path("/dev/disk/by-label/" + label)
-		if _, err := os.Stat(path); err == nil {
-			device = path
-			break
+	for _, v := range volumes {
+		if closed != "" && !v.boot {
+			// Platforms make a seed for every guest: that one is ignored is no news.
+			if v.label == configLabel {
+				notices = append(notices, fmt.Sprintf("%s is not read: %s", v, closed))
+			}
+			continue
+		}
+		if file != nil {
+			continue
+		}
+		data, err := m.readVolume(v)
+		switch {
+		case err == nil:
+			file = &found{v.String(), v.way(), data}
+			if v.boot {
+				closed = cmp.Or(closed, "the boot disk has a file")
+			}
+		case !errors.Is(err, fs.ErrNotExist):
+			notices = append(notices, fmt.Sprintf("%s cannot be read: %v", v, err))
+			if v.boot {
+				closed = cmp.Or(closed, "the boot disk may have a file")
+			}
 		}
 	}
-	if device == "" {
-		return nil, fs.ErrNotExist
+	return file, notices
+}
+
+// configLabel is the label of the volume that is for the one file.
+const configLabel = "CONFIG"
+
+// kinds are the file systems that a volume of this label may have.
+var kinds = map[string][]string{
+	configLabel: {"vfat"},
+	"CIDATA":    {"iso9660", "vfat"},
+	"cidata":    {"iso9660", "vfat"},
+}
+
+// A volume is a file system whose label says that it may have the file.
+type volume struct {
+	device string
+	label  string
+	kind   string
+	boot   bool // CONFIG of the disk that the machine was started from
+}
+
+// bootEnd ends the name of the boot disk's volume, and of no other.
+const bootEnd = ", boot disk)"
+
+func (v volume) way() string {
+	if v.boot {
+		return "(" + v.label + bootEnd
 	}
+	return "(" + v.label + ")"
+}
+
+func (v volume) String() string { return v.device + " " + v.way() }
+
+// names are those that the file may have there; the first that is there counts.
+func (v volume) names() []string {
+	if v.label == configLabel {
+		return []string{"sallyport.yaml"}
+	}
+	return []string{"sallyport.yaml", "user-data"}
+}
+
+// volumes lists the volumes: the boot disk's, then others for the one file, then
+// seeds. A platform makes a seed for every guest, with user-data of its own.
+func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	// Links in /dev/disk/by-label show one volume of several with the same label.
+	out, err := exec.CommandContext(ctx, m.path("/usr/bin/lsblk"), "--json", "--list", "--paths", "--output", "NAME,PKNAME,FSTYPE,LABEL").Output()
+	if err != nil {
+		return nil, fmt.Errorf("lsblk: %w", err)
+	}
+	var list struct {
+		BlockDevices []struct{ Name, PKName, FSType, Label string }
+	}
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, fmt.Errorf("lsblk: %w", err)
+	}
+	// Without a boot disk, as when a CD or the network started the machine, all
+	// volumes are foreign.
+	disk, _ := os.Readlink(m.path(diskLink))
+	for _, d := range list.BlockDevices {
+		if slices.Contains(kinds[d.Label], d.FSType) {
+			boot := d.Label == configLabel && disk != "" && d.PKName == disk
+			all = append(all, volume{d.Name, d.Label, d.FSType, boot})
+		}
+	}
+	rank := func(v volume) int {
+		return slices.Index([]string{"(" + configLabel + bootEnd, "(" + configLabel + ")", "(CIDATA)", "(cidata)"}, v.way())
+	}
+	slices.SortStableFunc(all, func(a, b volume) int { return cmp.Compare(rank(a), rank(b)) })
+	return all, nil
+}
+
+// readVolume reads the file of a volume: the first of its names that is there.
+func (m Machine) readVolume(v volume) ([]byte, error) {
 	dir, err := os.MkdirTemp(m.path("/run"), "sallyport-volume-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.Remove(dir) //nolint:errcheck // an empty folder in memory
-	if err := m.mount(device, dir, kinds); err != nil {
+	if err := m.mount(m.path(v.device), dir, v.kind); err != nil {
 		return nil, err
 	}
 	defer unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // nothing was written
-	for _, name := range names {
-		data, err := readBounded(filepath.Join(dir, name))
+	for _, name := range v.names() {
+		data, err := readRegular(filepath.Join(dir, name), maxFile)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return data, err
 		}
 	}
 	return nil, fs.ErrNotExist
+}
+
+// readRegular reads a file that somebody else may have written. It refuses one that
+// is larger than most, and whatever is no regular file: a FIFO would be waited for,
+// and a symbolic link leads elsewhere.
+func readRegular(path string, most int) ([]byte, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	return readAll(f, most)
+}
+
+// openRegular opens a regular file to be read.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("%s is a symbolic link; allowed: a regular file", filepath.Base(path))
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", filepath.Base(path))
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func readAll(r io.Reader, most int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	if err == nil && len(data) > most {
+		err = fmt.Errorf("is larger than %d bytes", most)
+	}
+	return data, err
 }
 
 // readGuestinfo asks VMware's hypervisor, where there is one.
@@ -160,5 +269,5 @@ func unpack(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readAll(z)
+	return readAll(z, maxFile)
 }

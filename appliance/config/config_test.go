@@ -59,7 +59,7 @@ func defaults() *config.Config {
 		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
 		StateDir: "/var/lib/sallyport",
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
-		System:   config.System{Console: true, DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
+		System:   config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
 	}
 }
 

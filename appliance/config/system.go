@@ -36,6 +36,9 @@ type System struct {
 	// Let the hypervisor run programs and change files as root, by QEMU's guest agent. Otherwise the agent tells addresses, freezes the disk for a backup,
 	// and shuts down.
 	GuestExec bool `json:"guestExec"`
+	// Volumes that may bring this file, beside what the hypervisor gives: any, or boot, which is the partition CONFIG of the disk that the machine was
+	// started from, alone. Other volumes count only while that partition has no file.
+	Volumes Volumes `json:"volumes" jsonschema:"default=any,enum=any,enum=boot"`
 	// Where newer versions are looked for.
 	Update Update `json:"update"`
 }
@@ -52,6 +55,12 @@ type DHCP struct {
 	// Take IPv6 addresses and the default route from router advertisements, and ask DHCPv6 where they say so.
 	UseRA bool `json:"useRA" jsonschema:"default=true"`
 }
+
+// Volumes are those that may bring the one file.
+type Volumes string
+
+// BootVolume is the one on the disk that the machine was started from.
+const BootVolume Volumes = "boot"
 
 // Interface is one network interface, there or to be made.
 type Interface struct {

@@ -35,6 +35,7 @@ system:
   maintenanceKey: [`+publicKey+` operator]
   dhcp: {useDNS: true, useRoutes: true, useRA: false} # and not useNTP, for ntp is there
   guestExec: true
+  volumes: boot
   update: {url: "https://example.org/images", schedule: Sun 04:30}
 `))
 	if err != nil {
@@ -55,7 +56,7 @@ system:
 		},
 		DNS: addrs("192.168.50.3"), NTP: []string{"ntp.example.org", "fd00::3"}, Syslog: netip.MustParseAddrPort("192.168.50.4:514"),
 		DHCP:           config.DHCP{UseDNS: true, UseRoutes: true},
-		MaintenanceKey: []string{publicKey + " operator"}, GuestExec: true, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
+		MaintenanceKey: []string{publicKey + " operator"}, GuestExec: true, Volumes: config.BootVolume, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
 	}
 	for i := range want.Interfaces {
 		if want.Interfaces[i].Bond.Mode == "" {
@@ -81,6 +82,7 @@ func TestAMistakeInTheMachineNamesWhatIsAllowed(t *testing.T) {
 		"half a key":              {"maintenanceKey: [ssh-ed25519 AAAA]", `is not a whole public SSH key`},
 		"password in a URL":       {"update: {url: 'https://u:tops3cret@example.org/'}", `system.update.url: is not allowed; allowed: https://HOST/FOLDER`},
 		"file URL":                {"update: {url: 'file:///etc'}", `system.update.url: is not allowed`},
+		"volumes":                 {"volumes: none", `system.volumes: "none" is not allowed; allowed: any, boot`},
 		"schedule":                {"update: {schedule: hourly}", `system.update.schedule: "hourly" is not allowed; allowed: a time of day`},
 
 		"interface without name":  {"interfaces: [{dhcp: true}]", `system.interfaces[0]: name is missing`},
