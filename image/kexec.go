@@ -147,7 +147,7 @@ func (m Machine) Bless() error {
 	}
 	// One that was stepped back from was counted down without a start.
 	counted := slices.IndexFunc(have, func(r release) bool {
-		return r.version == running && r.left >= 0 && !strings.HasSuffix(r.file, "+0.efi")
+		return r.version == running && r.left >= 0 && r.file != backName(running)
 	})
 	if counted < 0 {
 		return nil

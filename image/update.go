@@ -1,19 +1,23 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
 	"debug/pe"
+	"encoding/hex"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,11 +39,15 @@ const tries = 3
 // freshName is the file of a version that has not started yet.
 func freshName(version string) string { return fmt.Sprintf("sallyport_%s+%d.efi", version, tries) }
 
+// backName is the file of a version that was stepped back from.
+func backName(version string) string { return "sallyport_" + version + "+0.efi" }
+
 // An Update is the wish for another version.
 type Update struct {
 	// From is a file, its URL, or the URL of a folder whose file "latest" names it.
-	// Beside the file is its signature, with .sig behind the name. Empty: what the
-	// file of this machine says (system.update.url).
+	// Beside the file are its manifest, with .manifest behind the name, and the
+	// manifest's signature, with .manifest.sig. Empty: what the file of this machine
+	// says (system.update.url).
 	From string
 	// Newer takes only what is newer than what runs, and was not tried before.
 	Newer bool
@@ -57,9 +65,10 @@ type Updated struct {
 	Removed   []string `json:"removed,omitempty"`   // versions that are not there any more
 }
 
-// Update puts another version beside the one that runs, for the next start. Until
-// its signature has been checked it has a name that nothing starts. When it does
-// not get ready, systemd-boot goes back to the one that runs now.
+// Update puts another version beside the one that runs, for the next start. Its
+// signed manifest comes first: without one nothing is fetched, and nothing removed.
+// Until it has been held to that, the version has a name that nothing starts. When
+// it does not get ready, systemd-boot goes back to the one that runs now.
 func (m Machine) Update(ctx context.Context, u Update) (Updated, error) {
 	var done Updated
 	unlock, err := m.lock()
@@ -106,16 +115,18 @@ func (m Machine) Update(ctx context.Context, u Update) (Updated, error) {
 		return done, nil
 	}
 
-	half := m.path(versionsDir + "/" + halfFile)
-	defer os.Remove(half) //nolint:errcheck // gone, if all went well
-	if err := m.fetch(ctx, from, half, have, &done, u.Say); err != nil {
-		return done, err
-	}
-	signature, err := from.read(ctx, ".sig", ed25519.SignatureSize)
+	want, err := from.manifest(ctx, keys, to.version)
 	if err != nil {
-		return done, fmt.Errorf("its signature: %w", err)
+		return done, fmt.Errorf("%s is not installed: %w", from.name, err)
 	}
-	if err := check(half, signature, keys, to.version); err != nil {
+	half := m.path(versionsDir + "/" + halfFile)
+	_ = os.Remove(half)   // of one that was interrupted
+	defer os.Remove(half) //nolint:errcheck // gone, if all went well
+	room := func() error { return m.room(want, have, &done) }
+	if err := fetch(ctx, from, want, half, room, u.Say); err != nil {
+		return done, fmt.Errorf("%s is not installed: %w", from.name, err)
+	}
+	if err := check(half, want); err != nil {
 		return done, fmt.Errorf("%s is not installed: %w", from.name, err)
 	}
 	if err := m.install(half, to.version, &done); err != nil {
@@ -238,22 +249,64 @@ func locate(ctx context.Context, from string) (place, error) {
 	return p, nil
 }
 
-// maxVersion bounds a version; one has tens of megabytes.
-const maxVersion = 1 << 30
+// A manifest is what the publisher says of a version, in JSON.
+type manifest struct {
+	Name    string `json:"name"` // of its file
+	Version string `json:"version"`
+	Size    int64  `json:"size"`   // in bytes
+	SHA256  string `json:"sha256"` // in hexadecimal digits
+}
+
+const (
+	// maxManifest bounds a manifest; one has 200 bytes.
+	maxManifest = 4 << 10
+	// maxVersion bounds a version; one has tens of megabytes.
+	maxVersion = 1 << 30
+)
+
+// manifest reads the manifest of the file, and holds it to its signature and to the
+// version that the name of the file says.
+func (p place) manifest(ctx context.Context, keys []ed25519.PublicKey, version string) (want manifest, err error) {
+	text, err := p.read(ctx, ".manifest", maxManifest)
+	if err != nil {
+		return want, fmt.Errorf("its manifest: %w", err)
+	}
+	signature, err := p.read(ctx, ".manifest.sig", ed25519.SignatureSize)
+	if err != nil {
+		return want, fmt.Errorf("its manifest's signature: %w", err)
+	}
+	if !slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return ed25519.Verify(key, text, signature) }) {
+		return want, errors.New("its manifest's signature is of none of the keys of updates")
+	}
+	if err := json.Unmarshal(text, &want); err != nil {
+		return want, fmt.Errorf("its manifest: %w", err)
+	}
+	switch {
+	case want.Name != p.name || want.Version != version:
+		return want, fmt.Errorf("its manifest is that of %q in version %q", want.Name, want.Version)
+	case want.Size <= 0 || want.Size > maxVersion:
+		return want, fmt.Errorf("its manifest says that it has %d bytes; allowed: 1 to %d", want.Size, maxVersion)
+	}
+	return want, nil
+}
 
 // open begins to read the file, or one with more behind its name, and says how
-// large it is.
+// large it is; -1 if the server does not tell.
 func (p place) open(ctx context.Context, more string) (io.ReadCloser, int64, error) {
 	if p.url == nil {
-		f, err := os.Open(filepath.Join(p.folder, p.name+more))
+		f, err := openRegular(filepath.Join(p.folder, p.name+more))
 		if err != nil {
 			return nil, 0, err
 		}
 		info, err := f.Stat()
-		return f, info.Size(), err
+		if err != nil {
+			_ = f.Close()
+			return nil, 0, err
+		}
+		return f, info.Size(), nil
 	}
-	at := p.url.JoinPath(p.name + more).String()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	at := p.url.JoinPath(p.name + more)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -263,7 +316,7 @@ func (p place) open(ctx context.Context, more string) (io.ReadCloser, int64, err
 	}
 	if resp.StatusCode != http.StatusOK {
 		_ = resp.Body.Close()
-		return nil, 0, fmt.Errorf("%s: the answer is %s", at, resp.Status)
+		return nil, 0, fmt.Errorf("%s: the answer is %d %s", at.Redacted(), resp.StatusCode, http.StatusText(resp.StatusCode))
 	}
 	return resp.Body, resp.ContentLength, nil
 }
@@ -284,19 +337,37 @@ func (p place) read(ctx context.Context, more string, most int64) ([]byte, error
 	return data, err
 }
 
-// fetch copies the version to half. Versions that are not needed make room, if it
-// lacks.
-func (m Machine) fetch(ctx context.Context, from place, half string, have []release, done *Updated, say func(string)) error {
-	r, size, err := from.open(ctx, "")
-	if err != nil {
+// A download ends when nothing has come for downloadIdle, and after downloadLongest
+// in any case. The next one begins anew.
+const (
+	downloadIdle    = time.Minute
+	downloadLongest = 45 * time.Minute // the timer's unit has an hour for all
+)
+
+// fetch copies the version to half, which it makes. Once the server offers what the
+// manifest says, it asks for room.
+func fetch(ctx context.Context, from place, want manifest, half string, room func() error, say func(string)) error {
+	ctx, end := context.WithTimeoutCause(ctx, downloadLongest, fmt.Errorf("it did not come within %s", downloadLongest))
+	defer end()
+	ctx, stall := context.WithCancelCause(ctx)
+	defer stall(nil)
+	idle := time.AfterFunc(downloadIdle, func() { stall(fmt.Errorf("nothing came for %s", downloadIdle)) })
+	defer idle.Stop()
+	because := func(err error) error {
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return err
 	}
-	defer r.Close() //nolint:errcheck // only read
-	if size <= 0 || size > maxVersion {
-		return fmt.Errorf("%s: it has %d bytes; allowed: 1 to %d, and the server has to say how many", from.name, size, maxVersion)
+	r, size, err := from.open(ctx, "")
+	if err != nil {
+		return because(err)
 	}
-	_ = os.Remove(half) // of one that was interrupted
-	if err := m.room(from.name, size, have, done); err != nil {
+	defer r.Close() //nolint:errcheck // only read
+	if size >= 0 && size != want.Size {
+		return fmt.Errorf("%d bytes are offered, and its manifest says %d", size, want.Size)
+	}
+	if err := room(); err != nil {
 		return err
 	}
 	out, err := os.OpenFile(half, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -304,36 +375,62 @@ func (m Machine) fetch(ctx context.Context, from place, half string, have []rele
 		return err
 	}
 	began := time.Now()
-	_, err = io.Copy(out, io.LimitReader(&meter{r: r, size: size, next: began.Add(meterEvery), name: from.name, say: say}, size+1))
-	err = errors.Join(err, out.Sync())
-	info, serr := out.Stat()
-	err = errors.Join(err, serr, out.Close())
-	if err == nil && info.Size() != size {
-		err = fmt.Errorf("%s: %d of %d bytes came", from.name, info.Size(), size)
+	n, err := io.Copy(out, io.LimitReader(&meter{r: r, size: want.Size, next: began.Add(meterEvery), idle: idle, name: from.name, say: say}, want.Size+1))
+	err = because(err)
+	switch {
+	case n > want.Size:
+		err = fmt.Errorf("it is larger than the %d bytes that its manifest says", want.Size)
+	case err != nil:
+		err = fmt.Errorf("%d of %d bytes came: %w", n, want.Size, err)
+	case n < want.Size:
+		err = fmt.Errorf("%d of %d bytes came", n, want.Size)
+	default:
+		say(fmt.Sprintf("%s: %d bytes in %s", from.name, n, time.Since(began).Round(100*time.Millisecond)))
 	}
-	if err == nil {
-		say(fmt.Sprintf("%s: %d bytes in %s", from.name, size, time.Since(began).Round(100*time.Millisecond)))
-	}
-	return err
+	return errors.Join(err, out.Sync(), out.Close())
 }
 
 // room sees to it that there is room for a version, and takes it from those that
 // are not needed only if that is enough.
-func (m Machine) room(name string, size int64, have []release, done *Updated) error {
+func (m Machine) room(want manifest, have []release, done *Updated) error {
 	free, err := m.free()
-	if err != nil || free >= size {
+	if err != nil || free >= want.Size {
 		return err
 	}
 	most := free
-	for _, r := range have {
-		if info, err := os.Stat(filepath.Join(m.path(versionsDir), r.file)); err == nil && r.version != done.Running {
+	for _, r := range unneeded(have, done.Running) {
+		if info, err := os.Stat(filepath.Join(m.path(versionsDir), r.file)); err == nil {
 			most += info.Size()
 		}
 	}
-	if most < size {
-		return fmt.Errorf("%s has %d bytes, and the partition of the versions has room for %d", name, size, most)
+	if most < want.Size {
+		err := fmt.Errorf("it has %d bytes, and the partition of the versions has room for %d", want.Size, most)
+		if !blessed(have, done.Running) {
+			err = fmt.Errorf("%w; the others are kept until %s has been ready", err, done.Running)
+		}
+		return err
 	}
-	return m.remove(have, done, done.Running)
+	return m.remove(unneeded(have, done.Running), done)
+}
+
+// blessed reports whether what runs has been ready, so that it can be fallen back to.
+func blessed(have []release, running string) bool {
+	return slices.ContainsFunc(have, func(r release) bool {
+		return r.version == running && (r.left < 0 || r.file == backName(running))
+	})
+}
+
+// unneeded lists the versions that nobody needs: all but what runs, and none before it
+// has been ready.
+func unneeded(have []release, running string) (list []release) {
+	if blessed(have, running) {
+		for _, r := range have {
+			if r.version != running {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
 }
 
 // free is the room on the partition of the versions, in bytes.
@@ -350,6 +447,7 @@ type meter struct {
 	r         io.Reader
 	now, size int64
 	next      time.Time
+	idle      *time.Timer // goes off unless something comes
 	name      string
 	say       func(string)
 }
@@ -357,6 +455,9 @@ type meter struct {
 func (x *meter) Read(b []byte) (int, error) {
 	n, err := x.r.Read(b)
 	x.now += int64(n)
+	if n > 0 {
+		x.idle.Reset(downloadIdle)
+	}
 	if now := time.Now(); now.After(x.next) {
 		x.next = now.Add(meterEvery)
 		x.say(fmt.Sprintf("%s: %d of %d MB", x.name, x.now>>20, x.size>>20))
@@ -364,32 +465,22 @@ func (x *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// check holds the file to its signature, and to its name: the signature is of
-// the content alone, so the version it is has to be in there.
-func check(path string, signature []byte, keys []ed25519.PublicKey, version string) error {
+// check holds the file to its manifest, and to the version that is written in it.
+func check(path string, want manifest) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	// Not read into memory: it may be a good part of all there is.
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	sum := sha256.New()
+	n, err := io.Copy(sum, f)
 	if err != nil {
 		return fmt.Errorf("reading it back: %w", err)
 	}
-	defer unix.Munmap(data) //nolint:errcheck // only read
-	good := false
-	for _, key := range keys {
-		good = good || ed25519.Verify(key, data, signature)
+	if got := hex.EncodeToString(sum.Sum(nil)); n != want.Size || got != want.SHA256 {
+		return fmt.Errorf("it has the SHA-256 digest %s, and its manifest says %q", got, want.SHA256)
 	}
-	if !good {
-		return errors.New("its signature is of none of the keys of updates")
-	}
-	image, err := pe.NewFile(bytes.NewReader(data))
+	image, err := pe.NewFile(f)
 	if err != nil {
 		return fmt.Errorf("it is no EFI file: %w", err)
 	}
@@ -398,44 +489,51 @@ func check(path string, signature []byte, keys []ed25519.PublicKey, version stri
 		return fmt.Errorf("it does not say which system it is: %w", err)
 	}
 	release := strings.TrimRight(text.String(), "\x00")
-	if id, is := field(release, "IMAGE_ID"), field(release, "IMAGE_VERSION"); id != "sallyport" || is != version {
+	if id, is := field(release, "IMAGE_ID"), field(release, "IMAGE_VERSION"); id != "sallyport" || is != want.Version {
 		return fmt.Errorf("it says that it is %q in version %q", id, is)
 	}
 	return nil
 }
 
-// install gives the checked file its name, and keeps nothing else but what runs.
+// install gives the checked file its name, and removes what is not needed any more.
 func (m Machine) install(half, version string, done *Updated) error {
 	have, err := m.releases()
 	if err != nil {
 		return err
 	}
-	// Two files of one version would be two entries of one name.
-	var same, others []release
-	for _, r := range have {
-		if r.version == version {
-			same = append(same, r)
-		} else {
-			others = append(others, r)
-		}
-	}
 	dir := m.path(versionsDir)
-	if err := m.remove(same, &Updated{}, done.Running); err != nil {
-		return err
+	// Two files of one version would be two entries of one name.
+	var others []release
+	for _, r := range have {
+		if r.version != version {
+			others = append(others, r)
+		} else if err := os.Remove(filepath.Join(dir, r.file)); err != nil {
+			return err
+		}
 	}
 	if err := os.Rename(half, filepath.Join(dir, freshName(version))); err != nil {
 		return err
 	}
-	return errors.Join(syncFolder(dir), m.remove(others, done, done.Running), m.flush())
+	return errors.Join(syncFolder(dir), m.remove(unneeded(others, done.Running), done), m.flush())
 }
 
-// remove removes versions, but never the one to keep.
-func (m Machine) remove(all []release, done *Updated, keep string) error {
+// remove removes versions. Of one that failed an empty file stays: its name is the
+// mark that keeps Newer from it. systemd-boot passes over what is no EFI file.
+func (m Machine) remove(all []release, done *Updated) error {
 	for _, r := range all {
-		if r.version == keep {
+		path := filepath.Join(m.path(versionsDir), r.file)
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			continue
+		case err == nil && r.left == 0 && info.Size() == 0:
+			continue
+		case err == nil && r.left == 0:
+			err = os.Truncate(path, 0)
+		case err == nil:
+			err = os.Remove(path)
 		}
-		if err := os.Remove(filepath.Join(m.path(versionsDir), r.file)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil {
 			return err
 		}
 		done.Removed = append(done.Removed, r.version)
@@ -453,7 +551,7 @@ func (m Machine) stepBack(running string) error {
 	}
 	for _, r := range have {
 		if r.version == running && r.left != 0 {
-			if err := m.rename(r.file, "sallyport_"+running+"+0.efi"); err != nil {
+			if err := m.rename(r.file, backName(running)); err != nil {
 				return err
 			}
 		}

@@ -2,17 +2,28 @@ package image
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
 	"debug/pe"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestVersionsHaveTheOrderOfSystemdBoot(t *testing.T) {
@@ -85,7 +96,7 @@ func efi(id, version string, more ...string) []byte {
 	return append(head.Bytes(), body.Bytes()...)
 }
 
-// A publisher signs versions with OpenSSL, into a folder.
+// A publisher signs manifests of versions with OpenSSL, into a folder.
 type publisher struct {
 	t      *testing.T
 	folder string
@@ -115,11 +126,36 @@ func (p publisher) publish(name string, content []byte) string {
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		p.t.Fatal(err)
 	}
-	p.openssl("pkeyutl", "-sign", "-rawin", "-inkey", p.key, "-in", path, "-out", path+".sig")
+	version := strings.TrimSuffix(strings.TrimPrefix(name, "sallyport_"), ".efi")
+	p.describe(path, manifest{name, version, int64(len(content)), digest(content)})
 	if err := os.WriteFile(filepath.Join(p.folder, "latest"), []byte(name+"\n"), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
 	return path
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+// describe writes the manifest of a file, and signs it.
+func (p publisher) describe(path string, m manifest) {
+	p.t.Helper()
+	text, err := json.Marshal(m)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".manifest", text, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	p.sign(path)
+}
+
+// sign signs the manifest of a file.
+func (p publisher) sign(path string) {
+	p.t.Helper()
+	p.openssl("pkeyutl", "-sign", "-rawin", "-inkey", p.key, "-in", path+".manifest", "-out", path+".manifest.sig")
 }
 
 // runs makes a machine that runs this version, with these files on its partition.
@@ -156,13 +192,13 @@ func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
 	for name, from := range map[string]string{"a file": path, "its URL": server.URL + "/sallyport_1.10.efi", "the URL of a folder": server.URL} {
 		h := newHouse(t)
-		h.runs(p, "1.9", "sallyport_1.9+2-1.efi", "sallyport_1.8.efi", "sallyport_1.10+0-3.efi", halfFile, "other.efi")
+		h.runs(p, "1.9", "sallyport_1.9.efi", "sallyport_1.8.efi", "sallyport_1.10+0-3.efi", halfFile, "other.efi")
 		var said []string
 		done, err := h.update(Update{From: from, Say: func(s string) { said = append(said, s) }})
 		if err != nil || done.Installed != "1.10" || done.Running != "1.9" || !slices.Equal(done.Removed, []string{"1.8"}) {
 			t.Errorf("%s: got %+v, %v", name, done, err)
 		}
-		if want := []string{"other.efi", "sallyport_1.10+3.efi", "sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
+		if want := []string{"other.efi", "sallyport_1.10+3.efi", "sallyport_1.9.efi"}; !slices.Equal(h.versions(), want) {
 			t.Errorf("%s: the partition has %q, want %q", name, h.versions(), want)
 		}
 		if got := h.get(versionsDir + "/sallyport_1.10+3.efi"); got != string(efi("sallyport", "1.10")) {
@@ -177,34 +213,53 @@ func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
 func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 	p, other := newPublisher(t), newPublisher(t)
 	have := []string{"sallyport_1.8.efi", "sallyport_1.9.efi"}
+	good := efi("sallyport", "1.10")
+	describe := func(change func(m *manifest)) func(path string) {
+		return func(path string) {
+			m := manifest{"sallyport_1.10.efi", "1.10", int64(len(good)), digest(good)}
+			change(&m)
+			p.describe(path, m)
+		}
+	}
 	for name, row := range map[string]struct {
 		file string
 		make func(path string)
 		want string
 	}{
-		"of another key": {"sallyport_1.10.efi", func(path string) {
-			other.openssl("pkeyutl", "-sign", "-rawin", "-inkey", other.key, "-in", path, "-out", path+".sig")
-		}, "none of the keys"},
-		"one bit turned":     {"sallyport_1.10.efi", func(path string) { turn(t, path, 5000) }, "none of the keys"},
-		"no signature":       {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path + ".sig") }, "signature"},
-		"half a signature":   {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".sig", 32) }, "none of the keys"},
-		"much signature":     {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".sig", 65) }, "larger than 64"},
-		"under another name": {"sallyport_1.11.efi", func(string) {}, `version "1.10"`},
-		"empty":              {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path, 0) }, "0 bytes"},
-		"no name":            {"sallyport_1.10+3.efi", func(string) {}, "not the name of a version"},
-		"older":              {"sallyport_1.8.1.efi", func(string) {}, "--allow-downgrade"},
+		"of another key":        {"sallyport_1.10.efi", other.sign, "none of the keys"},
+		"no manifest":           {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path + ".manifest") }, "its manifest: "},
+		"much manifest":         {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest", 1<<20) }, "larger than 4096"},
+		"another manifest":      {"sallyport_1.10.efi", func(path string) { turn(t, path+".manifest", 10) }, "none of the keys"},
+		"no signature":          {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path + ".manifest.sig") }, "signature"},
+		"half a signature":      {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest.sig", 32) }, "none of the keys"},
+		"much signature":        {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest.sig", 65) }, "larger than 64"},
+		"a manifest of no JSON": {"sallyport_1.10.efi", func(path string) { _ = os.WriteFile(path+".manifest", []byte("x"), 0o600); p.sign(path) }, "its manifest: invalid"},
+		"another file's":        {"sallyport_1.10.efi", describe(func(m *manifest) { m.Name = "sallyport_1.11.efi" }), `"sallyport_1.11.efi" in version "1.10"`},
+		"another version's":     {"sallyport_1.10.efi", describe(func(m *manifest) { m.Version = "1.11" }), `in version "1.11"`},
+		"of no size":            {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 0 }), "0 bytes; allowed: 1 to"},
+		"of endless size":       {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 1 << 40 }), "allowed: 1 to"},
+		"of another size":       {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size-- }), "its manifest says"},
+		"of another digest":     {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = digest(nil) }), "digest"},
+		"of no digest":          {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = "" }), "digest"},
+		"one bit turned":        {"sallyport_1.10.efi", func(path string) { turn(t, path, 5000) }, "digest"},
+		"under another name":    {"sallyport_1.11.efi", func(string) {}, `version "1.10"`},
+		"empty":                 {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path, 0) }, "0 bytes are offered"},
+		"a FIFO":                {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path); _ = unix.Mkfifo(path, 0o600) }, "not a regular file"},
+		"no name":               {"sallyport_1.10+3.efi", func(string) {}, "not the name of a version"},
+		"older":                 {"sallyport_1.8.1.efi", func(string) {}, "--allow-downgrade"},
 	} {
 		h := newHouse(t)
 		h.runs(p, "1.9", have...)
-		path := p.publish(row.file, efi("sallyport", "1.10"))
+		path := p.publish(row.file, good)
 		row.make(path)
 		done, err := h.update(Update{From: path})
-		if err == nil || !strings.Contains(err.Error(), row.want) || done.Installed != "" {
+		if err == nil || !strings.Contains(err.Error(), row.want) || done.Installed != "" || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %+v, %v; want %q", name, done, err, row.want)
 		}
 		if !slices.Equal(h.versions(), have) {
 			t.Errorf("%s: the partition has %q", name, h.versions())
 		}
+		_ = os.Remove(path)
 	}
 	h := newHouse(t)
 	h.runs(p, "1.9", have...)
@@ -213,6 +268,203 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 	}
 	if _, err := h.update(Update{From: p.publish("sallyport_1.10.efi", []byte("no EFI file at all"))}); err == nil || !strings.Contains(err.Error(), "no EFI file") {
 		t.Errorf("another file, well signed: got %v", err)
+	}
+}
+
+// small gives a machine a partition of versions with room for this much.
+func (h *house) small(size string) {
+	h.t.Helper()
+	efi := h.path("/efi")
+	if err := os.MkdirAll(efi, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", efi).CombinedOutput(); err != nil {
+		h.t.Fatalf("mount: %v\n%s", err, out)
+	}
+	h.t.Cleanup(func() { _ = exec.Command("umount", "--lazy", efi).Run() })
+}
+
+// TestNothingIsRemovedForWhatIsNotVerified has servers that lie, on a partition that
+// has no room for another version unless the lie is in the content.
+func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
+	p, other := newPublisher(t), newPublisher(t)
+	good := append(efi("sallyport", "1.10"), make([]byte, 1<<20)...)
+	p.publish("sallyport_1.10.efi", good)
+	other.publish("sallyport_1.10.efi", good)
+	serve := func(folder string, lie http.HandlerFunc) string {
+		files := http.FileServer(http.Dir(folder))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, ".efi") && lie != nil {
+				lie(w, r)
+				return
+			}
+			files.ServeHTTP(w, r)
+		}))
+		t.Cleanup(server.Close)
+		return server.URL
+	}
+	length := func(n int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(n))
+			_, _ = w.Write(good[:min(n, len(good))])
+		}
+	}
+	chunks := func(data []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			_, _ = w.Write(data)
+		}
+	}
+	unsigned := t.TempDir()
+	for name, row := range map[string]struct {
+		folder string
+		lie    http.HandlerFunc
+		want   string
+		room   string // empty: none
+	}{
+		"no manifest, and much content":   {unsigned, length(2 << 20), "its manifest: ", ""},
+		"another key's, and much content": {other.folder, length(2 << 20), "none of the keys", ""},
+		"no such file":                    {p.folder, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }, "the answer is 410 Gone", ""},
+		"it says that it has more":        {p.folder, length(1 << 40), "1099511627776 bytes are offered, and its manifest says 2", ""},
+		"it says that it has less":        {p.folder, length(10), "10 bytes are offered", ""},
+		"less comes":                      {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
+		"more comes":                      {p.folder, chunks(append(good[:len(good):len(good)], 0)), "it is larger than the 2", "6M"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			h.small(cmp.Or(row.room, "3M"))
+			have := []string{"sallyport_1.7+0-3.efi", "sallyport_1.8.efi", "sallyport_1.9.efi"}
+			h.runs(p, "1.9", have...)
+			h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
+			_, err := h.update(Update{From: serve(row.folder, row.lie) + "/sallyport_1.10.efi"})
+			if err == nil || !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want a sentence with %q", err, row.want)
+			}
+			if !slices.Equal(h.versions(), have) || len(h.get(versionsDir+"/sallyport_1.8.efi")) != 1<<20 {
+				t.Errorf("the partition has %q, want %q", h.versions(), have)
+			}
+		})
+	}
+
+	// What is verified may take room: but not before what runs has been ready.
+	for running, want := range map[string][]string{
+		"sallyport_1.9+2-1.efi": {"sallyport_1.7+0-3.efi", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi"},
+		"sallyport_1.9.efi":     {"sallyport_1.10+3.efi", "sallyport_1.7+0-3.efi", "sallyport_1.9.efi"},
+		"sallyport_1.9+0.efi":   {"sallyport_1.10+3.efi", "sallyport_1.7+0-3.efi", "sallyport_1.9+0.efi"},
+	} {
+		h := newHouse(t)
+		h.small("3M")
+		h.runs(p, "1.9", "sallyport_1.7+0-3.efi", "sallyport_1.8.efi", running)
+		h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
+		h.put(versionsDir+"/sallyport_1.7+0-3.efi", strings.Repeat("x", 1<<20))
+		_, err := h.update(Update{From: serve(p.folder, nil)})
+		if ready := !strings.Contains(running, "+2"); ready != (err == nil) || !ready && !strings.Contains(err.Error(), "kept until 1.9 has been ready") {
+			t.Errorf("%s runs: got %v", running, err)
+		}
+		if !slices.Equal(h.versions(), want) {
+			t.Errorf("%s runs: the partition has %q, want %q", running, h.versions(), want)
+		}
+	}
+}
+
+func TestNothingIsRemovedBeforeWhatRunsHasBeenReady(t *testing.T) {
+	p := newPublisher(t)
+	h := newHouse(t)
+	h.runs(p, "1.9", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi")
+	if done, err := h.update(Update{From: p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))}); err != nil || done.Installed != "1.10" || len(done.Removed) > 0 {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
+		t.Errorf("the partition has %q, want %q", h.versions(), want)
+	}
+}
+
+func TestTheMarkOfAFailedVersionStays(t *testing.T) {
+	p := newPublisher(t)
+	h := newHouse(t)
+	h.runs(p, "1.9", "sallyport_1.9.efi")
+	const mark = versionsDir + "/sallyport_1.10+0-3.efi"
+	h.put(mark, "1.10")
+	done, err := h.update(Update{From: p.publish("sallyport_1.9.1.efi", efi("sallyport", "1.9.1"))})
+	if err != nil || !slices.Equal(done.Removed, []string{"1.10"}) {
+		t.Errorf("got %+v, %v", done, err)
+	}
+	if info, err := os.Stat(h.path(mark)); err != nil || info.Size() != 0 {
+		t.Errorf("the mark is %v, %v; want an empty file", info, err)
+	}
+	h.runs(p, "1.9.1", "sallyport_1.9.1.efi")
+	if err := os.Remove(h.path(versionsDir + "/sallyport_1.9.1+3.efi")); err != nil {
+		t.Fatal(err)
+	}
+	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
+	if done, err := h.update(Update{From: path, Newer: true}); err != nil || !strings.Contains(done.Why, "did not get ready") {
+		t.Errorf("the timer: got %+v, %v", done, err)
+	}
+	// Whoever asks for it by name gets it, and the mark goes when it is there.
+	if done, err := h.update(Update{From: path}); err != nil || done.Installed != "1.10" {
+		t.Errorf("by name: got %+v, %v", done, err)
+	}
+	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.9.1.efi"}; !slices.Equal(h.versions(), want) {
+		t.Errorf("the partition has %q, want %q", h.versions(), want)
+	}
+}
+
+// stream is a server's answer that comes in pieces: after each it waits.
+type stream struct {
+	ctx   context.Context
+	piece int
+	wait  time.Duration
+}
+
+func (s stream) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.ctx = r.Context()
+	return &http.Response{StatusCode: http.StatusOK, ContentLength: -1, Body: s}, nil
+}
+
+func (s stream) Close() error { return nil }
+
+func (s stream) Read(b []byte) (int, error) {
+	select {
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	case <-time.After(s.wait):
+		return min(s.piece, len(b)), nil
+	}
+}
+
+func TestADownloadThatStallsEnds(t *testing.T) {
+	usual := http.DefaultTransport
+	t.Cleanup(func() { http.DefaultTransport = usual })
+	for name, row := range map[string]struct {
+		server stream
+		want   string
+		after  time.Duration
+	}{
+		"nothing comes":          {stream{wait: time.Hour}, "0 of 10000 bytes came: nothing came for 1m0s", downloadIdle},
+		"a byte now and then":    {stream{piece: 1, wait: downloadIdle - time.Second}, "45 of 10000 bytes came: it did not come within 45m0s", downloadLongest},
+		"slowly, but all of it":  {stream{piece: 1000, wait: downloadIdle - time.Second}, "it is larger than", 11 * (downloadIdle - time.Second)},
+		"stopped by the service": {stream{wait: time.Hour}, "0 of 10000 bytes came: context canceled", time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			half := filepath.Join(t.TempDir(), halfFile)
+			synctest.Test(t, func(t *testing.T) {
+				http.DefaultTransport = row.server
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				if row.after == time.Second {
+					time.AfterFunc(row.after, stop)
+				}
+				from := place{name: "sallyport_1.10.efi", url: &url.URL{Scheme: "http", Host: "example.org"}}
+				began := time.Now()
+				err := fetch(ctx, from, manifest{Size: 10000}, half, func() error { return nil }, func(string) {})
+				if err == nil || !strings.Contains(err.Error(), row.want) {
+					t.Errorf("got %v, want %q", err, row.want)
+				}
+				if got := time.Since(began); got != row.after {
+					t.Errorf("it took %s, want %s", got, row.after)
+				}
+			})
+		})
 	}
 }
 
@@ -255,22 +507,22 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	p.publish("sallyport_2.0.1.efi", efi("sallyport", "2.0.1"))
+	h.put(versionsDir+"/sallyport_1.9.efi", "")
+	if err := os.Remove(h.path(versionsDir + "/sallyport_1.9+3.efi")); err != nil {
+		t.Fatal(err)
+	}
 	if done, err := h.update(Update{Newer: true}); err != nil || done.Installed != "2.0.1" {
 		t.Errorf("got %+v, %v", done, err)
+	}
+	if want := []string{"sallyport_1.9.efi", "sallyport_2.0+0.efi", "sallyport_2.0.1+3.efi"}; !slices.Equal(h.versions(), want) {
+		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 }
 
 func TestAVersionTakesTheRoomOfThoseThatAreNotNeeded(t *testing.T) {
 	p := newPublisher(t)
 	h := newHouse(t)
-	small := h.path("/efi")
-	if err := os.MkdirAll(small, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=3M", "tmpfs", small).CombinedOutput(); err != nil {
-		t.Fatalf("mount: %v\n%s", err, out)
-	}
-	t.Cleanup(func() { _ = exec.Command("umount", "--lazy", small).Run() })
+	h.small("3M")
 	h.runs(p, "1.9", "sallyport_1.9.efi")
 	h.put(versionsDir+"/sallyport_1.9.efi", strings.Repeat("x", 1<<20))
 	h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))

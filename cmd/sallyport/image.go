@@ -154,7 +154,8 @@ against the keys in this image before anything can start it. If it does not get
 ready in three starts, the one that runs now is started again.
 
 A URL is that of the file, or of a folder whose file "latest" names it; without one
-it is system.update.url. The signature is beside the file, with .sig behind its name.`,
+it is system.update.url. Beside the file are its manifest, with .manifest behind the
+name, and the manifest's signature, with .manifest.sig.`,
 		Example: `  sallyport image update sallyport_1.2.3.efi
   sallyport image update https://updates.example.org/sallyport/ --no-reboot`,
 		Args: cobra.MaximumNArgs(1),

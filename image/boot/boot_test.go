@@ -355,13 +355,15 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 		if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso, filepath.Dir(seed)); err != nil {
 			t.Fatal(err)
 		}
-		p.arrives(t, "NoCloud", "-drive", "if=none,id=seed,format=raw,readonly=on,file="+iso, "-device", "ide-cd,drive=seed")
+		p.arrives(t, "(CIDATA)", "-drive", "if=none,id=seed,format=raw,readonly=on,file="+iso, "-device", "ide-cd,drive=seed")
 	})
+	t.Run("a stick replaces nothing", p.aStickReplacesNothing)
 	t.Run("without a disk", p.withoutADisk)
 	t.Run("the disk is full", p.theDiskIsFull)
 	t.Run("the clock is years behind", p.theClockIsWrong)
 	t.Run("the link is late", p.theLinkIsLate)
 	t.Run("an update is used unless it never gets ready", p.anUpdateIsUsed)
+	t.Run("an update server that lies removes nothing", p.aServerThatLiesRemovesNothing)
 	t.Run("the power is cut while it updates", p.thePowerIsCutInUpdates)
 	t.Run("only what is signed starts", p.onlyWhatIsSignedStarts)
 	t.Run("the kernel hangs", p.theKernelHangs)
@@ -397,7 +399,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	figure(t, "power on → first request served, first start", took.Round(100*time.Millisecond))
 	available(t, vm, "1 Service")
 	p.knows(t, vm)
-	p.says(t, vm, "from the partition CONFIG")
+	p.says(t, vm, "from /dev/vda2 (CONFIG, boot disk)")
 	p.shows(t, vm, "Established", "serving")
 	p.isHardened(t, vm)
 
@@ -405,6 +407,9 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	p.tells(t, vm, status, "is not used")
 	p.serves(t, vm)
 	vm.Pull()
+	if out, err := exec.CommandContext(t.Context(), "partx", "--raw", "--noheadings", "--output", "SIZE", "--nr", "2", m.Disk()).Output(); err != nil || strings.TrimSpace(string(out)) != "34M" {
+		t.Errorf("the partition CONFIG has %q (%v), want 34M", out, err)
+	}
 	again := p.on(t, m)
 	figure(t, "power on → first request served", p.serves(t, again).Round(100*time.Millisecond))
 	p.tells(t, again, status, "is not used")
@@ -568,6 +573,61 @@ func (p *place) arrives(t *testing.T, source string, args ...string) {
 	if !strings.Contains(out, source) {
 		t.Errorf("the file came by %q, want %q", inside(out, `"source":`), source)
 	}
+}
+
+// aStickReplacesNothing plugs in a copy of the machine's own disk, with the same
+// labels and numbers, whose partition CONFIG has another file.
+func (p *place) aStickReplacesNothing(t *testing.T) {
+	m := p.configured(t)
+	m.Args = []string{"-device", "qemu-xhci,id=usb"}
+	vm := p.on(t, m)
+	p.serves(t, vm) // its state partition is there now, and is copied too
+	vm.Pull()
+	stick := Machine{Dir: t.TempDir()}
+	if err := run(t.Context(), "cp", "--sparse=always", m.Disk(), stick.Disk()); err != nil {
+		t.Fatal(err)
+	}
+	p.write(t, stick, strings.Replace(p.file, "hostname: edge", "hostname: stolen", 1))
+	own := func(vm *VM) {
+		t.Helper()
+		for file, want := range map[string]string{
+			"/proc/sys/kernel/hostname":           "edge\n",
+			"/run/sallyport-image/state.json":     `"source": "/dev/vda2 (CONFIG, boot disk)"`,
+			"/run/sallyport-image/sallyport.yaml": "hostname: edge\n",
+			"/proc/self/mounts":                   "/dev/vda3 /var/lib/sallyport ext4 ",
+		} {
+			if out, err := vm.Run(t.Context(), "/usr/bin/cat", file); err != nil || !strings.Contains(out, want) {
+				t.Errorf("%s has %q (%v), want %q", file, out, err, want)
+			}
+		}
+		// It is mounted when someone looks.
+		shell(t, vm, "ls /efi/EFI/Linux && grep '^/dev/vda1 /efi vfat ' /proc/self/mounts")
+		p.serves(t, vm)
+	}
+
+	vm = p.on(t, m)
+	p.serves(t, vm)
+	if err := vm.plugIn(stick.Disk()); err != nil {
+		t.Fatal(err)
+	}
+	p.tells(t, vm, status, "/dev/sda2 (CONFIG) is not read: the file in use is from the boot disk")
+	own(vm)
+	vm.Pull()
+
+	m.Args = append(m.Args, "-drive", "if=none,id=stick,format=raw,file="+option(stick.Disk()), "-device", "usb-storage,bus=usb.0,drive=stick,removable=on")
+	vm = p.on(t, m)
+	p.serves(t, vm)
+	p.tells(t, vm, status, "/dev/sda2 (CONFIG) is not read: the boot disk has a file")
+	own(vm)
+}
+
+// plugIn plugs a stick into the machine's bus usb.
+func (vm *VM) plugIn(disk string) error {
+	_, err := vm.qmp.ask("blockdev-add", map[string]any{"driver": "raw", "node-name": "stick", "file": map[string]any{"driver": "file", "filename": disk}})
+	if err == nil {
+		_, err = vm.qmp.ask("device_add", map[string]any{"driver": "usb-storage", "bus": "usb.0", "drive": "stick", "removable": true})
+	}
+	return err
 }
 
 // withoutADisk is a machine whose disk fails between the start and the state.

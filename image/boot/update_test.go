@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/x509"
 	"debug/pe"
 	"encoding/pem"
@@ -102,9 +103,11 @@ func variant(t *testing.T, dir, version, cmdline string, files map[string]string
 	if err != nil {
 		t.Fatal(err)
 	}
+	manifest := fmt.Appendf(nil, `{"name": %q, "version": %q, "size": %d, "sha256": "%x"}`, name, version, len(data), sha256.Sum256(data))
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, name), data, 0o644),
-		os.WriteFile(filepath.Join(dir, name+".sig"), ed25519.Sign(key.(ed25519.PrivateKey), data), 0o644),
+		os.WriteFile(filepath.Join(dir, name+".manifest"), manifest, 0o644),
+		os.WriteFile(filepath.Join(dir, name+".manifest.sig"), ed25519.Sign(key.(ed25519.PrivateKey), manifest), 0o644),
 		os.WriteFile(filepath.Join(dir, "latest"), []byte(name+"\n"), 0o644),
 	); err != nil {
 		t.Fatal(err)
@@ -263,14 +266,67 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	vm, took = p.update(t, vm, one, "--allow-downgrade")
 	figure(t, "update, started by the firmware → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "0.1")
+	// The mark of the one that failed is still there, and does not start.
+	p.until(t, vm, "it is blessed", func() error {
+		return p.versions(t, vm, "sallyport_0.1.efi", "sallyport_90.2+0.efi", "sallyport_90.3+0-3.efi")
+	})
 
 	// What is not signed by the key is not installed.
 	forged := variant(t, dir, "90.4", "", nil)
-	if err := os.WriteFile(filepath.Join(dir, forged+".sig"), make([]byte, ed25519.SignatureSize), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, forged+".manifest.sig"), make([]byte, ed25519.SignatureSize), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+forged); err == nil {
 		t.Errorf("a forged version is installed: %s", out)
+	}
+}
+
+// aServerThatLiesRemovesNothing has room for what it offers only if the version to
+// fall back to goes.
+func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
+	dir := p.offers(t)
+	vm := p.on(t, p.configured(t))
+	p.serves(t, vm)
+	const fallback, mark = "sallyport_0.0.2.efi", "sallyport_0.0.3+0-3.efi"
+	running := filepath.Base(newest(t, ".efi"))
+	// Of 320 MB less than 100 are left.
+	shell(t, vm, "cd /efi/EFI/Linux && head -c 1000 /dev/zero >"+mark+" && head -c $(($(df --output=avail -B1 . | tail -1) - 95000000)) /dev/zero >"+fallback+" && sync -f .")
+	update := func(name string) (string, error) {
+		return vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--no-reboot", "http://192.168.50.10:8000/"+name)
+	}
+	const large, far = "sallyport_91.0.efi", "sallyport_91.1.efi"
+	for name, size := range map[string]int64{large: 96_000_000, far: 1 << 40} {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o644), os.Truncate(filepath.Join(dir, name), size)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := update(name); err == nil || !strings.Contains(err.Error(), "its manifest: ") {
+			t.Errorf("%s without a manifest: got %q, %v", name, out, err)
+		}
+	}
+	// The manifest is good, and the length is not.
+	good := variant(t, dir, "91.2", "", nil)
+	data, err := os.ReadFile(filepath.Join(dir, good))
+	if err == nil {
+		err = os.Truncate(filepath.Join(dir, good), 1<<40)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := update(good); err == nil || !strings.Contains(err.Error(), "1099511627776 bytes are offered, and its manifest says") {
+		t.Errorf("another length than its manifest says: got %q, %v", out, err)
+	}
+	if err := p.versions(t, vm, fallback, mark, running); err != nil {
+		t.Error(err)
+	}
+	// What is signed takes their place, and leaves the mark.
+	if err := os.WriteFile(filepath.Join(dir, good), data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := update(good); err != nil {
+		t.Errorf("a good version: got %q, %v", out, err)
+	}
+	if err := p.versions(t, vm, mark, running, "sallyport_91.2+3.efi"); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -315,6 +371,10 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 		m.Memory = 1024 >> (i % 2) // the kernel starts it, or the firmware
 		vm := p.on(t, m)
 		took := p.serves(t, vm)
+		p.until(t, vm, "what runs is blessed", func() error {
+			_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", ". /usr/lib/os-release && ls /efi/EFI/Linux/sallyport_$IMAGE_VERSION.efi")
+			return err
+		})
 		done := make(chan error, 1)
 		go func() {
 			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+name)
