@@ -251,16 +251,16 @@ func (h *house) program(name, script string) {
 	}
 }
 
-// startedFrom makes this the disk that the machine was started from.
-func (h *house) startedFrom(disk string) {
+// link makes a symbolic link.
+func (h *house) link(name, target string) {
 	h.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(h.path(diskLink)), 0o755); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := os.Symlink(disk, h.path(diskLink)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(h.path(name)), 0o755), os.Symlink(target, h.path(name))); err != nil {
 		h.t.Fatal(err)
 	}
 }
+
+// startedFrom makes this the disk that the machine was started from.
+func (h *house) startedFrom(disk string) { h.link(diskLink, disk) }
 
 func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
 	h := newHouse(t)

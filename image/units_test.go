@@ -2,6 +2,7 @@ package image
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,6 +157,98 @@ func TestThePresetNamesEveryUnit(t *testing.T) {
 		want := strings.Contains(string(text), "[Install]")
 		if got := strings.Contains(string(preset), "enable "+filepath.Base(path)); got != want {
 			t.Errorf("%s: the preset enables it: %v; it can be: %v", path, got, want)
+		}
+	}
+}
+
+// TestTheDiskIsTheOneThatStartedTheMachine runs the script that looks for it, among
+// programs that stand in for those of a machine with disks.
+func TestTheDiskIsTheOneThatStartedTheMachine(t *testing.T) {
+	script, err := os.ReadFile("recipe/tree/usr/lib/sallyport/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const stick, own = "../../devices/pci0/usb1/1-1/block/sda/sda1", "../../devices/pci0/virtio2/block/vda/vda1"
+	for name, row := range map[string]struct {
+		said  string            // by systemd-boot, as a partition's number
+		parts map[string]string // the first partition of each disk, with its number
+		label string            // the partition that the link to the label ESP leads to
+		want  string            // the disk; empty: none
+	}{
+		"one disk":                       {"ABC-1", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
+		"a stick of the same label":      {"ABC-1", map[string]string{own: "abc-1", stick: "def-1"}, "sda1", "/dev/vda"},
+		"a copy of the disk":             {"ABC-1", map[string]string{own: "abc-1", stick: "abc-1"}, "sda1", "/dev/vda"},
+		"a stick that started it":        {"DEF-1", map[string]string{own: "abc-1", stick: "def-1"}, "vda1", "/dev/sda"},
+		"nobody says, and there is one":  {"", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
+		"nobody says, and there is none": {"", nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			var list strings.Builder
+			for _, link := range slices.Sorted(maps.Keys(row.parts)) {
+				part := filepath.Base(link)
+				disk := strings.TrimSuffix(part, "1")
+				fmt.Fprintf(&list, "/dev/zram0 \n/dev/%[1]s \n/dev/%[1]s1 %[2]s\n", disk, row.parts[link])
+				block := "/sys" + strings.TrimPrefix(filepath.Dir(link), "../..")
+				h.put(block+"/size", "400000\n")
+				for part, start := range map[string]string{"1": "2048", "3": "200000"} {
+					h.put(block+"/"+disk+part+"/start", start+"\n")
+					h.put(block+"/"+disk+part+"/size", "199000\n")
+					h.link("/sys/class/block/"+disk+part, filepath.Dir(link)+"/"+disk+part)
+				}
+			}
+			h.program("/bin/lsblk", `case "$2" in
+NAME,PARTUUID) cat <<'END'
+`+list.String()+`END
+;;
+NAME,PARTLABEL) printf '%s \n%s1 ESP\n%s3 sallyport-state\n' "$3" "$3" "$3" ;;
+PKNAME) echo "$2 $3" | sed 's,.*/,,; s/1$//' ;;
+esac`)
+			h.program("/bin/blkid", "echo ext4")
+			for _, program := range []string{"udevadm", "fsck.vfat", "e2fsck", "systemd-repart", "systemd-growfs"} {
+				h.program("/bin/"+program, "")
+			}
+			h.program("/bin/mount", `[ "$*" = "-t ext4 -o nosuid,nodev,noexec,nosymfollow,noatime `+row.want+"3 "+h.path(stateDir)+`" ]`)
+			if row.said != "" {
+				h.put("/sys/firmware/efi/efivars/LoaderDevicePartUUID-4a67", "\x06\x00\x00\x00"+strings.Join(strings.Split(row.said, ""), "\x00")+"\x00\x00\x00")
+			}
+			if row.label != "" {
+				h.put("/dev/"+row.label, "")
+				h.link("/dev/disk/by-partlabel/ESP", "../../"+row.label)
+			}
+			text := string(script)
+			for _, folder := range []string{"/sys/", "/run/", "/var/", "/dev/disk/"} {
+				text = strings.ReplaceAll(text, folder, h.path(folder)+"/")
+			}
+			text = strings.ReplaceAll(text, "/usr/lib/systemd/", "")
+			cmd := exec.Command("/bin/sh", "-c", text)
+			cmd.Env = []string{"PATH=" + h.path("/bin") + ":/usr/sbin:/usr/bin:/sbin:/bin"}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			disk, _ := os.Readlink(h.path(diskLink))
+			esp, _ := os.Readlink(h.path(filepath.Dir(diskLink) + "/esp"))
+			if disk != row.want || strings.TrimPrefix(esp, h.Root) != row.want+map[bool]string{true: "1"}[row.want != ""] {
+				t.Errorf("got the disk %q with the ESP %q, want the disk %q", disk, esp, row.want)
+			}
+		})
+	}
+}
+
+// TestOnlyTheStatePartitionGrows holds what divides the disk at a start to what made it.
+func TestOnlyTheStatePartitionGrows(t *testing.T) {
+	for _, name := range []string{"10-esp.conf", "20-config.conf"} {
+		made, err := os.ReadFile("recipe/repart/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		divided, err := os.ReadFile("recipe/tree/usr/lib/repart.d/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := field(string(made), "SizeMaxBytes")
+		if got := field(string(divided), "SizeMaxBytes"); want == "" || got != want {
+			t.Errorf("%s: at a start it may have %q, want %q", name, got, want)
 		}
 	}
 }
