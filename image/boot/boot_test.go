@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -349,14 +350,7 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 	t.Run("by fw_cfg", func(t *testing.T) {
 		p.arrives(t, "credential", "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file="+p.written(t, "sallyport.yaml"))
 	})
-	t.Run("by a NoCloud seed", func(t *testing.T) {
-		seed := p.written(t, "user-data")
-		iso := filepath.Join(t.TempDir(), "seed.iso")
-		if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso, filepath.Dir(seed)); err != nil {
-			t.Fatal(err)
-		}
-		p.arrives(t, "(CIDATA)", "-drive", "if=none,id=seed,format=raw,readonly=on,file="+iso, "-device", "ide-cd,drive=seed")
-	})
+	t.Run("by a NoCloud seed, past sticks that cannot be read", p.aSeedArrivesPastBadSticks)
 	t.Run("a stick replaces nothing", p.aStickReplacesNothing)
 	t.Run("without a disk", p.withoutADisk)
 	t.Run("the disk is full", p.theDiskIsFull)
@@ -560,7 +554,7 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 }
 
 // arrives is a machine that gets its file by what QEMU is told more.
-func (p *place) arrives(t *testing.T, source string, args ...string) {
+func (p *place) arrives(t *testing.T, source string, args ...string) *VM {
 	t.Helper()
 	m := p.machine(t)
 	m.Args = args
@@ -572,6 +566,66 @@ func (p *place) arrives(t *testing.T, source string, args ...string) {
 	}
 	if !strings.Contains(out, source) {
 		t.Errorf("the file came by %q, want %q", inside(out, `"source":`), source)
+	}
+	return vm
+}
+
+// aSeedArrivesPastBadSticks has two sticks that come before the seed: one with a file
+// that is too large, and one whose file says that it has 4 GB, in a chain of
+// clusters that goes round.
+func (p *place) aSeedArrivesPastBadSticks(t *testing.T) {
+	args := []string{"-device", "qemu-xhci,id=usb"}
+	plug := func(disk, device string) {
+		id := fmt.Sprintf("volume%d", len(args))
+		args = append(args, "-drive", "if=none,id="+id+",format=raw,readonly=on,file="+option(disk), "-device", device+",drive="+id)
+	}
+	seed := p.written(t, "user-data")
+	iso := filepath.Join(t.TempDir(), "seed.iso")
+	if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso, filepath.Dir(seed)); err != nil {
+		t.Fatal(err)
+	}
+	plug(iso, "ide-cd")
+	for _, name := range []string{"large", "round"} {
+		disk := filepath.Join(t.TempDir(), name)
+		file := filepath.Join(t.TempDir(), "sallyport.yaml")
+		if err := errors.Join(
+			os.WriteFile(file, bytes.Repeat([]byte("#"), 2<<20), 0o600),
+			run(t.Context(), "mformat", "-C", "-i", disk, "-T", "40000", "-v", "CONFIG", "::"),
+			run(t.Context(), "mcopy", "-i", disk, file, "::"),
+		); err != nil {
+			t.Fatal(err)
+		}
+		if name == "round" {
+			goRound(t, disk)
+		}
+		plug(disk, "usb-storage,bus=usb.0")
+	}
+	vm := p.arrives(t, "(CIDATA)", args...)
+	for _, device := range []string{"/dev/sda", "/dev/sdb"} {
+		p.tells(t, vm, status, device+" (CONFIG) cannot be read: ")
+	}
+	p.tells(t, vm, status, "is larger than 1048576 bytes")
+}
+
+// goRound has the first cluster of the file sallyport.yaml of a FAT16 file system be
+// followed by itself (Microsoft's FAT specification, sections 3.1, 4 and 6).
+func goRound(t *testing.T, disk string) {
+	t.Helper()
+	data, err := os.ReadFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := bytes.Index(data, []byte("SALLYP~1YAM"))
+	if entry < 0 || string(data[54:59]) != "FAT16" {
+		t.Fatalf("the stick has no such file on FAT16: %q", data[54:62])
+	}
+	little := binary.LittleEndian
+	sector, reserved := int(little.Uint16(data[11:])), int(little.Uint16(data[14:]))
+	cluster := little.Uint16(data[entry+26:])
+	little.PutUint16(data[sector*reserved+2*int(cluster):], cluster)
+	little.PutUint32(data[entry+28:], 1<<32-1)
+	if err := os.WriteFile(disk, data, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
