@@ -359,3 +359,35 @@ func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
 		t.Errorf("the limits are %d and %d", small, large)
 	}
 }
+
+// TestStrangersFillNoTableOfConnections sends what is let in from everywhere. A full
+// table would drop the answers that the machine itself waits for.
+func TestStrangersFillNoTableOfConnections(t *testing.T) {
+	s := newStreet(t)
+	s.load(firewall(machines(t)["static"]))
+	if err := s.house().Admit(t.Context(), Admission{UDP: []uint16{443}}); err != nil {
+		t.Fatal(err)
+	}
+	inside(t, s.machine, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		return errors.Join(err, unix.Bind(fd, &unix.SockaddrInet4{Port: 443}))
+	})
+	tracked := func() (n int) {
+		_, _ = fmt.Sscan(s.run("ip", "netns", "exec", s.machine, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"), &n)
+		return n
+	}
+	before := tracked()
+	for _, how := range []string{"ping -c 1 -W 60 192.168.50.21", "ping -c 1 -W 60 fd00:50::21", "for i in {1..50}; do echo >/dev/udp/192.168.50.21/443; done", tcp("", "192.168.50.21:80")} {
+		if !s.reaches(s.neighbour, how) {
+			t.Errorf("%s: dropped", how)
+		}
+	}
+	if got := tracked(); got != before {
+		t.Errorf("%d connections are tracked, want %d", got, before)
+	}
+	// What the machine asks itself is known again.
+	if !s.reaches(s.machine, "ping -c 1 -W 60 192.168.50.22") || tracked() == before {
+		t.Error("a ping of the machine's own is not tracked, or its answer is dropped")
+	}
+}
