@@ -344,7 +344,7 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 	return nil
 }
 
-// logs returns where HAProxy is told to send its log, but for the local machine.
+// logs returns the syslog servers that a cluster names for HAProxy.
 func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 	for _, line := range cfg.Process.Lines {
 		if words := strings.Fields(line.String()); len(words) > 1 && words[0] == "log" {

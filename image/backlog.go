@@ -18,7 +18,7 @@ func backlog(memory uint64) int {
 	return int(min(max(memory>>20*4, 1024), 65535)) //nolint:gosec // bounded
 }
 
-// limitBacklogs does so for this machine.
+// limitBacklogs sets the limit of the kernel by the memory of this machine.
 func (m Machine) limitBacklogs() error {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -16,7 +16,7 @@ import (
 	"sallyport/appliance/config"
 )
 
-// rogue is a DHCP server (RFC 2131) that names a pod as server for names and for
+// rogue starts a DHCP server (RFC 2131) in the neighbour. It names a pod as server for names and for
 // time, and a part of its block as a network of its own.
 func (s street) rogue() {
 	s.t.Helper()

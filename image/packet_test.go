@@ -49,7 +49,7 @@ const (
 	urg
 )
 
-// tcpPacket is a TCP header in an IPv4 packet, as nobody's kernel would send it.
+// tcpPacket makes a TCP header in an IPv4 packet, with any flags and any sender.
 func tcpPacket(from, to netip.AddrPort, flags byte) []byte {
 	p := make([]byte, 40)
 	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_TCP // the kernel fills in the length and its checksum
@@ -77,7 +77,7 @@ func tcpPacket(from, to netip.AddrPort, flags byte) []byte {
 	return p
 }
 
-// sender sends packets with headers of its own, and hears TCP.
+// sender opens a socket that sends packets with their headers, and hears TCP.
 func sender() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)
 	if err != nil {

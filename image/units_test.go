@@ -64,7 +64,6 @@ func TestEveryUnitIsHardened(t *testing.T) {
 	}
 }
 
-// TestWhatAKeyboardStartsIsMasked looks at what is masked.
 func TestWhatAKeyboardStartsIsMasked(t *testing.T) {
 	for _, unit := range []string{"ctrl-alt-del.target", "debug-shell.service"} {
 		if to, err := os.Readlink(filepath.Join(unitDir, unit)); err != nil || to != os.DevNull {
