@@ -65,6 +65,7 @@ var (
 	readyDesc        = desc("ready", "1 when what should be served is served (see /readyz).")
 	buildDesc        = desc("build_info", "Always 1; the version is the label.", "version")
 	clusterDesc      = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
+	credentialsDesc  = desc("cluster_credentials_expire_timestamp_seconds", "When the token or client certificate for the cluster's API expires; a token is renewed long before.", "cluster")
 	peerDesc         = desc("bgp_session_established", "1 while the BGP session is Established.", "cluster", "node", "peer")
 	prefixesDesc     = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
 	flapsDesc        = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node", "peer")
@@ -113,6 +114,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(buildDesc, 1, s.Version)
 	for _, c := range s.Clusters {
 		gauge(clusterDesc, one(c.Live), c.Name)
+		if !c.CredentialsExpire.IsZero() {
+			gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
+		}
 	}
 	for _, p := range s.Peers {
 		gauge(peerDesc, one(p.State == established), p.Cluster, p.Node, p.Addr.String())

@@ -45,6 +45,8 @@ type ClusterStatus struct {
 	Blocks   int        `json:"blocks"`
 	Error    string     `json:"error,omitempty"`
 	APIGroup string     `json:"apiGroup,omitempty"` // where its Calico objects are read
+
+	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"` // when the token or certificate in use does; zero: never, as far as is known
 }
 
 // RouteStatus is one wanted route.
@@ -165,7 +167,7 @@ func (v *view) status(info haproxy.Info) Status {
 	type owner struct{ cluster, node string }
 	owners := map[netip.Addr]owner{}
 	for _, c := range v.clusters {
-		cs := ClusterStatus{Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes), Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup}
+		cs := ClusterStatus{Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes), Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup, CredentialsExpire: c.health.CredentialsExpire}
 		if !c.pictured.IsZero() {
 			cs.Picture = &c.pictured
 		}
