@@ -307,6 +307,24 @@ func TestAKubeconfigIsAPathOrTheDocumentItself(t *testing.T) {
 	}
 }
 
+func TestAKubeconfigFileIsBoundedAsWell(t *testing.T) {
+	for name, row := range map[string]struct{ text, want string }{
+		"deep":    {"a:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\n", ":2: groups and lists are nested deeper than 32 levels"},
+		"aliases": {"a: &a [x, x]\nb: [*a, *a]\n", ":2: YAML aliases are not supported here"},
+		"large":   {strings.Repeat("#", config.MaxSize+1), " is larger than 262144 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "kubeconfig")
+			if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (config.Kubeconfig{Path: path}).Read(); err == nil || !strings.Contains(err.Error(), path+row.want) {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}
+
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	c, err := config.Parse("f.yaml", []byte("clusters:\n- kubeconfig: |\n    token:\n      tops3cret\n  bgp: {password: tops3cret}\n"))
 	if err != nil {
