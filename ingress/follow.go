@@ -219,6 +219,12 @@ func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf
 	})
 }
 
+// readsSecretsOf reports whether Secrets of a namespace can be named.
+func (o Options) readsSecretsOf(namespace string) bool {
+	all := o.secretNamespaces()
+	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
+}
+
 // secretNamespaces are the namespaces whose Secrets can be named; "" is all of
 // them.
 func (o Options) secretNamespaces() []string {

@@ -281,10 +281,20 @@ func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 	server.serve(c)
 	server.add(tlsSecret("default", "first", 10))
 	server.add(tlsSecret("elsewhere", "first", 10))
+	server.add(tlsSecret("ops", "own", 10))
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("one", "first"))
+	mustCreate(t, c.CoreV1().ConfigMaps("ops").Create, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"client-ca": "own", "ssl-certificate": "elsewhere/first"},
+	})
 	w := c.watch(t, ClusterConfig{Options: Options{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}})
-	if s := synced(t, w); len(s.Secrets) != 1 || s.Secrets[0].Namespace != "default" || s.NoSecrets {
+	s := synced(t, w)
+	if len(s.Secrets) != 2 || s.Secrets[0].Namespace != "default" || s.Secrets[1].Namespace != "ops" || s.NoSecrets {
 		t.Errorf("got %v, %t", s.Secrets, s.NoSecrets)
+	}
+	if problems := Compile([]Snapshot{s}).Problems; !slices.ContainsFunc(problems, func(p Problem) bool {
+		return strings.Contains(p.Why, "Secret elsewhere/first is of a namespace whose Secrets are not read")
+	}) {
+		t.Errorf("nobody is told of a Secret that is out of reach: %v", problems)
 	}
 	server.mu.Lock()
 	defer server.mu.Unlock()

@@ -97,6 +97,9 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if key.namespace != from && scope != annotations.ConfigMap && !w.options.CrossNamespaceSecrets {
 			return annotations.Secret{}, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
 		}
+		if !w.options.readsSecretsOf(key.namespace) {
+			return annotations.Secret{}, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
+		}
 		secret, ok := find(w.secrets, key)
 		*found = append(*found, foundSecret{key, secret})
 		if !ok {
@@ -138,7 +141,8 @@ func (w *world) references() references {
 	add := func(scope annotations.Scope, home string, values map[string]string) {
 		for _, ref := range annotations.Refers(scope, values) {
 			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
-			if key.namespace == home || scope == annotations.ConfigMap || w.options.CrossNamespaceSecrets {
+			allowed := key.namespace == home || scope == annotations.ConfigMap || w.options.CrossNamespaceSecrets
+			if allowed && w.options.readsSecretsOf(key.namespace) {
 				keys = append(keys, key)
 			}
 		}

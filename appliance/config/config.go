@@ -114,7 +114,7 @@ type Ingress struct {
 	PatternFiles string `json:"patternFiles"`
 	// A ConfigMap, as NAMESPACE/NAME, whose keys are ports and whose values the Services that take their TCP connections (ingress/README.md).
 	TCPServices string `json:"tcpServices"`
-	// The only namespaces Ingresses are taken from. Secrets are then read in these alone, unless crossNamespaceSecrets is on. Empty: all.
+	// The only namespaces Ingresses are taken from. Secrets are then read in these and in that of configMap alone, unless crossNamespaceSecrets is on. Empty: all.
 	Namespaces []string `json:"namespaces"`
 	// Namespaces Ingresses are never taken from.
 	NotNamespaces []string `json:"notNamespaces"`
