@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,14 +47,32 @@ func mustRead(t *testing.T, text string) token {
 
 // issuer is an API server that gives tokens.
 type issuer struct {
-	life  time.Duration
+	life time.Duration
+
+	mu    sync.Mutex
 	fails error
 	given []string
+}
+
+// tokens returns the tokens that were given so far.
+func (i *issuer) tokens() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.given)
+}
+
+// mend lets the next request succeed.
+func (i *issuer) mend() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.fails = nil
 }
 
 func (i *issuer) client(t *testing.T) *fake.Clientset {
 	c := fake.NewClientset()
 	c.PrependReactor("create", "serviceaccounts", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
 		if i.fails != nil {
 			return true, nil, i.fails
 		}
@@ -82,13 +101,13 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 
 		time.Sleep(month/3 - time.Hour)
 		synctest.Wait()
-		if len(api.given) > 0 || r.current().text != given.text {
+		if len(api.tokens()) > 0 || r.current().text != given.text {
 			t.Error("it is renewed before a third of its life")
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if len(api.given) != 1 || r.current().text != api.given[0] {
-			t.Fatalf("%d tokens were given, and the first is not in use", len(api.given))
+		if len(api.tokens()) != 1 || r.current().text != api.tokens()[0] {
+			t.Fatalf("%d tokens were given, and the first is not in use", len(api.tokens()))
 		}
 		info, err := os.Stat(file)
 		if err != nil || info.Mode() != 0o600 {
@@ -96,7 +115,7 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 		}
 		time.Sleep(3 * month)
 		synctest.Wait()
-		if n := len(api.given); n < 9 || n > 11 || r.current().text != api.given[n-1] {
+		if n := len(api.tokens()); n < 9 || n > 11 || r.current().text != api.tokens()[n-1] {
 			t.Errorf("%d tokens were given in 100 days, want one every ten days", n)
 		}
 		if all := r.sentences(time.Now()); len(all) > 0 {
@@ -107,7 +126,7 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 
 		// A restart takes the kept one, long after that of the kubeconfig expired.
 		again := newRenewer(given, file, slog.New(slog.DiscardHandler))
-		if again.current().text != api.given[len(api.given)-1] {
+		if again.current().text != api.tokens()[len(api.tokens())-1] {
 			t.Error("a restart does not take the kept token")
 		}
 		// Not for another account, and not instead of a newer kubeconfig.
@@ -144,10 +163,10 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 					}
 				}
 				// It is tried for ever: whoever mends it needs no restart, unless it expired.
-				api.fails = nil
+				api.mend()
 				time.Sleep(time.Hour)
 				synctest.Wait()
-				if all := r.sentences(time.Now()); len(all) > 0 || len(api.given) != 1 {
+				if all := r.sentences(time.Now()); len(all) > 0 || len(api.tokens()) != 1 {
 					t.Errorf("mended, it says %q", all)
 				}
 			})
