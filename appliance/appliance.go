@@ -38,7 +38,7 @@ type Hooks struct {
 // Admission is what the clusters have the machine's firewall let in, and let HAProxy
 // out to, at this moment. Each list is sorted, without doubles.
 type Admission struct {
-	Peers    []netip.Addr     // who may speak BGP
+	Peers    []netip.Addr     // who may connect to speak BGP
 	TCP, UDP []uint16         // ports of TCP services and of QUIC
 	Pods     []netip.Prefix   // what the verified routes lead to
 	Servers  []netip.AddrPort // servers that need no route: pods with the network of a node
@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	wg.Go(func() {
 		speaker.open(ctx, log, func() (*bgp.Speaker, error) {
 			return bgp.Start(ctx, bgp.Config{
-				ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, Listen: cfg.BGP.Listen, Port: cfg.BGP.Port,
+				ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, Listen: listens(cfg), Port: cfg.BGP.Port,
 				HoldTime: cfg.BGP.HoldTime, Log: log,
 			})
 		}, func(s *bgp.Speaker) {
@@ -163,6 +163,15 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		}
 	}
 	l.run(ctx)
+	return nil
+}
+
+// listens returns the addresses where nodes may connect; none where all are
+// dialled.
+func listens(cfg *config.Config) []netip.Addr {
+	if slices.ContainsFunc(cfg.Clusters, func(c config.Cluster) bool { return c.BGP.Mode == config.Passive }) {
+		return cfg.BGP.Listen
+	}
 	return nil
 }
 
@@ -258,8 +267,14 @@ func peerMaker(cfg *config.Config) func(string, routes.Node, netip.Addr) bgp.Pee
 	}
 	return func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 		p := peering[cluster]
+		var local netip.Addr // as the BGPPeers name us; any, where the file does not say
+		for _, a := range cfg.BGP.Listen {
+			if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
+				local = a
+			}
+		}
 		return bgp.Peer{
-			Cluster: cluster, Node: n.Name, Addr: addr, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
+			Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
 			TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
 		}
 	}

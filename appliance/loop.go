@@ -125,9 +125,10 @@ type loop struct {
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
 	applied   applied
-	settled   bool      // a round has ended with nothing left to do
-	brokenAt  time.Time // since when rounds fail; zero: they do not
-	missingAt time.Time // since when wanted routes are not in the kernel
+	settled   bool                     // a round has ended with nothing left to do
+	brokenAt  time.Time                // since when rounds fail; zero: they do not
+	missingAt time.Time                // since when wanted routes are not in the kernel
+	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	refused   map[string]bool
 	admitted  *Admission              // what the firewall was told; nil: nothing yet
 	doubtful  map[netip.AddrPort]bool // servers that fail their checks
@@ -142,7 +143,7 @@ type loop struct {
 func (l *loop) begin() {
 	l.started = l.now()
 	l.vetter = newVetter(l.proxy.Vet, l.proxy.Blame, l.log)
-	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
+	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 }
 
 // run plans and acts until ctx ends, which leaves kernel and HAProxy as they are.
@@ -243,7 +244,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	// What should be.
 	peers := l.peers(topologies)
 	peersErr := l.speaker.SetPeers(peers)
-	v.peers = l.speaker.Peers()
+	v.peers, v.unguarded = l.speaker.Peers(), unguarded(peers)
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
@@ -313,7 +314,9 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 	}
 	a := Admission{Pods: slices.SortedFunc(maps.Keys(want.Routes), netip.Prefix.Compare), Logs: logs(cfg)}
 	for _, p := range peers {
-		a.Peers = append(a.Peers, p.Addr)
+		if !p.Active {
+			a.Peers = append(a.Peers, p.Addr)
+		}
 	}
 	slices.SortFunc(a.Peers, netip.Addr.Compare)
 	a.Peers = slices.Compact(a.Peers)
@@ -326,7 +329,7 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 	if len(have.Direct) > 0 {
 		for _, b := range cfg.Backends {
 			for _, s := range b.Servers {
-				if have.Direct[s.Addr.Addr()] {
+				if have.Direct[s.Addr.Addr()] && want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr) == "" {
 					a.Servers = append(a.Servers, s.Addr)
 				}
 			}
@@ -393,6 +396,17 @@ func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer) {
 		}
 	}
 	return peers
+}
+
+// unguarded returns the clusters whose nodes connect to us, and nothing shows that
+// it is they: any of their pods can do so under its node's address.
+func unguarded(peers []bgp.Peer) (clusters []string) {
+	for _, p := range peers {
+		if !p.Active && p.Password == "" && !p.TTLSecurity && !slices.Contains(clusters, p.Cluster) {
+			clusters = append(clusters, p.Cluster)
+		}
+	}
+	return clusters
 }
 
 // have reads the world back from its owners.

@@ -30,6 +30,7 @@ import (
 type fakeSpeaker struct {
 	peers  []bgp.Peer
 	spoken map[netip.Addr]bool // End-of-RIB has come
+	state  string              // of every session
 	offers []routes.Offer
 	err    error
 }
@@ -39,7 +40,7 @@ func (f *fakeSpeaker) Offers() ([]routes.Offer, error) { return slices.Clone(f.o
 func (f *fakeSpeaker) Changed() <-chan struct{}        { return nil }
 func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 	for _, p := range f.peers {
-		states = append(states, bgp.PeerState{Peer: p, EndOfRIB: f.spoken[p.Addr]})
+		states = append(states, bgp.PeerState{Peer: p, State: f.state, EndOfRIB: f.spoken[p.Addr]})
 	}
 	return states
 }
@@ -641,11 +642,19 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 	}
 	cfg := &haproxy.Config{
 		Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}},
-		Backends: []*haproxy.Backend{{Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}}, {Servers: []haproxy.Server{{Addr: node}}}},
+		Backends: []*haproxy.Backend{
+			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}}, {Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
+			{Cluster: "demo", Servers: []haproxy.Server{{Addr: netip.AddrPortFrom(node.Addr(), 10250)}}}, // the kubelet
+		},
 	}
-	peers := []bgp.Peer{{Addr: netip.MustParseAddr("192.168.50.24")}, {Addr: netip.MustParseAddr("192.168.50.22")}, {Addr: netip.MustParseAddr("192.168.50.22")}}
+	peers := []bgp.Peer{
+		{Addr: netip.MustParseAddr("192.168.50.24")}, {Addr: netip.MustParseAddr("192.168.50.22")}, {Addr: netip.MustParseAddr("192.168.50.22")},
+		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // it is dialled
+	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
-	wish := Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}}
+	wish := Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}, Allocations: routes.Allocate(routes.Facts{
+		Topologies: []routes.Topology{{Cluster: "demo", HostNetwork: true, Nodes: []routes.Node{{Name: "worker2", Addresses: []netip.Addr{node.Addr()}}}}},
+	})}
 	have := Have{Direct: map[netip.Addr]bool{node.Addr(): true}}
 	if l.letIn(peers, wish, have, cfg) == nil {
 		t.Error("a firewall that takes nothing: want an error")
@@ -669,5 +678,41 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 	}
 	if !slices.EqualFunc(told, want, Admission.same) {
 		t.Errorf("got %v, want %v", told, want)
+	}
+}
+
+func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
+	for name, row := range map[string]struct {
+		peer  bgp.Peer
+		state string
+		down  bool
+		after time.Duration
+		want  string // empty: no warning
+	}{
+		"dialled, and up":                 {peer: bgp.Peer{Active: true}, state: established, after: time.Hour},
+		"dialled, not up yet":             {peer: bgp.Peer{Active: true}, state: "Active", after: 10 * time.Second},
+		"dialled, and not up for long":    {peer: bgp.Peer{Active: true, Port: 179}, state: "Active", after: time.Minute, want: "worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
+		"the cluster knows":               {peer: bgp.Peer{Active: true}, state: "Active", down: true, after: time.Hour},
+		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
+		"it dials, with a password":       {peer: bgp.Peer{Password: "x"}, state: established},
+		"it dials, with TTL security":     {peer: bgp.Peer{TTLSecurity: true}, state: established},
+		"it should dial, and has not yet": {peer: bgp.Peer{Password: "x"}, state: "Active", after: time.Minute, want: "worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
+	} {
+		s := newScene(t)
+		s.watcher.snapshot.Topology.Nodes = s.watcher.snapshot.Topology.Nodes[:1]
+		s.watcher.snapshot.Topology.Nodes[0].Down = row.down
+		s.loop.peer = func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
+			p := row.peer
+			p.Cluster, p.Node, p.Addr = cluster, n.Name, addr
+			return p
+		}
+		s.speaker.state = row.state
+		s.settle(t)
+		s.clock = s.clock.Add(row.after)
+		s.round(t.Context())
+		got := strings.Join(s.view.Load().warnings, "; ")
+		if row.want == "" && got != "" || !strings.Contains(got, row.want) {
+			t.Errorf("%s: warnings are %q, want %q", name, got, row.want)
+		}
 	}
 }

@@ -1,7 +1,9 @@
 package appliance
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,22 +16,23 @@ import (
 // view is what one round saw and decided, kept whole for the status endpoint.
 // It is never written again.
 type view struct {
-	at       time.Time
-	took     time.Duration
-	clusters []clusterView
-	peers    []bgp.PeerState
-	offers   int
-	refusals []routes.Refusal
-	static   map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
-	want     Want
-	have     Have
-	config   *haproxy.Config
-	problems []ingress.Problem
-	compiled ingress.Result
-	steps    []Step // named in the last round, done or not
-	err      error
-	notReady []string
-	warnings []string
+	at        time.Time
+	took      time.Duration
+	clusters  []clusterView
+	peers     []bgp.PeerState
+	unguarded []string // clusters whose pods could take a node's BGP session
+	offers    int
+	refusals  []routes.Refusal
+	static    map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
+	want      Want
+	have      Have
+	config    *haproxy.Config
+	problems  []ingress.Problem
+	compiled  ingress.Result
+	steps     []Step // named in the last round, done or not
+	err       error
+	notReady  []string
+	warnings  []string
 }
 
 type clusterView struct {
@@ -63,6 +66,10 @@ func (l *loop) judge(v *view) {
 			warn("cluster %s: %s", c.name, sentence)
 		}
 	}
+	for _, cluster := range v.unguarded {
+		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer", cluster)
+	}
+	l.miss(v, warn)
 	for cluster, until := range v.static {
 		warn("cluster %s: every BGP session was lost at once; its routes are kept until %s, and health checks decide meanwhile", cluster, until.Format(time.TimeOnly))
 	}
@@ -89,6 +96,39 @@ func (l *loop) judge(v *view) {
 	if lasted := since(&l.missingAt, missing > 0, v.at); lasted > soon {
 		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
 	}
+}
+
+// miss complains of the peers with which there has been no session for a while,
+// but for nodes that the cluster itself calls unreachable.
+func (l *loop) miss(v *view, warn func(string, ...any)) {
+	down := map[netip.Addr]bool{}
+	for _, c := range v.clusters {
+		for _, n := range c.topology.Nodes {
+			for _, p := range n.BGP {
+				down[p.Addr()] = n.Down
+			}
+		}
+	}
+	absent := map[netip.Addr]time.Time{}
+	for _, p := range v.peers {
+		if p.State == established {
+			continue
+		}
+		at, known := l.absent[p.Addr]
+		if !known {
+			at = v.at
+		}
+		absent[p.Addr] = at
+		lasted := v.at.Sub(at).Round(time.Second)
+		switch {
+		case lasted < patience || down[p.Addr]:
+		case p.Active:
+			warn("cluster %s: %s has taken no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, cmp.Or(p.Node, "a route reflector"), netip.AddrPortFrom(p.Addr, p.Port), lasted)
+		default:
+			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, cmp.Or(p.Node, "a route reflector"), p.Addr, lasted)
+		}
+	}
+	l.absent = absent
 }
 
 // since keeps the time at which a condition began, and says how long it lasts.

@@ -33,6 +33,8 @@ func TestMain(m *testing.M) {
 		os.Exit(inOwnNamespace())
 	case "hold": // a namespace lives as long as somebody is in it
 		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "impostor":
+		impostor(os.Args[1], os.Args[2])
 	case "start":
 		_, err := Start(context.Background(), Config{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		fmt.Println(err)
@@ -159,13 +161,19 @@ type speaker struct {
 
 func (s *site) speaker(t *testing.T, asn uint32, hold time.Duration, p pace) speaker {
 	t.Helper()
+	return s.speakerAt(t, asn, hold, p, s.us[:]...)
+}
+
+// speakerAt is one where peers may connect at these addresses.
+func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, listen ...netip.Addr) speaker {
+	t.Helper()
 	setupMu.Lock()
 	defer setupMu.Unlock()
 	j := new(journal)
 	sp, err := start(t.Context(), Config{
 		ASN:      asn,
 		RouterID: s.us[0],
-		Listen:   s.us[:],
+		Listen:   listen,
 		HoldTime: hold,
 		Log:      slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, p)

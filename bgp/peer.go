@@ -22,7 +22,7 @@ type Peer struct {
 	ASN         uint32     `json:"asn"`                  // AS the peer has to open with, 1 to 4294967295
 	Password    Secret     `json:"-"`                    // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
 	TTLSecurity bool       `json:"ttlSecurity"`          // GTSM (RFC 5082): only packets with TTL 255 count
-	Active      bool       `json:"active"`               // we dial, too; otherwise we wait for the peer to
+	Active      bool       `json:"active"`               // we dial, and the peer cannot connect; otherwise we wait for the peer to
 	Port        uint16     `json:"port,omitzero"`        // to dial; 0 is 179
 	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit
 }
@@ -104,6 +104,11 @@ func (p Peer) check(c Config) error {
 	return nil
 }
 
+// connectRetry is how many seconds pass between two attempts to dial, less a
+// quarter by chance: the least that GoBGP takes. calico-node is away for seconds
+// when it restarts.
+const connectRetry = 2
+
 // config is p in GoBGP's words.
 func (p Peer) config(c Config) *api.Peer {
 	hold := uint64(c.HoldTime / time.Second)
@@ -124,7 +129,7 @@ func (p Peer) config(c Config) *api.Peer {
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:          hold,
 			KeepaliveInterval: hold / 3,
-			ConnectRetry:      5,
+			ConnectRetry:      connectRetry,
 		}},
 		Transport: &api.Transport{
 			PassiveMode: !p.Active,

@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -528,4 +530,95 @@ func FuzzUpdate(f *testing.F) {
 			}
 		}
 	})
+}
+
+// impostor does what a pod can do, whose packets leave under its node's address:
+// it connects to us in the node's place again and again, and would hold a
+// session for ever. It tells of each attempt, by what became of it.
+func impostor(us, node string) {
+	id := netip.MustParseAddr(node)
+	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(id, 0))
+	for range time.Tick(20 * time.Millisecond) {
+		dialer := net.Dialer{LocalAddr: from, Timeout: 300 * time.Millisecond}
+		c, err := dialer.Dial("tcp", net.JoinHostPort(us, "179"))
+		if err != nil {
+			fmt.Println("refused")
+			continue
+		}
+		_, err = c.Write(slices.Concat(open(0xff, id, capabilities...), message(typeKeepalive)))
+		for err == nil {
+			var kind byte
+			if kind, _, err = read(c); kind == typeKeepalive {
+				fmt.Println("session")
+				_, err = c.Write(message(typeKeepalive))
+			}
+		}
+		fmt.Println("closed")
+		_ = c.Close()
+	}
+}
+
+func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
+	t.Parallel()
+	const key = "correct horse"
+	for name, row := range map[string]struct {
+		peer     Peer
+		listens  bool // for peers of another cluster
+		session  string
+		held     bool // what the row is there to show otherwise
+		attempts string
+	}{
+		"we dial, and nobody may connect": {peer: Peer{Active: true}, attempts: "refused"},
+		"we dial, and others may connect": {peer: Peer{Active: true}, listens: true, attempts: "closed"},
+		"nodes dial, with a password":     {peer: Peer{Password: key}, listens: true, session: "password \"" + key + "\";", attempts: "refused"},
+		"nodes dial, unguarded":           {listens: true, held: true, attempts: "session"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			n := s.node(t)
+			var listen []netip.Addr
+			if row.listens {
+				listen = s.us[:]
+			}
+			sp := s.speakerAt(t, 65000, 0, usualPace, listen...)
+			at := n.addr[0]
+			peer := row.peer
+			peer.Addr, peer.ASN = at, 65000
+			sp.set(t, peer)
+			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, session: row.session, blocks: []string{"172.16.1.0/26"}})
+			sp.waitUp(t, at)
+			b.kill() // calico-node restarts
+
+			told := new(journal)
+			pod := n.enter("/proc/self/exe", s.us[0].String(), at.String())
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod.Args[slices.Index(pod.Args, "/proc/self/exe")] = self
+			pod.Env = append(os.Environ(), roleEnv+"=impostor")
+			pod.Stdout = told
+			if err := pod.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = pod.Process.Kill()
+				_ = pod.Wait()
+			})
+			eventually(t, "an attempt that is "+row.attempts, func() (bool, string) {
+				return strings.Contains(told.String(), row.attempts), told.String()
+			})
+			if row.held {
+				sp.waitPeer(t, at, "held by the impostor", func(p PeerState) bool { return p.State == established })
+				return
+			}
+			b.start()
+			sp.waitUp(t, at)
+			sp.waitOffers(t, at, "172.16.1.0/26 via "+at.String()+" path []")
+			if strings.Contains(told.String(), "session") {
+				t.Errorf("the impostor had a session:\n%s", told)
+			}
+		})
+	}
 }

@@ -54,7 +54,7 @@ const DefaultHoldTime = 9 * time.Second
 type Config struct {
 	ASN      uint32        // our AS, 1 to 4294967295
 	RouterID netip.Addr    // our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
-	Listen   []netip.Addr  // addresses to listen on; none means every address of the machine
+	Listen   []netip.Addr  // addresses where peers that are not Active may connect; none: nobody may
 	Port     uint16        // port to listen on; 0 is 179
 	HoldTime time.Duration // whole seconds, 3 s to 65535 s; 0 is DefaultHoldTime. The lower of the two ends' proposals counts (RFC 4271, 4.2)
 	Log      *slog.Logger  // nil discards
@@ -90,9 +90,14 @@ type Speaker struct {
 	pace    pace
 	log     *slog.Logger
 	tap     *tap
-	bgp     *server.BgpServer
 	stop    context.CancelFunc
 	stopped sync.Once
+
+	// A GoBGP that listens takes connections of every peer it has, those that it
+	// dials included. So those are with one that does not listen.
+	dialer   *server.BgpServer
+	listener *server.BgpServer // nil: nobody may connect
+
 	worker  sync.WaitGroup
 	changed chan struct{}
 	wake    chan struct{} // to the worker: a session has changed its state
@@ -122,29 +127,56 @@ func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
 		return nil, err
 	}
 	tap := newTap(c.Log.Handler())
-	b := server.NewBgpServer(server.LoggerOption(slog.New(tap), new(slog.LevelVar)))
-	go b.Serve()
-
 	ctx, stop := context.WithCancel(ctx)
 	s := &Speaker{
 		config:   c,
 		pace:     p,
 		log:      c.Log,
 		tap:      tap,
-		bgp:      b,
 		stop:     stop,
 		changed:  make(chan struct{}, 1),
 		wake:     make(chan struct{}, 1),
 		sessions: make(map[netip.Addr]*session),
 	}
-	if err := s.open(ctx); err != nil {
+	s.dialer = s.server()
+	err = s.open(ctx, s.dialer, -1, nil)
+	if err == nil && len(c.Listen) > 0 {
+		s.listener = s.server()
+		err = s.open(ctx, s.listener, int32(c.Port), c.Listen)
+	}
+	if err != nil {
 		stop()
-		b.Stop()
+		for _, b := range s.servers() {
+			b.Stop()
+		}
 		return nil, err
 	}
 	s.worker.Go(func() { s.work(ctx) })
 	context.AfterFunc(ctx, s.Stop)
 	return s, nil
+}
+
+// server starts a GoBGP that does nothing yet.
+func (s *Speaker) server() *server.BgpServer {
+	b := server.NewBgpServer(server.LoggerOption(slog.New(s.tap), new(slog.LevelVar)))
+	go b.Serve()
+	return b
+}
+
+// servers are both, or the one there is.
+func (s *Speaker) servers() []*server.BgpServer {
+	if s.listener == nil {
+		return []*server.BgpServer{s.dialer}
+	}
+	return []*server.BgpServer{s.dialer, s.listener}
+}
+
+// of is the one that has a peer.
+func (s *Speaker) of(p Peer) *server.BgpServer {
+	if p.Active {
+		return s.dialer
+	}
+	return s.listener
 }
 
 func (c Config) check() (Config, error) {
@@ -165,12 +197,6 @@ func (c Config) check() (Config, error) {
 	case c.HoldTime%time.Second != 0 || c.HoldTime < 3*time.Second || c.HoldTime > 65535*time.Second:
 		return c, fmt.Errorf("bgp: the hold time has to be whole seconds from 3s to 65535s, not %s", c.HoldTime)
 	}
-	if len(c.Listen) == 0 {
-		c.Listen = []netip.Addr{netip.IPv4Unspecified()}
-		if haveIPv6() {
-			c.Listen = append(c.Listen, netip.IPv6Unspecified())
-		}
-	}
 	c.Listen = slices.Clone(c.Listen)
 	for i, a := range c.Listen {
 		if !a.IsValid() {
@@ -182,27 +208,17 @@ func (c Config) check() (Config, error) {
 	return c, nil
 }
 
-// haveIPv6 tells whether the kernel was booted with IPv6 at all.
-func haveIPv6() bool {
-	fd, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return !errors.Is(err, syscall.EAFNOSUPPORT)
-	}
-	_ = syscall.Close(fd)
-	return true
-}
-
-// open makes GoBGP listen, closes both doors of its RIB and starts the watcher,
-// in this order and before there is any peer.
-func (s *Speaker) open(ctx context.Context) error {
-	listen := make([]string, len(s.config.Listen))
-	for i, a := range s.config.Listen {
+// open makes a GoBGP listen at a port, -1 for none, closes both doors of its RIB
+// and starts the watcher, in this order and before there is any peer.
+func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, addrs []netip.Addr) error {
+	listen := make([]string, len(addrs))
+	for i, a := range addrs {
 		listen[i] = a.String()
 	}
-	err := s.bgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+	err := b.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
 		Asn:             s.config.ASN,
 		RouterId:        s.config.RouterID.String(),
-		ListenPort:      int32(s.config.Port),
+		ListenPort:      port,
 		ListenAddresses: listen,
 		Families:        []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
 	}})
@@ -213,7 +229,7 @@ func (s *Speaker) open(ctx context.Context) error {
 	// RIB empty, so that there is nothing to announce either: what we read is
 	// what the peers sent, before any policy.
 	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
-		err := s.bgp.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		err := b.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Name:          "global",
 			Direction:     d,
 			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
@@ -222,7 +238,7 @@ func (s *Speaker) open(ctx context.Context) error {
 			return fmt.Errorf("bgp: close the RIB (%s): %w", d, err)
 		}
 	}
-	return s.watch(ctx)
+	return s.watch(ctx, b)
 }
 
 func (s *Speaker) explain(err error) error {
@@ -252,7 +268,9 @@ func (s *Speaker) Stop() {
 		s.worker.Wait()
 		s.ops.Lock()
 		defer s.ops.Unlock()
-		s.bgp.Stop()
+		for _, b := range s.servers() {
+			b.Stop()
+		}
 		s.knock()
 	})
 }
@@ -426,7 +444,7 @@ func (s *Speaker) ensure(p Peer) error {
 func (s *Speaker) add(x *session, p Peer) error {
 	s.mark(x, true)
 	s.tap.forget(p.Addr)
-	err := s.bgp.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.config(s.config)})
+	err := s.of(p).AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.config(s.config)})
 	if err != nil {
 		s.mark(x, false)
 		return fmt.Errorf("bgp: set up peer %s: %w", p.Addr, err)
@@ -459,11 +477,11 @@ func (s *Speaker) dismiss(p Peer) error {
 	if p.Password != "" {
 		bare := p
 		bare.Password = ""
-		if _, err := s.bgp.UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: bare.config(s.config)}); err != nil {
+		if _, err := s.of(p).UpdatePeer(ctx, &api.UpdatePeerRequest{Peer: bare.config(s.config)}); err != nil {
 			errs = append(errs, fmt.Errorf("bgp: take the password of peer %s from the listener: %w", p.Addr, err))
 		}
 	}
-	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Addr.String()}); err != nil {
+	if err := s.of(p).DeletePeer(ctx, &api.DeletePeerRequest{Address: p.Addr.String()}); err != nil {
 		errs = append(errs, fmt.Errorf("bgp: remove peer %s: %w", p.Addr, err))
 	}
 	return errors.Join(errs...)
@@ -510,16 +528,18 @@ func (s *Speaker) listen(ctx context.Context) {
 		hold     time.Duration
 	}
 	counts := map[netip.Addr]count{}
-	err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
-		if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
-			counts[a.Unmap()] = count{
-				p.GetState().GetMessages().GetReceived().GetTotal(),
-				time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+	for _, b := range s.servers() {
+		err := b.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
+			if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
+				counts[a.Unmap()] = count{
+					p.GetState().GetMessages().GetReceived().GetTotal(),
+					time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+				}
 			}
+		})
+		if err != nil {
+			return // nobody is called silent for want of an answer
 		}
-	})
-	if err != nil {
-		return // nobody is called silent for want of an answer
 	}
 	now := time.Now()
 	s.mu.Lock()
@@ -550,7 +570,7 @@ func (s *Speaker) renew(now time.Time) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	for _, x := range s.due(now) {
-		err := s.bgp.DeletePeer(context.Background(), &api.DeletePeerRequest{Address: x.peer.Addr.String()})
+		err := s.of(x.peer).DeletePeer(context.Background(), &api.DeletePeerRequest{Address: x.peer.Addr.String()})
 		if err := errors.Join(err, s.add(x, x.peer)); err != nil {
 			// The next SetPeers tries again and returns the error.
 			s.log.Error("BGP peer could not be renewed", "peer", x.peer, "err", err)
@@ -578,14 +598,14 @@ func (s *Speaker) due(now time.Time) []*session {
 // which both ends would never call the other lost (RFC 4271, 4.2). GoBGP takes
 // it, and tells of it only when asked.
 func (s *Speaker) refuseEndless(ctx context.Context) {
-	for _, a := range s.unasked() {
-		endless := false
-		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: a.String()}, func(p *api.Peer) {
+	for _, peer := range s.unasked() {
+		a, b, endless := peer.Addr, s.of(peer), false
+		err := b.ListPeer(ctx, &api.ListPeerRequest{Address: a.String()}, func(p *api.Peer) {
 			endless = p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED &&
 				p.GetTimers().GetState().GetNegotiatedHoldTime() == 0
 		})
 		if err == nil && endless {
-			err = s.bgp.DisablePeer(ctx, &api.DisablePeerRequest{Address: a.String()})
+			err = b.DisablePeer(ctx, &api.DisablePeerRequest{Address: a.String()})
 		}
 		if err != nil {
 			s.log.Error("BGP session could not be examined", "address", a.String(), "err", err)
@@ -593,14 +613,14 @@ func (s *Speaker) refuseEndless(ctx context.Context) {
 	}
 }
 
-func (s *Speaker) unasked() []netip.Addr {
+func (s *Speaker) unasked() []Peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []netip.Addr
-	for a, x := range s.sessions {
+	var all []Peer
+	for _, x := range s.sessions {
 		if x.state == established && !x.asked {
 			x.asked = true
-			all = append(all, a)
+			all = append(all, x.peer)
 		}
 	}
 	return all

@@ -16,7 +16,7 @@ import (
 	"sallyport/routes"
 )
 
-// watch starts the one watcher: what UPDATEs carried before any policy, the
+// watch starts the one watcher of a GoBGP: what UPDATEs carried before any policy, the
 // End-of-RIBs, and the states of the peers, in one queue and so in true order.
 //
 // GoBGP's view after policy would not do. When a session ends GoBGP withdraws
@@ -26,8 +26,8 @@ import (
 // not ask for), and it reports the new state only after the reader of the
 // session has ended; so a withdrawal here always came in an UPDATE, and
 // always before the loss.
-func (s *Speaker) watch(ctx context.Context) error {
-	err := s.bgp.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
+	err := b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPathUpdate: s.onPaths,
 		OnPathEor:    s.onEndOfRIB,
 		OnPeerUpdate: s.onState,

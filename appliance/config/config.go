@@ -71,8 +71,8 @@ type Cluster struct {
 type Peering struct {
 	// AS number of the cluster, for when the cluster does not say. Default: bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
-	// Who opens the connection: passive waits for the nodes, active dials them.
-	Mode Mode `json:"mode" jsonschema:"default=passive,enum=passive,enum=active"`
+	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for them. A pod can connect in its node's place: passive needs password or ttlSecurity.
+	Mode Mode `json:"mode" jsonschema:"default=active,enum=active,enum=passive"`
 	// Key of TCP MD5 (RFC 2385), at most 80 bytes, the same as in the BGPPeer.
 	Password Secret `json:"password"`
 	// File that holds the key, instead of password.
@@ -173,9 +173,9 @@ type BGP struct {
 	ASN uint32 `json:"asn" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
 	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from.
 	RouterID netip.Addr `json:"routerID"`
-	// Addresses to accept sessions on.
+	// Addresses of the sessions, which the BGPPeers name: where nodes are dialled from, and where those of a cluster in mode passive may connect.
 	Listen []netip.Addr `json:"listen" jsonschema:"default=0.0.0.0,default=::"`
-	// TCP port to accept sessions on.
+	// TCP port to accept sessions on, of clusters in mode passive.
 	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
 	// Silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of ours and the node's (240s) holds; below 9s busy nodes flap.
 	HoldTime time.Duration `json:"holdTime" jsonschema:"default=9s"`

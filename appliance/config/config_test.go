@@ -43,7 +43,7 @@ func defaults() *config.Config {
 		Clusters: []config.Cluster{{
 			Name:       "default",
 			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
-			BGP:        config.Peering{ASN: 65000, Mode: config.Passive, PrefixLimit: 1000, Port: 179},
+			BGP:        config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress:    config.Ingress{Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace},
 			Calico:     config.Calico{APIGroup: config.AutoGroup},
 		}},
@@ -140,10 +140,10 @@ clusters:
 - name: demo
   kubeconfig: /a
   pools: [172.16.0.0/16, "fd00:10::/48"]
-  bgp: {asn: 64512, mode: active, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
+  bgp: {asn: 64512, mode: passive, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
-    namespaceSelector: "team=web,!old", authServices: [ops/door]}
+    namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
   kubeconfig: /b
@@ -156,14 +156,14 @@ clusters:
 		Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"},
 		Pools: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16"), netip.MustParsePrefix("fd00:10::/48")},
 		BGP: config.Peering{
-			ASN: 64512, Mode: config.Active, Password: config.NewSecret("007"), TTLSecurity: true, PrefixLimit: 10,
+			ASN: 64512, Mode: config.Passive, Password: config.NewSecret("007"), TTLSecurity: true, PrefixLimit: 10,
 			RouteReflectors: addrs("192.168.50.9"), Port: 1790,
 		},
 		Ingress: config.Ingress{
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
 			Publish:   addrs("192.168.50.21", "fd00::21"),
 			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"}, Hosts: []config.Host{{Host: "*.a.test", Namespaces: []string{"shop", "*"}}, {Host: "*"}},
-			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"},
+			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true,
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
 	}
@@ -205,7 +205,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"no number":                 {minimal + "bgp: {asn: many}\n", `f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`},
 		"no bool":                   {"clusters:\n- kubeconfig: /a\n  bgp:\n    ttlSecurity: yes\n", `f.yaml:4: clusters[0].bgp.ttlSecurity: "yes" is not allowed; allowed: true, false`},
 		"word not in the list":      {minimal + "log: {level: warning}\n", `f.yaml:3: log.level: "warning" is not allowed; allowed: debug, info, warn, error`},
-		"word nearly in the list":   {"clusters:\n- kubeconfig: /a\n  bgp: {mode: pasive}\n", `f.yaml:3: clusters[0].bgp.mode: "pasive" is not allowed; did you mean "passive"? allowed: passive, active`},
+		"word nearly in the list":   {"clusters:\n- kubeconfig: /a\n  bgp: {mode: pasive}\n", `f.yaml:3: clusters[0].bgp.mode: "pasive" is not allowed; did you mean "passive"? allowed: active, passive`},
 		"time without a unit":       {minimal + "bgp: {holdTime: 9}\n", `f.yaml:3: bgp.holdTime: "9" is not allowed; allowed: a time with its unit, such as 9s, 500ms or 2m`},
 		"hold time too short":       {minimal + "bgp: {holdTime: 2s}\n", `f.yaml:3: bgp.holdTime: 2s is not allowed; allowed: whole seconds from 3s to 65535s`},
 		"router id of six":          {minimal + "bgp: {routerID: \"::1\"}\n", `f.yaml:3: bgp.routerID: ::1 is not allowed; allowed: the form of an IPv4 address that is not 0.0.0.0`},

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"text/template"
 
-	"sigs.k8s.io/yaml"
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"sallyport/appliance/config"
 	"sallyport/ingress"
@@ -42,6 +42,7 @@ type wish struct {
 	CalicoAPI                  config.APIGroup
 	ASN, ClusterASN            uint32
 	TTLSecurity, Password      bool
+	Passive                    bool // the nodes connect to the appliance
 	Peers                      []peer
 	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
 }
@@ -161,9 +162,9 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each, TokenSecret: f.tokenSecret,
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
-		TTLSecurity: cluster.BGP.TTLSecurity,
-		Reflectors:  f.reflectors,
-		Password:    !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
+		TTLSecurity: cluster.BGP.TTLSecurity, Passive: cluster.BGP.Mode == config.Passive,
+		Reflectors: f.reflectors,
+		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
 	}
 	if f.asn != 0 {
 		if w.ClusterASN == w.ASN {

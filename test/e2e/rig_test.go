@@ -56,6 +56,7 @@ type rig struct {
 	run *run
 
 	ingress string // a further line of the cluster's ingress in the config file
+	peering string // further keys of its bgp, each with a comma
 }
 
 // A run is the appliance's process, the same one for all subtests.
@@ -115,7 +116,7 @@ clusters:
 - name: lab
   kubeconfig: kubeconfig
   pools: [172.16.0.0/16, "fd00:172:16::/48"]
-  bgp: {asn: 65000}
+  bgp: {%[4]sasn: 65000}
   ingress:
     publish: [192.168.50.21]
     %[3]s
@@ -124,7 +125,7 @@ haproxy:
   runDir: %[1]s/run
 stateDir: %[1]s/state
 log: {level: debug}
-%[2]s`, r.dir, more, r.ingress))
+%[2]s`, r.dir, more, r.ingress, r.peering))
 }
 
 // manifests are what the cluster is given.

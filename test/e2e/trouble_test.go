@@ -59,6 +59,7 @@ func (r *rig) says(words ...string) {
 
 func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 	r := newRig(t, world.Options{Name: "trouble", Workers: 1})
+	r.peering = "mode: passive, "
 	r.install("")
 	r.apply(application("app", 1, "") + ingress("app", "", "test.local / Prefix app"))
 
@@ -105,6 +106,9 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 		leaveHTTP()
 		r.ready()
 		r.answeredBy("http://test.local/", 1)
+	})
+	r.sub("nodes that connect, and nothing shows that it is they", func(_ *testing.T, r *rig) {
+		r.says("any pod can do so in the place of its node", "bgp.mode: passive")
 	})
 	r.sub("a node without a BGP address", func(_ *testing.T, r *rig) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address-")
