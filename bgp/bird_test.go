@@ -18,12 +18,18 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 		family int
 		ours   uint32
 		path   string
+		active bool
 	}{
-		"IPv4, same AS":  {0, 65000, "[]"},
-		"IPv4, other AS": {0, 65010, "[65000]"},
-		"IPv6, same AS":  {1, 65000, "[]"},
-		"IPv6, other AS": {1, 65010, "[65000]"},
-		"4-byte AS":      {0, 4200000001, "[65000]"},
+		"IPv4, same AS":           {0, 65000, "[]", false},
+		"IPv4, same AS, dialled":  {0, 65000, "[]", true},
+		"IPv4, other AS":          {0, 65010, "[65000]", false},
+		"IPv4, other AS, dialled": {0, 65010, "[65000]", true},
+		"IPv6, same AS":           {1, 65000, "[]", false},
+		"IPv6, same AS, dialled":  {1, 65000, "[]", true},
+		"IPv6, other AS":          {1, 65010, "[65000]", false},
+		"IPv6, other AS, dialled": {1, 65010, "[65000]", true},
+		"4-byte AS":               {0, 4200000001, "[65000]", false},
+		"4-byte AS, dialled":      {0, 4200000001, "[65000]", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -31,7 +37,7 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			n := s.node(t)
 			sp := s.speaker(t, row.ours, 0, usualPace)
 			at, first, second := n.addr[row.family], blocks[row.family][0], blocks[row.family][1]
-			sp.set(t, Peer{Cluster: "main", Node: "worker", Addr: at, ASN: 65000})
+			sp.set(t, Peer{Cluster: "main", Node: "worker", Addr: at, ASN: 65000, Active: row.active})
 			b := n.bird(t, birdConfig{v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours, blocks: []string{first}})
 
 			sp.waitUp(t, at)
@@ -89,32 +95,34 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 			back: func(t *testing.T, n *node, _ *bird) { n.run(t, "ip", "link", "set", "eth0", "up") },
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newSite(t)
-			n := s.node(t)
-			sp := s.speaker(t, 65000, 3*time.Second, usualPace)
-			at := n.addr[0]
-			sp.set(t, Peer{Addr: at, ASN: 65000})
-			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
-			sp.waitUp(t, at)
-			one, two := "172.16.1.0/26 via "+at.String()+" path []", "172.16.1.64/26 via "+at.String()+" path []"
-			sp.waitOffers(t, at, one, two)
+		for mode, active := range map[string]bool{"it dials": false, "we dial": true} {
+			t.Run(name+", "+mode, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				n := s.node(t)
+				sp := s.speaker(t, 65000, 3*time.Second, usualPace)
+				at := n.addr[0]
+				sp.set(t, Peer{Addr: at, ASN: 65000, Active: active})
+				b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
+				sp.waitUp(t, at)
+				one, two := "172.16.1.0/26 via "+at.String()+" path []", "172.16.1.64/26 via "+at.String()+" path []"
+				sp.waitOffers(t, at, one, two)
 
-			row.end(t, n, b)
-			lost := " " + string(row.want)
-			sp.waitOffers(t, at, one+lost, two+lost)
-			if got := sp.peer(t, at); got.LastLoss.Cause != row.want || got.Flaps != 1 || got.LossReason == "" || got.EndOfRIB {
-				t.Errorf("peer is %+v, want one loss of cause %q", got, row.want)
-			}
+				row.end(t, n, b)
+				lost := " " + string(row.want)
+				sp.waitOffers(t, at, one+lost, two+lost)
+				if got := sp.peer(t, at); got.LastLoss.Cause != row.want || got.Flaps != 1 || got.LossReason == "" || got.EndOfRIB {
+					t.Errorf("peer is %+v, want one loss of cause %q", got, row.want)
+				}
 
-			row.back(t, n, b)
-			sp.waitUp(t, at)
-			sp.waitOffers(t, at, one, two)
-			if strings.Contains(sp.log.String(), "IdleHoldTimer expired\" Topic=Peer Key="+at.String()+" State=BGP_FSM_IDLE Duration=5") {
-				t.Error("the peer was kept in Idle")
-			}
-		})
+				row.back(t, n, b)
+				sp.waitUp(t, at)
+				sp.waitOffers(t, at, one, two)
+				if strings.Contains(sp.log.String(), "IdleHoldTimer expired\" Topic=Peer Key="+at.String()+" State=BGP_FSM_IDLE Duration=5") {
+					t.Error("the peer was kept in Idle")
+				}
+			})
+		}
 	}
 }
 

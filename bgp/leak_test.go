@@ -2,7 +2,10 @@ package bgp
 
 import (
 	"bytes"
+	"fmt"
+	"runtime"
 	"runtime/pprof"
+	"strings"
 	"testing"
 	"time"
 )
@@ -30,4 +33,23 @@ func TestALostSessionLeavesNothingBehind(t *testing.T) {
 	if after := goroutines(t, ").infiniteBuffer("); after > before+3 {
 		t.Errorf("of 30 sessions %d goroutines are left", after-before)
 	}
+}
+
+func TestAPeerThatIsDialledInVainLeavesNothingBehind(t *testing.T) {
+	s := newSite(t)
+	p := usualPace
+	p.renew, p.dial, p.tick = 10*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
+	sp := s.speakerAt(t, 65000, time.Minute, p)
+	at := s.addrs(66)[0]
+	before := runtime.NumGoroutine()
+	sp.set(t, Peer{Addr: at, ASN: 65000, Active: true})
+	eventually(t, "fifty fresh peers", func() (bool, string) {
+		n := strings.Count(sp.log.String(), "Delete a peer configuration")
+		return n >= 50, fmt.Sprint(n)
+	})
+	sp.set(t)
+	eventually(t, "no more goroutines than before", func() (bool, string) {
+		n := runtime.NumGoroutine()
+		return n <= before+5, fmt.Sprintf("%d before, %d now", before, n)
+	})
 }
