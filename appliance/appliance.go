@@ -204,6 +204,7 @@ func taken(cfg *config.Config) map[uint16]string {
 func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stateDir string, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
 	log = log.With("cluster", c.Name)
 	snapshot, taken, err := pictures.load(c.Name)
+	before := snapshot.Topology
 	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
 	wg.Go(func() {
 		w.open(ctx, log, func() (*ingress.Watcher, error) {
@@ -216,7 +217,7 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stat
 				return nil, err
 			}
 			of := watcherConfig(c, kubeconfig, local.Addrs, log)
-			of.Before, of.TokenFile = snapshot.Topology, filepath.Join(stateDir, "token-"+c.Name)
+			of.Before, of.TokenFile = before, filepath.Join(stateDir, "token-"+c.Name)
 			return ingress.NewWatcher(of)
 		}, func(w *ingress.Watcher) { w.Run(ctx) })
 	})

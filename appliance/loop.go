@@ -242,9 +242,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// What should be.
-	peers := l.peers(topologies)
+	peers, contested := l.peers(topologies)
 	peersErr := l.speaker.SetPeers(peers)
-	v.peers, v.unguarded = l.speaker.Peers(), unguarded(peers)
+	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
@@ -379,23 +379,43 @@ func (l *loop) look() (snapshots []ingress.Snapshot, mayAct bool) {
 	return snapshots, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
 }
 
-// peers are who to have a BGP session with: the nodes that peer with us, one for
-// each of their addresses, and the reflectors that are no nodes.
-func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer) {
+// peers returns who to have a BGP session with: the nodes that peer with us, one
+// for each of their addresses, and the reflectors that are no nodes. What several
+// clusters claim, the first of the configuration keeps; each other claim is told.
+func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer, contested []string) {
+	by := map[netip.Addr]bgp.Peer{}
+	add := func(cluster string, node routes.Node, addr netip.Addr) {
+		p := l.peer(cluster, node, addr)
+		if first, twice := by[addr]; twice {
+			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s is that of %s in cluster %s, which keeps it",
+				cluster, addr, whose(p), whose(first), first.Cluster))
+			return
+		}
+		by[addr] = p
+		peers = append(peers, p)
+	}
 	for _, t := range topologies {
 		for _, node := range t.Nodes {
 			if node.Behind {
 				continue
 			}
 			for _, addr := range node.BGP {
-				peers = append(peers, l.peer(t.Cluster, node, addr.Addr()))
+				add(t.Cluster, node, addr.Addr())
 			}
 		}
 		for _, addr := range t.Reflectors {
-			peers = append(peers, l.peer(t.Cluster, routes.Node{ASN: t.ASN}, addr))
+			add(t.Cluster, routes.Node{ASN: t.ASN}, addr)
 		}
 	}
-	return peers
+	return peers, contested
+}
+
+// whose names the owner of a peer's address.
+func whose(p bgp.Peer) string {
+	if p.Node == "" {
+		return "a route reflector"
+	}
+	return "node " + p.Node
 }
 
 // unguarded returns the clusters whose nodes connect to us, and nothing shows that

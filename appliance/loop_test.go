@@ -691,12 +691,12 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 	}{
 		"dialled, and up":                 {peer: bgp.Peer{Active: true}, state: established, after: time.Hour},
 		"dialled, not up yet":             {peer: bgp.Peer{Active: true}, state: "Active", after: 10 * time.Second},
-		"dialled, and not up for long":    {peer: bgp.Peer{Active: true, Port: 179}, state: "Active", after: time.Minute, want: "worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
+		"dialled, and not up for long":    {peer: bgp.Peer{Active: true, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
 		"the cluster knows":               {peer: bgp.Peer{Active: true}, state: "Active", down: true, after: time.Hour},
 		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
 		"it dials, with a password":       {peer: bgp.Peer{Password: "x"}, state: established},
 		"it dials, with TTL security":     {peer: bgp.Peer{TTLSecurity: true}, state: established},
-		"it should dial, and has not yet": {peer: bgp.Peer{Password: "x"}, state: "Active", after: time.Minute, want: "worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
+		"it should dial, and has not yet": {peer: bgp.Peer{Password: "x"}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
 	} {
 		s := newScene(t)
 		s.watcher.snapshot.Topology.Nodes = s.watcher.snapshot.Topology.Nodes[:1]
@@ -714,5 +714,22 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		if row.want == "" && got != "" || !strings.Contains(got, row.want) {
 			t.Errorf("%s: warnings are %q, want %q", name, got, row.want)
 		}
+	}
+}
+
+func TestABGPAddressOfTwoClustersIsTheFirstOnes(t *testing.T) {
+	s := newScene(t)
+	other := demoSnapshot("other")
+	other.Topology.Nodes[0].Name = "liar"
+	other.Topology.Nodes = other.Topology.Nodes[:1]
+	s.clusters = append(s.clusters, &cluster{name: "other", watcher: &fakeWatcher{snapshot: other}})
+	s.settle(t)
+	v := s.view.Load()
+	if len(s.speaker.peers) != 2 || s.speaker.peers[0].Node != "worker1" || s.speaker.peers[0].Cluster != "demo" {
+		t.Errorf("peers are %v, want those of the first cluster", s.speaker.peers)
+	}
+	want := "cluster other: the BGP address 192.168.50.23 of node liar is that of node worker1 in cluster demo, which keeps it"
+	if v.err != nil || !slices.Contains(v.warnings, want) {
+		t.Errorf("error %v and warnings %q, want none and %q", v.err, v.warnings, want)
 	}
 }

@@ -1,7 +1,6 @@
 package appliance
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -21,6 +20,7 @@ type view struct {
 	clusters  []clusterView
 	peers     []bgp.PeerState
 	unguarded []string // clusters whose pods could take a node's BGP session
+	contested []string // BGP addresses that several clusters claim, a sentence each
 	offers    int
 	refusals  []routes.Refusal
 	static    map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
@@ -68,6 +68,9 @@ func (l *loop) judge(v *view) {
 	}
 	for _, cluster := range v.unguarded {
 		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer", cluster)
+	}
+	for _, sentence := range v.contested {
+		warn("%s", sentence)
 	}
 	l.miss(v, warn)
 	for cluster, until := range v.static {
@@ -123,9 +126,9 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		switch {
 		case lasted < patience || down[p.Addr]:
 		case p.Active:
-			warn("cluster %s: %s has taken no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, cmp.Or(p.Node, "a route reflector"), netip.AddrPortFrom(p.Addr, p.Port), lasted)
+			warn("cluster %s: %s has taken no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		default:
-			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, cmp.Or(p.Node, "a route reflector"), p.Addr, lasted)
+			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), p.Addr, lasted)
 		}
 	}
 	l.absent = absent
