@@ -137,4 +137,23 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		r.routed(good)
 		r.answeredBy("http://test.local/", 4)
 	})
+	r.sub("the address of another node stays that node's", func(t *testing.T, r *rig) {
+		claim := func(address string) {
+			r.kubectl("annotate", "node", "evil", "--overwrite", "projectcalico.org/IPv4Address="+address)
+		}
+		claim("192.168.50.23/24") // worker1's
+		r.says("Node \"evil\"", "it claims the BGP address 192.168.50.23 of node worker1")
+		r.says("Node \"worker1\"", "is claimed by node evil, too; node worker1 keeps it")
+		if err := contains(r.routes("-4"), "172.16.171.64/26 via 192.168.50.23"); err != nil {
+			t.Error(err)
+		}
+		for _, p := range r.mustStatus().Peers {
+			if p.Node == "worker1" && p.State != "Established" {
+				t.Errorf("the session with worker1 is %s", p.State)
+			}
+		}
+		claim(evil.Addr.String())
+		r.routed(good)
+		r.answeredBy("http://test.local/", 4)
+	})
 }
