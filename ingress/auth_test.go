@@ -47,6 +47,9 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 				t.Error(err)
 			}
 			for _, b := range r.Config.Backends {
+				if namespace, _, _ := strings.Cut(b.Name, "_"); b.Cluster != "c" || b.Namespace != namespace {
+					t.Errorf("the servers of %s are those of namespace %q of cluster %q", b.Name, b.Namespace, b.Cluster)
+				}
 				text := ""
 				for _, d := range b.Directives {
 					text += d.String() + "\n"

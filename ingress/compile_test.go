@@ -468,6 +468,20 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 	}
 }
 
+// What a slice says of its pods' namespace, whoever wrote it says.
+func TestABackendIsOfTheNamespaceOfItsService(t *testing.T) {
+	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
+kind: EndpointSlice
+metadata: {name: x, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [172.16.1.1], targetRef: {kind: Pod, name: till, namespace: shop}}]
+`)})
+	if got := r.Config.Backends[0]; got.Cluster != "c" || got.Namespace != "default" {
+		t.Errorf("it is of namespace %q of cluster %q", got.Namespace, got.Cluster)
+	}
+}
+
 func TestOnlyOurClassesAreServed(t *testing.T) {
 	const class = "kind: IngressClass\nmetadata: {name: %s, annotations: {ingressclass.kubernetes.io/is-default-class: %q}}\nspec: {controller: %s}\n---\n"
 	for name, tt := range map[string]struct {
