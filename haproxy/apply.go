@@ -306,7 +306,7 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	var replace []func() error
 	change := func(path string, have, want []row) {
 		cmds, few := mapCommands(p.path(path), have, want)
-		if path == regexpMap { // their order counts, and a command adds at the end
+		if strings.HasPrefix(path, regexpMap) { // their order counts, and a command adds at the end
 			cmds, few = nil, slices.Equal(have, want)
 		}
 		if few {

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -75,6 +76,43 @@ func TestHAProxyTakesWhatIsTaken(t *testing.T) {
 			t.Errorf("HAProxy refuses:\n%.3000s", out)
 		}
 	})
+}
+
+func TestAHostTriesThePatternsOfFewOthers(t *testing.T) {
+	const hosts = 3200
+	cfg := &Config{}
+	for i := range hosts {
+		cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp}, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
+	}
+	of := func(secret string) map[string]int {
+		number, tables := make(map[string]int), rows(cfg, secret)
+		for i, table := range tables[regexpTable:] {
+			if most := 2 * 2 * hosts / patternMaps; len(table) > most {
+				t.Errorf("map %d has %d rows, want at most %d", i, len(table), most)
+			}
+			for _, r := range table {
+				host, _, _ := strings.Cut(strings.TrimPrefix(r.key, matchLimit+"^"), "(")
+				if other, known := number[host]; known && other != i {
+					t.Errorf("%s is in the maps %d and %d", host, i, other)
+				}
+				number[host] = i
+			}
+		}
+		return number
+	}
+	first, again, other := of("a"), of("a"), of("b")
+	if len(first) != hosts || !maps.Equal(first, again) {
+		t.Errorf("%d hosts have a map, want %d, and the same ones again", len(first), hosts)
+	}
+	same := 0
+	for host, i := range first {
+		if other[host] == i {
+			same++
+		}
+	}
+	if same > hosts/4 {
+		t.Errorf("with another secret %d of %d hosts are in the same map", same, hosts)
+	}
 }
 
 func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {

@@ -29,7 +29,7 @@ const (
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	sniMap      = "maps/sni.map"
-	regexpMap   = "maps/regexp.map"
+	regexpMap   = "maps/regexp-" // as these begin: there are some
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
 	extraDir    = "extra/"
@@ -85,19 +85,37 @@ type certEntry struct {
 // row is a line of a map.
 type row struct{ key, value string }
 
-// tables are the rows of mapFiles, each sorted by key, but those of regexpMap:
+// tables are the rows of mapFiles, each sorted by key, but those of a regexpMap:
 // they stand in the order in which they are tried.
 type tables [len(mapFiles)][]row
 
-// mapFiles are the files of the maps. The last is there only with Config.Inspect.
-var mapFiles = [...]string{exactTable: routeMap, wildTable: wildMap, regexpTable: regexpMap, sniTable: sniMap}
+// patternMaps is how many regexpMaps there are. HAProxy tries the rows of one after
+// the other, half a microsecond each, whose host they are or not. Which of the maps
+// a host has depends on a secret, so that nobody can choose to share another's.
+const patternMaps = 16
+
+// mapFiles are the files of the maps. That of sniTable is there only with
+// Config.Inspect.
+var mapFiles = func() (files [regexpTable + patternMaps]string) {
+	files[exactTable], files[wildTable], files[sniTable] = routeMap, wildMap, sniMap
+	for i := range patternMaps {
+		files[regexpTable+i] = regexpMap + strconv.Itoa(i) + ".map"
+	}
+	return files
+}()
+
+// patternMap is the number of the regexpMap that has the rows of a host.
+func patternMap(host, secret string) int {
+	sum := sha256.Sum256([]byte(secret + "\n" + host))
+	return int(sum[0]) % patternMaps
+}
 
 // The tables.
 const (
 	exactTable = iota
 	wildTable
-	regexpTable
 	sniTable
+	regexpTable // the first of patternMaps
 )
 
 // Render writes cfg for HAProxy with its servers in the given states: an Open
@@ -268,7 +286,7 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	out.Shape = hex.EncodeToString(sum[:])[:marker]
 	weighed := sha256.New()
 	weighed.Write(shape)
-	for _, path := range append(slices.Sorted(maps.Keys(out.certs)), regexpMap) {
+	for _, path := range append(slices.Sorted(maps.Keys(out.certs)), mapFiles[regexpTable:]...) {
 		sum := sums[path]
 		if c, is := out.certs[path]; is {
 			sum = sums[certDir+path]
@@ -552,9 +570,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 // client can write the mark himself.
 //
 // Only for a host that has regular expressions are these tried, one after the
-// other: those of other hosts fail at their first letter.
+// other, with those of the few hosts that are in the same map.
 func (r *renderer) writeRouting(line func(...string)) {
-	exact, wild, patterns := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap, r.opt.Dir+"/"+regexpMap
+	exact, wild := r.opt.Dir+"/"+routeMap, r.opt.Dir+"/"+wildMap
 	// What a request is for has one meaning to HAProxy, to the service that is asked
 	// who may come in, and to the servers: one name, the same in the URI if that has
 	// one, which HAProxy sees to where there are both. A slash in it would be read as
@@ -571,7 +589,10 @@ func (r *renderer) writeRouting(line func(...string)) {
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
-	line(`http-request set-var(txn.route) var(txn.route),field(6,/),concat(,txn.path),map_reg(` + patterns + `) if { var(txn.route),field(6,/) -m len gt 0 }`)
+	line(`http-request set-var(txn.patterns) var(txn.route),field(6,/) if { var(txn.route),field(6,/) -m len gt 0 }`)
+	for i, path := range mapFiles[regexpTable:] {
+		line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + r.opt.Dir + "/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
+	}
 	line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
 	line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
@@ -844,7 +865,7 @@ func (r *renderer) renderMaps(cfg *Config) renderedMaps {
 		return r.maps
 	}
 	of.Routes = slices.Clone(of.Routes)
-	r.maps, r.mapsOf, r.led = renderedMaps{tables: rows(cfg)}, of, slices.Clone(cfg.Backends)
+	r.maps, r.mapsOf, r.led = renderedMaps{tables: rows(cfg, r.opt.Secret)}, of, slices.Clone(cfg.Backends)
 	for i, table := range r.maps.tables {
 		file := mapFile(table)
 		r.maps.files[i] = rendered{file: file, sum: sha256.Sum256(file.Content)}
@@ -890,13 +911,13 @@ func tlsPort(b Bind) uint16 {
 // A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE/GUARD, without what is
 // not there at its end. There is a STATUS where plain HTTP is redirected, and a PORT
 // if it is not 443, which clients do not expect to see. PATTERNS are what the keys
-// of regexp.map begin with that are to be tried first: the host, "_" for any. GUARD
-// is that of the host, see guards.
+// of a regexpMap begin with that are to be tried first, behind the number of the map
+// and ":": the host, "_" for any. GUARD is that of the host, see guards.
 //
 // Keys of sni.map are hosts, or wildcard hosts without "*." and with "/" at the
 // end, which no name has; values are backends. A host that has other routes, and
 // that a wildcard would pass through, is named there too.
-func rows(cfg *Config) (out tables) {
+func rows(cfg *Config, secret string) (out tables) {
 	routes, port := cfg.Routes, tlsPort(cfg.Bind)
 	var known [len(mapFiles)]map[string]string
 	for i := range known {
@@ -912,14 +933,14 @@ func rows(cfg *Config) (out tables) {
 	for _, r := range routes {
 		if r.Match == Regexp {
 			patterns[r.Host] = true
-			add(regexpTable, pattern(r.Host, r.Path), r.value(port, "", guard[r.Host]))
+			add(regexpTable+patternMap(r.Host, secret), pattern(r.Host, r.Path), r.value(port, "", guard[r.Host]))
 		}
 	}
 	first := func(host string) string {
 		if !patterns[host] {
 			return ""
 		}
-		return cmp.Or(host, "_")
+		return strconv.Itoa(patternMap(host, secret)) + ":" + cmp.Or(host, "_")
 	}
 	place := func(host string) (int, string) {
 		if rest, ok := strings.CutPrefix(host, "*."); ok {
@@ -969,7 +990,9 @@ func rows(cfg *Config) (out tables) {
 		}
 		slices.SortFunc(out[i], func(a, b row) int { return cmp.Compare(a.key, b.key) })
 	}
-	slices.SortStableFunc(out[regexpTable], func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
+	for _, table := range out[regexpTable:] {
+		slices.SortStableFunc(table, func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
+	}
 	return out
 }
 
@@ -988,7 +1011,7 @@ func (r *Route) value(port uint16, patterns, guard string) string {
 	return strings.TrimRight(strings.Join(words, "/"), "/")
 }
 
-// pattern is a key of regexp.map.
+// pattern is a key of a regexpMap.
 func pattern(host, path string) string {
 	return matchLimit + "^" + regexp.QuoteMeta(cmp.Or(host, "_")) + "(?:" + path + ")"
 }

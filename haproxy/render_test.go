@@ -179,8 +179,8 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 			}
 			var got strings.Builder
 			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
-			for _, path := range []string{configFile, routeMap, wildMap, regexpMap, sniMap, crtList} {
-				if _, there := files.Content[path]; !there {
+			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:], []string{sniMap, crtList}) {
+				if file, there := files.Content[path]; !there || strings.HasPrefix(path, regexpMap) && len(parseMap(file.Content)) == 0 {
 					continue
 				}
 				fmt.Fprintf(&got, "=== %s\n%s", path, strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`))
@@ -496,7 +496,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 			want.Servers[id] = wish[id]
 		}
 	}
-	for i, table := range rows(cfg) {
+	for i, table := range rows(cfg, r.p.disk.secret) {
 		slices.SortFunc(table, func(a, b row) int { return strings.Compare(a.key, b.key) }) // as the worker's are read
 		for _, x := range table {
 			want.Maps[i] = append(want.Maps[i], x.key+" "+x.value)

@@ -130,7 +130,7 @@ func FuzzRoutes(f *testing.F) {
 		if r.Validate() != nil {
 			return
 		}
-		for _, want := range rows(&Config{Inspect: true, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}) {
+		for _, want := range rows(&Config{Inspect: true, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "") {
 			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}

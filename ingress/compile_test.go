@@ -3,6 +3,7 @@ package ingress
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -557,6 +558,25 @@ func TestAnIngressSaysHowItsPathsAreCompared(t *testing.T) {
 		if err := r.Config.Validate(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestAHostHasSoManyRegularExpressions(t *testing.T) {
+	var paths []string
+	for i := range maxPatterns + 2 {
+		paths = append(paths, path(fmt.Sprintf("/v%d[0-9]", i), "ImplementationSpecific", "web"))
+	}
+	s := snapshot(t, "c", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", paths...)+", "+rule("b.test", paths[0])+"]"))
+	s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": "regex"}
+	r := Compile([]Snapshot{s})
+	got := make(map[string]int)
+	for _, route := range r.Config.Routes {
+		if route.Match == haproxy.Regexp {
+			got[route.Host]++
+		}
+	}
+	if want := map[string]int{"a.test": maxPatterns, "b.test": 1}; !maps.Equal(got, want) || len(r.Problems) != 2 || r.Problems[0].Reason != "TooManyPatterns" {
+		t.Errorf("got %v and the problems %v, want %v and two of the reason TooManyPatterns", got, r.Problems, want)
 	}
 }
 

@@ -122,6 +122,8 @@ type clerk struct {
 	fallbackOf *petition // whose default backend it is; nil if the operator's
 
 	claimed map[routeKey]*petition // by whom first, with a condition
+
+	patterns map[string]int // regular expressions by host
 }
 
 // route hears every Ingress, the older first. Across clusters the first
@@ -142,6 +144,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
 	k.first = make(map[string]*petition, most)
 	k.chosen, k.claimed = make(map[routeKey][]choosing), make(map[routeKey]*petition)
+	k.patterns = make(map[string]int)
 	k.certify()
 	k.grant()
 	k.stream()
@@ -237,6 +240,11 @@ func (k *clerk) hear() {
 	})
 }
 
+// maxPatterns bounds the regular expressions of a host. HAProxy tries them one after
+// the other, and gives up a match after 10 µs: for as many as that a request takes
+// one millisecond.
+const maxPatterns = 100
+
 // grant gives every host and path to the first who claims it.
 func (k *clerk) grant() {
 	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
@@ -293,6 +301,12 @@ func (k *clerk) grant() {
 					k.complain(p, "PathConflict", "%s is there twice with different backends; the first one is served", claim)
 				}
 				continue
+			}
+			if claim.match == haproxy.Regexp {
+				if k.patterns[claim.host]++; k.patterns[claim.host] > maxPatterns {
+					k.complain(p, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its requests tries; no more are allowed", claim, maxPatterns)
+					continue
+				}
 			}
 			k.give(key, p, claim.to, claim)
 		}

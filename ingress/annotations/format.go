@@ -164,6 +164,10 @@ func rewrite(line string) (haproxy.Directive, error) {
 	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
 }
 
+// maxLines bounds a list. A request runs through all of its lines in the thread that
+// serves everybody.
+const maxLines = 64
+
 // lines reads a directive a line.
 func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
 	return func(s string) ([]haproxy.Directive, error) {
@@ -171,6 +175,9 @@ func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy
 		for line := range strings.Lines(s) {
 			if line = strings.TrimSpace(line); line == "" {
 				continue
+			}
+			if len(all) == maxLines {
+				return nil, fmt.Errorf("it has more than %d lines", maxLines)
 			}
 			d, err := read(line)
 			if err != nil {
