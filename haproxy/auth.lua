@@ -19,6 +19,11 @@ local function names(list)
 	return set
 end
 
+-- Spells a name of a header as servers see it that fold "_" and "." to "-".
+local function fold(name)
+	return (string.gsub(name, "[_.]", "-"))
+end
+
 -- Sends the request and reads the head of the answer: a status, and headers by name.
 local function exchange(socket, lines)
 	local s = core.tcp()
@@ -69,7 +74,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 	end
 	local wanted = names(asked)
 	for header, values in pairs(txn.http:req_get_headers()) do
-		if not own[header] and not added[header] and (not wanted or wanted[header]) then
+		if not own[fold(header)] and not added[fold(header)] and (not wanted or wanted[header]) then
 			for _, value in pairs(values) do
 				table.insert(lines, header .. ": " .. value)
 			end
@@ -82,7 +87,11 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 	end
 	if status >= 200 and status < 300 then
 		for header in pairs(names(succeed) or {}) do
-			txn.http:req_del_header(header) -- whatever the client says of itself
+			for name in pairs(txn.http:req_get_headers()) do
+				if fold(name) == fold(header) then
+					txn.http:req_del_header(name) -- whatever the client says of itself
+				end
+			end
 			for _, value in ipairs(headers[header] or {}) do
 				txn.http:req_add_header(header, value)
 			end

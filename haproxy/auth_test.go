@@ -116,11 +116,12 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 		hold("at first")
 
-		get("http://App.test:80/a?b=c", "X-Who: ann", "X-User: root", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
+		get("http://App.test:80/a?b=c", "X-Who: ann", "X-User: root", "X_User: root", "x_group: wheel", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X_Forwarded_Uri: /forged", "X_Original-Url: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
 		h := asked.Load().Header
 		for name, want := range map[string]string{
 			"X-Forwarded-Uri": "/a?b=c", "X-Forwarded-Host": "app.test", "X-Forwarded-Method": "POST", "X-Forwarded-For": "127.0.0.1",
 			"X-Original-Url": "http://app.test:80/a?b=c", "X-Original-Host": "App.test:80", "X-Sallyport-Backend": "", "Cookie": "s=1", "Content-Length": "0",
+			"X_forwarded_uri": "", "X_original-Url": "",
 		} {
 			if got := strings.Join(h.Values(name), " | "); got != want {
 				t.Errorf("the service saw %s: %q, want %q", name, got, want)
@@ -128,6 +129,11 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 		if a := asked.Load(); a.Host != "door.ops" || a.URL.String() != "/check?a='b'" || a.Method != "GET" {
 			t.Errorf("the service was asked %s %s as %s", a.Method, a.URL, a.Host)
+		}
+		for name := range served.Load().Header {
+			if strings.EqualFold(name, "X_User") || strings.EqualFold(name, "X_Group") {
+				t.Errorf("the server saw %s of the client", name)
+			}
 		}
 		if h := served.Load().Header; strings.Join(h.Values("X-User"), "|") != "ann@test" || strings.Join(h.Values("X-Group"), "|") != "a|b" {
 			t.Errorf("the server saw %q", h)

@@ -2,9 +2,12 @@ package haproxy
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,7 +227,8 @@ func BasicAuth(userlist, realm string) (Directive, error) {
 		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which no realm can hold`, strconv.QuoteToASCII(clip(realm)))
 	}
 	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
-	return Directive{phaseAuth, "http-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
+	// A hash that takes long takes the longer, the longer the password is.
+	return Directive{phaseAuth, "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
 }
 
 // OnlyOwnTLS is for a backend whose hosts have certificates with a ClientCA.
@@ -257,7 +261,7 @@ type Cookie struct {
 }
 
 // Directive is "cookie". The value is a hash of the server's address, the same
-// after every reload and on every appliance.
+// after every reload and restart, and another one on every appliance.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
 		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(c.Name)))
@@ -292,7 +296,17 @@ func (c Cookie) Directive() (Directive, error) {
 			words = append(words, limit.word, strconv.FormatInt(int64(max(limit.time, time.Second)/time.Second), 10)+"s")
 		}
 	}
-	return Directive{phaseSection, strings.Join(words, " ") + "\ndynamic-cookie-key sallyport"}, nil
+	return Directive{phaseSection, strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
+}
+
+// cookieKey stands for the key of the hash, which is this installation's own: with
+// one that all have anybody could find out a server's address from its cookie.
+const cookieKey = "\x03"
+
+// keyOfCookies derives the key from the secret, which it does not give away.
+func keyOfCookies(secret string) string {
+	sum := sha256.Sum256([]byte("cookie\n" + secret))
+	return hex.EncodeToString(sum[:16])
 }
 
 // A Table counts the requests of each client over a period, or those it has under
@@ -371,8 +385,24 @@ func headerRule(p phase, in direction, rule, name, value string) (Directive, err
 
 // SetRequestHeader sets a header of the request. The value may have parts that
 // HAProxy fills in, as those of all functions that take a value.
+//
+// Servers that fold "_" or "." in names to "-" see no other header of that name.
 func SetRequestHeader(name, value string) (Directive, error) {
-	return headerRule(phaseHeader, inRequest, "http-request set-header", name, value)
+	d, err := headerRule(phaseHeader, inRequest, "http-request set-header", name, value)
+	d.text = otherSpellings(name) + d.text
+	return d, err
+}
+
+var separator = regexp.MustCompile(`[-_.]`)
+
+// otherSpellings is a rule that takes headers off the request that some servers take
+// for one of that name, with a line break; empty if there are none.
+func otherSpellings(name string) string {
+	if !separator.MatchString(name) {
+		return ""
+	}
+	name = strings.ToLower(name)
+	return "http-request del-header '(?i)^(?!" + regexp.QuoteMeta(name) + "$)" + separator.ReplaceAllString(name, "[-_.]") + "$' -m reg\n"
 }
 
 // SetResponseHeader sets a header of the response.
@@ -390,12 +420,12 @@ func AddResponseHeader(name, value string) (Directive, error) {
 	return headerRule(phaseResponse, inResponse, "http-response add-header", name, value)
 }
 
-// DeleteRequestHeader takes a header off the request.
+// DeleteRequestHeader takes a header off the request, however it is spelled.
 func DeleteRequestHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
-	return Directive{phaseHeader, "http-request del-header " + name}, nil
+	return Directive{phaseHeader, otherSpellings(name) + "http-request del-header " + name}, nil
 }
 
 // DeleteResponseHeader takes a header off the response.

@@ -436,6 +436,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		for _, n := range cfg.Captures {
 			line("declare capture request len", strconv.Itoa(n))
 		}
+		line("http-request del-header '(?i)^(?!x-forwarded-)x[-_.]forwarded[-_.]' -m reg") // what servers may take for what is set here
 		// What may have been done is not done again (RFC 9110, section 9.2.2).
 		line("http-request disable-l7-retry if !{ method GET HEAD }")
 	}
@@ -713,9 +714,10 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if b.TCP {
 		text.WriteString("  mode tcp\n")
 	}
+	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, keyOfCookies(r.opt.Secret))
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
-			text.WriteString("  " + strings.ReplaceAll(line, here, r.opt.Dir+"/") + "\n")
+			text.WriteString("  " + told.Replace(line) + "\n")
 		}
 	}
 	f.shape = []byte(text.String()[begin:] + serverOptions(b.Options) + "\n")

@@ -527,6 +527,23 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 	}
 }
 
+func TestEachInstallationHasItsOwnKeyForCookies(t *testing.T) {
+	d, err := Cookie{Name: "SRV"}.Directive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &Config{Backends: []*Backend{{Name: "a", Directives: []Directive{d}}}}
+	of := func(secret string) string {
+		text := string(Render(cfg, nil, RenderOptions{Secret: secret}).Content[configFile].Content)
+		_, key, _ := strings.Cut(text, "dynamic-cookie-key ")
+		key, _, _ = strings.Cut(key, "\n")
+		return key
+	}
+	if a, b := of("a"), of("b"); len(a) != 32 || a == b || a != of("a") {
+		t.Errorf("the keys are %q and %q", a, b)
+	}
+}
+
 func TestWhateverChangesIsNotTheSame(t *testing.T) {
 	base := func() *Config {
 		return &Config{

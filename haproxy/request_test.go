@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"bufio"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net"
@@ -143,6 +144,48 @@ func TestARequestHasOneHostOrNone(t *testing.T) {
 			first, _, _ := strings.Cut(got, "\r\n")
 			if strings.HasPrefix(c.want, "40") && !strings.HasPrefix(first, "HTTP/1.1 "+c.want) || !strings.Contains(got, c.want) {
 				t.Errorf("%s: got %q, want %s", name, got, c.want)
+			}
+		}
+	})
+}
+
+func TestNoHeaderPassesForAnotherByItsSpelling(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app := backend("app", heads(t))
+		app.Directives = []Directive{
+			must[Directive](t)(SetRequestHeader("X-User", "%[req.hdr(x-user),upper]")), must[Directive](t)(SetRequestHeader("X-Remote-User.Id", "7")), must[Directive](t)(DeleteRequestHeader("X-Is-Admin")),
+			must[Directive](t)(SetRequestHeader("Plain", "ours")), Option("forwardfor", true),
+		}
+		cfg := r.config(app)
+		r.apply(cfg, states(cfg, Open))
+		got := r.send("GET / HTTP/1.1\r\nHost: app.test\r\nX_User: evil\r\nx_USER: evil\r\nX.User: evil\r\nX-User: ann\r\nX-Remote_User.Id: evil\r\nX_Remote-User_id: evil\r\nX-Is-Admin: evil\r\nX_Is-Admin: evil\r\n" +
+			"Plain: evil\r\nX_Forwarded_For: evil\r\nX-Forwarded_Proto: evil\r\nX_Forwarded-Host: evil\r\nX-Forwarded-Host: mine\r\nX_Userx: mine\r\nOther_Name: mine\r\nXXUser: mine\r\n\r\n")
+		if strings.Contains(strings.ToLower(got), "evil") {
+			t.Errorf("the server saw %q", got)
+		}
+		for _, want := range []string{"x-user: ANN", "x-remote-user.id: 7", "plain: ours", "x-forwarded-host: mine", "x_userx: mine", "other_name: mine", "xxuser: mine"} {
+			if !strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
+				t.Errorf("the server saw no %s: %q", want, got)
+			}
+		}
+	})
+}
+
+func TestALongPasswordIsNotHashed(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app := backend("app", heads(t))
+		app.Directives = []Directive{must[Directive](t)(BasicAuth("users", "a"))}
+		cfg := r.config(app)
+		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
+		r.apply(cfg, states(cfg, Open))
+		for name, c := range map[string]struct{ password, want string }{
+			"the password": {"secret", "200"}, "another": {"other", "401"}, "a long one": {strings.Repeat("a", 150), "401"}, "one that is too long": {strings.Repeat("a", 512), "400"},
+		} {
+			got := r.send("GET / HTTP/1.1\r\nHost: app.test\r\nAuthorization: Basic " + base64.StdEncoding.EncodeToString([]byte("ann:"+c.password)) + "\r\n\r\n")
+			if !strings.HasPrefix(got, "HTTP/1.1 "+c.want) {
+				t.Errorf("%s: got %.40q, want %s", name, got, c.want)
 			}
 		}
 	})

@@ -254,12 +254,12 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 			"http-after-response set-header Strict-Transport-Security 'max-age=60; includeSubDomains; preload' if { ssl_fc }",
 		},
 		{on4("sallyport.dev/proxy-body-size: 8m"), "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 8388608 }"},
-		{on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"), "http-request del-header X-C\nhttp-request del-header X-D\nhttp-request add-header X-A 'b'"},
+		{on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"), "http-request del-header '(?i)^(?!x-c$)x[-_.]c$' -m reg\nhttp-request del-header X-C\nhttp-request del-header '(?i)^(?!x-d$)x[-_.]d$' -m reg\nhttp-request del-header X-D\nhttp-request add-header X-A 'b'"},
 		{on4("sallyport.dev/response-add-headers: X-A b", "sallyport.dev/response-del-headers: Server"), "http-response del-header Server\nhttp-response add-header X-A 'b'"},
 		{on4("sallyport.dev/app-root: /start"), "http-request redirect location '/start' code 302 if { path / }"},
 		{on4("path-rewrite: /"), "http-request replace-path '(*LIMIT_MATCH=10000)(.*)' '/'"},
 		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"), "http-request replace-path '(*LIMIT_MATCH=10000)^/a/(.*)' '/\\1'\nhttp-request replace-path '(*LIMIT_MATCH=10000)^/b' '/c'"},
-		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"), "http-request set-header X-A 'b c'\nhttp-request set-header X-B '%[src]'"},
+		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"), "http-request del-header '(?i)^(?!x-a$)x[-_.]a$' -m reg\nhttp-request set-header X-A 'b c'\nhttp-request del-header '(?i)^(?!x-b$)x[-_.]b$' -m reg\nhttp-request set-header X-B '%[src]'"},
 		{on4("response-set-header: Cache-Control \"no-store,no-cache\""), "http-response set-header Cache-Control 'no-store,no-cache'"},
 		{on4("request-redirect: other.test"), "http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\nhttp-request redirect location http://other.test%[pathq] code 302"},
 		{on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"), "http-request redirect location https://other.test:8443%[pathq] code 301"},
@@ -302,20 +302,20 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 		},
 		{onAll("syslog-server: address:log.test"), `! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not an address, stdout or stderr; it is ignored`},
 
-		{on4("cookie-persistence: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key sallyport"},
-		{on4("cookie-persistence-no-dynamic: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key sallyport"},
+		{on4("cookie-persistence: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
+		{on4("cookie-persistence-no-dynamic: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
 		{
 			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-domain: a.test", "sallyport.dev/session-cookie-preserve: true",
 				"sallyport.dev/session-cookie-same-site: true", "sallyport.dev/session-cookie-keywords: httponly indirect maxidle 30m maxlife 8h"),
-			"cookie A insert indirect nocache dynamic domain a.test attr SameSite=None httponly secure preserve maxidle 1800s maxlife 28800s\ndynamic-cookie-key sallyport",
+			"cookie A insert indirect nocache dynamic domain a.test attr SameSite=None httponly secure preserve maxidle 1800s maxlife 28800s\ndynamic-cookie-key \x03",
 		},
 		{
 			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-keywords: rewrite"),
-			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key sallyport\n" +
+			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key \x03\n" +
 				`! Ingress InvalidAnnotation: annotation sallyport.dev/session-cookie-keywords: "rewrite" is not one of httponly, secure, maxidle TIME, maxlife TIME; it is ignored`,
 		},
-		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"), "http-request auth realm 'Members only' if !{ http_auth(users_users) }\nusers users_users ann bob"},
-		{on4("auth-secret: other/htpasswd"), "http-request auth realm 'Protected Content' if !{ http_auth(users_other_htpasswd) }\nusers users_other_htpasswd ann"},
+		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Members only' if !{ http_auth(users_users) }\nusers users_users ann bob"},
+		{on4("auth-secret: other/htpasswd"), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_other_htpasswd) }\nusers users_other_htpasswd ann"},
 		{
 			on4("client-ca: ca", "client-crt-optional: true"),
 			`http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }

@@ -76,7 +76,7 @@ var (
 	})
 	cookieNoDynamic = define(cookie, Doc{
 		Name: "cookie-persistence-no-dynamic", Scopes: everywhere, Format: "name of a cookie",
-		Effect: "The same: the value is made of the server's address in any case, and so is the same after a reload and on every appliance.",
+		Effect: "The same: the value is made of the server's address in any case, with a key of the appliance's own, and so is the same after a reload and a restart.",
 	})
 	cookieDomain = define(cookieDomainName, Doc{
 		Name: own + "session-cookie-domain", Scopes: everywhere, Format: "domain",
