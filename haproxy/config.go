@@ -83,7 +83,7 @@ func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
 // stand for HAProxy's or our own default.
 type Tune struct {
 	Threads int    `json:"threads,omitempty"` // nbthread; 0 lets HAProxy choose
-	MaxConn int    `json:"maxConn,omitempty"` // maxconn of the process; 0 lets HAProxy choose
+	MaxConn int    `json:"maxConn,omitempty"` // maxconn of the process; 0: as RenderOptions say
 	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections; its lines follow ours, so they win
 }
 

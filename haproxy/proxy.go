@@ -221,6 +221,12 @@ func New(opt Options) (*Proxy, error) {
 		}
 	}
 	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: filepath.Join(opt.RunDir, "notices.sock"), Secret: p.disk.secret, User: opt.User, Group: opt.Group}
+	if opt.Mode == Managed {
+		most, short := mostConnections(memory(), openFiles())
+		if p.files.MaxConn = most; short != "" {
+			p.log.Warn("HAProxy takes fewer connections than there is memory for", "why", short)
+		}
+	}
 	p.text.opt = p.files
 	empty := p.text.render(&Config{}, nil)
 	p.shaped, p.shapeID = &Config{}, empty.Shape

@@ -46,6 +46,7 @@ type RenderOptions struct {
 	StatsSocket  string // where the worker takes commands, absolute
 	NoticeSocket string // where the worker says what its checks find, absolute; empty: nowhere
 	Secret       string // letters and digits by which HAProxy knows connections that it passed to itself
+	MaxConn      int    // most connections, where neither Tune nor Process says; 0 lets HAProxy choose
 	User, Group  string // whom the worker becomes; empty: it stays who started it
 }
 
@@ -364,7 +365,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	if n := cmp.Or(cfg.Tune.Threads, cfg.Process.Threads); n > 0 {
 		global = append(global, "nbthread "+strconv.Itoa(n))
 	}
-	if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn); n > 0 {
+	if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn, r.opt.MaxConn); n > 0 {
 		global = append(global, "maxconn "+strconv.Itoa(n))
 	}
 	if cfg.Process.QUIC.Port != 0 {
@@ -412,6 +413,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		"retry-on conn-failure empty-response",
 		"timeout connect 500ms",
 		"timeout http-request 5s",
+		// A handshake that is begun and left takes 50 kB. HAProxy 2.6 waits for it as
+		// long as for anything a client does.
+		".if version_atleast(3.0)", "timeout client-hs 5s", ".endif",
 		"timeout client 50s",
 		"timeout queue 5s",
 		"timeout server 50s",
@@ -484,7 +488,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 			for _, a := range cfg.Bind.HTTPS {
 				line(bindText(a))
 			}
-			if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn); n > 1 {
+			if n := cmp.Or(cfg.Tune.MaxConn, cfg.Process.MaxConn, r.opt.MaxConn); n > 1 {
 				line("maxconn", strconv.Itoa(n/2)) // the other half is for what of them is ended here
 			}
 			proxied()

@@ -217,7 +217,7 @@ type HAProxy struct {
 	Group string `json:"group"`
 	// Threads of HAProxy. 0: one for each processor.
 	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=64"`
-	// Most connections at the same time. 0: as many as HAProxy finds file descriptors for.
+	// Most connections at the same time. 0: as many as half of the memory holds, 100 kB each, if there are file descriptors for them; where HAProxy is external, it chooses.
 	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
 	// Ports of this machine that no ConfigMap of a cluster can take, of TCP (tcpServices) or UDP (quic-bind-port), whether their programs run already or not:
 	// those of SSH, names and DHCP. A list replaces these.

@@ -15,7 +15,7 @@ import (
 var (
 	maxConn = define(number(1, 1<<30), Doc{
 		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
-		Effect: "Connections of the process, at most. `haproxy.maxConnections` of the configuration file goes before it.",
+		Effect: "Connections of the process, at most. `haproxy.maxConnections` of the configuration file goes before it. If nothing is said: as many as half of the memory holds, 100 kB each, and as there are file descriptors for.",
 	})
 	nbthread = define(number(1, 64), Doc{
 		Name: "nbthread", Scopes: ConfigMap, Format: "1 to 64",
@@ -79,7 +79,7 @@ var (
 		Effect: "For how long browsers may rely on what they were told of quic-bind-port.",
 	})
 	timeouts = map[string]key[time.Duration]{
-		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or take nothing of what it is sent."}),
+		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or take nothing of what it is sent. With HAProxy 2.6 a TLS handshake may take as long; later versions end one that takes 5 s."}),
 		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
 		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long a request's header may take to arrive."}),
 		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection is kept for the next request."}),

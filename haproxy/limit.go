@@ -1,0 +1,57 @@
+package haproxy
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// A connection over TLS takes about 50 kB until its handshake is over, and twice
+// that while a request and its answer go through its buffers.
+const memoryOfConnection = 100 << 10
+
+// mostConnections is how many connections of clients half of the memory holds, or
+// how many there are file descriptors for, if these are fewer; short says so then.
+// HAProxy would take as many as there are descriptors for.
+func mostConnections(memory, files uint64) (most int, short string) {
+	const least, all = 1000, 1_000_000
+	byMemory := int(min(max(memory/2/memoryOfConnection, least), all)) //nolint:gosec // it fits
+	// Two for each connection; the rest is for listeners and checks.
+	byFiles := int(min(files/8*3, all)) //nolint:gosec // it fits
+	if byFiles >= byMemory {
+		return byMemory, ""
+	}
+	return byFiles, fmt.Sprintf("the limit of open files, %d, is for %d connections, and the memory for %d: raise it (LimitNOFILE of the unit) to %d", files, byFiles, byMemory, byMemory*8/3+8)
+}
+
+// memory is what the machine has, or the container, in bytes; 0: it cannot be read.
+func memory() uint64 {
+	var total uint64
+	if f, err := os.Open("/proc/meminfo"); err == nil {
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			if rest, is := strings.CutPrefix(lines.Text(), "MemTotal:"); is {
+				kB, _ := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 54)
+				total = kB << 10
+			}
+		}
+	}
+	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
+		if limit, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
+			total = min(total, limit)
+		}
+	}
+	return total
+}
+
+// openFiles is how many a child of this process may have open.
+func openFiles() uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return limit.Max
+}
