@@ -182,8 +182,9 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // secretsPage is how many TLS Secrets are asked for at once. One may have a
-// megabyte, and nobody may have named it.
-const secretsPage = 16
+// megabyte, and nobody may have named it. It stays small whatever came before:
+// who may write Secrets chooses their order.
+const secretsPage = 8
 
 // startSecrets lists and watches the Secrets of type kubernetes.io/tls of a
 // namespace. Of those that nobody names no more than a page is ever here.
