@@ -23,25 +23,12 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// binaries are the HAProxy programs to test with: the one in PATH, and those of
-// the other Debian suites; or those that SALLYPORT_TEST_HAPROXY lists, separated
-// by colons.
+// binaries are the HAProxy programs to test with.
 func binaries(t testing.TB) []string {
 	t.Helper()
-	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
-		return filepath.SplitList(list)
-	}
-	path, err := exec.LookPath("haproxy")
+	list, err := debian.HAProxies()
 	if err != nil {
-		t.Fatalf("run make setup: %v", err)
-	}
-	list := []string{path}
-	for _, p := range debian.OtherHAProxies() {
-		folder, err := p.Folder()
-		if err != nil {
-			t.Fatalf("run make setup: %v", err)
-		}
-		list = append(list, filepath.Join(folder, "haproxy"))
+		t.Fatal(err)
 	}
 	return list
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +62,10 @@ func (a *app) handler() http.Handler {
 	mux.HandleFunc("GET /upgrade", a.socket)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Pod", a.pod)
+		if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
+			a.echo(w, r) // a mux would send the client elsewhere
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 }

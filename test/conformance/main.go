@@ -73,60 +73,35 @@ func main() {
 	}
 }
 
-func progress(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
-}
-
-func run(ctx context.Context) (err error) {
+func run(ctx context.Context) error {
 	only := flag.String("only", "", "run the cases that have this `word` in their name")
+	asJSON := flag.Bool("json", false, "write a line of JSON for each case")
 	flag.Parse()
 	list := slices.DeleteFunc(cases(), func(c conformity) bool { return !strings.Contains(c.name, *only) })
 	if len(list) == 0 {
 		return fmt.Errorf("no case has %q in its name", *only)
 	}
-	dir, err := os.MkdirTemp("", "sallyport-conformance-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	progress("building")
-	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "", "configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists", "trust: cluster")); err != nil {
-		return err
-	}
-	progress("a cluster")
-	r, err := rig.New(ctx, dir, world.Options{Name: "conformance", Workers: 1, Progress: io.Discard})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.Close()) }()
-	var manifest strings.Builder
-	manifest.WriteString(strings.ReplaceAll(application, "DIR", dir))
-	if err := certificate(&manifest, dir); err != nil {
-		return err
-	}
-	for i, c := range list {
-		c.write(&manifest, i)
-	}
-	if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
-		return err
-	}
-	if _, err := r.Exec(ctx, world.Client, "ip", "addr", "add", speaker+"/32", "dev", "lo"); err != nil {
-		return err
-	}
-	failed := 0
-	for i, c := range list {
-		if err := c.run(ctx, r, dir, i); err != nil {
-			failed++
-			fmt.Printf("FAIL  %s: %v\n", c.name, err)
-			continue
+	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard}
+	ingress := []string{"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists", "trust: cluster"}
+	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) error {
+		var manifest strings.Builder
+		manifest.WriteString(strings.ReplaceAll(application, "DIR", r.Dir))
+		if err := certificate(&manifest, r.Dir); err != nil {
+			return err
 		}
-		fmt.Printf("ok    %s\n", c.name)
-	}
-	if failed > 0 {
-		return fmt.Errorf("%d of %d cases failed", failed, len(list))
-	}
-	fmt.Printf("%d cases\n", len(list))
-	return nil
+		lines := make([]rig.Case, len(list))
+		for i, c := range list {
+			c.write(&manifest, i)
+			lines[i] = rig.Case{Name: c.name, Run: func(ctx context.Context) error { return c.run(ctx, r, r.Dir, i) }}
+		}
+		if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
+			return err
+		}
+		if _, err := r.Exec(ctx, world.Client, "ip", "addr", "add", speaker+"/32", "dev", "lo"); err != nil {
+			return err
+		}
+		return rig.Report(ctx, os.Stdout, *asJSON, lines)
+	})
 }
 
 // run holds the case to all that it says.

@@ -48,6 +48,81 @@ type Rig struct {
 	ended   chan struct{} // closed when process has ended
 }
 
+// In builds the programs, brings up a lab with an appliance that is configured so
+// (see Configure), though not started, and hands it over. Whatever comes of it,
+// all is taken down again.
+func In(ctx context.Context, opts world.Options, lines string, ingress []string, do func(*Rig) error) (err error) {
+	dir, err := os.MkdirTemp("", "sallyport-"+opts.Name+"-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	progress("building")
+	if err := errors.Join(Build(ctx, dir), Configure(dir, lines, ingress...)); err != nil {
+		return err
+	}
+	progress("a cluster")
+	r, err := New(ctx, dir, opts)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return do(r)
+}
+
+func progress(what string) {
+	fmt.Fprintln(os.Stderr, time.Now().Format(time.TimeOnly), what)
+}
+
+// A Case is something to show, and the function that shows it.
+type Case struct {
+	Name string
+	Run  func(context.Context) error
+}
+
+// Report runs cases one after another and writes a line on each: that it holds, or
+// what happened instead. With asJSON a line is an object.
+func Report(ctx context.Context, out io.Writer, asJSON bool, cases []Case) error {
+	type line struct {
+		Name  string  `json:"name"`
+		OK    bool    `json:"ok"`
+		Why   string  `json:"why,omitempty"`
+		Takes float64 `json:"seconds"`
+	}
+	failed := 0
+	for _, c := range cases {
+		began := time.Now()
+		err := c.Run(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		l := line{Name: c.Name, OK: err == nil, Takes: time.Since(began).Seconds()}
+		if err != nil {
+			failed++
+			l.Why = err.Error()
+		}
+		switch {
+		case asJSON:
+			text, err := json.Marshal(l)
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(out, "%s\n", text)
+		case l.OK:
+			_, _ = fmt.Fprintf(out, "ok    %s\n", l.Name)
+		default:
+			_, _ = fmt.Fprintf(out, "FAIL  %s: %s\n", l.Name, l.Why)
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d cases failed", failed, len(cases))
+	}
+	if !asJSON {
+		_, _ = fmt.Fprintf(out, "%d cases\n", len(cases))
+	}
+	return nil
+}
+
 // New brings up a lab whose pods may run the image "app", and gives the
 // cluster what `sallyport manifests` prints for the config file. dir holds what
 // Build and Configure made.

@@ -38,6 +38,25 @@ func OtherHAProxies() []Package {
 	return others
 }
 
+// HAProxies are the programs to test with: the one in PATH and those of the other
+// suites, or those that SALLYPORT_TEST_HAPROXY lists, separated by colons.
+func HAProxies() ([]string, error) {
+	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
+		return filepath.SplitList(list), nil
+	}
+	path, err := exec.LookPath("haproxy")
+	list := []string{path}
+	for _, p := range OtherHAProxies() {
+		folder, missing := p.Folder()
+		err = errors.Join(err, missing)
+		list = append(list, filepath.Join(folder, "haproxy"))
+	}
+	if err != nil {
+		err = fmt.Errorf("run make setup: %w", err)
+	}
+	return list, err
+}
+
 // BIRD fetches BIRD of series 1 (bird, birdc, bird6, birdc6) or 2 (bird, birdc)
 // if it is not here, and returns the folder of its programs. It is empty where
 // PATH has them. Bookworm is the last suite with both series.

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/test/rig"
+)
+
+// pods are where the pods of each Deployment run; and what else listens.
+var pods = map[string][]string{
+	"default/fallback": {"172.16.10.1:8080"},
+	"victim/app":       {"172.16.20.1:8080"},
+	"victim/secure":    {"172.16.20.2:8080"},
+	"evil/app":         {"172.16.30.1:8080"},
+	"node/apiserver":   {nodeAddr + ":6443", nodeAddr + ":10250", nodeAddr + ":179"},
+	"appliance/status": {applianceAddr + ":9090", applianceAddr + ":8080"},
+}
+
+// A paper is a house without a cluster: objects are kept here, compiled, and given
+// to a real HAProxy whose servers are real pods, all open. It belongs to one
+// goroutine.
+type paper struct {
+	t        *testing.T
+	proxy    *haproxy.Proxy
+	compiler ingress.Compiler
+	verdicts map[haproxy.Text]string
+	objects  map[string]metav1.Object // by kind, namespace and name
+	created  int                      // objects so far: each is a second younger than the one before
+	problems []ingress.Problem
+}
+
+// open starts the house with one HAProxy. It goes when the test ends.
+func open(t *testing.T, binary string) *paper {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "spa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &paper{t: t, verdicts: map[haproxy.Text]string{}, objects: map[string]metav1.Object{}}
+	var log *slog.Logger
+	if testing.Verbose() {
+		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	p.proxy, err = haproxy.New(haproxy.Options{Binary: binary, Dir: filepath.Join(dir, "etc"), RunDir: filepath.Join(dir, "run"), MinReload: time.Millisecond, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), rig.Limit)
+		defer cancel()
+		if err := errors.Join(p.proxy.Shutdown(ctx), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.keep(fmt.Sprintf(classManifest, "haproxy.org/ingress-controller")); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *paper) Apply(ctx context.Context, manifest string) error {
+	if err := p.keep(manifest); err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
+func (p *paper) Delete(ctx context.Context, manifest string) error {
+	docs, err := read(manifest)
+	if err != nil {
+		return err
+	}
+	for _, o := range docs {
+		delete(p.objects, name(o))
+	}
+	return p.serve(ctx)
+}
+
+func (p *paper) Dial(ctx context.Context, port string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(clientAddr)}}
+	return d.DialContext(ctx, "tcp", net.JoinHostPort(applianceAddr, port))
+}
+
+func (p *paper) Pod(_ context.Context, namespace, deployment string) (string, error) {
+	address, _, _ := strings.Cut(pods[namespace+"/"+deployment][0], ":")
+	return address, nil
+}
+
+func (p *paper) Told(_ context.Context, kind, namespace, name string) (string, error) {
+	var b strings.Builder
+	for _, one := range p.problems {
+		if one.Kind == kind && one.Namespace == namespace && one.Name == name {
+			fmt.Fprintf(&b, "%s: %s\n", one.Reason, one.Why)
+		}
+	}
+	return b.String(), nil
+}
+
+// keep takes objects in, as an API server would: a name that is known keeps its age.
+func (p *paper) keep(manifest string) error {
+	docs, err := read(manifest)
+	if err != nil {
+		return err
+	}
+	for _, o := range docs {
+		n := name(o)
+		p.created++
+		o.SetCreationTimestamp(metav1.Unix(1_600_000_000+int64(p.created), 0))
+		if old, is := p.objects[n]; is {
+			o.SetCreationTimestamp(old.GetCreationTimestamp())
+		}
+		p.objects[n] = o
+	}
+	return nil
+}
+
+func name(o metav1.Object) string {
+	return fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
+}
+
+// read reads manifests. What nothing is made of is left out.
+func read(manifest string) (all []metav1.Object, err error) {
+	for doc := range strings.SplitSeq(manifest, "---\n") {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
+			return nil, fmt.Errorf("%w in\n%s", err, doc)
+		}
+		var o metav1.Object
+		switch kind.Kind {
+		case "Ingress":
+			o = new(networkingv1.Ingress)
+		case "IngressClass":
+			o = new(networkingv1.IngressClass)
+		case "Service":
+			o = new(corev1.Service)
+		case "EndpointSlice":
+			o = new(discoveryv1.EndpointSlice)
+		case "Secret":
+			o = new(corev1.Secret)
+		case "ConfigMap":
+			o = new(corev1.ConfigMap)
+		case "", "Namespace", "Deployment":
+			continue
+		default:
+			return nil, fmt.Errorf("kind %q is not known here", kind.Kind)
+		}
+		if err := yaml.UnmarshalStrict([]byte(doc), o); err != nil {
+			return nil, fmt.Errorf("%w in\n%s", err, doc)
+		}
+		if s, is := o.(*corev1.Secret); is {
+			for key, value := range s.StringData {
+				if s.Data == nil {
+					s.Data = map[string][]byte{}
+				}
+				s.Data[key] = []byte(value)
+			}
+			s.StringData = nil
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// snapshot is what a watcher would have.
+func (p *paper) snapshot() ingress.Snapshot {
+	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Options: ingress.Options{ConfigMap: "default/defaults"}}
+	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
+		switch o := p.objects[n].(type) {
+		case *networkingv1.Ingress:
+			s.Ingresses = append(s.Ingresses, o)
+		case *networkingv1.IngressClass:
+			s.Classes = append(s.Classes, o)
+		case *corev1.Service:
+			s.Services = append(s.Services, o)
+			if slice := sliceOf(o); slice != nil {
+				s.Slices = append(s.Slices, slice)
+			}
+		case *discoveryv1.EndpointSlice:
+			s.Slices = append(s.Slices, o)
+		case *corev1.Secret:
+			s.Secrets = append(s.Secrets, o)
+		case *corev1.ConfigMap:
+			s.ConfigMaps = append(s.ConfigMaps, o)
+		}
+	}
+	return s
+}
+
+// sliceOf is what a cluster writes for a Service with a selector.
+func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
+	listens, is := pods[s.Namespace+"/"+s.Spec.Selector["app"]]
+	if !is {
+		return nil
+	}
+	address, _, _ := strings.Cut(listens[0], ":")
+	port, ready, web := int32(8080), true, "web"
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name + "-slice", Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &web, Port: &port}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: s.Spec.Selector["app"]},
+		}},
+	}
+}
+
+// serve brings HAProxy to what the objects say, as the appliance does: HAProxy is
+// asked about each text, and what it refuses as a whole is looked for.
+func (p *paper) serve(ctx context.Context) error {
+	for range 10 {
+		p.compiler.Judge(maps.Clone(p.verdicts))
+		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
+		p.problems = r.Problems
+		unknown := slices.DeleteFunc(slices.Clone(r.Texts), func(t haproxy.Text) bool { _, known := p.verdicts[t]; return known })
+		if len(unknown) > 0 {
+			answers, err := p.proxy.Vet(ctx, unknown)
+			if err != nil {
+				return err
+			}
+			maps.Copy(p.verdicts, answers)
+			continue
+		}
+		r.Config.Bind = haproxy.Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":443")}}
+		err := p.apply(ctx, &r.Config)
+		if !errors.Is(err, haproxy.ErrUnfit) {
+			return err
+		}
+		guilty, blamed := p.proxy.Blame(ctx, &r.Config)
+		if blamed != nil || len(guilty) == 0 {
+			return errors.Join(err, blamed)
+		}
+		maps.Copy(p.verdicts, guilty)
+	}
+	return errors.New("HAProxy refuses more and more")
+}
+
+func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
+	open := haproxy.States{}
+	for _, b := range cfg.Backends {
+		open[b.Name] = slices.Repeat([]haproxy.State{haproxy.Open}, len(b.Servers))
+	}
+	for {
+		result, err := p.proxy.Apply(ctx, cfg, open)
+		if err != nil || result.RetryAt.IsZero() {
+			return err
+		}
+		if strings.Contains(result.Reason, "backend") || !result.Reloaded && result.Reason == "" {
+			return nil // servers with connections are removed later, and backends that nothing leads to
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Until(result.RetryAt)):
+		}
+	}
+}
+
+// TestMain runs the tests in a network namespace of their own, where the appliance,
+// clients and pods have addresses as in a lab.
+func TestMain(m *testing.M) {
+	const inside = "SALLYPORT_TEST_INSIDE"
+	if os.Getenv(inside) == "" {
+		os.Exit(again(inside))
+	}
+	addresses := []string{clientAddr}
+	for _, listens := range pods {
+		address, _, _ := strings.Cut(listens[0], ":")
+		addresses = append(addresses, address)
+	}
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "ip link set lo up: %v: %s\n", err, out)
+		os.Exit(1)
+	}
+	for _, a := range addresses {
+		if out, err := exec.Command("ip", "address", "add", a+"/32", "dev", "lo").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "ip address add %s: %v: %s\n", a, err, out)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// startPods runs the sample application as each of the pods.
+func startPods(t *testing.T, dir string) {
+	t.Helper()
+	if err := rig.Build(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, listens := range pods {
+		namespace, app, _ := strings.Cut(name, "/")
+		cmd := exec.Command(filepath.Join(dir, "app"))
+		for _, l := range listens {
+			cmd.Args = append(cmd.Args, "-listen", l)
+		}
+		if app == "secure" {
+			cmd.Args = append(cmd.Args, "-tls-cert", dir+"/through.pem", "-tls-key", dir+"/through.pem")
+		}
+		cmd.Env = []string{"POD_NAME=" + namespace + "-" + app, "POD_NAMESPACE=" + namespace}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		if err := rig.Eventually(t.Context(), name+" listens", func() error {
+			conn, err := net.Dial("tcp", listens[0])
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,483 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+//go:embed testdata
+var testdata embed.FS
+
+func testfile(name string) []byte {
+	text, err := testdata.ReadFile("testdata/" + name)
+	if err != nil {
+		panic(err) // it is in the program
+	}
+	return text
+}
+
+const evilHost = "evil.test"
+
+// tenants are the attacks of someone who may write every object in namespace evil
+// and nothing anywhere else.
+func tenants() []attack {
+	all := []attack{
+		{
+			tries: "resumes under victim's name a TLS session made under its own client-ca", promise: "no session made under one client-ca, or none, resumes under another",
+			objects: func(s *stage) string {
+				return ingressOf("evil", "session", []string{"client-ca: authority"}, withTLS("anything", "session."+evilHost), rule("session."+evilHost, path("/", "app")))
+			},
+			holds: resumes,
+		},
+		{
+			tries: "brings a certificate and a client-ca for victim's hosts, without a rule", promise: "certificates and client-ca of a host come from the namespace that owns it",
+			objects: func(s *stage) string {
+				return ingressOf("evil", "tls", []string{"client-ca: authority"}, withTLS("anything", "bank.test", "shop.test", "plain.test", "*.wild.test"), rule("tls."+evilHost, path("/", "app")))
+			},
+			holds: told("tls", "HostOwned"),
+		},
+		{
+			tries: "brings a certificate with victim's names in it, and names no host", promise: "a certificate is served for hosts of its own namespace",
+			objects: func(s *stage) string {
+				return ingressOf("evil", "names", nil, "  tls: [{secretName: anything}]\n", rule("names."+evilHost, path("/", "app")))
+			},
+		},
+		{
+			tries: "brings a certificate, a client-ca and rules for *.test", promise: "a wildcard does not reach into hosts that others own",
+			objects: func(s *stage) string {
+				return ingressOf("evil", "wildcard", []string{"client-ca: authority"}, withTLS("anything", "*.test"), rule("*.test", path("/", "app"), path("/login", "app")))
+			},
+		},
+		{
+			tries: "sets its own client-ca where the ConfigMap demands one of all", promise: "an Ingress can make stricter what the ConfigMap demands of all, never weaker",
+			config: "client-ca: victim/authority",
+			objects: func(s *stage) string {
+				return ingressOf("evil", "own-ca", []string{"client-ca: authority"}, withTLS("anything", evilHost)) +
+					ingressOf("evil", "optional", []string{"client-crt-optional: true", "ssl-redirect: false"}, rule("optional."+evilHost, path("/", "app")))
+			},
+			holds: demanded,
+		},
+		{
+			tries: "brings keys that Go parses and HAProxy refuses", promise: "a key that HAProxy does not take stops the Ingress that names it, and no other",
+			objects: func(s *stage) string {
+				crt, key, err := s.evil.pair("foo." + evilHost)
+				if err != nil {
+					panic(err) // no randomness is left
+				}
+				var b strings.Builder
+				for _, one := range []struct {
+					name     string
+					crt, key []byte
+				}{
+					{"foo", crt, bytes.ReplaceAll(key, []byte(" PRIVATE KEY"), []byte(" FOO PRIVATE KEY"))},
+					{"sha1", testfile("sha1.crt"), testfile("sha1.key")},
+					{"twice", slices.Concat(crt, crt), slices.Concat(key, key)},
+					{"mixed", slices.Concat(key, crt, []byte("-----BEGIN DH PARAMETERS-----\nAAAA\n-----END DH PARAMETERS-----\n")), slices.Concat(crt, key)},
+				} {
+					host := one.name + "." + evilHost
+					b.WriteString(secret("evil", one.name, one.crt, one.key) + ingressOf("evil", one.name, nil, withTLS(one.name, host), rule(host, path("/", "app"))))
+				}
+				return b.String()
+			},
+		},
+		{
+			tries: "brings authorities that Go parses and HAProxy refuses", promise: "an authority that HAProxy does not take closes the Ingress that names it, and no other",
+			objects: func(s *stage) string {
+				weak := fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: weak}\nstringData:\n  ca.crt: %q\n  tls.crt: %q\n  tls.key: %q\n", testfile("sha1.crt"), testfile("sha1.crt"), testfile("sha1.key"))
+				return weak +
+					ingressOf("evil", "weak-clients", []string{"client-ca: weak"}, withTLS("anything", "clients."+evilHost), rule("clients."+evilHost, path("/", "app"))) +
+					ingressOf("evil", "weak-servers", []string{"server-ca: weak", "server-crt: weak"}, rule("servers."+evilHost, path("/", "app")))
+			},
+		},
+		{
+			tries: "uses samples of the wrong direction, type and arguments", promise: "a sample that HAProxy does not take stops the Ingress that has it, and no other",
+			objects: func(*stage) string {
+				var b strings.Builder
+				for i, sample := range badSamples {
+					host := fmt.Sprintf("sample%d.%s", i, evilHost)
+					said := []string{"request-set-header: X-A " + sample, "set-host: " + sample, "request-capture: " + strings.Trim(sample, "%[]"), "path-rewrite: (.*) /" + sample}
+					b.WriteString(ingressOf("evil", fmt.Sprintf("sample%d", i), said[i%len(said):i%len(said)+1], rule(host, path("/", "app"))))
+					b.WriteString(ingressOf("evil", fmt.Sprintf("response%d", i), []string{"response-set-header: X-A " + sample}, rule("response-"+host, path("/", "app"))))
+				}
+				return b.String()
+			},
+		},
+		{
+			tries: "adds younger rules to victim's hosts", promise: "rules of a host come from the namespace that owns it",
+			objects: func(*stage) string {
+				return ingressOf("evil", "exact", nil, rule("guarded.test", pathOf("/", "Exact", "app"), pathOf("/admin", "Exact", "app"), path("/login", "app"))) +
+					ingressOf("evil", "login", nil, rule("shop.test", path("/login", "app"), pathOf("/", "Exact", "app"))) +
+					ingressOf("evil", "regex", []string{"sallyport.dev/path-type: regex"}, rule("guarded.test", pathOf("/.*", "ImplementationSpecific", "app")), rule("shop.test", pathOf("/.*", "ImplementationSpecific", "app"))) +
+					ingressOf("evil", "wild", nil, rule("*.wild.test", path("/b", "app")), rule("a.wild.test", path("/c", "app")))
+			},
+			holds: both(told("exact", "HostOwned"), both(told("login", "HostOwned"), told("regex", "HostOwned"))),
+		},
+		{
+			tries: "is the default of victim's host", promise: "the default of a host comes from the namespace that owns it",
+			objects: func(*stage) string {
+				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n  rules: [{host: shop.test}, {host: regex.test}]\n")
+			},
+		},
+		{
+			tries: "is the default of all, without a rule", promise: "the operator's default-backend-service stays",
+			objects: func(*stage) string {
+				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n")
+			},
+		},
+		{
+			tries: "says that victim's hosts are passed through", promise: "whether TLS of a host ends here says the namespace that owns it",
+			objects: func(*stage) string {
+				return ingressOf("evil", "through", []string{"ssl-passthrough: true"}, rule("shop.test", path("/", "app")), rule("bank.test", path("/", "app")), rule("*.test", path("/", "app"))) +
+					ingressOf("evil", "not-through", nil, withTLS("anything", "through.test"), rule("through.test", path("/x", "app")))
+			},
+		},
+		{
+			tries: "is a canary of victim's", promise: "a canary is of the namespace of what it is a canary of",
+			objects: func(*stage) string {
+				return ingressOf("evil", "canary", []string{"sallyport.dev/canary-weight: 100"}, rule("plain.test", path("/", "app")), rule("shop.test", path("/cart", "app")))
+			},
+		},
+		{
+			tries: "has 3,000 regular expressions and 3,000 rewrites", promise: "rules of one host are not evaluated for another",
+			objects: func(*stage) string {
+				var b strings.Builder
+				for i := range 30 {
+					var paths []string
+					for j := range 100 {
+						paths = append(paths, pathOf(fmt.Sprintf("/(a|b|ab)*x%d-%d.*", i, j), "ImplementationSpecific", "app"))
+					}
+					b.WriteString(ingressOf("evil", fmt.Sprintf("many%d", i), []string{
+						"sallyport.dev/path-type: regex", "path-rewrite: " + strings.Repeat("/(a|b|ab)*x(.*) /y\\2\n", 100),
+					}, rule("many."+evilHost, paths...)))
+				}
+				return b.String()
+			},
+			holds: promptly,
+		},
+		{
+			tries: "has an EndpointSlice with victim's pod", promise: "a server has an address that the records assign to its namespace",
+			objects: func(s *stage) string {
+				return borrowed("pod", s.pod, 8080)
+			},
+			holds: notServed("pod"),
+		},
+		{
+			tries: "has EndpointSlices with the ports of nodes", promise: "addresses of nodes are closed, unless the operator allows them",
+			objects: func(*stage) string {
+				return borrowed("api", nodeAddr, 6443) + borrowed("kubelet", nodeAddr, 10250) + borrowed("bgp", nodeAddr, 179)
+			},
+			holds: both(notServed("api"), both(notServed("kubelet"), notServed("bgp"))),
+		},
+		{
+			tries: "has EndpointSlices with the appliance itself", promise: "no server is the appliance",
+			objects: func(*stage) string {
+				return borrowed("self", applianceAddr, 80) + borrowed("status", applianceAddr, 9090) + borrowed("other", applianceAddr, 8080)
+			},
+			holds: both(notServed("self"), both(notServed("status"), notServed("other"))),
+		},
+		{
+			tries: "has Services that are other names", promise: "a Service of type ExternalName is not asked",
+			objects: func(*stage) string {
+				const name = "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: evil, name: name}\nspec: {type: ExternalName, externalName: app.victim.svc.cluster.local, ports: [{name: web, port: 80}]}\n"
+				return name + ingressOf("evil", "name", nil, rule("name."+evilHost, path("/", "name")))
+			},
+			holds: notServed("name"),
+		},
+		{
+			tries: "names Secrets of victim", promise: "an Ingress names Secrets of its own namespace; a guard that cannot be put up closes",
+			objects: func(*stage) string {
+				return ingressOf("evil", "members", []string{"auth-secret: victim/members"}, rule("members."+evilHost, path("/", "app"))) +
+					ingressOf("evil", "ca", []string{"client-ca: victim/authority"}, withTLS("anything", "ca."+evilHost), rule("ca."+evilHost, path("/", "app"))) +
+					ingressOf("evil", "shown", []string{"server-ca: victim/authority", "server-crt: victim/shop"}, rule("shown."+evilHost, path("/", "app")))
+			},
+			holds: both(notServed("members"), both(notServed("ca"), notServed("shown"))),
+		},
+		{
+			tries: "has victim's Service asked who may come in", promise: "an Ingress has Services of its own namespace asked",
+			objects: func(*stage) string {
+				return ingressOf("evil", "asks", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/200"}, rule("asks."+evilHost, path("/", "app")))
+			},
+			holds: notServed("asks"),
+		},
+		{
+			tries: "brings snippets", promise: "snippets of Ingresses and Services are left out, and that is told",
+			objects: func(*stage) string {
+				const snippet = "http-request return status 299"
+				said := []string{"backend-config-snippet: " + snippet, "frontend-config-snippet: " + snippet, "global-config-snippet: maxconn 1", "sallyport.dev/backend-config-snippet: " + snippet, "route-acl: always_true"}
+				of := strings.Replace(service("evil", "snippets", "app"), "name: snippets}", "name: snippets, annotations: {haproxy.org/backend-config-snippet: http-request return status 299, haproxy.org/route-acl: always_true}}", 1)
+				return of + ingressOf("evil", "snippets", said, rule("snippets."+evilHost, path("/", "snippets")))
+			},
+			holds: both(told("snippets", "nippet"), func(ctx context.Context, s *stage) error {
+				got, err := s.ask(ctx, request{host: "snippets." + evilHost})
+				if err == nil && got.status == 299 {
+					err = errors.New("its snippet is in effect")
+				}
+				return err
+			}),
+		},
+		{
+			tries: "writes values that end a line, a quote or a word of the configuration", promise: "what an object says is a value, whatever is in it",
+			objects: func(*stage) string {
+				var b strings.Builder
+				for i, bad := range breakouts {
+					host := fmt.Sprintf("quote%d.%s", i, evilHost)
+					b.WriteString(ingressOf("evil", fmt.Sprintf("quote%d", i), []string{
+						"set-host: " + bad, "request-set-header: X-A " + bad, "response-set-header: X-B " + bad, "auth-realm: " + bad, "path-rewrite: /a " + bad,
+						"cookie-persistence: " + bad, "request-redirect: " + bad, "cors-enable: true", "cors-allow-origin: " + bad, "cors-allow-headers: " + bad,
+						"load-balance: " + bad, "check-http: " + bad, "src-ip-header: " + bad, "sallyport.dev/app-root: " + bad, "sallyport.dev/session-cookie-domain: " + bad,
+						"timeout-server: " + bad, "sallyport.dev/secure-sni: " + bad, "request-capture: " + bad, "rate-limit-period: " + bad, "sallyport.dev/auth-url: " + bad,
+					}, rule(host, path("/q"+strings.NewReplacer("\n", "", "\r", "").Replace(bad), "app"))))
+				}
+				return b.String()
+			},
+			holds: func(ctx context.Context, s *stage) error {
+				got, err := s.ask(ctx, request{host: "plain.test"})
+				if err == nil && got.header.Get("X-Broken") != "" {
+					err = errors.New("a value has become a line of the configuration")
+				}
+				return err
+			},
+		},
+		{
+			tries: "uses a class of our name that is another controller's", promise: "spec.ingressClassName requires an existing class with our controller",
+			holds: otherClass,
+		},
+		{
+			by: "nobody", tries: "has guards under the bare names that HAProxy's own controller reads", promise: "a guard is put up under every name that was ever written",
+			objects: func(*stage) string {
+				return ingressOf("victim", "bare-deny", []string{"bare deny-list: 192.168.50.0/24"}, rule("bare-deny.test", path("/", "app"))) +
+					ingressOf("victim", "bare-auth", []string{"bare auth-type: basic-auth", "bare auth-secret: members"}, rule("bare-auth.test", path("/", "app"))) +
+					ingressOf("victim", "bare-typo", []string{"bare allow-list: nobody"}, rule("bare-typo.test", path("/", "app")))
+			},
+			holds: func(ctx context.Context, s *stage) error {
+				return errors.Join(s.gets(ctx, "403", request{host: "bare-deny.test"}), s.gets(ctx, "401", request{host: "bare-auth.test"}), s.gets(ctx, "503", request{host: "bare-typo.test"}))
+			},
+		},
+		{
+			tries: "brings a key of 8,192 bits", promise: "a key that costs everybody a core is not served",
+			objects: func(*stage) string {
+				return secret("evil", "large", testfile("large.crt"), testfile("large.key")) + ingressOf("evil", "large", nil, withTLS("large", "large."+evilHost), rule("large."+evilHost, path("/", "app")))
+			},
+			holds: func(ctx context.Context, s *stage) error {
+				conn, err := s.connect(ctx, request{https: true, host: "large." + evilHost})
+				if err != nil {
+					return err
+				}
+				defer conn.Close() //nolint:errcheck // nothing is lost with it
+				if shown := conn.(*tls.Conn).ConnectionState().PeerCertificates; shown[0].Subject.CommonName == "large."+evilHost {
+					return errors.New("it is served")
+				}
+				return nil
+			},
+		},
+	}
+	for i, a := range all {
+		all[i].by = or(a.by, "tenant")
+	}
+	return all
+}
+
+// badSamples are log-format strings that look right.
+var badSamples = []string{
+	"%[res.hdr(a)]", "%[status]", "%[res.cook(a)]", "%[res.fhdr(a)]", "%[req.hdr(a)]", "%[path]", "%[method]", "%[url_param(a)]", "%[capture.req.hdr(99)]", "%[capture.req.hdr(a)]",
+	"%[date(a)]", "%[date(1,x)]", "%[rand(x)]", "%[rand(0)]", "%[src,base64]", "%[src,sha2(7)]", "%[str(a),sha2(7)]", "%[str(a),mod(0)]", "%[str(a),mod(x)]", "%[str(a),mod]",
+	"%[str]", "%[str()]", "%[str(a),word(1)]", "%[str(a),word]", "%[str(a),field(1)]", "%[str(a),field(0,/)]", "%[str(a),substr]", "%[str(a),substr(x)]", "%[str(a),json(foo)]", "%[str(a),concat(a,b,c)]",
+	"%[str(a),utime]", "%[str(a),http_date(9,9)]", "%[date,http_date(x)]", "%[src,upper]", "%[req.hdr_ip(a,x)]", "%[ssl_c_s_dn(a,b,c)]", "%[ssl_c_s_dn(cn,1,x)]", "%[url_param]", "%[cookie(a,b)]", "%[req.cook]",
+	"%[str(a),hex,mod(1)]", "%[str(a),ltrim]", "%[str(a),rtrim]", "%[src_port,base64]", "%[unique-id(a)]", "%[uuid(5)]", "%[ssl_fc(x)]", "%[str(a),length(1)]", "%[str(a),url_dec(x)]", "%[str(a),xxh32(x)]",
+}
+
+// breakouts are values that would be more than a value, were they written as they are.
+var breakouts = []string{
+	"a\nhttp-response set-header X-Broken yes", "a\" if TRUE\nhttp-response set-header X-Broken yes\n#", "a' if FALSE", "a\\", "a # b", "${HOME}", "$HOME", "%[env(HOME)]", "%[src,lua.x]",
+	"a\r\nX-Broken: yes", "a\x00b", "a\tb", "\"", "'", "\\\"", "%", "%[", "%[]", "]", "{", "a if { always_true }", "backend victim_app", "\nbackend x\n  http-request return status 299\n", strings.Repeat("a", 20000),
+}
+
+// both holds two things.
+func both(first, second func(context.Context, *stage) error) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error { return errors.Join(first(ctx, s), second(ctx, s)) }
+}
+
+// told holds that the owner of an Ingress of evil is told this.
+func told(name, word string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		return s.eventually(ctx, func() error {
+			got, err := s.Told(ctx, "Ingress", "evil", name)
+			if err == nil && !strings.Contains(got, word) {
+				err = fmt.Errorf("want %q told of Ingress evil/%s, got %q", word, name, got)
+			}
+			return err
+		})
+	}
+}
+
+// gets holds how an answer begins.
+func (s *stage) gets(ctx context.Context, want string, r request) error {
+	got, err := s.ask(ctx, r)
+	if err == nil && !strings.HasPrefix(got.String(), want) {
+		err = fmt.Errorf("%s: want %s, got %.300s", r, want, got)
+	}
+	return err
+}
+
+// borrowed is a host of evil whose server has an address that is not evil's.
+func borrowed(name, address string, port int) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {namespace: evil, name: %[1]s}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: evil, name: %[1]s, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+endpoints: [{addresses: [%[2]s], conditions: {ready: true}}]
+ports: [{name: web, port: %[3]d}]
+`, name, address, port) + ingressOf("evil", name, nil, rule(name+"."+evilHost, path("/", name)))
+}
+
+// notServed holds that a host of evil leads to no pod.
+func notServed(name string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		for _, https := range []bool{false, true} {
+			got, err := s.ask(ctx, request{host: name + "." + evilHost, https: https, cert: &s.victim.client, header: basicAuth})
+			if err != nil {
+				return err
+			}
+			if got.pod != "" && got.pod != "default" || got.status == 200 && got.pod == "" {
+				return fmt.Errorf("%s.%s: %.300s", name, evilHost, got)
+			}
+		}
+		return nil
+	}
+}
+
+// A thief is a cache of TLS sessions that gives the last to everybody.
+type thief struct{ state *tls.ClientSessionState }
+
+func (t *thief) Get(string) (*tls.ClientSessionState, bool) { return t.state, t.state != nil }
+
+func (t *thief) Put(_ string, state *tls.ClientSessionState) {
+	if state != nil {
+		t.state = state
+	}
+}
+
+// resumes takes sessions from hosts of evil, and from those of victim that demand
+// nothing, to the one that demands a certificate.
+func resumes(ctx context.Context, s *stage) error {
+	var errs []error
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		for _, from := range []string{"session." + evilHost, evilHost, "shop.test", "nobody.example"} {
+			cache := &thief{}
+			with := func(c *tls.Config) { c.ClientSessionCache, c.MinVersion, c.MaxVersion = cache, version, version }
+			got, err := s.ask(ctx, request{https: true, host: from, cert: &s.evil.client}, with)
+			if err != nil {
+				return err
+			}
+			if got.status == 0 {
+				errs = append(errs, fmt.Errorf("%s: %w", from, got.err))
+			}
+			got, err = s.ask(ctx, request{https: true, host: "bank.test", cert: &s.evil.client}, with)
+			if err != nil {
+				return err
+			}
+			if got.pod != "" {
+				errs = append(errs, fmt.Errorf("a session of %s, %s, is good for bank.test: %.60s", from, tls.VersionName(version), got))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// demanded holds that nobody gets to a pod without a certificate of the ConfigMap's
+// authority.
+func demanded(ctx context.Context, s *stage) error {
+	var errs []error
+	for _, name := range []string{evilHost, "optional." + evilHost, "plain.test", "shop.test", "nobody.example", noSNI} {
+		for _, host := range []string{"plain.test", "shop.test", evilHost, "optional." + evilHost} {
+			for _, cert := range []*tls.Certificate{nil, &s.evil.client} {
+				got, err := s.ask(ctx, request{https: true, sni: name, host: host, target: "/cart", cert: cert})
+				if err != nil {
+					return err
+				}
+				if got.pod != "" {
+					errs = append(errs, fmt.Errorf("by the name %s, with %s, to %s: %.40s", name, whose(cert), host, got))
+				}
+			}
+		}
+	}
+	for _, host := range []string{"plain.test", evilHost, "optional." + evilHost} {
+		got, err := s.ask(ctx, request{host: host})
+		if err != nil {
+			return err
+		}
+		if got.pod != "" {
+			errs = append(errs, fmt.Errorf("plain HTTP to %s: %.40s", host, got))
+		}
+	}
+	return errors.Join(append(errs, s.gets(ctx, "200 victim", request{https: true, host: "plain.test", cert: &s.victim.client}))...)
+}
+
+func whose(cert *tls.Certificate) string {
+	if cert == nil {
+		return "no certificate"
+	}
+	return "a certificate of evil"
+}
+
+// promptly holds that victim's clients wait no longer than they did, by a margin
+// that only work in proportion to what evil has can use up.
+func promptly(ctx context.Context, s *stage) error {
+	var took []time.Duration
+	for range 15 {
+		began := time.Now()
+		if err := s.gets(ctx, "200 victim", request{host: "plain.test"}); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	if median := took[len(took)/2]; median > 100*time.Millisecond {
+		return fmt.Errorf("a request to victim takes %s", median)
+	}
+	return nil
+}
+
+const classManifest = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: haproxy}\nspec: {controller: %s}\n"
+
+// otherClass replaces the class, and brings it back.
+func otherClass(ctx context.Context, s *stage) error {
+	ours, others := fmt.Sprintf(classManifest, "haproxy.org/ingress-controller"), fmt.Sprintf(classManifest, "example.com/controller")
+	gone := func() error {
+		return s.eventually(ctx, func() error {
+			got, err := s.ask(ctx, request{host: "plain.test"})
+			if err == nil && got.pod == "victim" {
+				err = errors.New("its Ingresses are served all the same")
+			}
+			return err
+		})
+	}
+	err := s.Delete(ctx, ours)
+	if err != nil {
+		return err
+	}
+	if err = gone(); err != nil {
+		err = fmt.Errorf("without a class: %w", err)
+	}
+	if e := s.Apply(ctx, others); e != nil {
+		return errors.Join(err, e)
+	}
+	if e := gone(); e != nil {
+		err = errors.Join(err, fmt.Errorf("with a class of another controller: %w", e))
+	}
+	err = errors.Join(err, s.Delete(ctx, others), s.Apply(ctx, ours))
+	return errors.Join(err, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
+}

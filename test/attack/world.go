@@ -1,0 +1,179 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ingressOf is the manifest of an Ingress; annotations are "key: value", and keys
+// without a prefix are haproxy.org's.
+func ingressOf(namespace, name string, annotations []string, spec ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  namespace: %s\n  name: %s\n", namespace, name)
+	annotate(&b, annotations)
+	b.WriteString("spec:\n  ingressClassName: haproxy\n")
+	rules := false
+	for _, s := range spec {
+		if strings.HasPrefix(s, "  - host") && !rules {
+			b.WriteString("  rules:\n")
+			rules = true
+		}
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+func annotate(b *strings.Builder, annotations []string) {
+	for i, a := range annotations {
+		if i == 0 {
+			b.WriteString("  annotations:\n")
+		}
+		key, value, _ := strings.Cut(a, ": ")
+		switch bare, is := strings.CutPrefix(key, "bare "); {
+		case is:
+			key = bare
+		case !strings.Contains(key, "/"):
+			key = "haproxy.org/" + key
+		}
+		fmt.Fprintf(b, "    %s: %q\n", key, value)
+	}
+}
+
+// rule is a rule of an Ingress, path one of its paths; withTLS one of spec.tls.
+func rule(host string, paths ...string) string {
+	return fmt.Sprintf("  - host: %q\n    http:\n      paths:\n%s", host, strings.Join(paths, ""))
+}
+
+func path(p, service string) string { return pathOf(p, "Prefix", service) }
+
+func pathOf(p, kind, service string) string {
+	return fmt.Sprintf("      - {path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}\n", p, kind, service)
+}
+
+func withTLS(secret string, hosts ...string) string {
+	return fmt.Sprintf("  tls: [{hosts: [%s], secretName: %s}]\n", quoted(hosts), secret)
+}
+
+func quoted(words []string) string { return `"` + strings.Join(words, `", "`) + `"` }
+
+func service(namespace, name, app string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec:\n  selector: {app: %s}\n  ports: [{name: web, port: 80, targetPort: http}]\n", namespace, name, app)
+}
+
+func deployment(namespace, name string, args ...string) string {
+	scheme := "HTTP"
+	if len(args) > 0 {
+		scheme = "HTTPS"
+	}
+	return fmt.Sprintf(`---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: %[1]s, name: %[2]s}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: %[2]s}}
+  template:
+    metadata: {labels: {app: %[2]s}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: app
+        image: app
+        args: [%[3]s]
+        env:
+        - {name: POD_NAME, value: %[1]s-%[2]s}
+        - {name: POD_NAMESPACE, value: %[1]s}
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: %[4]s}, periodSeconds: 1}
+`, namespace, name, strings.Join(args, ", "), scheme)
+}
+
+func namespace(name string) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)
+}
+
+// defaults is the operator's ConfigMap with more lines.
+func defaults(more string) string {
+	text := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n"
+	for line := range strings.Lines(more) {
+		text += "  " + strings.TrimSuffix(line, "\n") + "\n"
+	}
+	return text
+}
+
+// members has the name "ann" with the password "secret".
+const members = `---
+apiVersion: v1
+kind: Secret
+metadata: {namespace: victim, name: members}
+stringData: {ann: "$5$salt$kpa26zwgX83BPSR8d7w93OIXbFt/d3UOTZaAu5vsTM6"}
+`
+
+const basicAuth = "Authorization: Basic YW5uOnNlY3JldA==\r\n" // ann:secret
+
+// world is what the operator, victim and evil have before anything happens. The
+// pods of evil are as good as anybody's, and so are its hosts.
+func (k *keys) world() string {
+	return strings.Join([]string{
+		namespace("victim"), namespace("evil"),
+		deployment("default", "fallback"), service("default", "fallback", "fallback"),
+		deployment("victim", "app"), service("victim", "app", "app"),
+		deployment("victim", "secure", "-tls-cert", k.dir+"/through.pem", "-tls-key", k.dir+"/through.pem"), service("victim", "secure", "secure"),
+		deployment("evil", "app"), service("evil", "app", "app"),
+
+		members, k.victim.trusted("authority"),
+		k.victim.certificate("shop", "shop.test"), k.victim.certificate("bank", "bank.test"),
+		k.evil.trusted("authority"), k.evil.certificate("anything", "*.test", "shop.test", "bank.test", "plain.test", "evil.test"),
+
+		ingressOf("victim", "shop", nil, withTLS("shop", "shop.test"), rule("shop.test", path("/cart", "app"), path("/api", "app"))),
+		ingressOf("victim", "plain", nil, rule("plain.test", path("/", "app"))),
+		ingressOf("victim", "bank", []string{"client-ca: authority", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, withTLS("bank", "bank.test"), rule("bank.test", path("/", "app"))),
+		ingressOf("victim", "guarded", nil, rule("guarded.test", path("/", "app"))),
+		ingressOf("victim", "guarded-admin", []string{"allow-list: 10.99.0.0/16"}, rule("guarded.test", path("/admin", "app"))),
+		ingressOf("victim", "members", []string{"auth-secret: members"}, rule("members.test", path("/", "app"))),
+		ingressOf("victim", "asked", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/401"}, rule("asked.test", path("/", "app"))),
+		ingressOf("victim", "through", []string{"ssl-passthrough: true"}, rule("through.test", path("/", "secure"))),
+		ingressOf("victim", "wild", nil, rule("*.wild.test", path("/", "app"))),
+		ingressOf("victim", "regex", []string{"sallyport.dev/path-type: regex"}, rule("regex.test", pathOf("/v[0-9]+/x", "ImplementationSpecific", "app"))),
+		ingressOf("victim", "cors", []string{"cors-enable: true", "cors-allow-credentials: true"}, rule("cors.test", path("/", "app"))),
+		ingressOf("evil", "home", nil, rule("evil.test", path("/", "app"))),
+	}, "")
+}
+
+// A wanted is a request and how the answer to it begins.
+type wanted struct {
+	request
+	want string
+}
+
+// baseline is how clients see victim.
+func (s *stage) baseline() []wanted {
+	return []wanted{
+		{request{host: "shop.test", target: "/cart"}, "302 no pod"},
+		{request{host: "shop.test", target: "/cart/1?a=b", https: true}, "200 victim"},
+		{request{host: "shop.test", target: "/api/%2561%20+", https: true}, "200 victim"},
+		{request{host: "shop.test", target: "/login", https: true}, "200 default"},
+		{request{host: "shop.test", target: "/", https: true}, "200 default"},
+		{request{host: "plain.test"}, "200 victim"},
+		{request{host: "plain.test", target: "/any%2fthing//../x;y", method: "POST", header: "Content-Length: 0\r\n"}, "200 victim"},
+		{request{host: "plain.test", https: true}, "200 victim"},
+		{request{host: "bank.test", https: true, cert: &s.victim.client}, "200 victim"},
+		{request{host: "bank.test", https: true, cert: &s.evil.client}, "no answer"},
+		{request{host: "bank.test", https: true}, "no answer"},
+		{request{host: "bank.test"}, "302 no pod"},
+		{request{host: "guarded.test"}, "200 victim"},
+		{request{host: "guarded.test", target: "/administrator"}, "200 victim"},
+		{request{host: "guarded.test", target: "/admin"}, "403 no pod"},
+		{request{host: "guarded.test", target: "/admin/x?y"}, "403 no pod"},
+		{request{host: "members.test"}, "401 no pod"},
+		{request{host: "members.test", header: basicAuth}, "200 victim"},
+		{request{host: "asked.test"}, "401"},
+		{request{host: "through.test", https: true}, "200 victim"},
+		{request{host: "a.wild.test", target: "/b"}, "200 victim"},
+		{request{host: "regex.test", target: "/v1/x"}, "200 victim"},
+		{request{host: "regex.test", target: "/v/x"}, "200 default"},
+		{request{host: "cors.test", header: "Origin: https://page.test\r\n"}, "200 victim"},
+		{request{host: "nobody.example"}, "200 default"},
+		{request{host: "nobody.example", https: true}, "200 default"},
+	}
+}
