@@ -12,7 +12,7 @@ COUNT    ?= 1
 CUTS     ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check lint bench conformance chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check lint bench conformance attack chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -78,6 +78,9 @@ bench: ready ## Measure, and print a table of ratios
 
 conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance
+
+attack: ready ## Try to break in, case by case, in a lab (as root)
+	go run ./test/attack
 
 chaos: ready ## Break things under load, and hold what clients notice to its bounds (as root)
 	go run ./test/chaos -count $(COUNT) -o .build/chaos.json -log .build/chaos.log

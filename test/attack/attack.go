@@ -19,10 +19,10 @@ type attack struct {
 	tries   string
 	promise string
 
-	config  string                                // lines that the operator's ConfigMap has meanwhile, "key: value"
-	objects func(*stage) string                   // manifests that are there meanwhile
-	holds   func(context.Context, *stage) error   // nil: what holds for all is enough
-	lab     func(context.Context, *rig.Rig) error // in the place of holds, if HAProxy is not enough to show it
+	config  string                                        // lines that the operator's ConfigMap has meanwhile, "key: value"
+	objects func(*stage) string                           // manifests that are there meanwhile
+	holds   func(context.Context, *stage) error           // nil: what holds for all is enough
+	lab     func(context.Context, *stage, *rig.Rig) error // in the place of holds, where HAProxy is not enough to show it
 }
 
 func (a attack) name() string { return a.by + " " + a.tries }
@@ -31,6 +31,8 @@ func (a attack) name() string { return a.by + " " + a.tries }
 // that need none, the compiler of objects and HAProxy.
 type house interface {
 	Apply(ctx context.Context, manifest string) error
+	// Try is Apply but for what the API server itself refuses.
+	Try(ctx context.Context, manifest string) error
 	Delete(ctx context.Context, manifest string) error
 	// Dial connects a client to a port of the appliance.
 	Dial(ctx context.Context, port string) (net.Conn, error)
@@ -48,6 +50,7 @@ type stage struct {
 	before   []string      // answers to baseline
 	pod      string        // address of victim's
 	rounds   int
+	rig      *rig.Rig // nil: there is no lab
 }
 
 // enter brings victim's objects, waits until they are served, and notes how.
@@ -126,6 +129,9 @@ func (s *stage) play(ctx context.Context, a attack) (err error) {
 			return err
 		}
 	}
+	if a.lab != nil {
+		a.holds = func(ctx context.Context, s *stage) error { return a.lab(ctx, s, s.rig) }
+	}
 	objects := ""
 	if a.objects != nil {
 		objects = a.objects(s)
@@ -138,7 +144,7 @@ func (s *stage) play(ctx context.Context, a attack) (err error) {
 			err = errors.Join(err, fmt.Errorf("afterwards: %w", gone))
 		}
 	}()
-	if err := s.Apply(ctx, objects); err != nil {
+	if err := s.Try(ctx, objects); err != nil {
 		return err
 	}
 	if err := s.seen(ctx); err != nil {

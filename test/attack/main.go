@@ -1,8 +1,114 @@
-// Command attack
+// Command attack tries to break in: as a tenant who may write objects in one
+// namespace, as a client, a node, a BGP peer, a neighbour on the network, and as
+// someone who brings a volume. Each case says who tries what, and holds that
+// another tenant has its requests, its answers and its secrets to itself.
+//
+//	go run ./test/attack                all cases, in a lab (as root)
+//	go run ./test/attack -all           so with every HAProxy there is, one after another
+//	go run ./test/attack -only client   those with the word in their name
+//	go run ./test/attack -list          the table of the cases
+//
+// What HAProxy and the compiler of objects are enough for is shown without a lab,
+// too, on every HAProxy: go test ./test/attack.
 package main
 
-import "slices"
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
 
-func main() {}
+	"sallyport/test/lab/debian"
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
 
-func attacks() []attack { return slices.Concat(clients(), tenants()) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+// attacks are all there are.
+func attacks() []attack { return slices.Concat(tenants(), clients(), others()) }
+
+func run(ctx context.Context) error {
+	only := flag.String("only", "", "run the cases that have this `word` in their name")
+	all := flag.Bool("all", false, "with every HAProxy there is, one after another")
+	asJSON := flag.Bool("json", false, "write a line of JSON for each case")
+	list := flag.Bool("list", false, "write the table of the cases, and try nothing")
+	flag.Parse()
+	if *list {
+		fmt.Print(table())
+		return nil
+	}
+	chosen := slices.DeleteFunc(attacks(), func(a attack) bool { return !strings.Contains(a.name(), *only) })
+	if len(chosen) == 0 {
+		return fmt.Errorf("no case has %q in its name", *only)
+	}
+	if !*all {
+		return inLab(ctx, chosen, *asJSON)
+	}
+	binaries, err := debian.HAProxies()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range binaries {
+		errs = append(errs, os.Setenv("SALLYPORT_TEST_HAPROXY", b), inLab(ctx, chosen, *asJSON))
+	}
+	return errors.Join(errs...)
+}
+
+// inLab plays the cases in a lab of their own.
+func inLab(ctx context.Context, list []attack, asJSON bool) error {
+	options := world.Options{Name: "attack", Workers: 2, Progress: io.Discard}
+	return rig.In(ctx, options, "", []string{"configMap: default/defaults"}, func(r *rig.Rig) error {
+		k, err := newKeys(r.Dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(r.Start(ctx), r.Ready(ctx)); err != nil {
+			return err
+		}
+		status, err := r.Status(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(os.Stderr, time.Now().Format(time.TimeOnly), "HAProxy", status.HAProxy.Version)
+		s, err := enter(ctx, &lab{r}, k, 30*time.Second)
+		if err != nil {
+			return err
+		}
+		s.rig = r
+		lines := make([]rig.Case, len(list))
+		for i, a := range list {
+			lines[i] = rig.Case{Name: a.name(), Run: func(ctx context.Context) error { return s.play(ctx, a) }}
+		}
+		return rig.Report(ctx, os.Stdout, asJSON, lines)
+	})
+}
+
+// table is the cases for people.
+func table() string {
+	var b strings.Builder
+	b.WriteString("| who | tries what | what holds | without a lab |\n|---|---|---|---|\n")
+	for _, a := range attacks() {
+		alone := "yes"
+		if a.lab != nil {
+			alone = ""
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", a.by, a.tries, a.promise, alone)
+	}
+	return b.String()
+}

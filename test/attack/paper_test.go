@@ -48,6 +48,7 @@ type paper struct {
 	objects  map[string]metav1.Object // by kind, namespace and name
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
+	owners   *ingress.HostOwners
 }
 
 // open starts the house with one HAProxy. It goes when the test ends.
@@ -85,6 +86,8 @@ func (p *paper) Apply(ctx context.Context, manifest string) error {
 	}
 	return p.serve(ctx)
 }
+
+func (p *paper) Try(ctx context.Context, manifest string) error { return p.Apply(ctx, manifest) }
 
 func (p *paper) Delete(ctx context.Context, manifest string) error {
 	docs, err := read(manifest)
@@ -184,7 +187,7 @@ func read(manifest string) (all []metav1.Object, err error) {
 
 // snapshot is what a watcher would have.
 func (p *paper) snapshot() ingress.Snapshot {
-	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Options: ingress.Options{ConfigMap: "default/defaults"}}
+	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults"}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
 		switch o := p.objects[n].(type) {
 		case *networkingv1.Ingress:
@@ -232,7 +235,7 @@ func (p *paper) serve(ctx context.Context) error {
 	for range 10 {
 		p.compiler.Judge(maps.Clone(p.verdicts))
 		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
-		p.problems = r.Problems
+		p.problems, p.owners = r.Problems, r.Owners["cluster"]
 		unknown := slices.DeleteFunc(slices.Clone(r.Texts), func(t haproxy.Text) bool { _, known := p.verdicts[t]; return known })
 		if len(unknown) > 0 {
 			answers, err := p.proxy.Vet(ctx, unknown)

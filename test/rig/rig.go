@@ -12,14 +12,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/vishvananda/netns"
 
 	"sallyport/appliance"
 	"sallyport/test/lab/world"
@@ -350,4 +354,48 @@ func Eventually(ctx context.Context, what string, ask func() error) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// Dial connects from a host of the lab to an address.
+func (r *Rig) Dial(ctx context.Context, host, address string) (conn net.Conn, err error) {
+	err = r.on(host, func() error {
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+		return err
+	})
+	return conn, err
+}
+
+// Listen takes connections at an address of a host of the lab.
+func (r *Rig) Listen(ctx context.Context, host, address string) (l net.Listener, err error) {
+	err = r.on(host, func() error {
+		l, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
+		return err
+	})
+	return l, err
+}
+
+// on does something in the network namespace of a host. Sockets made there stay
+// there.
+func (r *Rig) on(host string, do func() error) error {
+	there, err := netns.GetFromName(r.Netns(host))
+	if err != nil {
+		return err
+	}
+	defer there.Close() //nolint:errcheck // only read
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer home.Close() //nolint:errcheck // only read
+	if err := netns.Set(there); err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	err = do()
+	if netns.Set(home) == nil {
+		runtime.UnlockOSThread() // else the thread ends with this goroutine
+	}
+	return err
 }

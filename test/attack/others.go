@@ -1,0 +1,430 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// others are the attacks of nodes, pods, neighbours and volumes, and those for which all of the
+// appliance is needed.
+func others() []attack {
+	return []attack{
+		{
+			by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart", promise: "what one object has wrong stops no start",
+			objects: badKeys,
+			lab:     restarts,
+		},
+		{
+			by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps Secrets that are named",
+			lab: hoards,
+		},
+		{
+			by: "client", tries: "leaves 400 TLS handshakes half done", promise: "a handshake ends soon, and others go on meanwhile",
+			lab: halfDone,
+		},
+		{
+			by: "client", tries: "tries every other port of the appliance", promise: "clients reach HTTP and HTTPS",
+			lab: ports,
+		},
+		{
+			by: "neighbour", tries: "asks the status endpoint by a name of its own (DNS rebinding)", promise: "the status endpoint answers to its own names",
+			lab: func(ctx context.Context, _ *stage, r *rig.Rig) error {
+				out, err := r.Exec(ctx, world.Appliance, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: status.evil.example", "http://127.0.0.1:9090/status")
+				if err == nil && !strings.HasPrefix(out, "4") {
+					err = fmt.Errorf("it answers %s", out)
+				}
+				return err
+			},
+		},
+		{
+			by: "neighbour", tries: "reads status, metrics, logs and arguments of processes for secrets", promise: "keys, passwords and tokens are in none of them",
+			lab: secrets,
+		},
+		{
+			by: "pod", tries: "takes its node's BGP session while calico-node restarts", promise: "who dials is the appliance; it takes no session",
+			lab: takesSession,
+		},
+		{
+			by: "node", tries: "offers others' blocks, more specifics, defaults, networks of the LAN, foreign next hops", promise: "a route is what Calico's records say of the node that offers it",
+			lab: lies,
+		},
+		{
+			by: "node", tries: "sends malformed messages", promise: "a peer that does not speak BGP is alone with that",
+			lab: garbage,
+		},
+		{
+			by: "node", tries: "opens 800 connections to the BGP port, and a client as many", promise: "the appliance goes on",
+			lab: manyConnections,
+		},
+		{
+			by: "node", tries: "claims another node's address", promise: "the node whose records agree keeps its address, and that is told",
+			lab: claims,
+		},
+		{
+			by: "volume", tries: "brings a configuration file nested 100,000 deep", promise: "a file is refused by its size and depth, in one sentence",
+			holds: deep,
+		},
+	}
+}
+
+// badKeys are the objects of the tenant's attack with keys.
+func badKeys(s *stage) string {
+	all := tenants()
+	return all[slices.IndexFunc(all, func(a attack) bool { return strings.HasPrefix(a.tries, "brings keys") })].objects(s)
+}
+
+// restarts ends the appliance and HAProxy, and waits until victim is served again.
+func restarts(ctx context.Context, s *stage, r *rig.Rig) error {
+	for _, alone := range []bool{true, false} {
+		status, err := r.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if !alone {
+			if err := r.Stop(syscall.SIGKILL); err != nil {
+				return err
+			}
+		}
+		for _, pid := range []int{status.HAProxy.Worker, status.HAProxy.Pid} {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		if !alone {
+			if err := errors.Join(r.Start(ctx), r.Ready(ctx)); err != nil {
+				return err
+			}
+		}
+		if err := s.eventually(ctx, func() error { return s.unharmed(ctx) }); err != nil {
+			return fmt.Errorf("after HAProxy alone: %v: %w", alone, err)
+		}
+	}
+	return nil
+}
+
+// hoards holds that resident memory does not grow by what nobody names.
+func hoards(ctx context.Context, s *stage, r *rig.Rig) error {
+	before, err := rig.Resident(r.Pid())
+	if err != nil {
+		return err
+	}
+	filler := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", 700<<10)))
+	defer func() {
+		_, _ = r.Kubectl(ctx, "delete", "secrets", "-n", "evil", "-l", "hoard=yes")
+	}()
+	for i := range 60 {
+		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
+		create.Stdin = strings.NewReader(fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {namespace: evil, name: hoard%d, labels: {hoard: \"yes\"}}\ndata: {tls.crt: %s, tls.key: \"\"}\n", i, filler))
+		if out, err := create.CombinedOutput(); err != nil {
+			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
+		}
+	}
+	if err := s.seen(ctx); err != nil {
+		return err
+	}
+	after, err := rig.Resident(r.Pid())
+	if err == nil && after > before+30<<20 {
+		err = fmt.Errorf("resident memory was %d MB, and is %d", before>>20, after>>20)
+	}
+	return err
+}
+
+// hello is the beginning of a TLS handshake that says how much is to come.
+const hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+func halfDone(ctx context.Context, s *stage, r *rig.Rig) error {
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	began := time.Now()
+	for range 400 {
+		c, err := s.Dial(ctx, "443")
+		if err != nil {
+			return err
+		}
+		conns = append(conns, c)
+		if _, err := io.WriteString(c, hello); err != nil {
+			return err
+		}
+	}
+	if err := s.unharmed(ctx); err != nil {
+		return err
+	}
+	const most = 20 * time.Second
+	for _, c := range conns {
+		_ = c.SetReadDeadline(began.Add(most))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			return fmt.Errorf("one is open after %s", most)
+		}
+	}
+	return nil
+}
+
+// ports holds that nothing else listens, at addresses that others reach.
+func ports(ctx context.Context, _ *stage, r *rig.Rig) error {
+	out, err := r.Exec(ctx, world.Appliance, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[3] != "0A" { // TCP_LISTEN
+			continue
+		}
+		address, hex, _ := strings.Cut(f[1], ":")
+		port, err := strconv.ParseUint(hex, 16, 16)
+		local := strings.HasSuffix(address, "7F") || address == "00000000000000000000000001000000"
+		if err == nil && !local && port != 80 && port != 443 {
+			err = fmt.Errorf("port %d listens at %s", port, address)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// secrets looks for what is secret wherever others may look.
+func secrets(ctx context.Context, _ *stage, r *rig.Rig) error {
+	hidden := map[string]string{"a hash of a password": "kpa26zwgX83BPSR8d7w93OIXbFt", "a password": encode("ann:secret")}
+	for _, name := range []string{"shop", "bank"} {
+		key, err := r.Kubectl(ctx, "get", "secret", "-n", "victim", name, "-o", `jsonpath={.data.tls\.key}`)
+		if err != nil {
+			return err
+		}
+		text, err := base64.StdEncoding.DecodeString(key)
+		if err != nil {
+			return err
+		}
+		hidden["the key of "+name] = strings.Split(string(text), "\n")[1]
+	}
+	kubeconfig, err := os.ReadFile(r.Dir + "/kubeconfig")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(kubeconfig)) {
+		if _, token, is := strings.Cut(line, "token:"); is {
+			hidden["the token"] = strings.Trim(strings.TrimSpace(token), `"`)
+		}
+	}
+	if hidden["the token"] == "" {
+		return errors.New("the kubeconfig has no token: there is nothing to look for")
+	}
+	shown := map[string]string{}
+	for _, page := range []string{"/status", "/metrics", "/explain/victim/shop", "/explain/victim/members"} {
+		shown[page], _ = r.Exec(ctx, world.Appliance, "curl", "-s", "http://127.0.0.1:9090"+page)
+	}
+	if shown["/status"] == "" || shown["/metrics"] == "" {
+		return errors.New("the status endpoint says nothing")
+	}
+	log, err := os.ReadFile(r.LogFile())
+	if err != nil {
+		return err
+	}
+	shown["the log"] = string(log)
+	files, err := filepath.Glob(r.Dir + "/run/*.log")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		shown[f] = string(text)
+	}
+	status, err := r.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, pid := range []int{r.Pid(), status.HAProxy.Pid, status.HAProxy.Worker} {
+		for _, file := range []string{"cmdline", "environ"} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+			if err != nil {
+				return err
+			}
+			shown[fmt.Sprintf("%s of process %d", file, pid)] = string(text)
+		}
+	}
+	var errs []error
+	for where, text := range shown {
+		for what, word := range hidden {
+			if strings.Contains(text, word) {
+				errs = append(errs, fmt.Errorf("%s is in %s", what, where))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takesSession holds the BGP port of the appliance from a node whose BIRD is gone, as
+// a pod does whose traffic leaves under its node's address.
+func takesSession(ctx context.Context, s *stage, r *rig.Rig) error {
+	before, err := kernelRoutes(ctx, r)
+	if err != nil {
+		return err
+	}
+	const down = 8 * time.Second
+	restarted := make(chan error, 1)
+	go func() { restarted <- r.RestartCalico(ctx, "worker1", down) }()
+	var held []net.Conn
+	defer func() {
+		for _, c := range held {
+			_ = c.Close()
+		}
+	}()
+	for done := false; !done; {
+		dial, cancel := context.WithTimeout(ctx, time.Second)
+		if c, err := r.Dial(dial, "worker1", applianceAddr+":179"); err == nil {
+			held = append(held, c)
+			l := liar{c}
+			_ = c.SetDeadline(time.Now().Add(time.Second))
+			if l.establish(65000, node(r, "worker1").Addr.Addr()) == nil {
+				err = errors.New("a session was made by whoever called")
+				cancel()
+				return errors.Join(err, <-restarted)
+			}
+		}
+		cancel()
+		select {
+		case err := <-restarted:
+			if err != nil {
+				return err
+			}
+			done = true
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	// While they are held, the node's own session comes back.
+	return s.eventually(ctx, func() error {
+		status, err := r.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range status.Peers {
+			if p.Node == "worker1" && p.State != "established" {
+				return fmt.Errorf("the session with the node is %s", p.State)
+			}
+		}
+		now, err := kernelRoutes(ctx, r)
+		if err == nil && !slices.Equal(now, before) {
+			err = fmt.Errorf("routes were %q and are %q", before, now)
+		}
+		return errors.Join(err, s.unharmed(ctx))
+	})
+}
+
+func manyConnections(ctx context.Context, s *stage, r *rig.Rig) error {
+	var mu sync.Mutex
+	var conns []net.Conn
+	var all sync.WaitGroup
+	for _, from := range []string{world.Client, "worker2"} {
+		all.Go(func() {
+			for range 800 {
+				dial, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				c, err := r.Dial(dial, from, applianceAddr+":179")
+				cancel()
+				if err == nil {
+					mu.Lock()
+					conns = append(conns, c)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	return errors.Join(s.seen(ctx), s.unharmed(ctx), r.Ready(ctx))
+}
+
+// claims has a node say, in its own Node object and by Calico's annotation, that it
+// has another's address.
+func claims(ctx context.Context, s *stage, r *rig.Rig) error {
+	const key = "projectcalico.org/IPv4Address"
+	mine, theirs := node(r, "worker2").Addr.String(), node(r, "worker1").Addr
+	patch := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"worker2"}]}}`, theirs.Addr(), clientAddr)
+	before, err := r.Kubectl(ctx, "get", "node", "worker2", "-o", "jsonpath={.status.addresses}")
+	if err != nil {
+		return err
+	}
+	_, err1 := r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p", patch)
+	_, err2 := r.Kubectl(ctx, "annotate", "--overwrite", "node", "worker2", key+"="+theirs.String())
+	err = errors.Join(err1, err2)
+	for range 3 {
+		err = errors.Join(err, s.seen(ctx), s.harmlessTo(ctx, "worker1"))
+	}
+	_, err1 = r.Kubectl(ctx, "annotate", "--overwrite", "node", "worker2", key+"="+mine)
+	_, err2 = r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p", `{"status":{"addresses":`+before+`}}`)
+	return errors.Join(err, err1, err2, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
+}
+
+// harmlessTo holds that the session with a node stands.
+func (s *stage) harmlessTo(ctx context.Context, name string) error {
+	status, err := s.rig.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range status.Peers {
+		if p.Node == name && p.State == "established" {
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no session with %s", name)
+}
+
+// deep has the program read such a file, in 2 GB of memory.
+func deep(ctx context.Context, s *stage) error {
+	for name, text := range map[string]string{
+		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000), "dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
+		"large": "# " + strings.Repeat("x", 64<<20) + "\n", "aliases": aliases(),
+	} {
+		file := filepath.Join(s.dir, "deep.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		cmd := exec.CommandContext(ctx, "prlimit", "--as="+strconv.Itoa(4<<30), s.dir+"/sallyport", "config", "check", file)
+		out, err := cmd.CombinedOutput()
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return fmt.Errorf("%s: it is not refused: %.300s", name, out)
+		}
+		usage, is := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		if lines := strings.Count(strings.TrimSpace(string(out)), "\n"); !is || usage.Maxrss > 300<<10 || lines > 2 || len(out) > 2000 {
+			return fmt.Errorf("%s: %d MB, %d lines: %.300s", name, usage.Maxrss>>10, lines+1, out)
+		}
+	}
+	return nil
+}
+
+// aliases are a document of little text that grows when it is read.
+func aliases() string {
+	var b strings.Builder
+	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for i := range 9 {
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	return b.String()
+}
