@@ -404,11 +404,12 @@ func deep(ctx context.Context, s *stage) error {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		cmd := exec.CommandContext(ctx, "prlimit", "--as="+strconv.Itoa(4<<30), s.dir+"/sallyport", "config", "check", file)
+		bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
+		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(4<<30), s.dir+"/sallyport", "config", "check", file)
 		out, err := cmd.CombinedOutput()
+		late := bounded.Err()
 		cancel()
-		if err == nil || ctx.Err() != nil {
+		if err == nil || late != nil {
 			return fmt.Errorf("%s: it is not refused: %.300s", name, out)
 		}
 		usage, is := cmd.ProcessState.SysUsage().(*syscall.Rusage)
