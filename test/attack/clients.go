@@ -245,7 +245,7 @@ func coalesced(ctx context.Context, s *stage) error {
 	var errs []error
 	for _, one := range []struct{ host, target, want string }{
 		{"shop.test", "/cart", "200 victim-app"}, {"bank.test", "/", ""}, {"BANK.test", "/", ""}, {"bank.test:443", "/", ""}, {"guarded.test", "/admin", ""}, {"guarded.test", "/%61dmin", ""},
-		{"guarded.test", "/./admin", ""}, {"plain.test,asked.test", "/", ""}, {"bank.test:80", "/", ""}, {"shop.test", "/api", "200 victim-app"},
+		{"guarded.test", "/./admin", ""}, {"bank.test:80", "/", ""}, {"shop.test", "/api", "200 victim-app"}, {"plain.test,asked.test", "/", ""},
 	} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://shop.test", http.NoBody)
 		if err != nil {
@@ -343,27 +343,25 @@ func smuggled() []string {
 // upgrades holds that no pod is asked to speak HTTP/2 in the clear, and that
 // WebSockets go on.
 func upgrades(ctx context.Context, s *stage) error {
-	var errs []error
+	var texts []string
 	for _, how := range []string{
 		"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n", "Upgrade: H2C\r\nConnection: Upgrade\r\n", "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
 		"Upgrade: h2c\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", "Upgrade: h2c/1\r\nConnection: Upgrade\r\n", "Upgrade:\th2c\r\nConnection: keep-alive, Upgrade\r\n", "Upgrade: HTTP/2.0\r\nConnection: Upgrade\r\n", "Upgrade: h2\r\nConnection: Upgrade\r\n",
 	} {
-		for _, https := range []bool{false, true} {
-			heard, err := s.hear(ctx, request{https: https, host: "guarded.test", raw: "GET / HTTP/1.1\r\nHost: guarded.test\r\n" + how + "\r\n"})
-			if err != nil {
-				return err
-			}
-			if strings.HasPrefix(heard, "HTTP/1.1 101") || strings.Contains(heard, "\nUpgrade: h") || strings.Contains(heard, "\nUpgrade: H") || strings.Contains(heard, "\nUpgrade: websocket, h") {
-				errs = append(errs, fmt.Errorf("%q came to the pod", how))
-				break
-			}
-		}
+		texts = append(texts, "GET / HTTP/1.1\r\nHost: guarded.test\r\n"+how+"\r\n")
 	}
+	passed := s.hears(ctx, texts, "guarded.test", func(heard string) string {
+		_, upgrade, is := strings.Cut(heard, "\nUpgrade: ")
+		if strings.HasPrefix(heard, "HTTP/1.1 101") || is && strings.Contains(strings.ToLower(strings.SplitN(upgrade, "\n", 2)[0]), "h") {
+			return "it came to the pod"
+		}
+		return ""
+	})
 	heard, err := s.hear(ctx, request{host: "guarded.test", raw: "GET /ws HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"})
 	if err == nil && !strings.HasPrefix(heard, "HTTP/1.1 101") {
 		err = fmt.Errorf("a WebSocket is not opened: %.60q", heard)
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(passed, err)
 }
 
 func speaksFor(ctx context.Context, s *stage) error {

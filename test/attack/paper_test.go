@@ -24,6 +24,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/routes"
 	"sallyport/test/rig"
 )
 
@@ -38,13 +39,14 @@ var pods = map[string][]string{
 }
 
 // A paper is a house without a cluster: objects are kept here, compiled, and given
-// to a real HAProxy whose servers are real pods, all open. It belongs to one
+// to a real HAProxy whose servers are real pods: open, unless the
+// records say that they belong to somebody else. It belongs to one
 // goroutine.
 type paper struct {
 	t        *testing.T
 	proxy    *haproxy.Proxy
 	compiler ingress.Compiler
-	verdicts map[haproxy.Text]string
+	verdicts map[haproxy.Part]string
 	objects  map[string]metav1.Object // by kind, namespace and name
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
@@ -58,7 +60,7 @@ func open(t *testing.T, binary string) *paper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &paper{t: t, verdicts: map[haproxy.Text]string{}, objects: map[string]metav1.Object{}}
+	p := &paper{t: t, verdicts: map[haproxy.Part]string{}, objects: map[string]metav1.Object{}}
 	var log *slog.Logger
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -236,7 +238,12 @@ func (p *paper) serve(ctx context.Context) error {
 		p.compiler.Judge(maps.Clone(p.verdicts))
 		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
 		p.problems, p.owners = r.Problems, r.Owners["cluster"]
-		unknown := slices.DeleteFunc(slices.Clone(r.Texts), func(t haproxy.Text) bool { _, known := p.verdicts[t]; return known })
+		var unknown []haproxy.Text
+		for _, t := range r.Texts {
+			if _, asked := p.verdicts[t.Part()]; !asked {
+				unknown = append(unknown, t)
+			}
+		}
 		if len(unknown) > 0 {
 			answers, err := p.proxy.Vet(ctx, unknown)
 			if err != nil {
@@ -260,12 +267,18 @@ func (p *paper) serve(ctx context.Context) error {
 }
 
 func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
-	open := haproxy.States{}
+	states, records := haproxy.States{}, routes.Allocate(p.facts())
 	for _, b := range cfg.Backends {
-		open[b.Name] = slices.Repeat([]haproxy.State{haproxy.Open}, len(b.Servers))
+		for _, server := range b.Servers {
+			state := haproxy.Open
+			if records.Refuse(b.Cluster, b.Namespace, server.Addr) != "" {
+				state = haproxy.Closed
+			}
+			states[b.Name] = append(states[b.Name], state)
+		}
 	}
 	for {
-		result, err := p.proxy.Apply(ctx, cfg, open)
+		result, err := p.proxy.Apply(ctx, cfg, states)
 		if err != nil || result.RetryAt.IsZero() {
 			return err
 		}
@@ -277,6 +290,22 @@ func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
 			return context.Cause(ctx)
 		case <-time.After(time.Until(result.RetryAt)):
 		}
+	}
+}
+
+// facts are what Calico's records say of pods and of the node, and the kernel of the
+// appliance.
+func (p *paper) facts() routes.Facts {
+	node := routes.Node{Name: "master", Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr)}}
+	block := &routes.IPAMBlock{Prefix: netip.MustParsePrefix("172.16.0.0/16"), Pods: map[netip.Addr]string{}}
+	for name, listens := range pods {
+		if at := netip.MustParseAddrPort(listens[0]).Addr(); block.Prefix.Contains(at) {
+			block.Pods[at], _, _ = strings.Cut(name, "/")
+		}
+	}
+	return routes.Facts{
+		Local:      routes.Local{Addrs: []netip.Addr{netip.MustParseAddr(applianceAddr)}},
+		Topologies: []routes.Topology{{Cluster: "cluster", Nodes: []routes.Node{node}, Blocks: []*routes.IPAMBlock{block}}},
 	}
 }
 
