@@ -2,9 +2,12 @@ package main
 
 import (
 	"flag"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,5 +83,41 @@ func TestTheTableOfTheREADMEIsThisOne(t *testing.T) {
 		}
 	} else if want != string(text) {
 		t.Errorf("%s has another table: go test ./test/attack -run Table -update", file)
+	}
+}
+
+func TestWhatSECURITYNamesIsThere(t *testing.T) {
+	text, err := os.ReadFile("../../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	err = filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllSubmatch(code, -1) {
+			tests[string(found[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(text, -1)
+	for _, name := range named {
+		if !tests[string(name[1])] {
+			t.Errorf("there is no %s", name[1])
+		}
+	}
+	players := regexp.MustCompile(`attack`+"`"+`, "(\w+)"`).FindAllSubmatch(text, -1)
+	for _, who := range players {
+		if !slices.ContainsFunc(attacks(), func(a attack) bool { return a.by == string(who[1]) }) {
+			t.Errorf("no case is tried by a %s", who[1])
+		}
+	}
+	if len(named) == 0 || len(players) == 0 {
+		t.Error("it names nothing")
 	}
 }

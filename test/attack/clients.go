@@ -93,6 +93,10 @@ func clients() []attack {
 			holds: barred(smuggled()...),
 		},
 		{
+			tries: "says in HTTP/2 what HTTP/1 cannot say", promise: "HAProxy and pods see the same requests",
+			holds: says,
+		},
+		{
 			tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on",
 			holds: upgrades,
 		},
