@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -119,5 +120,45 @@ func TestWhatSECURITYNamesIsThere(t *testing.T) {
 	}
 	if len(named) == 0 || len(players) == 0 {
 		t.Error("it names nothing")
+	}
+}
+
+// TestACookieTellsNoServerOfAnotherInstallation shows that who knows the address of
+// a server and our code cannot tell the cookie that leads to it.
+func TestACookieTellsNoServerOfAnotherInstallation(t *testing.T) {
+	dir := t.TempDir()
+	k, err := newKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startPods(t, dir)
+	binaries, err := debian.HAProxies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest := service("victim", "app", "app") + ingressOf("victim", "sticky", []string{"cookie-persistence: led"}, rule("sticky.test", path("/", "app")))
+	seen := map[string]bool{}
+	for _, name := range []string{"one", "another"} {
+		t.Run(name, func(t *testing.T) {
+			s := &stage{house: open(t, binaries[0]), keys: k, patience: rig.Limit}
+			if err := s.Apply(t.Context(), manifest); err != nil {
+				t.Fatal(err)
+			}
+			err := s.eventually(t.Context(), func() error {
+				got, err := s.ask(t.Context(), request{host: "sticky.test"})
+				cookie := got.header.Get("Set-Cookie")
+				if err == nil && !strings.HasPrefix(cookie, "led=") {
+					err = fmt.Errorf("got %s", got)
+				}
+				if err == nil && seen[cookie] {
+					t.Errorf("%s again", cookie)
+				}
+				seen[cookie] = true
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

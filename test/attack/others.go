@@ -394,7 +394,7 @@ func (s *stage) harmlessTo(ctx context.Context, name string) error {
 	return fmt.Errorf("there is no session with %s", name)
 }
 
-// deep has the program read such a file, in a gigabyte of address space.
+// deep has the program read such a file, in 3 GB of address space, of which Go takes most.
 func deep(ctx context.Context, s *stage) error {
 	for name, text := range map[string]string{
 		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000), "dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
@@ -405,7 +405,7 @@ func deep(ctx context.Context, s *stage) error {
 			return err
 		}
 		bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
-		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(1<<30), s.dir+"/sallyport", "config", "check", file)
+		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(3<<30), s.dir+"/sallyport", "config", "check", file)
 		out, err := cmd.CombinedOutput()
 		late := bounded.Err()
 		cancel()
