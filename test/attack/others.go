@@ -78,7 +78,7 @@ func others() []attack {
 		},
 		{
 			by: "volume", tries: "brings a configuration file nested 100,000 deep", promise: "a file is refused by its size and depth, in one sentence",
-			holds: deep,
+			lab: deep,
 		},
 	}
 }
@@ -395,17 +395,17 @@ func (s *stage) harmlessTo(ctx context.Context, name string) error {
 }
 
 // deep has the program read such a file, in 3 GB of address space, of which Go takes most.
-func deep(ctx context.Context, s *stage) error {
+func deep(ctx context.Context, _ *stage, r *rig.Rig) error {
 	for name, text := range map[string]string{
 		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000), "dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
 		"large": "# " + strings.Repeat("x", 64<<20) + "\n", "aliases": aliases(),
 	} {
-		file := filepath.Join(s.dir, "deep.yaml")
+		file := filepath.Join(r.Dir, "deep.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return err
 		}
 		bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
-		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(3<<30), s.dir+"/sallyport", "config", "check", file)
+		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(3<<30), r.Dir+"/sallyport", "config", "check", file)
 		out, err := cmd.CombinedOutput()
 		late := bounded.Err()
 		cancel()

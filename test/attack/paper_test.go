@@ -337,7 +337,7 @@ func TestMain(m *testing.M) {
 // startPods runs the sample application as each of the pods.
 func startPods(t *testing.T, dir string) {
 	t.Helper()
-	if err := rig.Build(t.Context(), dir); err != nil {
+	if err := rig.Compile(t.Context(), dir, "test/app"); err != nil {
 		t.Fatal(err)
 	}
 	for name, listens := range pods {

@@ -35,7 +35,12 @@ const Limit = 2 * time.Minute
 // Build compiles the appliance and the sample application into dir, as
 // sallyport and app.
 func Build(ctx context.Context, dir string) error {
-	for _, name := range []string{"cmd/sallyport", "test/app"} {
+	return Compile(ctx, dir, "cmd/sallyport", "test/app")
+}
+
+// Compile compiles programs of ours into dir.
+func Compile(ctx context.Context, dir string, names ...string) error {
+	for _, name := range names {
 		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)), "sallyport/"+name).CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
