@@ -73,7 +73,7 @@ func run(ctx context.Context) error {
 // inLab plays the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	options := world.Options{Name: "attack", Workers: 2, Progress: io.Discard}
-	return rig.In(ctx, options, "", []string{"configMap: default/defaults"}, func(r *rig.Rig) error {
+	return rig.In(ctx, options, "", []string{"configMap: default/defaults", `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}, func(r *rig.Rig) error {
 		k, err := newKeys(r.Dir)
 		if err != nil {
 			return err

@@ -189,7 +189,7 @@ func read(manifest string) (all []metav1.Object, err error) {
 
 // snapshot is what a watcher would have.
 func (p *paper) snapshot() ingress.Snapshot {
-	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults"}}
+	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults", Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}}}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
 		switch o := p.objects[n].(type) {
 		case *networkingv1.Ingress:

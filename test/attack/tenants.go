@@ -121,10 +121,13 @@ func tenants() []attack {
 			holds: both(told("exact", "HostOwned"), both(told("login", "HostOwned"), told("regex", "HostOwned"))),
 		},
 		{
-			tries: "names a host beneath victim's wildcard", promise: "a wildcard host belongs to its owner with all that it serves",
+			tries: "names hosts that are reserved for victim, before victim does", promise: "what ingress.hosts reserves belongs to nobody else",
 			objects: func(*stage) string {
-				return ingressOf("evil", "below", nil, rule("a.wild.test", path("/c", "app")))
+				return ingressOf("evil", "squats", nil, withTLS("anything", "*.reserved.test", "b.reserved.test"), rule("a.reserved.test", path("/", "app")), rule("*.reserved.test", path("/", "app")))
 			},
+			holds: both(told("squats", "Host"), func(ctx context.Context, s *stage) error {
+				return errors.Join(s.gets(ctx, "200 default", request{host: "a.reserved.test"}), s.gets(ctx, "200 default", request{host: "b.reserved.test"}), s.gets(ctx, "200 default", request{host: "b.reserved.test", https: true}))
+			}),
 		},
 		{
 			tries: "is the default of victim's host", promise: "the default of a host comes from the namespace that owns it",

@@ -101,6 +101,9 @@ func defaults(more string) string {
 	return text
 }
 
+// reserved are hosts that the operator keeps for victim.
+const reserved = "*.reserved.test"
+
 // members has the name "ann" with the password "secret".
 const members = `---
 apiVersion: v1
