@@ -414,7 +414,7 @@ func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
 		"a symbolic link": {func(path string) error { return os.Symlink("/etc/passwd", path) }, "is a symbolic link"},
 		"4 GB": {func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 4<<30))
-		}, "is larger than 1048576 bytes"},
+		}, "is larger than 262144 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)
