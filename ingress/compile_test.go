@@ -362,6 +362,49 @@ problem Ingress default/d UnknownAnnotation
 	}
 }
 
+func TestAGuardWithoutAPrefixGuards(t *testing.T) {
+	for name, row := range map[string]struct {
+		said   map[string]string
+		want   string // a word of the directive
+		reason string
+	}{
+		"a list":                       {map[string]string{"deny-list": "10.0.0.0/8"}, "deny deny_status 403", ""},
+		"users that there are":         {map[string]string{"auth-type": "basic-auth", "auth-secret": "users"}, "http-request auth realm", ""},
+		"users that there are not":     {map[string]string{"auth-secret": "gone"}, "status 503", "InvalidAnnotation"},
+		"a list of nobody":             {map[string]string{"deny-list": "nobody"}, "status 503", "InvalidAnnotation"},
+		"mistyped, under a prefix":     {map[string]string{"haproxy.org/deny-lists": "10.0.0.0/8"}, "status 503", "UnknownAnnotation"},
+		"mistyped, and without it":     {map[string]string{"deny-lists": "10.0.0.0/8"}, "", "UnknownAnnotation"},
+		"a class, and a list, without": {map[string]string{"ingress.class": "haproxy", "whitelist": "10.0.0.0/8"}, "deny deny_status 403", "OlderAnnotation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
+				ingress("b", 2021, "rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]"))
+			s.Secrets = []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users"}, Data: map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))}}}
+			s.Ingresses[0].Annotations = row.said
+			r := Compile([]Snapshot{s})
+			says := map[string]string{}
+			for _, b := range r.Config.Backends {
+				for _, d := range b.Directives {
+					says[b.Name] += d.String() + "\n"
+				}
+			}
+			if got := says[r.Config.Routes[0].Backend]; !strings.Contains(got, row.want) || row.want == "" && strings.Contains(got, "status") {
+				t.Errorf("want %q in\n%s", row.want, got)
+			}
+			if got := says[r.Config.Routes[1].Backend]; strings.Contains(got, "status") || strings.Contains(got, "auth") {
+				t.Errorf("the other Ingress has it too:\n%s", got)
+			}
+			reason := ""
+			if len(r.Problems) > 0 {
+				reason = r.Problems[0].Reason
+			}
+			if reason != row.reason {
+				t.Errorf("want %q told, got %v", row.reason, r.Problems)
+			}
+		})
+	}
+}
+
 func TestTheBackendsOfAnIngressCountInOneTable(t *testing.T) {
 	r := Compile([]Snapshot{snapshot(t, "c", app("web")+app("api")+`
 kind: Ingress
@@ -431,7 +474,10 @@ spec: {ingressClassName: nginx}
 		Rules:   []ExplainedRule{{Host: "a.test", Path: "/", Match: haproxy.Prefix, Backend: "default_ing_a_svc_web_http", HTTPS: "302 to port 8443"}},
 		Backends: []ExplainedBackend{{
 			Name: "default_ing_a_svc_web_http", Origin: "Ingress default/a, Service default/web port http", Own: true,
-			Keys:       []annotations.Effective{{Key: "timeout-server", Value: "1s", Scope: "Ingress"}, {Key: "check-interval", Value: "7s", Scope: "Service"}},
+			Keys: []annotations.Effective{
+				{Key: "timeout-server", As: "haproxy.org/timeout-server", Value: "1s", Scope: "Ingress"},
+				{Key: "check-interval", As: "haproxy.org/check-interval", Value: "7s", Scope: "Service"},
+			},
 			Directives: []string{"option forwardfor", "timeout server 1000ms"},
 		}},
 	}

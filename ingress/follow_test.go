@@ -132,7 +132,7 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 
 	// A Secret that is named later, and comes later still.
 	second := testIngress("second")
-	second.Annotations = map[string]string{"haproxy.org/auth-secret": "late"}
+	second.Annotations = map[string]string{"auth-secret": "late"} // without a prefix, as it may be, too
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, second)
 	until(t, w, "the second Ingress", func() bool { s, err := w.Snapshot(); return err == nil && len(s.Ingresses) == 3 })
 	server.add(opaque("late"))

@@ -206,7 +206,7 @@ func (k *clerk) settle(p *petition, service *corev1.Service, kind kind) *setting
 	defaults := k.worlds[p.world].defaults
 	shared := k.compile("", settledFor{service: service, world: p.world, kind: kind}, k.layer(service), defaults)
 	both := shared
-	if len(p.layer.Values) > 0 {
+	if !p.layer.Empty() {
 		owner := shorten(k.worlds[p.world].prefix+p.object.Namespace+"_ing_"+p.object.Name, ".")
 		both = k.compile(owner, settledFor{p.object, service, p.world, kind}, k.layer(service), p.layer, defaults)
 	}

@@ -70,7 +70,7 @@ func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
 		t.title("Backend " + b.Name)
 		t.line("  " + b.Origin)
 		for _, k := range b.Keys {
-			t.line("  "+k.Key, strings.ReplaceAll(k.Value, "\n", " | "), "from the "+k.Scope)
+			t.line("  "+k.As, strings.ReplaceAll(k.Value, "\n", " | "), "from the "+k.Scope)
 		}
 		for _, d := range b.Directives {
 			for line := range strings.SplitSeq(d, "\n") {

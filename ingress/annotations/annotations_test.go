@@ -19,6 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the table in ../README.md anew")
 
 // on makes layers: "ingress KEY: VALUE", "service KEY: VALUE" or "configmap KEY: VALUE", the most special first.
+// With "~" before it a key is written without a prefix.
 func on(said ...string) []Layer {
 	scopes := map[string]Scope{"service": Service, "ingress": Ingress, "configmap": ConfigMap}
 	written := map[Scope]map[string]string{}
@@ -30,6 +31,8 @@ func on(said ...string) []Layer {
 		}
 		if scopes[scope] == ConfigMap {
 			name = strings.TrimPrefix(name, own)
+		} else if bare, is := strings.CutPrefix(name, "~"); is {
+			name = bare
 		} else if !strings.Contains(name, "/") {
 			name = "haproxy.org/" + name
 		}
@@ -481,13 +484,44 @@ tcp-request content reject
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
 		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
 		{onAll("timeout-server: 3s"), "timeout server 3000ms"},
-		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms"},
-		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms"},
+		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.com/timeout-server is here too and goes before it"},
+		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.org/timeout-server is here too and goes before it"},
+		{[]string{"ingress ingress.kubernetes.io/timeout-server: 2s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms"},
 		{[]string{"service ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 1000ms"},
 		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; since that is here too, this is ignored"},
 		{[]string{"configmap sallyport.dev/proxy-body-size: 1k"}, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }"},
-		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is not known; it is ignored`},
+		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is not known; the nearest that is: sallyport.dev/hsts; it is ignored`},
 		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},
+
+		// A name without a prefix is read if it is a key, and gives way to every other.
+		{[]string{"ingress ~deny-list: 10.0.0.0/8"}, "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
+		{[]string{"service ~timeout-server: 1s"}, "timeout server 1000ms"},
+		{[]string{"ingress ~deny-list: nobody"}, "CLOSED! Ingress InvalidAnnotation: annotation deny-list: \"nobody\" is neither an address nor a network; nobody is let in until it is in order"},
+		{[]string{"ingress ~blacklist: 10.0.0.0/8"}, "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation blacklist is an older way to say deny-list; it is used all the same"},
+		{
+			[]string{"ingress ~deny-list: 10.0.0.0/8", "ingress ingress.kubernetes.io/blacklist: 192.0.2.0/24"},
+			"acl sp_denied src 192.0.2.0/24\nhttp-request deny deny_status 403 if sp_denied\n" +
+				"! Ingress UnusedAnnotation: annotation deny-list is ignored, since ingress.kubernetes.io/blacklist is here too and goes before it\n" +
+				"! Ingress OlderAnnotation: annotation ingress.kubernetes.io/blacklist is an older way to say deny-list; it is used all the same",
+		},
+		{
+			[]string{"ingress ~timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"},
+			"timeout server 2000ms\n! Ingress UnusedAnnotation: annotation timeout-server is ignored, since ingress.kubernetes.io/timeout-server is here too and goes before it",
+		},
+		{[]string{"service ~deny-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation deny-list is for ConfigMap, Ingress, not for Service; it is ignored"},
+		{[]string{"ingress ~maxconn: 5"}, "! Ingress UnknownAnnotation: annotation maxconn is for ConfigMap, not for Ingress; it is ignored"},
+		{[]string{"ingress ~hsts: true", "ingress ~timeot-server: 2s", "ingress ~owner: web", "ingress ~client: x"}, ""},
+		{[]string{"ingress ~deny-lists: 10.0.0.0/8"}, `! Ingress UnknownAnnotation: annotation "deny-lists" is not known; the nearest that is: deny-list. Since it has no prefix it may be somebody else's, and is ignored`},
+		{[]string{"ingress ~auth-url: x"}, `! Ingress UnknownAnnotation: annotation "auth-url" is not known; the nearest that is: sallyport.dev/auth-url. Since it has no prefix it may be somebody else's, and is ignored`},
+
+		// Under a prefix of ours what is almost a guard closes.
+		{[]string{"ingress deny-lists: 10.0.0.0/8"}, `CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
+		{[]string{"service haproxy.com/server-cx: a"}, `CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is not known; the nearest that is: server-ca; since that keeps clients out, nobody is let in until it is in order`},
+		{[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"}, `CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is not known; the nearest that is: sallyport.dev/auth-url; since that keeps clients out, nobody is let in until it is in order`},
+		{[]string{"ingress sallyport.dev/auth-uri: svc://a:80"}, `CLOSED! Ingress UnknownAnnotation: annotation "sallyport.dev/auth-uri" is not known; the nearest that is: sallyport.dev/auth-url; since that keeps clients out, nobody is let in until it is in order`},
+		{onAll("alow-list: 10.0.0.0/8"), `CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is not known; the nearest that is: allow-list; since that keeps clients out, nobody is let in until it is in order`},
+		{on4("ssl-passthrough: true", "deny-lists: 10.0.0.0/8"), "passed through\ntcp-request content reject\n" +
+			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
 
 		// What is not good is told, and the next word counts.
 		{
@@ -536,6 +570,40 @@ func onAll(said ...string) []string {
 	return said
 }
 
+// TestOnlyGuardsMistypedClose goes through the keys of other controllers under
+// the prefixes that are read, and what cloud providers write there.
+func TestOnlyGuardsMistypedClose(t *testing.T) {
+	for _, name := range []string{
+		"affinity", "auth-log-format", "auth-method", "auth-realms", "auth-tls-error-page", "auth-tls-secret", "auth-tls-verify-client", "backend-protocol", "backends", "balance-algorithm",
+		"config-backend", "cr-backend", "cr-global", "forwarding-rule", "health-check-uri", "https-forwarding-rule", "limit-rps", "limit-whitelist", "maxconn-server",
+		"oauth", "rewrite-target", "secure-backends", "secure-crt-secret", "secure-verify-ca-secret", "server-alias", "server-crts", "server-proto-v", "session-cookie-strategy", "slots-min-free",
+		"ssl-cert", "static-ip", "target-proxy", "url-map", "waf", "whitelist-source-range",
+	} {
+		if l := Read(Ingress, map[string]string{"ingress.kubernetes.io/" + name: "x"}); l.closed || len(l.Odd) != 1 {
+			t.Errorf("%s: closed %v, told %v", name, l.closed, l.Odd)
+		}
+	}
+}
+
+// TestWhatAKeyNamesIsFollowed holds Refers to Read: a Secret that is used is one
+// that is watched, however its key is written.
+func TestWhatAKeyNamesIsFollowed(t *testing.T) {
+	for _, d := range ofSecrets {
+		for _, scope := range []Scope{Ingress, Service} {
+			for _, full := range d.spellings {
+				said := map[string]string{full: " there/it "}
+				_, used := Read(scope, said).Values[d.Name]
+				if got := Refers(scope, said); used != slices.Contains(got, Ref{"there", "it"}) || used != (d.Scopes&scope != 0) {
+					t.Errorf("%s of %s: used %v, followed %v", full, scope, used, got)
+				}
+			}
+		}
+		if got := Refers(ConfigMap, map[string]string{d.Name: "it"}); !slices.Equal(got, []Ref{{Name: "it"}}) {
+			t.Errorf("%s of the ConfigMap: followed %v", d.Name, got)
+		}
+	}
+}
+
 func TestADefaultCanBeRead(t *testing.T) {
 	if s, used, problems := Compile("o", env); len(problems) > 0 || len(used) > 0 || !s.Options.Check || !slices.Contains(s.Directives, haproxy.Option("forwardfor", true)) {
 		t.Errorf("nothing said comes to %v, %v, %v", s, used, problems)
@@ -557,8 +625,7 @@ func FuzzCompile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		for name, d := range registry {
-			values := map[string]Value{name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}
-			layer := Layer{Scope: Ingress, Values: values}
+			layer := Layer{Scope: Ingress, Values: map[string]Value{d.Name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}}
 			s, used, problems := Compile("o", env, layer)
 			_, more := SSLRedirect(layer)
 			problems = append(problems, more...)

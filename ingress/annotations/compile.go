@@ -28,7 +28,8 @@ type Settings struct {
 //
 // While a guard is not in order the backend is closed.
 func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []Problem) {
-	v := &values{layers: layers, owner: owner, env: env}
+	v := heed(env, layers)
+	v.owner = owner
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, ask, cors, rewriting, snippet} {
 		group(v, &s)
@@ -45,7 +46,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 // out; a guard that cannot be put up, wherever it is said, closes the backend.
 // The TLS of connections that are passed through is the client's own.
 func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, []Problem) {
-	v := &values{layers: layers, env: env}
+	v := heed(env, layers)
 	s := Settings{}
 	v.unfit(passed)
 	if passed {
@@ -111,7 +112,7 @@ func (v *values) unfit(passed bool) {
 
 // Servers reads what layers say of the servers of a backend, and nothing else.
 func Servers(env Env, layers ...Layer) (Settings, []Problem) {
-	v := &values{layers: layers, env: env}
+	v := heed(env, layers)
 	s := Settings{}
 	servers(v, &s)
 	serverCerts(v, &s)

@@ -58,6 +58,9 @@ type Doc struct {
 	Guard bool
 	// TCP marks a key that holds for connections that nobody looks into, too.
 	TCP bool
+
+	spellings   []string // on an object, see spell
+	inConfigMap []string
 }
 
 // A key is a Doc with what reads its values.
@@ -83,7 +86,9 @@ func Docs() []Doc {
 
 func define[T any](parse func(string) (T, error), d Doc) key[T] {
 	d.Since = cmp.Or(d.Since, "0.1")
-	for _, name := range append([]string{d.Name}, d.Aliases...) {
+	d.spellings = d.spell()
+	for _, name := range d.names() {
+		d.inConfigMap = append(d.inConfigMap, strings.TrimPrefix(name, own))
 		if registry[name] != nil {
 			panic("annotations: " + name + " is defined twice")
 		}
@@ -98,81 +103,147 @@ var prefixes = []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"
 
 const own = "sallyport.dev/"
 
-// A Layer is what one object says: the values of keys, by bare name.
+// spell lists the ways in which a key may be written on an object. The first one
+// that is there counts: under a prefix before without one, as HAProxy's own
+// controller takes it, and the name before an alias.
+func (d *Doc) spell() []string {
+	if strings.HasPrefix(d.Name, own) {
+		return d.names()
+	}
+	var all []string
+	for _, name := range d.names() {
+		for _, p := range prefixes {
+			all = append(all, p+name)
+		}
+	}
+	return append(all, d.names()...)
+}
+
+func (d *Doc) names() []string { return append([]string{d.Name}, d.Aliases...) }
+
+// said is the value of a key in an object's annotations, or in a ConfigMap's
+// data.
+func (d *Doc) said(scope Scope, annotations map[string]string) (v Value, has bool) {
+	spellings := d.spellings
+	if scope == ConfigMap {
+		spellings = d.inConfigMap
+	}
+	for _, full := range spellings {
+		if text, has := annotations[full]; has {
+			return Value{full, strings.TrimSpace(text)}, true
+		}
+	}
+	return v, false
+}
+
+// A Layer is what one object says: the values of keys, by name.
 type Layer struct {
 	Scope  Scope
 	Values map[string]Value
 	Odd    []Problem // what it says that is no key, or none that may be written there
+
+	closed bool // among that is what was to be a guard
 }
+
+// Empty reports whether a Layer changes nothing.
+func (l Layer) Empty() bool { return len(l.Values) == 0 && !l.closed }
 
 // A Value is what an object says of a key, as it is written there.
 type Value struct{ As, Text string }
 
 // Read takes the keys out of an object's annotations, or out of a ConfigMap's
-// data, where they need no prefix. Of one key written with
-// several prefixes the first of haproxy.org, haproxy.com and
-// ingress.kubernetes.io counts.
+// data, where they need no prefix. Of one key written in several ways one counts,
+// see spell.
+//
+// An annotation under a prefix of ours that is no key is told, and if the key
+// that was probably meant is a guard, nobody is let in: somebody wants to keep
+// others out, and it is not known whom. A key where it cannot be written is told,
+// too: charts write the same on an Ingress and on its Service. A name without a
+// prefix may be anybody's: it is ours if it is a key, and told if it is almost
+// the name of a guard.
 func Read(scope Scope, annotations map[string]string) Layer {
 	l := Layer{Scope: scope}
-	for full, value := range annotations {
+	odd := func(reason, format string, args ...any) {
+		l.Odd = append(l.Odd, Problem{scope, reason, scope.noun() + " " + fmt.Sprintf(format, args...)})
+	}
+	for full := range annotations {
+		name, ours := full, true
 		i := slices.IndexFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
-		name := full
 		switch {
 		case i >= 0:
 			name = strings.TrimPrefix(full, prefixes[i])
 		case scope == ConfigMap && registry[own+full] != nil:
 			name = own + full // its keys can hold no "/"
-		case scope != ConfigMap && !strings.HasPrefix(full, own):
+		case scope == ConfigMap, strings.HasPrefix(full, own):
+		case strings.Contains(full, "/"):
 			continue
+		default:
+			ours = registry[full] != nil
 		}
-		if i > 0 && slices.ContainsFunc(prefixes[:i], func(p string) bool { _, has := annotations[p+name]; return has }) {
-			continue
-		}
-		switch d := registry[name]; {
+		d := registry[name]
+		switch {
+		case !ours:
+			if near := nearest(name); len(name) >= leastLikely && near != nil && near.Guard {
+				odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", strconv.QuoteToASCII(clip(full)), near.Name)
+			}
 		case d == nil:
-			l.Odd = append(l.Odd, Problem{scope, "UnknownAnnotation", fmt.Sprintf("%s %s is not known%s; it is ignored", scope.noun(), strconv.QuoteToASCII(clip(full)), nearest(name))})
+			meant, then := "", "it is ignored"
+			if near := nearest(name); near != nil {
+				meant = "; the nearest that is: " + near.Name
+				if near.Guard {
+					l.closed, then = true, "since that keeps clients out, nobody is let in until it is in order"
+				}
+			}
+			odd("UnknownAnnotation", "%s is not known%s; %s", strconv.QuoteToASCII(clip(full)), meant, then)
 		case d.Scopes&scope == 0:
-			l.Odd = append(l.Odd, Problem{scope, "UnknownAnnotation", fmt.Sprintf("%s %s is for %s, not for %s; it is ignored", scope.noun(), full, d.Scopes, scope)})
+			odd("UnknownAnnotation", "%s is for %s, not for %s; it is ignored", full, d.Scopes, scope)
 		default:
 			if l.Values == nil {
 				l.Values = make(map[string]Value)
 			}
-			l.Values[name] = Value{full, strings.TrimSpace(value)}
+			used, _ := d.said(scope, annotations)
+			l.Values[d.Name] = used
+			switch {
+			case name != d.Name && used.As == full:
+				odd("OlderAnnotation", "%s is an older way to say %s; it is used all the same", full, d.Name)
+			case name != d.Name:
+				odd("OlderAnnotation", "%s is an older way to say %s; since that is here too, this is ignored", full, d.Name)
+			case used.As != full && used.Text != strings.TrimSpace(annotations[full]):
+				odd("UnusedAnnotation", "%s is ignored, since %s is here too and goes before it", full, used.As)
+			}
 		}
 	}
-	for name, said := range l.Values {
-		if today := registry[name].today(name); today != "" {
+	for name, used := range l.Values {
+		if today := registry[name].Older; today != "" {
 			then := "it is used all the same"
 			if _, has := l.Values[today]; has {
 				then = "since that is here too, this is ignored"
 			}
-			l.Odd = append(l.Odd, Problem{scope, "OlderAnnotation", fmt.Sprintf("%s %s is an older way to say %s; %s", scope.noun(), said.As, today, then)})
+			odd("OlderAnnotation", "%s is an older way to say %s; %s", used.As, today, then)
 		}
 	}
 	slices.SortFunc(l.Odd, func(a, b Problem) int { return cmp.Compare(a.Why, b.Why) })
 	return l
 }
 
-// today is what says today what a key of that name says; empty: it says it itself.
-func (d *Doc) today(name string) string {
-	if name != d.Name {
-		return d.Name
-	}
-	return d.Older
-}
+// leastLikely is how long a name without a prefix is at least that is taken for a
+// guard mistyped.
+const leastLikely = 6
 
-// nearest names the key somebody may have meant.
-func nearest(name string) string {
-	best, least := "", 3
-	for known := range registry {
-		if d := distance(name, known); d < least || d == least && known < best {
-			best, least = known, d
+// nearest is the key that somebody may have meant: at most two letters differ,
+// under whatever prefix. Of several as near a guard is.
+func nearest(name string) (best *Doc) {
+	name = strings.TrimPrefix(name, own)
+	least := 3
+	for known, d := range registry {
+		n := distance(name, strings.TrimPrefix(known, own))
+		switch {
+		case n > least || n == 3:
+		case n < least, d.Guard && !best.Guard, d.Guard == best.Guard && d.Name < best.Name:
+			best, least = d, n
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return "; the nearest that is: " + best
+	return best
 }
 
 // distance is Levenshtein's.
@@ -216,8 +287,14 @@ type Problem struct {
 // An Effective is a value that is used.
 type Effective struct {
 	Key   string `json:"key"`
+	As    string `json:"as"` // how it is written there: haproxy.org/KEY, an older name, or the bare one
 	Value string `json:"value"`
 	Scope string `json:"scope"` // where it was said; "default" if nowhere
+}
+
+// heed makes values of the layers for one backend.
+func heed(env Env, layers []Layer) *values {
+	return &values{layers: layers, env: env, closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed })}
 }
 
 // values are the layers for one backend, the most special first.
@@ -270,10 +347,8 @@ func (v *values) fault(d Doc, scope Scope, err error) {
 	}
 	as := d.Name
 	for _, l := range v.layers {
-		for _, name := range append([]string{d.Name}, d.Aliases...) {
-			if said, has := l.Values[name]; has && l.Scope == scope {
-				as = said.As
-			}
+		if said, has := l.Values[d.Name]; has && l.Scope == scope {
+			as = said.As
 		}
 	}
 	v.problems = append(v.problems, Problem{scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; %s", scope.noun(), as, err, then)})
@@ -294,38 +369,33 @@ func (v *values) scopeOf(name string) Scope {
 // get is the value of a key in the most special layer where it can be read. A
 // value that cannot is told, and the next layer counts, unless it is that of a
 // guard.
-func get[T any](v *values, k key[T]) (value T, said bool) {
+func get[T any](v *values, k key[T]) (value T, ok bool) {
 	for _, l := range v.layers {
-		if k.Scopes&l.Scope == 0 || v.only != 0 && v.only != l.Scope {
+		said, has := l.Values[k.Name]
+		if !has || v.only != 0 && v.only != l.Scope {
 			continue
 		}
-		for _, name := range append([]string{k.Name}, k.Aliases...) {
-			said, has := l.Values[name]
-			if !has {
-				continue
-			}
-			text, file, err := said.Text, "", error(nil)
-			clients, may := any(&value).(*haproxy.Networks) // be a list
-			if may {
-				text, file, err = v.list(text)
-			}
-			if err == nil {
-				value, err = k.parse(text)
-			}
-			if err != nil {
-				v.fault(k.Doc, l.Scope, err)
-				if k.Guard {
-					var none T
-					return none, false
-				}
-				continue
-			}
-			if may {
-				clients.List = file
-			}
-			v.used = append(v.used, Effective{k.Name, said.Text, l.Scope.String()})
-			return value, true
+		text, file, err := said.Text, "", error(nil)
+		clients, may := any(&value).(*haproxy.Networks) // be a list
+		if may {
+			text, file, err = v.list(text)
 		}
+		if err == nil {
+			value, err = k.parse(text)
+		}
+		if err != nil {
+			v.fault(k.Doc, l.Scope, err)
+			if k.Guard {
+				var none T
+				return none, false
+			}
+			continue
+		}
+		if may {
+			clients.List = file
+		}
+		v.used = append(v.used, Effective{k.Name, said.As, said.Text, l.Scope.String()})
+		return value, true
 	}
 	if k.Default == "" {
 		return value, false

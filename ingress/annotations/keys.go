@@ -288,12 +288,8 @@ func Class(annotations map[string]string) (name string, said bool) {
 	if name, said = annotations["kubernetes.io/ingress.class"]; said {
 		return name, true
 	}
-	for _, p := range prefixes {
-		if name, said = annotations[p+class.Name]; said {
-			return name, true
-		}
-	}
-	return "", false
+	v, said := class.said(Ingress, annotations)
+	return v.Text, said
 }
 
 var defaultBackend = define(servicePort, Doc{

@@ -109,22 +109,13 @@ func Refers(scope Scope, annotations map[string]string) []Ref {
 		return nil
 	}
 	var refs []Ref
-	look := func(full string) {
-		if value, has := annotations[full]; has {
-			if r, err := reference(strings.TrimSpace(value)); err == nil && !slices.Contains(refs, r) {
-				refs = append(refs, r)
-			}
-		}
-	}
 	for _, d := range ofSecrets {
-		if d.Scopes&scope == 0 {
+		v, has := d.said(scope, annotations)
+		if !has || d.Scopes&scope == 0 {
 			continue
 		}
-		for _, p := range prefixes {
-			look(p + d.Name)
-		}
-		if scope == ConfigMap {
-			look(d.Name)
+		if r, err := reference(v.Text); err == nil && !slices.Contains(refs, r) {
+			refs = append(refs, r)
 		}
 	}
 	return refs

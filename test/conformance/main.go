@@ -32,7 +32,7 @@ import (
 type conformity struct {
 	name    string
 	config  []string // "key: value" that the ConfigMap says meanwhile; without a value: does not say
-	ingress []string // annotations "key: value"
+	ingress []string // annotations "key: value"; with "bare" in front the key has no prefix
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
 	secure  bool     // the Ingress has a certificate
@@ -132,7 +132,9 @@ func (c conformity) write(to io.Writer, i int) {
 		b.WriteString("\n  annotations:")
 		for _, s := range list {
 			key, value, _ := strings.Cut(s, ": ")
-			if !strings.Contains(key, "/") {
+			if bare, is := strings.CutPrefix(key, "bare "); is {
+				key = bare
+			} else if !strings.Contains(key, "/") {
 				key = "haproxy.org/" + key
 			}
 			fmt.Fprintf(&b, "\n    %s: %q", key, value)
@@ -140,7 +142,7 @@ func (c conformity) write(to io.Writer, i int) {
 		return b.String()
 	}
 	tls, kind, class := "", "ImplementationSpecific", "  ingressClassName: haproxy\n"
-	if slices.ContainsFunc(c.ingress, func(s string) bool { return strings.HasPrefix(s, "ingress.class: ") }) {
+	if slices.ContainsFunc(c.ingress, func(s string) bool { return strings.Contains(s, "ingress.class: ") }) {
 		class = ""
 	}
 	if c.exact {
