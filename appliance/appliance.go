@@ -254,6 +254,7 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
 			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Hosts: hosts,
+			Limits: ingress.Limits(c.Ingress.Limits),
 		},
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

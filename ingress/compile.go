@@ -92,6 +92,8 @@ type Options struct {
 	// TCPServices names a ConfigMap of ports and the Services that take their
 	// connections; empty: none.
 	TCPServices string
+	// Limits bound what one namespace may bring.
+	Limits Limits
 }
 
 // configMaps are the names of all ConfigMaps of the options, once each.
@@ -491,7 +493,7 @@ func sorted(worlds []*world, problems []Problem) []Problem {
 			cmp.Compare(a.Why, b.Why),
 		)
 	})
-	return slices.Compact(problems)
+	return brief(slices.Compact(problems))
 }
 
 // sortedKeys are the keys of m in order.

@@ -144,7 +144,7 @@ func (w *Watcher) follow(names []serviceKey) {
 		if f.of[key] != nil {
 			continue
 		}
-		one := &follower{since: time.Now(), shelf: newShelf(w, "", "secrets", byName, stripSecret)}
+		one := &follower{since: time.Now(), shelf: newShelf(w, "", "secrets", byName, w.stripSecret)}
 		one.stop = f.begin(one.shelf, key)
 		f.of[key] = one
 		time.AfterFunc(patience+time.Millisecond, w.tell)

@@ -141,6 +141,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	k.own()
 	most := len(k.petitions)
 	k.remember()
+	k.limit()
 	k.needed, k.routed, k.owner = make(map[string]need, most), make(map[routeKey]haproxy.Route, most), make(map[routeKey]*petition, most)
 	k.first = make(map[string]*petition, most)
 	k.chosen, k.claimed = make(map[routeKey][]choosing), make(map[routeKey]*petition)

@@ -72,6 +72,7 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		},
 		TakenUDP: k.TakenUDP,
 		Cluster:  w.cluster,
+		Lines:    w.options.Limits.Lines, Entries: w.options.Limits.ListEntries,
 	}
 }
 

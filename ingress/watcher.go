@@ -168,7 +168,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 					delete(s.Data, key)
 				}
 			}
-			stripSecret(s)
+			w.stripSecret(s)
 		})
 		one.wanted = w.followers.named
 		w.secrets[namespace] = one
@@ -184,25 +184,25 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	return w
 }
 
-// maxSecret bounds what is kept of one Secret, in bytes of its values. A bundle
-// of all public authorities has 220,000.
+// maxSecret bounds what is kept of one Secret, in bytes of its values, if Limits do
+// not. A bundle of all public authorities has 220,000.
 const maxSecret = 256 << 10
 
 // sizeOf is the annotation that a Secret has here, and nowhere else, in place of
-// data that is larger than maxSecret: how large it was.
+// data that is larger than is kept: how large it was, and how large it may be.
 const sizeOf = "sallyport.dev/too-large"
 
 // stripSecret leaves of a Secret its type and its data, if that is not too large.
-func stripSecret(s *corev1.Secret) {
-	size := 0
+func (w *Watcher) stripSecret(s *corev1.Secret) {
+	size, most := 0, cmp.Or(w.cfg.Options.Limits.SecretBytes, maxSecret)
 	for _, value := range s.Data {
 		size += len(value)
 	}
 	was := s.Annotations[sizeOf]
 	s.Annotations, s.Labels, s.StringData = nil, nil, nil
 	switch {
-	case size > maxSecret:
-		s.Data, s.Annotations = nil, map[string]string{sizeOf: strconv.Itoa(size)}
+	case size > most:
+		s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most)}
 	case size == 0 && was != "": // it was stripped before
 		s.Annotations = map[string]string{sizeOf: was}
 	}
@@ -210,11 +210,13 @@ func stripSecret(s *corev1.Secret) {
 
 // tooLarge says why a Secret has no data here; empty: it has.
 func tooLarge(s *corev1.Secret) string {
-	size, large := s.Annotations[sizeOf]
+	text, large := s.Annotations[sizeOf]
 	if !large {
 		return ""
 	}
-	return fmt.Sprintf("holds %s bytes; allowed: %d", size, maxSecret)
+	size, most := 0, 0
+	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // of an annotation that somebody else wrote nothing shows
+	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)
 }
 
 // stripNamespace leaves of a Namespace its labels.

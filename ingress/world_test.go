@@ -161,6 +161,8 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
 				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
 			}
+			few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
+			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates")}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]

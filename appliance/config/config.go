@@ -96,6 +96,28 @@ const (
 	Active  Mode = "active"
 )
 
+// Limits bound what one namespace may bring, since HAProxy is everybody's.
+type Limits struct {
+	// Hosts that all Ingresses of a namespace name together, in rules and in TLS entries.
+	Hosts int `json:"hosts" jsonschema:"default=5000,minimum=1,maximum=1000000"`
+	// Paths of all Ingresses of a namespace together.
+	Paths int `json:"paths" jsonschema:"default=20000,minimum=1,maximum=1000000"`
+	// Paths that are regular expressions, of all Ingresses of a namespace together. Each costs every request for its host some time.
+	RegularExpressions int `json:"regularExpressions" jsonschema:"default=200,minimum=1,maximum=100000"`
+	// Paths that lead to a Service with a route-acl, of all Ingresses of a namespace together.
+	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
+	// Backends of all Ingresses of a namespace together: one for each port of a Service that they name, and for each Ingress with annotations one of its own.
+	Backends int `json:"backends" jsonschema:"default=5000,minimum=1,maximum=1000000"`
+	// Certificates of all Ingresses of a namespace together.
+	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
+	// Lines of one annotation that holds several: headers, rewrites.
+	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`
+	// Addresses and networks in one annotation; lists of the ConfigMap for patternFiles may be longer.
+	ListEntries int `json:"listEntries" jsonschema:"default=2000,minimum=1,maximum=100000"`
+	// Bytes of one Secret that is used. The API server allows 1048576.
+	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
+}
+
 // Ingress says which Ingresses of a cluster are served, and how.
 type Ingress struct {
 	// Name of the IngressClass that is ours.
@@ -132,6 +154,8 @@ type Ingress struct {
 	HostNetwork bool `json:"hostNetwork" jsonschema:"default=false"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.
 	NoSnippets []string `json:"noSnippets"`
+	// What one namespace may bring. What goes beyond is not served, and reported; older Ingresses go first.
+	Limits Limits `json:"limits"`
 }
 
 // Trust is how far the namespaces of a cluster trust each other.

@@ -104,6 +104,7 @@ var env = Env{
 	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
+	Lines:    3, Entries: 4,
 	Verdict: func(t haproxy.Text) (string, bool) {
 		if strings.Contains(t.String(), "bad") {
 			return "HAProxy: unknown keyword 'bad'", true
@@ -522,6 +523,14 @@ tcp-request content reject
 		{onAll("alow-list: 10.0.0.0/8"), `CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is not known; the nearest that is: allow-list; since that keeps clients out, nobody is let in until it is in order`},
 		{on4("ssl-passthrough: true", "deny-lists: 10.0.0.0/8"), "passed through\ntcp-request content reject\n" +
 			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
+
+		// What is longer than it may be, as what is not good. A ConfigMap's and a list may be.
+		{on4("path-rewrite: /a /b\n/c /d\n/e /f\n/g /h"), "! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has 4 lines; allowed are 3 (clusters[].ingress.limits.lines); it is ignored"},
+		{onAll("sallyport.dev/request-del-headers: A\nB\nC\nD"), "http-request del-header A\nhttp-request del-header B\nhttp-request del-header C\nhttp-request del-header D"},
+		{
+			on4("allow-list: 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5"),
+			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: it has 5 addresses and networks; allowed are 4 (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME; nobody is let in until it is in order",
+		},
 
 		// What is not good is told, and the next word counts.
 		{

@@ -366,6 +366,22 @@ func (v *values) scopeOf(name string) Scope {
 	return Ingress
 }
 
+// fits says why a value is longer than it may be. A list in a file is the
+// operator's.
+func (e Env) fits(value any, file string) error {
+	switch of := value.(type) {
+	case []haproxy.Directive:
+		if e.Lines > 0 && len(of) > e.Lines {
+			return fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(of), e.Lines)
+		}
+	case haproxy.Networks:
+		if e.Entries > 0 && file == "" && len(of.Of) > e.Entries {
+			return fmt.Errorf("it has %d addresses and networks; allowed are %d (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(of.Of), e.Entries)
+		}
+	}
+	return nil
+}
+
 // get is the value of a key in the most special layer where it can be read. A
 // value that cannot is told, and the next layer counts, unless it is that of a
 // guard.
@@ -383,10 +399,13 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 		if err == nil {
 			value, err = k.parse(text)
 		}
+		if err == nil && l.Scope != ConfigMap {
+			err = v.env.fits(value, file)
+		}
 		if err != nil {
 			v.fault(k.Doc, l.Scope, err)
-			if k.Guard {
-				var none T
+			var none T
+			if value = none; k.Guard {
 				return none, false
 			}
 			continue

@@ -271,6 +271,10 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 	return c, v.problems
 }
 
+// ClientCAOf is the Secret that an object names as its client-ca, as it is written;
+// empty if it names none.
+func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
+
 // ofHost reads what an Ingress says of the clients of its hosts. It cannot say less
 // than is demanded of all: a handshake asks for the certificates of one authority,
 // that of the host in place of that of all.

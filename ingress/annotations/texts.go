@@ -18,6 +18,9 @@ type Env struct {
 	Pattern func(name string) (lines string, has bool)
 	// Cluster is the cluster's name: lists of two clusters may have the same one.
 	Cluster string
+	// Lines and Entries are how many lines, and how many networks, an annotation
+	// may have; 0 is no bound. Those of a ConfigMap have none.
+	Lines, Entries int
 	// Service is the backend through which a Service is asked that an object
 	// names. An error is what follows "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
@@ -119,10 +122,17 @@ type Condition struct {
 	Asked  []haproxy.Text // that HAProxy has to be asked about
 }
 
+// Conditional reports whether a Service takes only some of the requests that lead
+// to it.
+func Conditional(l Layer) bool {
+	_, said := l.Values[routeACL.Name]
+	return said
+}
+
 // RouteACL is what a Service says of the requests that lead to it; said is false
 // if it takes them all.
 func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
-	if _, said = l.Values[routeACL.Name]; !said {
+	if said = Conditional(l); !said {
 		return c, false, nil
 	}
 	v := &values{layers: []Layer{l}, env: env}

@@ -1,0 +1,247 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+// Limits bound what one namespace may bring, since HAProxy's memory and its
+// reloads are everybody's, and so is the time for some of its requests. 0 is no
+// bound.
+type Limits struct {
+	// Of all Ingresses of the namespace together.
+	Hosts, Paths, RegularExpressions, Conditions, Backends, Certificates int
+	// Of one annotation.
+	Lines, ListEntries int
+	// Of one Secret.
+	SecretBytes int
+}
+
+// A tenant is a namespace of a cluster.
+type tenant struct {
+	world     int
+	namespace string
+}
+
+// limit takes from every namespace what it asks for beyond its limits. Ingresses
+// are heard in their order, so that nobody loses what is served by what comes
+// later.
+func (k *clerk) limit() {
+	over := k.excessive()
+	if len(over) == 0 {
+		return
+	}
+	accounts := make(map[tenant]*account, len(over))
+	for _, p := range k.petitions {
+		of := tenant{p.world, p.object.Namespace}
+		if !over[of] {
+			continue
+		}
+		a := accounts[of]
+		if a == nil {
+			a = &account{limits: k.worlds[p.world].options.Limits, hosts: make(map[string]bool), backends: make(map[backendOf]bool), certs: make(map[[2]string]bool)}
+			accounts[of] = a
+		}
+		kept, refused := a.admit(p, func(service string) bool {
+			s, _ := find(k.worlds[p.world].services, serviceKey{p.object.Namespace, service})
+			return annotations.Conditional(k.layer(s))
+		})
+		if len(refused) > 0 {
+			p.claims = kept
+			k.complain(p, "LimitReached", "the Ingresses of namespace %s bring more than %s", p.object.Namespace, strings.Join(refused, "; and more than "))
+		}
+	}
+}
+
+// excessive finds the tenants that may be over a limit: what is counted here is
+// at most too much, and costs next to nothing.
+func (k *clerk) excessive() map[tenant]bool {
+	type sum struct{ hosts, paths, regexps, backends, certs int }
+	sums := make(map[tenant]*sum)
+	for _, p := range k.petitions {
+		of := tenant{p.world, p.object.Namespace}
+		s := sums[of]
+		if s == nil {
+			s = new(sum)
+			sums[of] = s
+		}
+		s.hosts += len(p.hosts)
+		s.paths += len(p.rules)
+		s.backends += len(p.rules) + 1
+		s.certs += len(p.tls)
+		for _, t := range p.tls {
+			s.hosts += len(t.hosts)
+		}
+		for i := range p.rules {
+			if p.rules[i].match == haproxy.Regexp {
+				s.regexps++
+			}
+		}
+	}
+	over := make(map[tenant]bool)
+	for of, s := range sums {
+		o := k.worlds[of.world].options
+		conditions := 0
+		if o.OneTenant { // else no condition is used
+			conditions = s.paths
+		}
+		for _, bound := range [][2]int{
+			{s.hosts, o.Limits.Hosts}, {s.paths, o.Limits.Paths}, {s.regexps, o.Limits.RegularExpressions}, {conditions, o.Limits.Conditions},
+			{s.backends, o.Limits.Backends}, {s.certs, o.Limits.Certificates},
+		} {
+			if bound[1] > 0 && bound[0] > bound[1] {
+				over[of] = true
+			}
+		}
+	}
+	return over
+}
+
+// An account is what a tenant has so far.
+type account struct {
+	limits   Limits
+	hosts    map[string]bool
+	backends map[backendOf]bool
+	certs    map[[2]string]bool // of a Secret, and the client-ca that it is served with
+
+	paths, regexps, conditions int
+}
+
+// A backendOf is at most one backend: an Ingress that says something may have one
+// of its own.
+type backendOf struct {
+	ingress string // empty: everybody's
+	to      reference
+}
+
+// A shortage is what an Ingress does not get because of one limit.
+type shortage struct {
+	limit, first string
+	most, count  int
+}
+
+// admit books what an Ingress asks for. It returns what of that is granted, and
+// the sentences for what is not, one for each limit.
+func (a *account) admit(p *petition, conditional func(service string) bool) (kept *claims, refused []string) {
+	granted := *p.claims
+	granted.rules, granted.hosts, granted.tls = nil, nil, nil
+	var short []*shortage
+	refuse := func(limit string, most int, what fmt.Stringer) {
+		for _, s := range short {
+			if s.limit == limit {
+				s.count++
+				return
+			}
+		}
+		short = append(short, &shortage{limit: limit, most: most, count: 1, first: what.String()})
+	}
+	host := func(name string, what fmt.Stringer) bool {
+		if most := a.limits.Hosts; most > 0 && !a.hosts[name] && len(a.hosts) >= most {
+			refuse("hosts", most, what)
+			return false
+		}
+		a.hosts[name] = true
+		return true
+	}
+	backend := func(to reference, what fmt.Stringer) bool {
+		of := backendOf{to: to}
+		if !p.layer.Empty() {
+			of.ingress = p.object.Name
+		}
+		if most := a.limits.Backends; most > 0 && !a.backends[of] && len(a.backends) >= most {
+			refuse("backends", most, what)
+			return false
+		}
+		a.backends[of] = true
+		return true
+	}
+	counted := func(n *int, limit string, most int, what fmt.Stringer) bool {
+		if most > 0 && *n >= most {
+			refuse(limit, most, what)
+			return false
+		}
+		*n++
+		return true
+	}
+
+	if to := p.claims.fallback; to != nil && !backend(*to, defaultOf("")) {
+		granted.fallback = nil
+	}
+	for _, name := range p.hosts {
+		if host(name, hostNamed(name)) {
+			granted.hosts = append(granted.hosts, name)
+		}
+	}
+	for _, c := range p.rules {
+		if a.hosts[c.host] &&
+			counted(&a.paths, "paths", a.limits.Paths, c) &&
+			(c.match != haproxy.Regexp || counted(&a.regexps, "regularExpressions", a.limits.RegularExpressions, c)) &&
+			(!conditional(c.to.service) || counted(&a.conditions, "conditions", a.limits.Conditions, c)) &&
+			backend(c.to, c) {
+			granted.rules = append(granted.rules, c)
+		}
+	}
+	for _, t := range p.tls {
+		cert := [2]string{t.secret, annotations.ClientCAOf(p.layer)}
+		if most := a.limits.Certificates; t.secret != "" && most > 0 && !a.certs[cert] && len(a.certs) >= most {
+			refuse("certificates", most, secretNamed(t.secret))
+			continue
+		}
+		a.certs[cert] = a.certs[cert] || t.secret != ""
+		one := tlsClaim{secret: t.secret}
+		for _, name := range t.hosts {
+			if host(name, hostNamed(name)) {
+				one.hosts = append(one.hosts, name)
+			}
+		}
+		if len(one.hosts) > 0 || len(t.hosts) == 0 { // without hosts it would be for the names of the certificate
+			granted.tls = append(granted.tls, one)
+		}
+	}
+	for _, s := range short {
+		refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", s.most, limitNouns[s.limit], s.limit, s.count, s.first))
+	}
+	return &granted, refused
+}
+
+// limitNouns say what a limit of the configuration file counts.
+var limitNouns = map[string]string{
+	"hosts": "hosts", "paths": "paths", "regularExpressions": "regular expressions as paths", "conditions": "paths with a route-acl",
+	"backends": "backends", "certificates": "certificates",
+}
+
+type hostNamed string
+
+func (h hostNamed) String() string { return cmp.Or(string(h), "any host") }
+
+type secretNamed string
+
+func (s secretNamed) String() string { return "Secret " + string(s) }
+
+// mostTold is how many problems of one object are told.
+const mostTold = 20
+
+// brief leaves of each object's problems, which are next to each other, the first
+// ones, and says how many more there are: one object must not fill the status, nor
+// take the Events of all others.
+func brief(problems []Problem) []Problem {
+	var short []Problem
+	for from := 0; from < len(problems); {
+		to := from + 1
+		for to < len(problems) && problems[to].ObjectRef == problems[from].ObjectRef {
+			to++
+		}
+		if to-from <= mostTold {
+			short = append(short, problems[from:to]...)
+		} else {
+			short = append(short, problems[from:from+mostTold]...)
+			short = append(short, Problem{ObjectRef: problems[from].ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: mend the first %d, then see the next", to-from-mostTold, mostTold)})
+		}
+		from = to
+	}
+	return short
+}

@@ -1,0 +1,179 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/haproxy"
+)
+
+func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
+	rules := func(rules ...string) string { return "rules: [" + strings.Join(rules, ", ") + "]" }
+	older := ingress("older", 2020, rules(rule("a.test", path("/", "Prefix", "web"))))
+	for name, row := range map[string]struct {
+		limits  Limits
+		younger string
+		want    string // of what a.test does not have, and the other namespace
+		why     string // of the problem
+	}{
+		"as many as allowed": {
+			Limits{Hosts: 2, Paths: 2, RegularExpressions: 1, Conditions: 1, Backends: 2, Certificates: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))),
+			"b.test/", "",
+		},
+		"hosts": {
+			Limits{Hosts: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")), rule("d.test", path("/", "Prefix", "web")))),
+			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
+		},
+		"hosts of certificates": {
+			Limits{Hosts: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
+			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
+		},
+		"paths": {
+			Limits{Paths: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"), path("/c", "Prefix", "web")))),
+			"b.test/", "more than 2 paths (clusters[].ingress.limits.paths): of this one 2 are not served, the first is b.test, prefix path /b",
+		},
+		"regular expressions": {
+			Limits{RegularExpressions: 1}, strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"), path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
+				"namespace: default,", "namespace: default, annotations: {sallyport.dev/path-type: regex},", 1),
+			"b.test/ b.test/a.", "more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): of this one 1 are not served, the first is b.test, regex path /b.",
+		},
+		"conditions": {
+			Limits{Conditions: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
+			"b.test/", "more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): of this one 1 are not served, the first is b.test, prefix path /b",
+		},
+		"backends": {
+			Limits{Backends: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"), path("/c", "Prefix", "most")))),
+			"b.test/ b.test/b", "more than 2 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /c",
+		},
+		"backends of its own": {
+			Limits{Backends: 1}, strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))), "namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
+			"b.test/", "more than 1 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /",
+		},
+		"certificates": {
+			Limits{Certificates: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
+			"b.test/", "more than 1 certificates (clusters[].ingress.limits.certificates): of this one 1 are not served, the first is Secret two",
+		},
+		"two limits": {
+			Limits{Hosts: 1, Paths: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
+			"", "more than 1 hosts (clusters[].ingress.limits.hosts): of this one 1 are not served, the first is b.test; and more than 1 paths (clusters[].ingress.limits.paths): of this one 1 are not served, the first is a.test, prefix path /b",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			others := strings.ReplaceAll(strings.ReplaceAll(row.younger, "namespace: default", "namespace: other"), ".test", ".example")
+			s := snapshot(t, "c", row.younger+older+others+app("web")+app("choosy"))
+			s.Services[1].Annotations = map[string]string{"haproxy.org/route-acl": "path_beg /x"}
+			s.Options.Limits, s.Options.OneTenant = row.limits, true
+			r := Compile([]Snapshot{s})
+			var routes []string
+			for _, route := range r.Config.Routes {
+				if route.Host == "b.test" && route.Backend != "" {
+					routes = append(routes, route.Host+route.Path)
+				}
+			}
+			if !slices.ContainsFunc(r.Config.Routes, func(route haproxy.Route) bool {
+				return route.Host == "a.test" && route.Path == "/" && route.Backend == "default_svc_web_http"
+			}) {
+				t.Errorf("the older Ingress has lost its host: %+v", r.Config.Routes)
+			}
+			want := row.want
+			if strings.HasPrefix(name, "conditions") || name == "backends of its own" {
+				want = "" // no verdict, so none is chosen; none is left
+			}
+			if got := strings.Join(routes, " "); got != want {
+				t.Errorf("the younger one has %q, want %q", got, want)
+			}
+			var told []string
+			for _, p := range r.Problems {
+				if p.Reason == "LimitReached" && p.Namespace == "default" {
+					told = append(told, p.Name+" "+p.Why)
+				}
+			}
+			if row.why != "" {
+				row.why = "younger the Ingresses of namespace default bring " + row.why
+			}
+			if diff := cmp.Diff(row.why, strings.Join(told, "\n")); diff != "" {
+				t.Errorf("told: -want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
+	crt, key := certificate{names: []string{"a.test"}}.make(t)
+	for most, want := range map[int]string{
+		0: "", 100_000: "", // at 0 the usual bound holds
+		len(crt) + len(key):     "",
+		len(crt) + len(key) - 1: fmt.Sprintf("Secret default/it holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", len(crt)+len(key), len(crt)+len(key)-1),
+	} {
+		w := &Watcher{cfg: ClusterConfig{Options: Options{Limits: Limits{SecretBytes: most}}}}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "it"}, Data: map[string][]byte{"tls.crt": crt, "tls.key": key}}
+		w.stripSecret(secret)
+		s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"], tls: [{hosts: [a.test], secretName: it}]"))
+		s.Secrets = []*corev1.Secret{secret}
+		s.Ingresses[0].Annotations = map[string]string{"client-ca": "it"}
+		r := Compile([]Snapshot{s})
+		var got []string
+		for _, p := range r.Problems {
+			if strings.Contains(p.Why, "bytes") {
+				got = append(got, p.Why)
+			}
+		}
+		if (want == "") != (len(got) == 0) || want != "" && (len(got) != 2 || !strings.Contains(got[0], want) || !strings.Contains(got[1], want)) {
+			t.Errorf("of at most %d bytes: want %q of the certificate and the key, got %q", most, want, got)
+		}
+		if kept := len(secret.Data["tls.key"]) > 0; kept != (want == "") {
+			t.Errorf("of at most %d bytes: kept %v", most, kept)
+		}
+	}
+}
+
+func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
+	s := snapshot(t, "c", ingress("b", 2020, fallback("gone")))
+	bad := s.Ingresses[0].DeepCopy()
+	bad.Name = "a"
+	for i := range 50 {
+		bad.Spec.Rules = append(bad.Spec.Rules, networkingv1.IngressRule{Host: fmt.Sprintf("no host %02d", i)})
+	}
+	s.Ingresses = append(s.Ingresses, bad)
+	r := Compile([]Snapshot{s})
+	if len(r.Problems) != 22 || r.Problems[20].Why != "there are 30 more problems with this object: mend the first 20, then see the next" || r.Problems[21].Name != "b" {
+		t.Errorf("got %d problems: %v", len(r.Problems), r.Problems)
+	}
+}
+
+// BenchmarkCompile is a namespace with 10,000 Ingresses, from nothing, with
+// limits that it does not reach, and with some that have to be counted.
+func BenchmarkCompile(b *testing.B) {
+	for name, limits := range map[string]Limits{
+		"without limits": {},
+		"far from them":  {Hosts: 1_000_000, Paths: 1_000_000, RegularExpressions: 200, Backends: 1_000_000, Certificates: 2000},
+		"near them":      {Hosts: 10_000, Paths: 10_000, RegularExpressions: 200, Backends: 10_000, Certificates: 2000},
+		"beyond them":    {Hosts: 5000, Paths: 5000, RegularExpressions: 200, Backends: 5000, Certificates: 2000},
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := Snapshot{Options: Options{Class: "haproxy", WatchWithoutClass: true, Limits: limits}}
+			kind := networkingv1.PathTypePrefix
+			for i := range 10_000 {
+				meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("a%05d", i)}
+				s.Services = append(s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}})
+				s.Ingresses = append(s.Ingresses, &networkingv1.Ingress{ObjectMeta: meta, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
+					Host: meta.Name + ".test",
+					IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+						Path: "/", PathType: &kind,
+						Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: meta.Name, Port: networkingv1.ServiceBackendPort{Number: 80}}},
+					}}}},
+				}}}})
+			}
+			for b.Loop() {
+				Compile([]Snapshot{s})
+			}
+		})
+	}
+}
