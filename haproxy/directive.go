@@ -127,7 +127,7 @@ var algorithms = []struct {
 	hash bool
 }{
 	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false},
-	{matcher(`^(source|uri( (path-only|whole|len [0-9]{1,5}|depth [0-9]{1,5}))*)$`), true},
+	{matcher(`^(source|uri( (path-only|whole|(len|depth) [1-9][0-9]{0,4}))*)$`), true},
 	{matcher(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true},
 	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true},
 }

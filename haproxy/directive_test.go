@@ -157,6 +157,8 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"one that looks ahead":        {err(ReplacePath("(?=a)", "")), "is not a regular expression"},
 		"an origin":                   {err(CORS{Origin: "("}.Directives()), "is not a regular expression"},
 		"a way of balancing":          {err(Balance("fastest")), "is not a way of balancing"},
+		"a URI of no elements":        {err(Balance("uri depth 0")), "is not a way of balancing"},
+		"a URI of no bytes":           {err(Balance("uri len 0")), "is not a way of balancing"},
 		"two in one":                  {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a way of balancing"},
 		"a check of no path":          {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
 		"a check of no method":        {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
