@@ -524,6 +524,11 @@ tcp-request content reject
 		{on4("ssl-passthrough: true", "deny-lists: 10.0.0.0/8"), "passed through\ntcp-request content reject\n" +
 			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
 
+		// What is empty, which HAProxy takes for the end of its line.
+		{on4("set-host: ''"), "! Ingress InvalidAnnotation: annotation haproxy.org/set-host: it is empty; it is ignored"},
+		{on4("auth-secret: users", "auth-realm: "), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_users) }\nusers users_users ann bob\n! Ingress InvalidAnnotation: annotation haproxy.org/auth-realm: it is empty; it is ignored"},
+		{on4("path-rewrite: /a ''"), `! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: "/a ''" has an empty word; it is ignored`},
+
 		// What is longer than it may be, as what is not good. A ConfigMap's and a list may be.
 		{on4("path-rewrite: /a /b\n/c /d\n/e /f\n/g /h"), "! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has 4 lines; allowed are 3 (clusters[].ingress.limits.lines); it is ignored"},
 		{onAll("sallyport.dev/request-del-headers: A\nB\nC\nD"), "http-request del-header A\nhttp-request del-header B\nhttp-request del-header C\nhttp-request del-header D"},

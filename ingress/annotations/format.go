@@ -151,9 +151,23 @@ func captureList(s string) ([]haproxy.Directive, error) {
 	})(s)
 }
 
+// filled reads a value that holds something, within its quotes too: HAProxy takes
+// an empty word for the end of its line.
+func filled[T any](read func(string) (T, error)) func(string) (T, error) {
+	return func(s string) (value T, err error) {
+		if unquote(s) == "" {
+			return value, errors.New("it is empty")
+		}
+		return read(s)
+	}
+}
+
 // rewrite reads a match and a path, or a path for all.
 func rewrite(line string) (haproxy.Directive, error) {
 	words := strings.Fields(line)
+	if slices.ContainsFunc(words, func(word string) bool { return unquote(word) == "" }) {
+		return haproxy.Directive{}, fmt.Errorf("%s has an empty word", quote(line))
+	}
 	switch len(words) {
 	case 1:
 		words = []string{"(.*)", words[0]}

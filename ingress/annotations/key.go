@@ -121,7 +121,7 @@ func (d *Doc) spell() []string {
 
 func (d *Doc) names() []string { return append([]string{d.Name}, d.Aliases...) }
 
-// said is the value of a key in an object's annotations, or in a ConfigMap's
+// said returns the value of a key in an object's annotations, or in a ConfigMap's
 // data.
 func (d *Doc) said(scope Scope, annotations map[string]string) (v Value, has bool) {
 	spellings := d.spellings
@@ -230,8 +230,8 @@ func Read(scope Scope, annotations map[string]string) Layer {
 // guard mistyped.
 const leastLikely = 6
 
-// nearest is the key that somebody may have meant: at most two letters differ,
-// under whatever prefix. Of several as near a guard is.
+// nearest finds the key that somebody may have meant: at most two letters differ,
+// under whatever prefix. Of several that are as near it takes a guard.
 func nearest(name string) (best *Doc) {
 	name = strings.TrimPrefix(name, own)
 	least := 3

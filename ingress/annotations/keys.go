@@ -159,7 +159,7 @@ var (
 		Name: "request-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
 		Effect: "Status of that redirect.",
 	})
-	setHost = define(hostFormat, Doc{
+	setHost = define(filled(hostFormat), Doc{
 		Name: "set-host", Scopes: notOnTheService, Format: "host; it may hold `%[...]`, see below",
 		Effect: "The Host that the servers see.",
 	})

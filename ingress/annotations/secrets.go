@@ -60,7 +60,7 @@ var (
 		Name: "auth-secret", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
 		Effect: "Who may come in: a key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key with the lines of an htpasswd file.",
 	})
-	authRealm = define(realm, Doc{
+	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
 		Effect: "What browsers show when they ask for the password.",
 	})
@@ -271,7 +271,7 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 	return c, v.problems
 }
 
-// ClientCAOf is the Secret that an object names as its client-ca, as it is written;
+// ClientCAOf returns the Secret that an object names as its client-ca, as it is written;
 // empty if it names none.
 func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
 
