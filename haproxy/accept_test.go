@@ -450,47 +450,51 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 
 func TestNothingIsStartedThatWasFound(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		r := newRig(t, binary)
-		cfg := r.config(backend("app", origin(t, "a")))
-		cfg.Certs = []*Cert{testCert(t, "app.pem", "app", "app.test")}
-		r.settle(cfg, states(cfg, Open))
-		if err := r.p.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
 		ran := filepath.Join(t.TempDir(), "ran")
-		path := r.p.path(configFile)
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		poisoned := string(text) + "\nprogram evil\n  command /bin/touch " + ran + "\n"
-		for path, content := range map[string]string{
-			path:                               poisoned,
-			r.p.path(routeMap):                 "app.test/ evil\n",
-			r.p.path(certDir + "app.pem"):      "nonsense\n",
-			r.p.path(certDir + defaultCert):    "nonsense\n",
-			r.p.path(extraDir + authScript):    "os.execute('touch " + ran + "')\n",
-			r.p.path(mapDir + ".new-leftover"): "half a file",
+		for name, poison := range map[string]map[string]string{
+			"a program": {configFile: "\nprogram evil\n  command /bin/touch " + ran + "\n  option start-on-reload\n"},
+			"all else": {
+				routeMap: "app.test/ evil\n", certDir + "app.pem": "nonsense\n", certDir + defaultCert: "nonsense\n",
+				extraDir + authScript: "os.execute('touch " + ran + "')\n", mapDir + ".new-leftover": "half a file",
+			},
 		} {
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r.p = r.fresh()
-		r.run()
-		r.settle(cfg, states(cfg, Open))
-		if got := r.get("app.test", "/") + r.served("app.test") + r.served("x.test"); got != "aappdefault certificate of sallyport" {
-			t.Errorf("got %q", got)
-		}
-		if _, err := os.Stat(ran); err == nil {
-			t.Error("what somebody else wrote was run")
-		}
-		if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "program") {
-			t.Errorf("it is still in the file, %v", err)
-		}
-		left, err := filepath.Glob(r.p.path(mapDir + ".new-*"))
-		if err != nil || len(left) > 0 {
-			t.Errorf("left are %q, %v", left, err)
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, binary)
+				cfg := r.config(backend("app", origin(t, "a")))
+				cfg.Certs = []*Cert{testCert(t, "app.pem", "app", "app.test")}
+				r.settle(cfg, states(cfg, Open))
+				if err := r.p.Shutdown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for path, content := range poison {
+					if path == configFile {
+						content = string(r.p.disk.have[configFile].Content) + content
+					}
+					if err := os.WriteFile(r.p.path(path), []byte(content), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.p = r.fresh()
+				r.p.mu.Lock()
+				if err := r.p.ensure(); !errors.Is(err, errUnready) {
+					t.Errorf("before the first Apply: got %v, want %v", err, errUnready)
+				}
+				r.p.mu.Unlock()
+				r.settle(cfg, states(cfg, Open))
+				if got := r.get("app.test", "/") + r.served("app.test") + r.served("x.test"); got != "aappdefault certificate of sallyport" {
+					t.Errorf("got %q", got)
+				}
+				if _, err := os.Stat(ran); err == nil {
+					t.Error("what somebody else wrote was run")
+				}
+				if text, err := os.ReadFile(r.p.path(configFile)); err != nil || strings.Contains(string(text), "program") {
+					t.Errorf("it is still in the file, %v", err)
+				}
+				left, err := filepath.Glob(r.p.path(mapDir + ".new-*"))
+				if err != nil || len(left) > 0 {
+					t.Errorf("left are %q, %v", left, err)
+				}
+			})
 		}
 	})
 }

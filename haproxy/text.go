@@ -81,7 +81,10 @@ var sections = []string{
 
 // notYours are the keywords of a section that are not for others to say.
 var notYours = map[Section]string{
-	GlobalSection:   strings.Join(mine, " ") + " default-path chroot stats set-var user group",
+	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var user group uid gid" +
+		// What runs code, which HAProxy does before it gives up its rights. A text may
+		// come from a picture on a disk that somebody else wrote to.
+		" lua-load lua-load-per-thread lua-prepend-path module-load module-path external-check insecure-fork-wanted insecure-setuid-wanted ssl-engine ssl-provider ssl-provider-path setenv presetenv resetenv unsetenv",
 	DefaultsSection: "mode id guid",
 	FrontendSection: "mode id guid",
 	// Servers have names and options that the appliance knows of, and come and go
