@@ -44,7 +44,7 @@ var (
 	})
 	globalText = define(text(haproxy.GlobalSection), Doc{
 		Name: "global-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
-		Effect: "They stand at the end of section global.",
+		Effect: "They stand at the end of section global. What loads code, as `lua-load` does, is for the operator's `haproxy.base` alone.",
 	})
 	_ = define(text(haproxy.FrontendSection), Doc{
 		Name: "stats-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
