@@ -145,55 +145,6 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		r.apply(ingress("node", "", "node.local / Prefix node"))
 		r.expect("http://node.local/", 200, "node-")
 	})
-	r.sub("what a slice names is served if it is its namespace's own", func(t *testing.T, r *rig) {
-		pod := r.kubectl("get", "pods", "-l", "app=one", "-o", "jsonpath={.items[0].status.podIP}")
-		r.kubectl("create", "namespace", "evil")
-		wants := map[string]string{ // socket, to a part of why there is no server
-			pod + ":8080":          pod + " is assigned to a pod of namespace default, and the Service is of namespace evil",
-			"192.168.50.22:6443":   "192.168.50.22:6443 is the API server",
-			"192.168.50.23:10250":  "the port of the kubelet",
-			"192.168.50.24:179":    "the port of BGP",
-			"192.168.50.21:9090":   "this machine's own address",
-			"192.168.50.1:80":      "in no block of cluster lab",
-			"172.16.171.127:32000": "assigned to no pod",
-		}
-		i := 0
-		for socket := range wants {
-			at := netip.MustParseAddrPort(socket)
-			r.apply(strings.NewReplacer("NAME", fmt.Sprintf("evil-%d", i), "ADDRESS", at.Addr().String(), "PORT", fmt.Sprint(at.Port())).Replace(`
-apiVersion: v1
-kind: Service
-metadata: {name: NAME, namespace: evil}
-spec: {ports: [{name: web, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: NAME, namespace: evil, labels: {kubernetes.io/service-name: NAME}}
-addressType: IPv4
-endpoints: [{addresses: [ADDRESS], conditions: {ready: true}, targetRef: {kind: Pod, namespace: evil, name: honest}}]
-ports: [{name: web, port: PORT}]
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: NAME, namespace: evil}
-spec:
-  ingressClassName: haproxy
-  rules: [{host: NAME.local, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: NAME, port: {number: 80}}}}]}}]
-`))
-			r.expect(fmt.Sprintf("http://evil-%d.local/", i), 503, "")
-			i++
-		}
-		for _, b := range r.mustStatus().Backends {
-			for _, s := range b.Servers {
-				want, ours := wants[s.Addr.String()]
-				if ours && strings.Contains(b.Name, "evil") && (s.State == "open" || !strings.Contains(s.Why, want)) {
-					t.Errorf("%s of %s is %s: %q, want %q", s.Addr, b.Name, s.State, s.Why, want)
-				}
-			}
-		}
-		r.expect("http://a.local/", 200, "one-")
-		r.kubectl("delete", "namespace", "evil", "--wait=false")
-	})
 	r.sub("a pod that is not ready is out, and back when it is", func(t *testing.T, r *rig) {
 		pod := r.kubectl("get", "pods", "-l", "app=two", "-o", "jsonpath={.items[0].status.podIP}")
 		tell := func(path string) {
@@ -265,5 +216,53 @@ spec:
 	r.sub("a deleted Ingress is not served any more", func(t *testing.T, r *rig) {
 		r.kubectl("delete", "ingress", "after")
 		r.expect("http://after.local/", 404, "")
+	})
+	r.sub("what a slice names is served if it is its namespace's own", func(t *testing.T, r *rig) {
+		pod := r.kubectl("get", "pods", "-l", "app=one", "-o", "jsonpath={.items[0].status.podIP}")
+		r.kubectl("create", "namespace", "evil")
+		wants := map[string]string{ // socket, to a part of why there is no server
+			pod + ":8080":          pod + " is assigned to a pod of namespace default, and the Service is of namespace evil",
+			"192.168.50.22:6443":   "192.168.50.22:6443 is the API server",
+			"192.168.50.23:10250":  "the port of the kubelet",
+			"192.168.50.24:179":    "the port of BGP",
+			"192.168.50.21:9090":   "this machine's own address",
+			"192.168.50.1:80":      "in no block of cluster lab",
+			"172.16.171.127:32000": "assigned to no pod",
+		}
+		i := 0
+		for socket := range wants {
+			at := netip.MustParseAddrPort(socket)
+			r.apply(strings.NewReplacer("NAME", fmt.Sprintf("evil-%d", i), "ADDRESS", at.Addr().String(), "PORT", fmt.Sprint(at.Port())).Replace(`
+apiVersion: v1
+kind: Service
+metadata: {name: NAME, namespace: evil}
+spec: {ports: [{name: web, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: NAME, namespace: evil, labels: {kubernetes.io/service-name: NAME}}
+addressType: IPv4
+endpoints: [{addresses: [ADDRESS], conditions: {ready: true}, targetRef: {kind: Pod, namespace: evil, name: honest}}]
+ports: [{name: web, port: PORT}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: NAME, namespace: evil}
+spec:
+  ingressClassName: haproxy
+  rules: [{host: NAME.local, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: NAME, port: {number: 80}}}}]}}]
+`))
+			r.expect(fmt.Sprintf("http://evil-%d.local/", i), 503, "")
+			i++
+		}
+		for _, b := range r.mustStatus().Backends {
+			for _, s := range b.Servers {
+				want, ours := wants[s.Addr.String()]
+				if ours && strings.Contains(b.Name, "evil") && (s.State == "open" || !strings.Contains(s.Why, want)) {
+					t.Errorf("%s of %s is %s: %q, want %q", s.Addr, b.Name, s.State, s.Why, want)
+				}
+			}
+		}
+		r.expect("http://a.local/", 200, "one-")
 	})
 }
