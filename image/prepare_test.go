@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -414,7 +415,7 @@ func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
 		"a symbolic link": {func(path string) error { return os.Symlink("/etc/passwd", path) }, "is a symbolic link"},
 		"4 GB": {func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 4<<30))
-		}, "is larger than 262144 bytes"},
+		}, fmt.Sprintf("is larger than %d bytes", maxFile)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)
