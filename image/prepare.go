@@ -332,7 +332,7 @@ func tryWrite(dir string) error {
 	if err != nil {
 		return reason(err)
 	}
-	_, err = f.Write(make([]byte, maxFile))
+	_, err = f.Write(make([]byte, 1<<20))
 	err = errors.Join(err, f.Sync())
 	return reason(errors.Join(err, f.Close(), os.Remove(f.Name())))
 }
