@@ -268,7 +268,7 @@ func (c Cookie) Directive() (Directive, error) {
 	}
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
 	if c.Domain != "" {
-		if !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
+		if strings.Contains(c.Domain, "*") || !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
 			return Directive{}, fmt.Errorf("%s is not a domain", strconv.QuoteToASCII(clip(c.Domain)))
 		}
 		words = append(words, "domain", c.Domain)

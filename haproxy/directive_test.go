@@ -184,6 +184,7 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"a realm with a quote":        {err(BasicAuth("a", `a"b`)), "has a quote"},
 		"a realm with a line break":   {err(BasicAuth("a", "a\nb")), "control character"},
 		"a cookie with a space":       {err(Cookie{Name: "a b"}.Directive()), "is not the name of a cookie"},
+		"a cookie of a wildcard":      {err(Cookie{Name: "a", Domain: "*.a.test"}.Directive()), "is not a domain"},
 		"a cookie of no domain":       {err(Cookie{Name: "a", Domain: "b c"}.Directive()), "is not a domain"},
 		"a cookie of no site":         {err(Cookie{Name: "a", SameSite: "some"}.Directive()), "is not one of"},
 		"a user of two words":         {err(NewUser("a b", "")), "is not the name of a user"},
