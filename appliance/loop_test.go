@@ -643,12 +643,15 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 	cfg := &haproxy.Config{
 		Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}},
 		Backends: []*haproxy.Backend{
-			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}}, {Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
+			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}},
+			{Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: netip.AddrPortFrom(node.Addr(), 10250)}}}, // the kubelet
 		},
 	}
 	peers := []bgp.Peer{
-		{Addr: netip.MustParseAddr("192.168.50.24")}, {Addr: netip.MustParseAddr("192.168.50.22")}, {Addr: netip.MustParseAddr("192.168.50.22")},
+		{Addr: netip.MustParseAddr("192.168.50.24")},
+		{Addr: netip.MustParseAddr("192.168.50.22")},
+		{Addr: netip.MustParseAddr("192.168.50.22")},
 		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // it is dialled
 	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")

@@ -61,7 +61,7 @@ func TestAPathThatCanBeReadInTwoWaysDoesNotPassAGuard(t *testing.T) {
 				}
 			}
 			for _, path := range []string{"/", "/a", "/a/", "/a/b.c", "/a/.well-known/x", "/a/...", "/..a", "/a../b", "/%20", "/%C3%A9t%C3%A9", "/a-b_c~d", "/a?x=//../%61;", "/~a/b+c,d=e&f@g:h!i$j'k(l)m*n", "/%E3%81%82"} {
-				if got := r.get(host, path); got != path && !(host == "odd.test" && path == "/%C3%A9") && !(host == "canary.test" && got == "403") {
+				if got := r.get(host, path); got != path && (host != "odd.test" || path != "/%C3%A9") && (host != "canary.test" || got != "403") {
 					t.Errorf("%s%s: got %s, want it passed on", host, path, got)
 				}
 			}

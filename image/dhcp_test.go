@@ -52,8 +52,14 @@ func (s street) rogue() {
 				copy(answer[16:], []byte{192, 168, 50, 77})
 				answer = binary.BigEndian.AppendUint32(answer, cookie)
 				for _, option := range [][]byte{
-					{53, kind}, {54, 192, 168, 50, 99}, {51, 0, 0, 14, 16}, {1, 255, 255, 255, 0}, {3, 192, 168, 50, 99},
-					{6, 172, 16, 171, 66}, {42, 172, 16, 171, 67}, append([]byte{12}, "mallory"...),
+					{53, kind},
+					{54, 192, 168, 50, 99},
+					{51, 0, 0, 14, 16},
+					{1, 255, 255, 255, 0},
+					{3, 192, 168, 50, 99},
+					{6, 172, 16, 171, 66},
+					{42, 172, 16, 171, 67},
+					append([]byte{12}, "mallory"...),
 					{121, 27, 172, 16, 171, 64, 192, 168, 50, 99, 32, 172, 16, 171, 90, 192, 168, 50, 99, 0, 192, 168, 50, 99},
 				} {
 					answer = append(append(answer, option[0], byte(len(option)-1)), option[1:]...) //nolint:gosec // short

@@ -97,11 +97,16 @@ func firewall(cfg *config.Config) string {
 
 // sets are what the process fills.
 var sets = []struct{ name, kind string }{
-	{"bgp4", "type ipv4_addr"}, {"bgp6", "type ipv6_addr"},
-	{"services_tcp", "type inet_service"}, {"services_udp", "type inet_service"},
-	{"pods4", "type ipv4_addr; flags interval"}, {"pods6", "type ipv6_addr; flags interval"},
-	{"servers4", "type ipv4_addr . inet_service"}, {"servers6", "type ipv6_addr . inet_service"},
-	{"logs4", "type ipv4_addr . inet_service"}, {"logs6", "type ipv6_addr . inet_service"},
+	{"bgp4", "type ipv4_addr"},
+	{"bgp6", "type ipv6_addr"},
+	{"services_tcp", "type inet_service"},
+	{"services_udp", "type inet_service"},
+	{"pods4", "type ipv4_addr; flags interval"},
+	{"pods6", "type ipv6_addr; flags interval"},
+	{"servers4", "type ipv4_addr . inet_service"},
+	{"servers6", "type ipv6_addr . inet_service"},
+	{"logs4", "type ipv4_addr . inet_service"},
+	{"logs6", "type ipv6_addr . inet_service"},
 }
 
 // opens matches a TCP packet that opens a connection.

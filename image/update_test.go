@@ -328,7 +328,7 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		"it says that it has more":        {p.folder, length(1 << 40), "1099511627776 bytes are offered, and its manifest says 2", ""},
 		"it says that it has less":        {p.folder, length(10), "10 bytes are offered", ""},
 		"less comes":                      {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
-		"more comes":                      {p.folder, chunks(append(good[:len(good):len(good)], 0)), "it is larger than the 2", "6M"},
+		"more comes":                      {p.folder, chunks(append(slices.Clip(good), 0)), "it is larger than the 2", "6M"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)

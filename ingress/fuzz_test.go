@@ -563,7 +563,7 @@ func (w *writer) round(t *testing.T, seed uint64, value string) {
 			}
 		}
 	}
-	for try := 0; try < 20; try++ {
+	for range 20 {
 		why := w.refusal(t, program, files)
 		if why == "" {
 			return

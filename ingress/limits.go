@@ -90,8 +90,12 @@ func (k *clerk) excessive() map[tenant]bool {
 			conditions = s.paths
 		}
 		for _, bound := range [][2]int{
-			{s.hosts, o.Limits.Hosts}, {s.paths, o.Limits.Paths}, {s.regexps, o.Limits.RegularExpressions}, {conditions, o.Limits.Conditions},
-			{s.backends, o.Limits.Backends}, {s.certs, o.Limits.Certificates},
+			{s.hosts, o.Limits.Hosts},
+			{s.paths, o.Limits.Paths},
+			{s.regexps, o.Limits.RegularExpressions},
+			{conditions, o.Limits.Conditions},
+			{s.backends, o.Limits.Backends},
+			{s.certs, o.Limits.Certificates},
 		} {
 			if bound[1] > 0 && bound[0] > bound[1] {
 				over[of] = true

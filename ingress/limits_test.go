@@ -24,44 +24,54 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 		why     string // of the problem
 	}{
 		"as many as allowed": {
-			Limits{Hosts: 2, Paths: 2, RegularExpressions: 1, Conditions: 1, Backends: 2, Certificates: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))),
+			Limits{Hosts: 2, Paths: 2, RegularExpressions: 1, Conditions: 1, Backends: 2, Certificates: 1},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))),
 			"b.test/", "",
 		},
 		"hosts": {
-			Limits{Hosts: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")), rule("d.test", path("/", "Prefix", "web")))),
+			Limits{Hosts: 2},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")), rule("d.test", path("/", "Prefix", "web")))),
 			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
 		},
 		"hosts of certificates": {
-			Limits{Hosts: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
+			Limits{Hosts: 2},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
 			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
 		},
 		"paths": {
-			Limits{Paths: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"), path("/c", "Prefix", "web")))),
+			Limits{Paths: 2},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"), path("/c", "Prefix", "web")))),
 			"b.test/", "more than 2 paths (clusters[].ingress.limits.paths): of this one 2 are not served, the first is b.test, prefix path /b",
 		},
 		"regular expressions": {
-			Limits{RegularExpressions: 1}, strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"), path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
+			Limits{RegularExpressions: 1},
+			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"), path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
 				"namespace: default,", "namespace: default, annotations: {sallyport.dev/path-type: regex},", 1),
 			"b.test/ b.test/a.", "more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): of this one 1 are not served, the first is b.test, regex path /b.",
 		},
 		"conditions": {
-			Limits{Conditions: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
+			Limits{Conditions: 1},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
 			"b.test/", "more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): of this one 1 are not served, the first is b.test, prefix path /b",
 		},
 		"backends": {
-			Limits{Backends: 2}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"), path("/c", "Prefix", "most")))),
+			Limits{Backends: 2},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"), path("/c", "Prefix", "most")))),
 			"b.test/ b.test/b", "more than 2 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /c",
 		},
 		"backends of its own": {
-			Limits{Backends: 1}, strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))), "namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
+			Limits{Backends: 1},
+			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))), "namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
 			"b.test/", "more than 1 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /",
 		},
 		"certificates": {
-			Limits{Certificates: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
+			Limits{Certificates: 1},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
 			"b.test/", "more than 1 certificates (clusters[].ingress.limits.certificates): of this one 1 are not served, the first is Secret two",
 		},
 		"two limits": {
-			Limits{Hosts: 1, Paths: 1}, ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
+			Limits{Hosts: 1, Paths: 1},
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
 			"", "more than 1 hosts (clusters[].ingress.limits.hosts): of this one 1 are not served, the first is b.test; and more than 1 paths (clusters[].ingress.limits.paths): of this one 1 are not served, the first is a.test, prefix path /b",
 		},
 	} {

@@ -99,12 +99,12 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go r.run(ctx, api.client(t))
 
-		time.Sleep(month/3 - time.Hour)
+		<-time.After(month/3 - time.Hour)
 		synctest.Wait()
 		if len(api.tokens()) > 0 || r.current().text != given.text {
 			t.Error("it is renewed before a third of its life")
 		}
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		synctest.Wait()
 		if len(api.tokens()) != 1 || r.current().text != api.tokens()[0] {
 			t.Fatalf("%d tokens were given, and the first is not in use", len(api.tokens()))
@@ -113,7 +113,7 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 		if err != nil || info.Mode() != 0o600 {
 			t.Errorf("the file: %v, %v; want mode 0600", info.Mode(), err)
 		}
-		time.Sleep(3 * month)
+		<-time.After(3 * month)
 		synctest.Wait()
 		if n := len(api.tokens()); n < 9 || n > 11 || r.current().text != api.tokens()[n-1] {
 			t.Errorf("%d tokens were given in 100 days, want one every ten days", n)
@@ -156,7 +156,7 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 				defer stop()
 				go r.run(ctx, api.client(t))
 				for i, day := range []int{11, 19, 21, 29, 31} {
-					time.Sleep(time.Until(begun.Add(time.Duration(day) * 24 * time.Hour)))
+					<-time.After(time.Until(begun.Add(time.Duration(day) * 24 * time.Hour)))
 					synctest.Wait()
 					if got := strings.Join(r.sentences(time.Now()), "; "); !strings.Contains(got, row.told[i]) || (row.told[i] == "") != (got == "") {
 						t.Errorf("after %d days: got %q, want %q", day, got, row.told[i])
@@ -164,7 +164,7 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 				}
 				// It is tried for ever: whoever mends it needs no restart, unless it expired.
 				api.mend()
-				time.Sleep(time.Hour)
+				<-time.After(time.Hour)
 				synctest.Wait()
 				if all := r.sentences(time.Now()); len(all) > 0 || len(api.tokens()) != 1 {
 					t.Errorf("mended, it says %q", all)
