@@ -38,6 +38,8 @@ type house interface {
 	Dial(ctx context.Context, port string) (net.Conn, error)
 	// Pod is the address of a pod of a Deployment.
 	Pod(ctx context.Context, namespace, deployment string) (string, error)
+	// Worker is the process id of HAProxy's worker.
+	Worker(ctx context.Context) (int, error)
 	// Told is what users are told of an object, as "Reason: why" lines.
 	Told(ctx context.Context, kind, namespace, name string) (string, error)
 }
@@ -213,4 +215,21 @@ func (s *stage) eventually(ctx context.Context, ask func() error) error {
 		return last
 	}
 	return err
+}
+
+// cost is the processor time that HAProxy's worker takes for something.
+func (s *stage) cost(ctx context.Context, do func() error) (time.Duration, error) {
+	pid, err := s.Worker(ctx)
+	if err != nil {
+		return 0, err
+	}
+	before, err := rig.CPU(pid)
+	if err != nil {
+		return 0, err
+	}
+	if err := do(); err != nil {
+		return 0, err
+	}
+	after, err := rig.CPU(pid)
+	return after - before, err
 }

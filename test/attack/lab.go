@@ -38,6 +38,11 @@ func (l *lab) Pod(ctx context.Context, namespace, deployment string) (string, er
 	return l.Kubectl(ctx, "get", "pods", "-n", namespace, "-l", "app="+deployment, "-o", "jsonpath={.items[0].status.podIP}")
 }
 
+func (l *lab) Worker(ctx context.Context) (int, error) {
+	status, err := l.Status(ctx)
+	return status.HAProxy.Worker, err
+}
+
 func (l *lab) Told(ctx context.Context, kind, namespace, name string) (string, error) {
 	return l.Kubectl(ctx, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind="+kind+",involvedObject.name="+name, "-o",
 		`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)

@@ -320,7 +320,7 @@ func takesSession(ctx context.Context, s *stage, r *rig.Rig) error {
 			return err
 		}
 		for _, p := range status.Peers {
-			if p.Node == "worker1" && p.State != "established" {
+			if p.Node == "worker1" && !strings.EqualFold(p.State, "established") {
 				return fmt.Errorf("the session with the node is %s", p.State)
 			}
 		}
@@ -387,7 +387,7 @@ func (s *stage) harmlessTo(ctx context.Context, name string) error {
 		return err
 	}
 	for _, p := range status.Peers {
-		if p.Node == name && p.State == "established" {
+		if p.Node == name && strings.EqualFold(p.State, "established") {
 			return nil
 		}
 	}

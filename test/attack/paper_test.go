@@ -112,6 +112,8 @@ func (p *paper) Pod(_ context.Context, namespace, deployment string) (string, er
 	return address, nil
 }
 
+func (p *paper) Worker(context.Context) (int, error) { return p.proxy.Info().Worker, nil }
+
 func (p *paper) Told(_ context.Context, kind, namespace, name string) (string, error) {
 	var b strings.Builder
 	for _, one := range p.problems {
