@@ -169,7 +169,14 @@ func halfDone(ctx context.Context, s *stage, r *rig.Rig) error {
 	if err := s.unharmed(ctx); err != nil {
 		return err
 	}
-	const most = 20 * time.Second
+	status, err := r.Status(ctx)
+	if err != nil {
+		return err
+	}
+	most := 20 * time.Second
+	if strings.HasPrefix(status.HAProxy.Version, "2.") { // it has no time for handshakes alone: timeout-client, and a look at the name before
+		most = 70 * time.Second
+	}
 	for _, c := range conns {
 		_ = c.SetReadDeadline(began.Add(most))
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
