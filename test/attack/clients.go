@@ -159,7 +159,8 @@ func unchanged(ctx context.Context, s *stage) error {
 		if got.status == http.StatusOK && got.saw.URL != p {
 			errs = append(errs, fmt.Errorf("%s came as %s", p, got.saw.URL))
 		}
-		if got.status != http.StatusOK && !(got.status == http.StatusBadRequest && got.pod == "" && malformed.MatchString(p)) && got.header.Get("X-Pod") == "" {
+		refused := got.status == http.StatusBadRequest && got.pod == "" && malformed.MatchString(p)
+		if got.status != http.StatusOK && !refused && got.header.Get("X-Pod") == "" {
 			errs = append(errs, fmt.Errorf("%s: %.100s", p, got))
 		}
 	}
@@ -174,7 +175,7 @@ var malformed = regexp.MustCompile(`%u|\\`)
 func barred(texts ...string) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		return s.hears(ctx, texts, "guarded.test", func(heard string) string {
-			for _, told := range strings.Split(heard, "pod: ") {
+			for told := range strings.SplitSeq(heard, "pod: ") {
 				if strings.HasPrefix(told, "victim") {
 					if shown := guardedPage.FindString(told); shown != "" {
 						return strconv.Quote(shown)
@@ -248,8 +249,16 @@ func coalesced(ctx context.Context, s *stage) error {
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	var errs []error
 	for _, one := range []struct{ host, target, want string }{
-		{"shop.test", "/cart", "200 victim-app"}, {"bank.test", "/", ""}, {"BANK.test", "/", ""}, {"bank.test:443", "/", ""}, {"guarded.test", "/admin", ""}, {"guarded.test", "/%61dmin", ""},
-		{"guarded.test", "/./admin", ""}, {"bank.test:80", "/", ""}, {"shop.test", "/api", "200 victim-app"}, {"plain.test,asked.test", "/", ""},
+		{"shop.test", "/cart", "200 victim-app"},
+		{"bank.test", "/", ""},
+		{"BANK.test", "/", ""},
+		{"bank.test:443", "/", ""},
+		{"guarded.test", "/admin", ""},
+		{"guarded.test", "/%61dmin", ""},
+		{"guarded.test", "/./admin", ""},
+		{"bank.test:80", "/", ""},
+		{"shop.test", "/api", "200 victim-app"},
+		{"plain.test,asked.test", "/", ""},
 	} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://shop.test", http.NoBody)
 		if err != nil {
@@ -276,10 +285,18 @@ func coalesced(ctx context.Context, s *stage) error {
 func lineEnds(ctx context.Context, s *stage) error {
 	var errs []error
 	for _, r := range []request{
-		{host: "shop.test", target: "/cart/%0d%0aX-Broken:%20yes"}, {host: "shop.test", target: "/cart?%0d%0aX-Broken:%20yes"}, {host: "shop.test", target: "/cart/%E5%98%8D%E5%98%8AX-Broken:%20yes"},
-		{host: "plain.test", target: "/%0d%0aX-Broken:%20yes"}, {host: "cors.test", header: "Origin: https://a%0d%0aX-Broken: yes\r\n"},
-		{host: "plain.test", header: "X-A: b\rX-Broken: yes\r\n"}, {host: "plain.test", header: "X-A: b\nX-Broken-Not: yes\r\n"}, {host: "plain.test", header: "X-A\x00: b\r\n"}, {host: "plain.test", header: "X-A : b\r\n"},
-		{host: "plain.test", header: "X-A: b\x00c\r\n"}, {host: "plain.test", header: ": b\r\n"}, {host: "plain.test", header: " X-Broken: yes\r\n"},
+		{host: "shop.test", target: "/cart/%0d%0aX-Broken:%20yes"},
+		{host: "shop.test", target: "/cart?%0d%0aX-Broken:%20yes"},
+		{host: "shop.test", target: "/cart/%E5%98%8D%E5%98%8AX-Broken:%20yes"},
+		{host: "plain.test", target: "/%0d%0aX-Broken:%20yes"},
+		{host: "cors.test", header: "Origin: https://a%0d%0aX-Broken: yes\r\n"},
+		{host: "plain.test", header: "X-A: b\rX-Broken: yes\r\n"},
+		{host: "plain.test", header: "X-A: b\nX-Broken-Not: yes\r\n"},
+		{host: "plain.test", header: "X-A\x00: b\r\n"},
+		{host: "plain.test", header: "X-A : b\r\n"},
+		{host: "plain.test", header: "X-A: b\x00c\r\n"},
+		{host: "plain.test", header: ": b\r\n"},
+		{host: "plain.test", header: " X-Broken: yes\r\n"},
 	} {
 		got, err := s.ask(ctx, r)
 		if err != nil {
@@ -415,7 +432,8 @@ func origins(ctx context.Context, s *stage) error {
 	var errs []error
 	const page = "Origin: https://page.test\r\n"
 	for _, r := range []request{
-		{host: "cors.test", header: page}, {host: "cors.test"},
+		{host: "cors.test", header: page},
+		{host: "cors.test"},
 		{host: "cors.test", method: "OPTIONS", header: page + "Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a, x-b\r\n"},
 	} {
 		got, err := s.ask(ctx, r)

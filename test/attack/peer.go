@@ -193,7 +193,11 @@ func garbage(ctx context.Context, s *stage, r *rig.Rig) error {
 		return bad
 	}
 	bodies := [][]byte{
-		nil, {0}, {0xff, 0xff}, {0, 0, 0xff, 0xff}, cut(3), cut(7), cut(len(good) - 1), flipped(1, 200), flipped(3, 255), flipped(4, 0xff), flipped(5, 255), flipped(6, 255), flipped(13, 0), flipped(len(good)-5, 33), flipped(len(good)-5, 255),
+		nil,
+		{0},
+		{0xff, 0xff},
+		{0, 0, 0xff, 0xff},
+		cut(3), cut(7), cut(len(good) - 1), flipped(1, 200), flipped(3, 255), flipped(4, 0xff), flipped(5, 255), flipped(6, 255), flipped(13, 0), flipped(len(good)-5, 33), flipped(len(good)-5, 255),
 		append(slices.Clone(good), bytes.Repeat([]byte{32, 1, 2, 3, 4}, 700)...), bytes.Repeat([]byte{0}, 4077), bytes.Repeat([]byte{0xff}, 4077),
 	}
 	for session := 0; session < 4 && len(bodies) > 0; session++ {

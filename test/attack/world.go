@@ -94,11 +94,12 @@ func namespace(name string) string {
 
 // defaults is the operator's ConfigMap with more lines.
 func defaults(more string) string {
-	text := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n"
+	var text strings.Builder
+	text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n")
 	for line := range strings.Lines(more) {
-		text += "  " + strings.TrimSuffix(line, "\n") + "\n"
+		text.WriteString("  " + strings.TrimSuffix(line, "\n") + "\n")
 	}
-	return text
+	return text.String()
 }
 
 // reserved are hosts that the operator keeps for victim.
