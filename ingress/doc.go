@@ -12,7 +12,9 @@
 // says is checked before it is passed on (names, hosts, paths, addresses and
 // certificates), and that an API server that is away, refuses or serves
 // nothing any more never looks like an empty cluster: the last known objects
-// stay.
+// stay. A namespace changes nothing for the hosts of another, unless the
+// operator lets them share (hosts.go has the argument), and what one namespace
+// may bring is bounded (Limits).
 //
 // Its limit: it decides nothing about routes or reachability. A server in its
 // Config is an endpoint the cluster calls ready, no more.
