@@ -109,13 +109,19 @@ func (s *stage) unharmed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// change tells two answers apart, by the first line that differs.
+// change tells two answers apart, by the lines that differ.
 func change(was, is string) error {
 	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")
-	for len(a) > 1 && len(b) > 1 && a[0] == b[0] {
-		a, b = a[1:], b[1:]
+	if len(a) != len(b) {
+		return fmt.Errorf("victim's answer was %q, and is %q", was, is)
 	}
-	return fmt.Errorf("victim's answer was %q, and is %q", a[0], b[0])
+	var errs []error
+	for i := range a {
+		if a[i] != b[i] {
+			errs = append(errs, fmt.Errorf("victim's answer was %q, and is %q", a[i], b[i]))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // play lets the attack begin, holds it to its promise, and ends it.
@@ -168,12 +174,12 @@ func (s *stage) harmless(ctx context.Context, a attack) error {
 }
 
 // seen waits until a new Ingress of victim is served, and then until it is so no
-// more: all that was said before has been acted on by then, and victim was not
-// stopped.
+// more: victim was not stopped. It sets something, so it has a backend of its own,
+// which takes a reload: all that was said before has been acted on by then.
 func (s *stage) seen(ctx context.Context) error {
 	s.rounds++
 	host := fmt.Sprintf("round%d.test", s.rounds)
-	manifest := ingressOf("victim", fmt.Sprintf("round%d", s.rounds), nil, rule(host, path("/", "app")))
+	manifest := ingressOf("victim", fmt.Sprintf("round%d", s.rounds), []string{fmt.Sprintf("timeout-server: %ds", 100+s.rounds)}, rule(host, path("/", "app")))
 	r := request{host: host, cert: &s.victim.client, https: true}
 	served := func(want bool) error {
 		err := s.eventually(ctx, func() error {
