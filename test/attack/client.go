@@ -78,8 +78,9 @@ type sight struct {
 	Headers   http.Header
 }
 
-// passing is what is another with each request.
-var passing = regexp.MustCompile(`"client":"[^"]*"`)
+// passing is what is another with each request: where the proxy asked from, and
+// whether it goes on with that connection, as the worker of before a reload does not.
+var passing = regexp.MustCompile(`"client":"[^"]*"|"Connection":\["close"\],?`)
 
 func (a answer) String() string {
 	if a.status == 0 {
@@ -91,7 +92,7 @@ func (a answer) String() string {
 		b.WriteString(" " + a.crt)
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.header)) {
-		if name != "Date" {
+		if name != "Date" && (name != "Content-Length" || a.saw.Namespace == "") {
 			fmt.Fprintf(&b, "\n%s: %s", name, strings.Join(a.header[name], " | "))
 		}
 	}
