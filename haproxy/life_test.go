@@ -558,7 +558,10 @@ func TestAColdStartOpensNothing(t *testing.T) {
 		return string(text)
 	}
 	// What a crash leaves that comes between the start and the first command.
-	if err := r.p.prepare(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil || !strings.Contains(text(), " disabled\n") {
+	r.p.mu.Lock()
+	err := r.p.prepare(t.Context(), cfg, inOrder(cfg, states(cfg, Open)))
+	r.p.mu.Unlock()
+	if err != nil || !strings.Contains(text(), " disabled\n") {
 		t.Errorf("got %v, want every server disabled:\n%s", err, text())
 	}
 	if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || res.Commands != 1 {
