@@ -12,7 +12,7 @@ import (
 	"sallyport/routes"
 )
 
-// BenchmarkEndpointChange is one endpoint that comes or goes, and with it the
+// BenchmarkEndpointChange measures one endpoint that comes or goes, and with it the
 // address in its IPAMBlock, in a cluster of n Services with five endpoints each:
 // what the loop adds to the time of the edges.
 func BenchmarkEndpointChange(b *testing.B) {

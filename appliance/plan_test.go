@@ -54,7 +54,7 @@ func drawOwners(r *rand.Rand) map[netip.Addr]string {
 	return owners
 }
 
-// may is the tests' own answer to whether a backend may have a server there.
+// may returns the tests' own answer to whether a backend may have a server there.
 func (w world) may(backend string, a netip.Addr) bool {
 	return w.owners[a] == "" || w.owners[a] == backend
 }

@@ -121,7 +121,7 @@ func answering(names []string, next http.Handler) http.Handler {
 	})
 }
 
-// ownNames are the names that the status endpoint answers to.
+// ownNames returns the names that the status endpoint answers to.
 func ownNames(cfg *config.Config) []string {
 	names := append([]string{"localhost", cfg.Identity}, cfg.Status.Names...)
 	if name, err := os.Hostname(); err == nil {

@@ -33,7 +33,7 @@ func newVetter(
 	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Part]string{}}
 }
 
-// known are the verdicts so far. They are never changed.
+// known returns the verdicts so far. They are never changed.
 func (v *vetter) known() map[haproxy.Part]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -164,7 +164,7 @@ func (s *site) speaker(t *testing.T, asn uint32, hold time.Duration, p pace) spe
 	return s.speakerAt(t, asn, hold, p, s.us[:]...)
 }
 
-// speakerAt is one where peers may connect at these addresses.
+// speakerAt returns one where peers may connect at these addresses.
 func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, listen ...netip.Addr) speaker {
 	t.Helper()
 	setupMu.Lock()

@@ -163,7 +163,7 @@ func (s *Speaker) server() *server.BgpServer {
 	return b
 }
 
-// servers are both, or the one there is.
+// servers returns both, or the one there is.
 func (s *Speaker) servers() []*server.BgpServer {
 	if s.listener == nil {
 		return []*server.BgpServer{s.dialer}
@@ -171,7 +171,7 @@ func (s *Speaker) servers() []*server.BgpServer {
 	return []*server.BgpServer{s.dialer, s.listener}
 }
 
-// of is the one that has a peer.
+// of returns the one that has a peer.
 func (s *Speaker) of(p Peer) *server.BgpServer {
 	if p.Active {
 		return s.dialer

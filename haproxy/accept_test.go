@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// rsaKey is one for all tests: to make one takes long.
+// rsaKey returns one for all tests: to make one takes long.
 func rsaKey(t *testing.T) *rsa.PrivateKey {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -107,7 +107,7 @@ func certificate(t *testing.T, subject, issuer string, key crypto.PublicKey, by 
 	return der
 }
 
-// cunning is a pair that is good to us and that OpenSSL refuses: it is signed with
+// cunning returns a pair that is good to us and that OpenSSL refuses: it is signed with
 // SHA-1 and looks self-signed, but for the serial number that it says its issuer's
 // certificate has.
 func cunning(t *testing.T, host string) []byte {
@@ -128,7 +128,7 @@ func cunning(t *testing.T, host string) []byte {
 	return append(crtText(der), keyText(t, key)...)
 }
 
-// generalName is a directoryName (RFC 5280, 4.2.1.6).
+// generalName returns a directoryName (RFC 5280, 4.2.1.6).
 func generalName(t *testing.T, name string) []byte {
 	t.Helper()
 	der, err := asn1.Marshal(pkix.Name{CommonName: name}.ToRDNSequence())
@@ -234,7 +234,7 @@ func TestWhatOpenSSLRefusesIsRefused(t *testing.T) {
 	}
 }
 
-// takes is what HAProxy has against a certificate that we do not look at.
+// takes returns what HAProxy has against a certificate that we do not look at.
 func takes(t *testing.T, binary string, text []byte) error {
 	t.Helper()
 	r := newRig(t, binary)

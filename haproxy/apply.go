@@ -383,7 +383,7 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	return nil
 }
 
-// generationIs are the commands by which the worker says which files it runs.
+// generationIs returns the commands by which the worker says which files it runs.
 func generationIs(gen string) []string {
 	return []string{"experimental-mode on", "set var proc.gen str(" + gen + ")"}
 }

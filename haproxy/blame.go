@@ -80,7 +80,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Part]string, error)
 	return guilty, nil
 }
 
-// verdict is what HAProxy has against a part, for its author: a userlist's own
+// verdict returns what HAProxy has against a part, for its author: a userlist's own
 // words may be quoted in it.
 func (p Part) verdict(why string) string {
 	switch p.kind {
@@ -94,7 +94,7 @@ func (p Part) verdict(why string) string {
 
 var where = regexp.MustCompile(` ?(?:at )?\[[^ \]]*` + regexp.QuoteMeta(configFile) + `:\d+\] ?:? ?`)
 
-// runningFirst are the parts of a configuration, those before the others that
+// runningFirst returns the parts of a configuration, those before the others that
 // HAProxy runs already.
 func (p *Proxy) runningFirst(cfg *Config) []Part {
 	p.mu.Lock()
@@ -118,7 +118,7 @@ func (p *Proxy) runningFirst(cfg *Config) []Part {
 	return parts
 }
 
-// texts are all that a configuration has.
+// texts returns all that a configuration has.
 func (c *Config) texts() []Text {
 	all := slices.Clone(c.Process.Texts)
 	for _, choice := range c.Choices {

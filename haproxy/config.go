@@ -221,7 +221,7 @@ type Cert struct {
 	ClientOptional bool   `json:"clientOptional,omitempty"`
 }
 
-// filters are the names in the form of a crt-list (HAProxy Configuration Manual,
+// filters returns the names in the form of a crt-list (HAProxy Configuration Manual,
 // 5.1, crt-list).
 func (c *Cert) filters() []string {
 	all := slices.Clone(c.Hosts)

@@ -374,7 +374,7 @@ func Capture(expression string, slot int) (Directive, error) {
 	return Directive{phaseCapture, "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
-// headerRule is a rule that writes a header.
+// headerRule returns a rule that writes a header.
 func headerRule(p phase, in direction, rule, name, value string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
@@ -395,7 +395,7 @@ func SetRequestHeader(name, value string) (Directive, error) {
 
 var separator = regexp.MustCompile(`[-_.]`)
 
-// otherSpellings is a rule that takes headers off the request that some servers take
+// otherSpellings returns a rule that takes headers off the request that some servers take
 // for one of that name, with a line break; empty if there are none.
 func otherSpellings(name string) string {
 	if !separator.MatchString(name) {
@@ -531,7 +531,7 @@ type CORS struct {
 	Respond     bool          // answer preflights here, with 204, instead of asking the servers
 }
 
-// Directives are the lines for it. With credentials browsers take "*" for what it
+// Directives returns the lines for it. With credentials browsers take "*" for what it
 // is, a name: the origin that asks is named instead, and the method and the headers
 // that it asks for. A cache is told what the answer depends on (Fetch Standard,
 // 3.2.5).

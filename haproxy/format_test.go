@@ -15,7 +15,7 @@ var arguments = []string{
 	"1,s", "-1,ms", "0,us", "1,x", "s", "query", "ascii", "utf8", "utf8s", "utf8p", "utf8ps", "CN,1,rfc2253", "CN,-1,rfc2253", "CN,,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
 }
 
-// samples are every expression of a fetch and its arguments, and every one that
+// samples returns every expression of a fetch and its arguments, and every one that
 // goes on with a converter, that a value in a direction may have.
 func samples(in direction) (all []string) {
 	var begun []string

@@ -26,7 +26,7 @@ const escaped = `'%(?:[0-9A-F]?[a-f]|2[1-46-9A-C]|3[AC-F]|40|5[BDE]|60|7[B-D])'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 
-// guards are the marks of the hosts that have a path with a guard which another of
+// guards returns the marks of the hosts that have a path with a guard which another of
 // their paths does not have: whoever makes a server read the one as the other has
 // gone past the guard. Where all paths of a host have the same one, nobody gains by
 // that, and paths are passed on as they are.
@@ -86,7 +86,7 @@ const byPath = "\x00"
 
 var ends = regexp.MustCompile(`\b(?:deny|reject|return|redirect|tarpit|silent-drop|auth|lua\.)`)
 
-// guard is what keeps somebody out of a backend; empty: nothing does. How often
+// guard returns what keeps somebody out of a backend; empty: nothing does. How often
 // somebody may come is no guard.
 func (b *Backend) guard() string {
 	var rules []string

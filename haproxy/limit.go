@@ -13,7 +13,7 @@ import (
 // that while a request and its answer go through its buffers.
 const memoryOfConnection = 100 << 10
 
-// mostConnections is how many connections of clients half of the memory holds, or
+// mostConnections returns how many connections of clients half of the memory holds, or
 // how many there are file descriptors for, if these are fewer; short says so then.
 // HAProxy would take as many as there are descriptors for.
 func mostConnections(memory, files uint64) (most int, short string) {
@@ -27,7 +27,7 @@ func mostConnections(memory, files uint64) (most int, short string) {
 	return byFiles, fmt.Sprintf("the limit of open files, %d, is for %d connections, and the memory for %d: raise it (LimitNOFILE of the unit) to %d", files, byFiles, byMemory, byMemory*8/3+8)
 }
 
-// memory is what the machine has, or the container, in bytes; 0: it cannot be read.
+// memory returns how much the machine has, or the container, in bytes; 0: it cannot be read.
 func memory() uint64 {
 	var total uint64
 	if f, err := os.Open("/proc/meminfo"); err == nil {
@@ -47,7 +47,7 @@ func memory() uint64 {
 	return total
 }
 
-// openFiles is how many a child of this process may have open.
+// openFiles returns how many a child of this process may have open.
 func openFiles() uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -47,7 +47,7 @@ func TestHAProxyTakesNoMoreConnectionsThanItHasMemoryFor(t *testing.T) {
 	})
 }
 
-// maxConn is what the worker says.
+// maxConn returns what the worker says.
 func (r *rig) maxConn() (n int) {
 	r.t.Helper()
 	answer, _, err := r.p.worker.ask("show info")

@@ -102,7 +102,7 @@ func Weak(c *x509.Certificate) string {
 	return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
 }
 
-// selfIssued says whether OpenSSL takes a certificate for self-signed
+// selfIssued reports whether OpenSSL takes a certificate for self-signed
 // (EXFLAG_SS): by its names, and by its key's identifiers where it has both.
 func selfIssued(c *x509.Certificate) bool {
 	return bytes.Equal(c.RawIssuer, c.RawSubject) && (len(c.AuthorityKeyId) == 0 || len(c.SubjectKeyId) == 0 || bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId))

@@ -18,7 +18,7 @@ type Part struct {
 	content string // lines of a Text, or a hash
 }
 
-// String is what it is, without its content.
+// String returns what it is, without its content.
 func (p Part) String() string { return strings.TrimSpace(p.kind + " " + p.name) }
 
 // The kinds of Parts that are no Texts.
@@ -34,33 +34,33 @@ func hashOf(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Part is the Text as a Part.
+// Part returns the Text as a Part.
 func (t Text) Part() Part {
 	return Part{kind: "text for section " + string(t.section), content: t.lines}
 }
 
-// Part is the Pair as a Part.
+// Part returns the Pair as a Part.
 func (p Pair) Part() Part { return Part{kind: pairPart, content: hashOf(p.PEM)} }
 
-// Part is the Extra as a Part.
+// Part returns the Extra as a Part.
 func (e *Extra) Part() Part { return Part{extraPart, e.Name, hashOf(e.Content)} }
 
-// Part is the Userlist as a Part.
+// Part returns the Userlist as a Part.
 func (u *Userlist) Part() Part { return Part{userlistPart, u.Name, hashOf([]byte(u.text()))} }
 
-// Part is the Backend, without its servers and the Texts among its directives, as a
+// Part returns the Backend, without its servers and the Texts among its directives, as a
 // Part.
 func (b *Backend) Part() Part {
 	own := slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool { return d.phase == phaseText })
 	return Part{backendPart, b.Name, hashOf(fmt.Appendf(nil, "%v %q %+v", b.TCP, own, b.Options))}
 }
 
-// plain says whether nothing is said of a backend that HAProxy might refuse.
+// plain reports whether nothing is said of a backend that HAProxy might refuse.
 func (b *Backend) plain() bool {
 	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase != phaseText })
 }
 
-// needs are the files and userlists without which a backend cannot stand.
+// needs returns the files and userlists without which a backend cannot stand.
 func (b *Backend) needs() []string {
 	names := []string{b.Options.CA, b.Options.Crt}
 	for _, d := range b.Directives {
@@ -72,7 +72,7 @@ func (b *Backend) needs() []string {
 	return names
 }
 
-// brought are all parts that objects brought, once each; files and userlists stand before
+// brought returns all parts that objects brought, once each; files and userlists stand before
 // what names them.
 func (c *Config) brought() (all []Part) {
 	for _, e := range c.Extras {
@@ -105,7 +105,7 @@ func (c *Config) brought() (all []Part) {
 	})
 }
 
-// with is a configuration with no other parts than those. What names a file or a
+// with returns a configuration with no other parts than those. What names a file or a
 // userlist that is not among them is left out, too, and each file is read.
 func (c *Config) with(parts []Part) *Config {
 	taken := make(map[Part]bool, len(parts))

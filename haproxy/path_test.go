@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// uri is a web server that says what it was asked for, as it was written.
+// uri returns a web server that says what it was asked for, as it was written.
 func uri(t testing.TB) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }))
@@ -16,7 +16,7 @@ func uri(t testing.TB) Server {
 	return serverAt(s.Listener.Addr())
 }
 
-// locked is a backend that lets nobody in who is on this machine.
+// locked returns a backend that lets nobody in who is on this machine.
 func locked(name string, servers ...Server) *Backend {
 	b := backend(name, servers...)
 	b.Directives = []Directive{Deny(Networks{Of: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, false)}

@@ -23,7 +23,7 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// binaries are the HAProxy programs to test with.
+// binaries returns the HAProxy programs to test with.
 func binaries(t testing.TB) []string {
 	t.Helper()
 	list, err := debian.HAProxies()

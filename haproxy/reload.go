@@ -96,7 +96,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	return strings.Join(reasons, ", "), urgent
 }
 
-// reloadDue is the earliest time for a reload to these files.
+// reloadDue returns the earliest time for a reload to these files.
 func (p *Proxy) reloadDue(want Files, urgent bool) time.Time {
 	due := p.lastReload.Add(p.opt.MinReload)
 	if !urgent {
@@ -118,7 +118,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// failureOf is the error of the last reload to these files, if it failed. Their
+// failureOf returns the error of the last reload to these files, if it failed. Their
 // servers may have changed since.
 func (p *Proxy) failureOf(want Files) error {
 	if want.refusable == p.refused {

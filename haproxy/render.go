@@ -105,7 +105,7 @@ var mapFiles = func() (files [regexpTable + patternMaps]string) {
 	return files
 }()
 
-// patternMap is the number of the regexpMap that has the rows of a host.
+// patternMap returns the number of the regexpMap that has the rows of a host.
 func patternMap(host, secret string) int {
 	sum := sha256.Sum256([]byte(secret + "\n" + host))
 	return int(sum[0]) % patternMaps
@@ -633,7 +633,7 @@ func (r *renderer) passage() string { return "abns@" + path.Dir(r.opt.StatsSocke
 // cacheSize is how many TLS sessions are kept that a client can resume.
 const cacheSize = "tune.ssl.cachesize"
 
-// asksClients says whether any name asks for certificates of clients. Then no TLS
+// asksClients reports whether any name asks for certificates of clients. Then no TLS
 // session is resumed, from the cache or from a ticket: HAProxy before 3.2 resumes
 // one of TLS 1.3 under any name, and with it the certificate that was shown under
 // another one, to another authority, is taken for good.
@@ -641,7 +641,7 @@ func (c *Config) asksClients() bool {
 	return c.Process.ClientCA != "" || slices.ContainsFunc(c.Certs, func(c *Cert) bool { return c.ClientCA != "" })
 }
 
-// handshake is what else is asked for where TLS ends.
+// handshake returns what else is asked for where TLS ends.
 func (r *renderer) handshake(cfg *Config) (words string) {
 	p := cfg.Process
 	if cfg.asksClients() {
@@ -1002,7 +1002,7 @@ func rows(cfg *Config, secret string) (out tables) {
 	return out
 }
 
-// value is what a map says of a route. Its patterns are tried before it counts.
+// value returns what a map says of a route. Its patterns are tried before it counts.
 func (r *Route) value(port uint16, patterns, guard string) string {
 	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns, r.Choice, guard}
 	if r.TLSOnly {
@@ -1017,7 +1017,7 @@ func (r *Route) value(port uint16, patterns, guard string) string {
 	return strings.TrimRight(strings.Join(words, "/"), "/")
 }
 
-// pattern is a key of a regexpMap.
+// pattern returns a key of a regexpMap.
 func pattern(host, path string) string {
 	return matchLimit + "^" + regexp.QuoteMeta(cmp.Or(host, "_")) + "(?:" + path + ")"
 }

@@ -479,7 +479,7 @@ func (r *rig) truth() truth {
 	return out
 }
 
-// markerOf is the value that haproxy.cfg gives a process variable.
+// markerOf returns the value that haproxy.cfg gives a process variable.
 func markerOf(text []byte, name string) string {
 	_, after, _ := bytes.Cut(text, []byte("set-var "+name+" str("))
 	value, _, _ := bytes.Cut(after, []byte(")"))

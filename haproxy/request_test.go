@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// heads is a server that answers with the head of each request, and agrees to
+// heads returns a server that answers with the head of each request, and agrees to
 // whatever else it is asked to speak.
 func heads(t testing.TB) Server {
 	t.Helper()

@@ -136,7 +136,7 @@ func (v volume) way() string {
 
 func (v volume) String() string { return v.device + " " + v.way() }
 
-// names are those that the file may have there; the first that is there counts.
+// names returns those that the file may have there; the first that is there counts.
 func (v volume) names() []string {
 	if v.label == configLabel {
 		return []string{"sallyport.yaml"}

@@ -39,7 +39,7 @@ const tries = 3
 // freshName is the file of a version that has not started yet.
 func freshName(version string) string { return fmt.Sprintf("sallyport_%s+%d.efi", version, tries) }
 
-// backName is the file of a version that was stepped back from.
+// backName returns the file of a version that was stepped back from.
 func backName(version string) string { return "sallyport_" + version + "+0.efi" }
 
 // An Update is the wish for another version.

@@ -53,7 +53,7 @@ func readPair(s *corev1.Secret) *pair {
 	return p
 }
 
-// accepted is a pair that is unusable if HAProxy has refused it.
+// accepted returns a pair that is unusable if HAProxy has refused it.
 func (k *clerk) accepted(p *pair) *pair {
 	why := k.verdicts[p.part]
 	if why == "" {

@@ -9,7 +9,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// taken are the verdicts on conditions that HAProxy takes.
+// taken returns the verdicts on conditions that HAProxy takes.
 func taken(t testing.TB, conditions ...string) map[haproxy.Part]string {
 	t.Helper()
 	verdicts := map[haproxy.Part]string{}

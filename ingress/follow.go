@@ -226,7 +226,7 @@ func (o Options) readsSecretsOf(namespace string) bool {
 	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
 }
 
-// secretNamespaces are the namespaces whose Secrets can be named; "" is all of
+// secretNamespaces returns the namespaces whose Secrets can be named; "" is all of
 // them.
 func (o Options) secretNamespaces() []string {
 	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {

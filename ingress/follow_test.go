@@ -182,7 +182,7 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 	}
 }
 
-// tlsSecret is one of a size in bytes.
+// tlsSecret returns one of a size in bytes.
 func tlsSecret(namespace, name string, size int) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}, Type: corev1.SecretTypeTLS,

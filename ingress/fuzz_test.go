@@ -53,7 +53,7 @@ func TestWhateverIsWrittenIsAcceptedAndOnesOwn(t *testing.T) {
 	t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings", rounds, time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
 }
 
-// FuzzAnnotations is TestWhateverIsWritten with a value that the fuzzing finds,
+// FuzzAnnotations runs TestWhateverIsWritten with a value that the fuzzing finds,
 // which every key has once.
 func FuzzAnnotations(f *testing.F) {
 	for i, value := range []string{"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", `^/a/(.*) /\1`, "https://a.test:1", "%[src,lower]", "tls", "", "''", "/x if TRUE", "hdr(X-A) use_domain_only"} {

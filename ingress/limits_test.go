@@ -158,7 +158,7 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 	}
 }
 
-// BenchmarkCompile is a namespace with 10,000 Ingresses, from nothing, with
+// BenchmarkCompile measures a namespace with 10,000 Ingresses, from nothing, with
 // limits that it does not reach, and with some that have to be counted.
 func BenchmarkCompile(b *testing.B) {
 	for name, limits := range map[string]Limits{

@@ -45,7 +45,7 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor are [Rules], with what the ConfigMaps that Options name and their
+// RulesFor returns [Rules], with what the ConfigMaps that Options name and their
 // selector of namespaces need. Where Options say that Secrets of certain
 // namespaces are enough, Secrets are read and everything is written there alone.
 func RulesFor(o Options) []Rule {

@@ -94,7 +94,7 @@ func (w written) certificate(host string) string {
 	return "none"
 }
 
-// answers are all that decides what a client is answered who asks for hosts of
+// answers returns all that decides what a client is answered who asks for hosts of
 // a tenant: where its requests lead, and all that is made of the tenant's own
 // objects.
 func answers(r Result, tenant string, hosts []string) map[string]string {
@@ -226,7 +226,7 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 	}
 }
 
-// TestATenantChangesNothingForAnother is the promise of hosts.go: whatever one
+// TestATenantChangesNothingForAnother holds the promise of hosts.go: whatever one
 // namespace adds, changes or takes away, in any order, what is answered for the
 // hosts of another stays the same, byte for byte.
 func TestATenantChangesNothingForAnother(t *testing.T) {

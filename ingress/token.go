@@ -57,7 +57,7 @@ func readToken(text string) (token, bool) {
 	return t, t.namespace != "" && t.name != "" && t.uid != "" && t.issued.Before(t.expires)
 }
 
-// life is for how long the token is good in all.
+// life returns how long the token is good in all.
 func (t token) life() time.Duration { return t.expires.Sub(t.issued) }
 
 // A renewer has the token that the appliance shows to one API server, and

@@ -513,7 +513,7 @@ func (w *Watcher) troubles() string {
 	return strings.Join(all, "; ")
 }
 
-// protectedNow are the sockets of the API server: by the name or address we call
+// protectedNow returns the sockets of the API server: by the name or address we call
 // it, and by the endpoints it gives itself. The caller holds mu.
 func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
 	var servers []netip.AddrPort

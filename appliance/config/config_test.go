@@ -482,7 +482,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// bombs are texts that cost a parser far more than their size, if it has no
+// bombs returns texts that cost a parser far more than their size, if it has no
 // bounds: deep ones, those that grow when they are read, and long runs.
 func bombs(n int) map[string]string {
 	laughs := "a0: &a0 [x, x]\n"

@@ -553,7 +553,7 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 	p.serves(t, vm)
 }
 
-// arrives is a machine that gets its file by what QEMU is told more.
+// arrives boots a machine that gets its file by what QEMU is told more.
 func (p *place) arrives(t *testing.T, source string, args ...string) *VM {
 	t.Helper()
 	m := p.machine(t)

@@ -382,7 +382,7 @@ func (e Env) fits(value any, file string) error {
 	return nil
 }
 
-// get is the value of a key in the most special layer where it can be read. A
+// get returns the value of a key in the most special layer where it can be read. A
 // value that cannot is told, and the next layer counts, unless it is that of a
 // guard.
 func get[T any](v *values, k key[T]) (value T, ok bool) {

@@ -128,7 +128,7 @@ func realm(s string) (string, error) {
 	return s, err
 }
 
-// use is what the Secret that a key names comes to; ok is false if it names none.
+// use returns what the Secret that a key names comes to; ok is false if it names none.
 // One that cannot be had, or cannot be used, is told.
 func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
 	ref, said := get(v, k)

@@ -67,7 +67,7 @@ func text(section haproxy.Section) func(string) (haproxy.Text, error) {
 
 func logFormatText(s string) (haproxy.Text, error) { return haproxy.LogFormat(unquote(s)) }
 
-// refusal is what HAProxy was found to have against a part.
+// refusal returns what HAProxy was found to have against a part.
 func (e Env) refusal(p haproxy.Part) error {
 	if e.Refusal != nil {
 		if why := e.Refusal(p); why != "" {

@@ -101,7 +101,7 @@ type Oddity struct {
 
 func (o Oddity) String() string { return o.Kind + " " + quote(o.Name) + ": " + o.Why }
 
-// Topology is what the objects say. Bounds, Protected, Reflectors and HostNetwork
+// Topology returns what the objects say. Bounds, Protected, Reflectors and HostNetwork
 // are the caller's to add.
 func Topology(o Objects) (routes.Topology, []Oddity) {
 	if o.Memory == nil {

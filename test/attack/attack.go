@@ -164,7 +164,7 @@ func (s *stage) play(ctx context.Context, a attack) (err error) {
 	return errors.Join(err, s.harmless(ctx, a))
 }
 
-// harmless is unharmed, unless the operator's ConfigMap says something else than at
+// harmless holds what unharmed does, unless the operator's ConfigMap says something else than at
 // the beginning: then it is for the attack to say what has to be.
 func (s *stage) harmless(ctx context.Context, a attack) error {
 	if a.config != "" {
@@ -223,7 +223,7 @@ func (s *stage) eventually(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// cost is the processor time that HAProxy's worker takes for something.
+// cost returns the processor time that HAProxy's worker takes for something.
 func (s *stage) cost(ctx context.Context, do func() error) (time.Duration, error) {
 	pid, err := s.Worker(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// clients are the attacks of someone who may send to the appliance what they like.
+// clients returns the attacks of someone who may send to the appliance what they like.
 func clients() []attack {
 	all := []attack{
 		{
@@ -309,7 +309,7 @@ func lineEnds(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// smuggled are requests that two readers may divide in two ways. Whoever sees the
+// smuggled returns requests that two readers may divide in two ways. Whoever sees the
 // second one sees the guarded page.
 func smuggled() []string {
 	const inner = "GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-A: b\r\n\r\n"

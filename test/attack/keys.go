@@ -73,12 +73,12 @@ func newAuthority(name string) (*authority, error) {
 	return a, err
 }
 
-// pem is what clients are checked by.
+// pem returns what clients are checked by.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
 }
 
-// pair is a certificate for names with its key. The first name is its subject, too.
+// pair returns a certificate for names with its key. The first name is its subject, too.
 func (a *authority) pair(names ...string) (crt, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -101,12 +101,12 @@ func (a *authority) sign(k crypto.Signer, names ...string) (crt, key []byte, err
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
 }
 
-// secret is the manifest of a Secret of type kubernetes.io/tls.
+// secret returns the manifest of a Secret of type kubernetes.io/tls.
 func secret(namespace, name string, crt, key []byte) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {namespace: %s, name: %s}\ndata: {tls.crt: %s, tls.key: %s}\n", namespace, name, encode(string(crt)), encode(string(key)))
 }
 
-// certificate is the manifest of a Secret with a certificate of the tenant.
+// certificate returns the manifest of a Secret with a certificate of the tenant.
 func (a *authority) certificate(name string, hosts ...string) string {
 	crt, key, err := a.pair(hosts...)
 	if err != nil {
@@ -115,7 +115,7 @@ func (a *authority) certificate(name string, hosts ...string) string {
 	return secret(a.name, name, crt, key)
 }
 
-// trusted is the manifest of a Secret for client-ca.
+// trusted returns the manifest of a Secret for client-ca.
 func (a *authority) trusted(name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ndata: {ca.crt: %s}\n", a.name, name, encode(string(a.pem())))
 }

@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// attacks are all there are.
+// attacks returns all there are.
 func attacks() []attack { return slices.Concat(tenants(), clients(), others()) }
 
 func run(ctx context.Context) error {
@@ -99,7 +99,7 @@ func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	})
 }
 
-// table is the cases for people.
+// table prints the cases for people.
 func table() string {
 	var b strings.Builder
 	b.WriteString("| who | tries what | what holds | without a lab |\n|---|---|---|---|\n")

@@ -21,7 +21,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// others are the attacks of nodes, pods, neighbours and volumes, and those for which all of the
+// others returns the attacks of nodes, pods, neighbours and volumes, and those for which all of the
 // appliance is needed.
 func others() []attack {
 	return []attack{
@@ -83,7 +83,7 @@ func others() []attack {
 	}
 }
 
-// badKeys are the objects of the tenant's attack with keys.
+// badKeys returns the objects of the tenant's attack with keys.
 func badKeys(s *stage) string {
 	all := tenants()
 	return all[slices.IndexFunc(all, func(a attack) bool { return strings.HasPrefix(a.tries, "brings keys") })].objects(s)
@@ -426,7 +426,7 @@ func deep(ctx context.Context, _ *stage, r *rig.Rig) error {
 	return nil
 }
 
-// aliases are a document of little text that grows when it is read.
+// aliases returns a document of little text that grows when it is read.
 func aliases() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")

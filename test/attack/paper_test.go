@@ -189,7 +189,7 @@ func read(manifest string) (all []metav1.Object, err error) {
 	return all, nil
 }
 
-// snapshot is what a watcher would have.
+// snapshot returns what a watcher would have.
 func (p *paper) snapshot() ingress.Snapshot {
 	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults", Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}}}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
@@ -214,7 +214,7 @@ func (p *paper) snapshot() ingress.Snapshot {
 	return s
 }
 
-// sliceOf is what a cluster writes for a Service with a selector.
+// sliceOf returns what a cluster writes for a Service with a selector.
 func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 	listens, is := pods[s.Namespace+"/"+s.Spec.Selector["app"]]
 	if !is {
@@ -295,7 +295,7 @@ func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
 	}
 }
 
-// facts are what Calico's records say of pods and of the node, and the kernel of the
+// facts returns what Calico's records say of pods and of the node, and the kernel of the
 // appliance.
 func (p *paper) facts() routes.Facts {
 	node := routes.Node{Name: "master", Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr)}}

@@ -58,7 +58,7 @@ func (l liar) establish(as uint16, id netip.Addr) error {
 	return errors.Join(l.say(openMessage, append(body, 0)), l.hear(openMessage), l.say(keepaliveMessage, nil), l.hear(keepaliveMessage))
 }
 
-// offer is the body of an UPDATE that offers prefixes over a next hop to an iBGP peer.
+// offer returns the body of an UPDATE that offers prefixes over a next hop to an iBGP peer.
 func offer(hop string, prefixes ...string) []byte {
 	attributes := []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4} // ORIGIN IGP, an empty AS_PATH, NEXT_HOP
 	attributes = append(attributes, netip.MustParseAddr(hop).AsSlice()...)
@@ -112,7 +112,7 @@ func accept(ctx context.Context, l net.Listener, do func(liar) error) error {
 	return do(liar{conn})
 }
 
-// kernelRoutes are those of the appliance in the kernel.
+// kernelRoutes returns those of the appliance in the kernel.
 func kernelRoutes(ctx context.Context, r *rig.Rig) ([]string, error) {
 	out, err := r.Exec(ctx, world.Appliance, "ip", "-o", "route", "show", "proto", "78")
 	var all []string
@@ -222,7 +222,7 @@ func garbage(ctx context.Context, s *stage, r *rig.Rig) error {
 	return errors.Join(same(ctx, r, before), s.unharmed(ctx))
 }
 
-// node is one of the lab's.
+// node returns one of the lab's.
 func node(r *rig.Rig, name string) world.Host {
 	hosts := r.Hosts()
 	return hosts[slices.IndexFunc(hosts, func(h world.Host) bool { return h.Name == name })]

@@ -26,7 +26,7 @@ func testfile(name string) []byte {
 
 const evilHost = "evil.test"
 
-// tenants are the attacks of someone who may write every object in namespace evil
+// tenants returns the attacks of someone who may write every object in namespace evil
 // and nothing anywhere else.
 func tenants() []attack {
 	all := []attack{
@@ -335,7 +335,7 @@ func (s *stage) gets(ctx context.Context, want string, r request) error {
 	return err
 }
 
-// borrowed is a host of evil whose server has an address that is not evil's.
+// borrowed returns a host of evil whose server has an address that is not evil's.
 func borrowed(name, address string, port int, said ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1

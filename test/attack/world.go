@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// ingressOf is the manifest of an Ingress; annotations are "key: value", and keys
+// ingressOf returns the manifest of an Ingress; annotations are "key: value", and keys
 // without a prefix are haproxy.org's.
 func ingressOf(namespace, name string, annotations []string, spec ...string) string {
 	var b strings.Builder
@@ -39,7 +39,7 @@ func annotate(b *strings.Builder, annotations []string) {
 	}
 }
 
-// rule is a rule of an Ingress, path one of its paths; withTLS one of spec.tls.
+// rule returns a rule of an Ingress, path one of its paths; withTLS one of spec.tls.
 func rule(host string, paths ...string) string {
 	return fmt.Sprintf("  - host: %q\n    http:\n      paths:\n%s", host, strings.Join(paths, ""))
 }
@@ -92,7 +92,7 @@ func namespace(name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)
 }
 
-// defaults is the operator's ConfigMap with more lines.
+// defaults returns the operator's ConfigMap with more lines.
 func defaults(more string) string {
 	var text strings.Builder
 	text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n")
@@ -115,7 +115,7 @@ stringData: {ann: "$5$salt$kpa26zwgX83BPSR8d7w93OIXbFt/d3UOTZaAu5vsTM6"}
 
 const basicAuth = "Authorization: Basic YW5uOnNlY3JldA==\r\n" // ann:secret
 
-// world is what the operator, victim and evil have before anything happens. The
+// world returns what the operator, victim and evil have before anything happens. The
 // pods of evil are as good as anybody's, and so are its hosts.
 func (k *keys) world() string {
 	return strings.Join([]string{
@@ -150,7 +150,7 @@ type wanted struct {
 	want string
 }
 
-// baseline is how clients see victim.
+// baseline returns how clients see victim.
 func (s *stage) baseline() []wanted {
 	return []wanted{
 		{request{host: "shop.test", target: "/cart"}, "302 no pod"},

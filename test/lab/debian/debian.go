@@ -38,7 +38,7 @@ func OtherHAProxies() []Package {
 	return others
 }
 
-// HAProxies are the programs to test with: the one in PATH and those of the other
+// HAProxies returns the programs to test with: the one in PATH and those of the other
 // suites, or those that SALLYPORT_TEST_HAPROXY lists, separated by colons.
 func HAProxies() ([]string, error) {
 	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
