@@ -99,7 +99,7 @@ func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	})
 }
 
-// table prints the cases for people.
+// table formats the cases for people.
 func table() string {
 	var b strings.Builder
 	b.WriteString("| who | tries what | what holds | without a lab |\n|---|---|---|---|\n")
