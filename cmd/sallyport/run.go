@@ -60,13 +60,18 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	manager := newSystemd(log)
+	told := make(chan struct{})
 	context.AfterFunc(ctx, func() {
 		stop()
 		manager.Stopping()
+		close(told)
 	})
 	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status", cfg.Status.Listen)
 	hooks.Ready, hooks.Alive = manager.Ready, manager.Alive
 	err := appliance.Run(ctx, cfg, hooks)
+	if ctx.Err() != nil {
+		<-told // or the process may end before systemd hears of it
+	}
 	if err == nil {
 		log.Info("stopped; HAProxy and the routes stay")
 	}
