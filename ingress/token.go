@@ -16,10 +16,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"sallyport/haproxy"
 )
 
 // A token is one of a ServiceAccount that expires, with what it says of itself.
@@ -96,22 +97,17 @@ func newRenewer(given token, file string, log *slog.Logger) *renewer {
 	return r
 }
 
+// maxToken bounds the file of a token, in bytes.
+const maxToken = 64 << 10
+
 // readKept reads the file of a token. Somebody else may have put anything there.
 func readKept(path string) (token, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := haproxy.OpenRegular(path, maxToken)
 	if err != nil {
 		return token{}, err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	info, err := f.Stat()
-	if err != nil {
-		return token{}, err
-	}
-	const most = 64 << 10
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return token{}, fmt.Errorf("%s is not a file of at most %d bytes", path, most)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, most))
+	text, err := io.ReadAll(io.LimitReader(f, maxToken))
 	if err != nil {
 		return token{}, err
 	}
