@@ -92,6 +92,38 @@ func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
 	}
 }
 
+// BenchmarkPatternsOfOthers asks an application with a regular expression of its
+// own for a page, on every HAProxy: alone, beside as many expressions as one
+// namespace may have, all in the map that the host is looked up in, and beside
+// 35,000 of many namespaces.
+func BenchmarkPatternsOfOthers(b *testing.B) {
+	for _, binary := range binaries(b) {
+		for _, others := range []struct {
+			name     string
+			patterns int
+			beside   bool // all in the map of the host
+		}{{"alone", 0, false}, {"200 of one namespace in the same map", 200, true}, {"35000 of many namespaces", 35000, false}} {
+			r := newRig(b, binary)
+			cfg := r.config(backend("app", origin(b, "ok")))
+			cfg.Routes = append(cfg.Routes, Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+			for i, made := 0, 0; made < others.patterns; i++ {
+				host := fmt.Sprintf("p%d.test", i)
+				if others.beside && patternMap(host, r.p.files.Secret) != patternMap("pattern.test", r.p.files.Secret) {
+					continue
+				}
+				for j := 0; j < 100 && made < others.patterns; j++ {
+					cfg.Routes = append(cfg.Routes, Route{Host: host, Path: fmt.Sprintf("/longer-than-that-of-the-other-and-so-tried-first-%d", j), Match: Regexp, Backend: "app"})
+					made++
+				}
+			}
+			r.apply(cfg, states(cfg, Open))
+			for _, host := range []string{"app.test", "pattern.test"} {
+				b.Run(fmt.Sprintf("%s/%s/%s", r.p.Info().Version, others.name, host), func(b *testing.B) { answers(b, r, host, "/page%d") })
+			}
+		}
+	}
+}
+
 // answers asks for a page of a host, as often as b says. With %d in it the path
 // is another one each time.
 func answers(b *testing.B, r *rig, host, path string) {
