@@ -3,6 +3,7 @@ package image
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -72,7 +73,7 @@ func (s street) rogue() {
 }
 
 // networkd runs the real systemd-networkd with a machine's files until the test
-// ends, and returns what it knows of the interface once it has its lease.
+// ends. It returns its run directory once the interface has a lease.
 func (s street) networkd(of config.System) string {
 	s.t.Helper()
 	run := s.t.TempDir()
@@ -97,22 +98,38 @@ func (s street) networkd(of config.System) string {
 			s.t.Log(said.String())
 		}
 	})
+	s.until("a lease", func() bool {
+		text := s.link(run)
+		return strings.Contains(text, "ADMIN_STATE=configured") && strings.Contains(text, "NETWORK_FILE=/run/")
+	})
+	return run
+}
+
+// link returns what systemd-networkd, of this run directory, knows of the interface.
+func (s street) link(run string) string {
+	s.t.Helper()
+	links, err := filepath.Glob(run + "/systemd/netif/links/*")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, path := range links {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "NETWORK_FILE=") {
+			return string(text)
+		}
+	}
+	return ""
+}
+
+// until waits for a thing to be there.
+func (s street) until(what string, there func() bool) {
+	s.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.After(patience); ; {
+	for deadline := time.After(patience); !there(); {
 		select {
 		case <-deadline:
-			s.t.Fatal("no lease")
+			s.t.Fatal("not there: " + what)
 		case <-tick.C:
-		}
-		links, err := filepath.Glob(run + "/systemd/netif/links/*")
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		for _, path := range links {
-			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "ADMIN_STATE=configured") && strings.Contains(string(text), "NETWORK_FILE=/run/") {
-				return string(text)
-			}
 		}
 	}
 }
@@ -142,7 +159,7 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 			s := newStreet(t)
 			s.run("ip", "-n", s.machine, "addr", "flush", "dev", "eth0", "scope", "global")
 			s.rogue()
-			link := s.networkd(row.system)
+			link := s.link(s.networkd(row.system))
 			routes := func(table string) string { return s.run("ip", "-n", s.machine, "route", "show", "table", table) }
 			s.run("ip", "-n", s.machine, "route", "add", "172.16.171.64/26", "via", "192.168.50.22", "proto", "79", "metric", "50")
 			main, learned := routes("main"), routes(row.table)
@@ -167,6 +184,96 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 				if got := s.run("ip", "-n", s.machine, "route", "get", pod); strings.Contains(got, "via 192.168.50.22") == row.inWay {
 					t.Errorf("a pod is reached %s", got)
 				}
+			}
+		})
+	}
+}
+
+// advertise has the neighbour say every moment that it is an IPv6 router (RFC 4861). It
+// offers a default route and a network for addresses, calls one pod on-link, and
+// names itself as the way to a part of a block (RFC 4191).
+func (s street) advertise() {
+	s.t.Helper()
+	advertisement := []byte{
+		134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, // RA; hop limit 64, no DHCPv6, 1800 s
+		3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // prefix fd00:99::/64, on-link and for addresses
+		3, 4, 128, 0x80, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, // prefix fd00:10:244::5/128, on-link
+		24, 3, 123, 0x08, 0, 0, 14, 16, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // route to fd00:10:244::/123, high preference
+		25, 3, 0, 0, 0, 0, 14, 16, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, // DNS fd00:10:244::6
+	}
+	inside(s.t, s.neighbour, func() error {
+		link, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		s.t.Cleanup(func() { _ = unix.Close(fd) })
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+			return err
+		}
+		go func() {
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-s.t.Context().Done():
+					return
+				case <-tick.C:
+				}
+				_ = unix.Sendto(fd, advertisement, 0, &unix.SockaddrInet6{Addr: [16]byte{0xff, 0x02, 15: 1}, ZoneId: uint32(link.Index)}) //nolint:gosec // of a link
+			}
+		}()
+		return nil
+	})
+}
+
+// TestARogueRouterLeadsNoPodAway has the real systemd-networkd ask one.
+func TestARogueRouterLeadsNoPodAway(t *testing.T) {
+	static := []config.Interface{{Name: "eth9", Gateway: netip.MustParseAddr("fd00:9::1")}}
+	for name, row := range map[string]struct {
+		dhcp        config.DHCP
+		besides     []config.Interface
+		learns, dns bool
+	}{
+		"as it comes":           {config.DHCP{UseDNS: true, UseRA: true}, nil, true, true},
+		"no server for names":   {config.DHCP{UseRA: true}, nil, true, false},
+		"routers are not heard": {config.DHCP{UseDNS: true}, nil, false, false},
+		"everything is taken":   {config.DHCP{UseDNS: true, UseRA: true, UseRoutes: true}, nil, true, true},
+		"beside a static route": {config.DHCP{UseDNS: true, UseRA: true}, static, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStreet(t)
+			s.rogue()
+			s.advertise()
+			eth0 := config.Interface{Name: "eth0", DHCP: true, Addresses: []config.Address{{Prefix: netip.MustParsePrefix("fd00:50::21/64")}}}
+			run := s.networkd(config.System{DHCP: row.dhcp, Interfaces: append([]config.Interface{eth0}, row.besides...)})
+			if row.learns {
+				s.until("an address from the router", func() bool { return strings.Contains(s.run("ip", "-n", s.machine, "-6", "addr"), "fd00:99:") })
+			}
+			s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::/122", "via", "fd00:50::22", "proto", "79", "metric", "50")
+			if row.learns { // a node that has its address from the same router
+				s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::40/122", "via", "fd00:99::22", "proto", "79", "metric", "50")
+				if got := s.run("ip", "-n", s.machine, "route", "get", "fd00:10:244::41"); !strings.Contains(got, "via fd00:99::22") {
+					t.Errorf("a pod of the router's network is reached %s", got)
+				}
+				if got := s.run("ip", "-n", s.machine, "route", "get", "2001:db8::1"); !strings.Contains(got, "via fe80:") {
+					t.Errorf("everything else is reached %s", got)
+				}
+			}
+			for _, pod := range []string{"fd00:10:244::5", "fd00:10:244::6", "fd00:10:244::7"} {
+				if got := s.run("ip", "-n", s.machine, "route", "get", pod); !strings.Contains(got, "via fd00:50::22") {
+					t.Errorf("a pod is reached %s", got)
+				}
+			}
+			link, all := s.link(run), s.run("ip", "-n", s.machine, "-6", "route", "show", "table", "all")+s.run("ip", "-n", s.machine, "-6", "rule")+s.run("ip", "-n", s.machine, "-6", "addr")
+			if got := strings.Contains(link, "fd00:10:244::6"); got != row.dns {
+				t.Errorf("the server for names is taken: %v, want %v:\n%s", got, row.dns, link)
+			}
+			if got := strings.Contains(all, "fd00:99:"); got != row.learns {
+				t.Errorf("an address from the router: %v, want %v:\n%s", got, row.learns, all)
 			}
 		})
 	}

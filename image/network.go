@@ -189,6 +189,13 @@ func learn(u *unit, s config.System) {
 	u.section("IPv6AcceptRA")
 	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
 	u.set("UseRoutePrefix", yesNo(s.DHCP.UseRoutes))
+	// Any router may call a single pod on-link. IPv4 alone has the rule for this table
+	// from the kernel.
+	u.set("RouteTable", "default")
+	u.section("RoutingPolicyRule")
+	u.set("Family", "ipv6")
+	u.set("Table", "default")
+	u.set("Priority", 32767)
 }
 
 func yesNo(b bool) string {
