@@ -73,15 +73,6 @@ const (
 	// reapply is how long HAProxy is left alone while nothing changes: a bound
 	// on how long something that no reading shows can stay wrong.
 	reapply = 10 * time.Second
-	// vetting is how long what HAProxy was not yet asked about holds the rest up,
-	// pods that come and go too. An answer takes tens of milliseconds.
-	vetting = 2 * time.Second
-	// doubt is how long after a server began to fail its checks it is asked of
-	// the kernel whether its node is gone.
-	doubt = 10 * time.Second
-	// doubtTick is tick in such a time: the kernel sends again after 0.2 s, and
-	// 0.4 s after that.
-	doubtTick = 100 * time.Millisecond
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
@@ -119,8 +110,6 @@ type loop struct {
 
 	compiler  *ingress.Compiler
 	vetter    *vetter
-	vouched   *ingress.Result // the last that HAProxy was asked all about; nil: none yet
-	unsure    time.Time       // since when there is a newer one; zero: there is none
 	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
@@ -130,9 +119,8 @@ type loop struct {
 	missingAt time.Time                // since when wanted routes are not in the kernel
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	refused   map[string]bool
-	admitted  *Admission              // what the firewall was told; nil: nothing yet
-	doubtful  map[netip.AddrPort]bool // servers that fail their checks
-	doubted   time.Time               // when the last of them began to
+	admitted  *Admission // what the firewall was told; nil: nothing yet
+	doubt     doubt
 	pictures  *pictures
 
 	view   atomic.Pointer[view]
@@ -168,7 +156,7 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
-		if l.inDoubt(l.now()) {
+		if l.doubt.fresh(l.now()) {
 			rest = min(rest, doubtTick)
 		}
 		timer.Reset(rest)
@@ -259,7 +247,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 			c.snapshot.Owners = owners
 		}
 	}
-	compiled, sure := l.vetted(ctx, newest, begin)
+	compiled, sure := l.vetter.vetted(ctx, newest, begin)
 	if !sure && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // what was served before us may have had them
 	}
@@ -284,26 +272,6 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	l.tellRefusals(v.refusals)
 	return progress && err == nil
-}
-
-// vetted is what may be made of the clusters now: all of it, once HAProxy was asked
-// about every text in it. Until then it is what was made before, for a while: an
-// Ingress whose snippet changes is not to stand without one, and what HAProxy does
-// not take costs no reload.
-func (l *loop) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
-	switch {
-	case l.vetter.look(ctx, r.Texts, r.Refused):
-		l.vouched, l.unsure = &r, time.Time{}
-		return r, true
-	case l.vouched == nil:
-		return r, false
-	case l.unsure.IsZero():
-		l.unsure = now
-	}
-	if now.Sub(l.unsure) < vetting {
-		return *l.vouched, false
-	}
-	return r, false
 }
 
 // letIn tells the firewall who may reach what, and what HAProxy may, if it is
@@ -467,12 +435,20 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			if v.have.shadowed(s) {
 				continue // it is there; what keeps the kernel from following it is not ours to remove
 			}
-			err = l.kernel.Add(s.Prefix, s.Via)
+			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
+				turned[s.Prefix] = s.Via
+				l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
+			}
 		case DropRoute:
-			err = l.kernel.Drop(s.Prefix)
+			if err = l.kernel.Drop(s.Prefix); err == nil {
+				delete(turned, s.Prefix)
+				l.log.Info("route dropped", "prefix", s.Prefix)
+			}
 		case SetServer:
 			servers = append(servers, s)
 			continue
+		default:
+			err = fmt.Errorf("a step of type %T was not taken, since nothing takes it: please report this bug of Sallyport", s)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", step, err))
@@ -480,14 +456,6 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		}
 		progress = true
 		l.counts.step(step)
-		switch s := step.(type) {
-		case AddRoute:
-			turned[s.Prefix] = s.Via
-			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
-		case DropRoute:
-			delete(turned, s.Prefix)
-			l.log.Info("route dropped", "prefix", s.Prefix)
-		}
 	}
 	if progress {
 		// What still runs on servers that lost their way would hang until it
@@ -536,29 +504,17 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	return err
 }
 
-// forsake ends the connections to servers whose node is gone, long before BGP
-// or the cluster say so. It looks as long as the doubt is fresh: until the
-// kernel has sent twice what was under way.
+// forsake ends the connections to servers whose node is gone.
 func (l *loop) forsake(v *view) error {
-	doubtful := failing(v.have)
-	for end := range doubtful {
-		if !l.doubtful[end] {
-			l.doubted = v.at
-		}
-	}
-	l.doubtful = doubtful
-	if !l.inDoubt(v.at) {
+	l.doubt.update(v.have, v.at)
+	if !l.doubt.fresh(v.at) {
 		return nil
 	}
 	mute, err := l.kernel.Mute()
 	if err != nil || len(mute) == 0 {
 		return err
 	}
-	return l.abort(forsaken(v.have, doubtful, mute), "their node answers nothing any more")
-}
-
-func (l *loop) inDoubt(now time.Time) bool {
-	return len(l.doubtful) > 0 && now.Sub(l.doubted) <= doubt
+	return l.abort(l.doubt.forsaken(v.have, mute), "their node answers nothing any more")
 }
 
 // after are the states of the wanted servers once the steps are taken.

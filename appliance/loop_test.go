@@ -522,7 +522,7 @@ func TestADoubtThatIsOldIsNotLookedInto(t *testing.T) {
 		}
 	}
 	s.settle(t)
-	s.clock = s.clock.Add(doubt + time.Second)
+	s.clock = s.clock.Add(doubtLasts + time.Second)
 	s.kernel.mute = map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
 	s.settle(t)
 	if len(s.kernel.aborted) > 0 {
@@ -622,6 +622,20 @@ func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
 	}
 	if err := s.view.Load().err; err == nil || !strings.Contains(err.Error(), "refused by the test") {
 		t.Errorf("the round says %v, want the kernel's refusal", err)
+	}
+}
+
+// A strangeStep is a Step of a kind that take does not know.
+type strangeStep struct{ SetServer }
+
+func TestAStepOfAnUnknownKindIsAnErrorAndNoProgress(t *testing.T) {
+	s := newScene(t)
+	s.settle(t)
+	v := *s.view.Load()
+	v.steps = []Step{strangeStep{}}
+	progress, err := s.take(t.Context(), &v)
+	if progress || err == nil || !strings.Contains(err.Error(), "appliance.strangeStep") {
+		t.Errorf("got progress %v and error %v, want none and one that names the type", progress, err)
 	}
 }
 

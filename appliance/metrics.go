@@ -15,9 +15,12 @@ import (
 type counts struct {
 	rounds   atomic.Uint64
 	failed   atomic.Uint64
-	steps    [3]atomic.Uint64 // set server, add route, drop route
+	steps    [len(stepNames)]atomic.Uint64
 	duration prometheus.Histogram
 }
+
+// stepNames are the values of a metric's label, by stepKind.
+var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route"}
 
 func newHistogram() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -27,6 +30,8 @@ func newHistogram() prometheus.Histogram {
 	})
 }
 
+func (c *counts) step(s Step) { c.steps[s.kind()].Add(1) }
+
 func (c *counts) round(v *view) {
 	c.rounds.Add(1)
 	if v.err != nil {
@@ -34,17 +39,6 @@ func (c *counts) round(v *view) {
 	}
 	if c.duration != nil {
 		c.duration.Observe(v.took.Seconds())
-	}
-}
-
-func (c *counts) step(s Step) {
-	switch s.(type) {
-	case SetServer:
-		c.steps[0].Add(1)
-	case AddRoute:
-		c.steps[1].Add(1)
-	case DropRoute:
-		c.steps[2].Add(1)
 	}
 }
 
@@ -158,7 +152,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
 	counter(roundsDesc, m.counts.rounds.Load())
 	counter(failedRoundsDesc, m.counts.failed.Load())
-	for i, step := range []string{"set_server", "add_route", "drop_route"} {
-		counter(stepsDesc, m.counts.steps[i].Load(), step)
+	for kind, name := range stepNames {
+		counter(stepsDesc, m.counts.steps[kind].Load(), name)
 	}
 }

@@ -50,8 +50,19 @@ func (h Have) shadowed(s AddRoute) bool {
 	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool { return c.Prefix == s.Prefix && c.Via == s.Via })
 }
 
-// A Step changes one server or one route: SetServer, AddRoute or DropRoute.
-type Step interface{ String() string }
+// A Step changes one server or one route. The kinds below are all there are.
+type Step interface {
+	String() string
+	kind() stepKind
+}
+
+type stepKind int
+
+const (
+	setServer stepKind = iota
+	addRoute
+	dropRoute
+)
 
 // SetServer brings a server to a state, adding or deleting it where needed.
 type SetServer struct {
@@ -77,6 +88,10 @@ func (s SetServer) String() string {
 }
 func (s AddRoute) String() string  { return fmt.Sprintf("add route %s via %s", s.Prefix, s.Via) }
 func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefix) }
+
+func (SetServer) kind() stepKind { return setServer }
+func (AddRoute) kind() stepKind  { return addRoute }
+func (DropRoute) kind() stepKind { return dropRoute }
 
 // Plan names every step that is safe in the world as it is. Each is safe by
 // itself and beside all others: a caller may take them in any order and leave
@@ -213,77 +228,6 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 		}
 		return ""
 	}
-}
-
-// stranded are the closed servers that had a way and lose it, or get another,
-// when our routes become these.
-func stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
-	ends := make(map[netip.AddrPort]bool)
-	match, next := have.Routes.Finder(), after.Finder()
-	for s := range have.servers() {
-		a := s.Addr.Addr()
-		if s.State >= haproxy.Drain || have.Direct[a] {
-			continue
-		}
-		p, via, ok := match(a)
-		np, nvia, _ := next(a)
-		if ok && (p != np || via != nvia) {
-			ends[s.Addr] = true
-		}
-	}
-	return ends
-}
-
-// failing are the servers that are not closed and whose checks fail.
-func failing(have Have) map[netip.AddrPort]bool {
-	var ends map[netip.AddrPort]bool
-	for s := range have.servers() {
-		if s.State >= haproxy.Drain && s.Check == haproxy.Down {
-			if ends == nil {
-				ends = make(map[netip.AddrPort]bool)
-			}
-			ends[s.Addr] = true
-		}
-	}
-	return ends
-}
-
-// forsaken are the failing servers behind a next hop from which nothing comes
-// any more, given the failing and the mute ends. A check that fails alone is no
-// proof of that: a pod may be too busy for new connections, and serve the old
-// ones well. Nor is a mute end alone: our own link may be down for a moment. So
-// there must be another server of the backend, whose check succeeds: what ends
-// here can be tried again there. A mute end that is no failing server proves
-// nothing of the node: what is left of a BGP session that a filter cut is mute
-// for minutes.
-func forsaken(have Have, fails, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
-	match := have.Routes.Finder()
-	hop := func(a netip.Addr) netip.Addr {
-		if have.Direct[a] {
-			return a
-		}
-		_, via, _ := match(a)
-		return via
-	}
-	gone := make(map[netip.Addr]bool)
-	for end := range mute {
-		if fails[end] {
-			gone[hop(end.Addr())] = true
-		}
-	}
-	delete(gone, netip.Addr{})
-	ends := make(map[netip.AddrPort]bool)
-	for _, b := range have.Backends {
-		if !slices.ContainsFunc(b.Servers, func(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }) {
-			continue
-		}
-		for _, s := range b.Servers {
-			if s.State >= haproxy.Drain && s.Check == haproxy.Down && gone[hop(s.Addr.Addr())] {
-				ends[s.Addr] = true
-			}
-		}
-	}
-	return ends
 }
 
 // planRoutes names the route changes under which no open server's packets turn.

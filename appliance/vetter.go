@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sallyport/haproxy"
+	"sallyport/ingress"
 )
 
 // vetter asks HAProxy about parts that objects of a cluster bring for its
@@ -25,7 +26,15 @@ type vetter struct {
 	fresh    bool // verdicts came since known
 	busy     bool
 	blamed   time.Time // when a configuration was last looked at as a whole
+
+	// Owned by the goroutine of the loop.
+	vouched *ingress.Result // the last whose texts all had a verdict; nil: none yet
+	unsure  time.Time       // since when a newer one waits for verdicts; zero: none waits
 }
+
+// vetting is how long texts without a verdict hold back everything else, pods
+// that come and go too. A verdict takes tens of milliseconds.
+const vetting = 2 * time.Second
 
 func newVetter(
 	ask func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error), find func(context.Context, *haproxy.Config) (map[haproxy.Part]string, error), log *slog.Logger,
@@ -39,6 +48,26 @@ func (v *vetter) known() map[haproxy.Part]string {
 	defer v.mu.Unlock()
 	v.fresh = false
 	return v.verdicts
+}
+
+// vetted returns what may be made of the clusters now, and whether every text in it
+// has a verdict. While one has none, the last Result that had them all counts, for
+// a while: an Ingress whose snippet changes keeps the old one until then, and what
+// HAProxy refuses costs no reload.
+func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
+	switch {
+	case v.look(ctx, r.Texts, r.Refused):
+		v.vouched, v.unsure = &r, time.Time{}
+		return r, true
+	case v.vouched == nil:
+		return r, false
+	case v.unsure.IsZero():
+		v.unsure = now
+	}
+	if now.Sub(v.unsure) < vetting {
+		return *v.vouched, false
+	}
+	return r, false
 }
 
 // look asks about those of the texts that nothing is known of, one time at once,

@@ -1,0 +1,110 @@
+package appliance
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"sallyport/haproxy"
+	"sallyport/routes"
+)
+
+const (
+	// doubtLasts is how long after a server began to fail its checks the kernel
+	// is asked whether its node is gone: until the kernel has sent twice what was
+	// under way.
+	doubtLasts = 10 * time.Second
+	// doubtTick replaces tick during a doubt: the kernel sends again after 0.2 s,
+	// and 0.4 s after that.
+	doubtTick = 100 * time.Millisecond
+)
+
+// A doubt notices a node that is gone, long before BGP or the cluster report it.
+// Its fields are owned by the goroutine of the loop.
+type doubt struct {
+	failing map[netip.AddrPort]bool // servers that are not closed and fail their checks
+	since   time.Time               // when the last of them began to fail
+}
+
+// update notes which servers fail their checks.
+func (d *doubt) update(have Have, now time.Time) {
+	var failing map[netip.AddrPort]bool
+	for s := range have.servers() {
+		if !fails(s) {
+			continue
+		}
+		if failing == nil {
+			failing = make(map[netip.AddrPort]bool)
+		}
+		failing[s.Addr] = true
+		if !d.failing[s.Addr] {
+			d.since = now
+		}
+	}
+	d.failing = failing
+}
+
+// fresh reports whether a server began to fail its checks a short time ago.
+func (d *doubt) fresh(now time.Time) bool {
+	return len(d.failing) > 0 && now.Sub(d.since) <= doubtLasts
+}
+
+// forsaken returns the failing servers whose next hop is gone. Mute holds the far
+// ends of connections that acknowledge nothing.
+//
+// Neither sign is proof alone. A server whose check fails may be too busy for new
+// connections and serve the old ones well. All ends are mute while our own link is
+// down, so another server of the backend has to pass its check: HAProxy can send
+// there again what ends here. A mute end that is no failing server proves nothing
+// of its node: the rest of a BGP session that a filter cut stays mute for minutes.
+func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
+	match := have.Routes.Finder()
+	hop := func(a netip.Addr) netip.Addr {
+		if have.Direct[a] {
+			return a
+		}
+		_, via, _ := match(a)
+		return via
+	}
+	gone := make(map[netip.Addr]bool)
+	for end := range mute {
+		if d.failing[end] {
+			gone[hop(end.Addr())] = true
+		}
+	}
+	delete(gone, netip.Addr{})
+	ends := make(map[netip.AddrPort]bool)
+	for _, b := range have.Backends {
+		if !slices.ContainsFunc(b.Servers, func(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }) {
+			continue
+		}
+		for _, s := range b.Servers {
+			if fails(s) && gone[hop(s.Addr.Addr())] {
+				ends[s.Addr] = true
+			}
+		}
+	}
+	return ends
+}
+
+// fails reports whether a server that is not closed fails its check.
+func fails(s haproxy.Live) bool { return s.State >= haproxy.Drain && s.Check == haproxy.Down }
+
+// stranded returns the closed servers that had a route and lose it, or get another,
+// when our routes become those of after.
+func stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
+	ends := make(map[netip.AddrPort]bool)
+	match, next := have.Routes.Finder(), after.Finder()
+	for s := range have.servers() {
+		a := s.Addr.Addr()
+		if s.State >= haproxy.Drain || have.Direct[a] {
+			continue
+		}
+		p, via, ok := match(a)
+		np, nvia, _ := next(a)
+		if ok && (p != np || via != nvia) {
+			ends[s.Addr] = true
+		}
+	}
+	return ends
+}
