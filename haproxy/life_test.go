@@ -110,6 +110,38 @@ func TestARequestWhoseConnectionEndsUnansweredGoesToAnother(t *testing.T) {
 	})
 }
 
+// TestTheWorkerSeesNoFiles holds that too after a reload, and that files and
+// settings reach it all the same.
+func TestTheWorkerSeesNoFiles(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		r.opt.User, r.opt.Group = "nobody", "nogroup"
+		r.p = r.fresh()
+		cfg := r.config(backend("app", origin(t, "alive")))
+		r.apply(cfg, states(cfg, Open))
+		cfg = r.config(backend("app", origin(t, "alive")), backend("other", origin(t, "new")))
+		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
+			t.Error("there was no reload")
+		}
+		worker := r.p.Info().Worker
+		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", worker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := r.opt.RunDir + "/jail"; root != want {
+			t.Errorf("the worker's root directory is %s, want %s", root, want)
+		}
+		if master, err := os.Readlink(fmt.Sprintf("/proc/%d/root", r.p.Info().Pid)); err != nil || master != "/" {
+			t.Errorf("the master's root directory is %s (%v), and it reads files at a reload", master, err)
+		}
+		for host, want := range map[string]string{"app.test": "alive", "other.test": "new"} {
+			if got := r.get(host, "/"); got != want {
+				t.Errorf("%s: got %q, want %q", host, got, want)
+			}
+		}
+	})
+}
+
 func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		for name, interval := range map[string]time.Duration{"by a check": 100 * time.Millisecond, "by requests": time.Hour} {

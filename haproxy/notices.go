@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -23,8 +24,8 @@ var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reaso
 // listen opens the socket to which each backend logs. HAProxy sends there by
 // name and waits for nobody: nothing is lost but news while no one listens.
 //
-// HAProxy's worker is another user, and so the directory and the socket are
-// its group's, for passing through and for writing. Without CAP_CHOWN that needs
+// HAProxy's worker is another user, and so the socket and the directories that it
+// passes through are its group's. Without CAP_CHOWN that needs
 // a process that is in this group.
 func (p *Proxy) listen() (*net.UnixConn, error) {
 	path := p.files.NoticeSocket
@@ -41,7 +42,14 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 		if err == nil {
 			var gid int
 			if gid, err = strconv.Atoi(group.Gid); err == nil {
-				err = errors.Join(os.Chown(path, -1, gid), os.Chown(p.opt.RunDir, -1, gid), os.Chmod(p.opt.RunDir, 0o710)) //nolint:gosec // the group may pass, no more
+				passed := []string{filepath.Dir(path)}
+				if p.files.Jail == "" {
+					passed = append(passed, p.opt.RunDir)
+				}
+				err = os.Chown(path, -1, gid) //nolint:gosec // a group
+				for _, dir := range passed {
+					err = errors.Join(err, os.Chown(dir, -1, gid), os.Chmod(dir, 0o710)) //nolint:gosec // the group may pass, no more
+				}
 			}
 		}
 		if err != nil {

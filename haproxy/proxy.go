@@ -220,7 +220,14 @@ func New(opt Options) (*Proxy, error) {
 			return nil, fmt.Errorf("keeping the former configuration: %w", err)
 		}
 	}
-	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: filepath.Join(opt.RunDir, "notices.sock"), Secret: p.disk.secret, User: opt.User, Group: opt.Group}
+	jail, locked, err := p.jail()
+	if err != nil {
+		return nil, fmt.Errorf("HAProxy's run directory cannot be used: %w", err)
+	}
+	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: filepath.Join(opt.RunDir, "worker.sock"), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret, User: opt.User, Group: opt.Group}
+	if locked {
+		p.files.Jail = jail
+	}
 	if opt.Mode == Managed {
 		most, short := mostConnections(memory(), openFiles())
 		if p.files.MaxConn = most; short != "" {

@@ -48,6 +48,7 @@ type RenderOptions struct {
 	Secret       string // letters and digits by which HAProxy knows connections that it passed to itself
 	MaxConn      int    // most connections, where neither Tune nor Process says; 0 lets HAProxy choose
 	User, Group  string // whom the worker becomes; empty: it stays who started it
+	Jail         string // directory that the worker is locked into, absolute; it begins the path of the NoticeSocket; empty: none
 }
 
 // File is one file's content and permission bits.
@@ -350,6 +351,9 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		"mworker-max-reloads 20",
 		"ca-base " + extras,
 		"crt-base " + extras,
+	}
+	if r.opt.Jail != "" {
+		global = append(global, "chroot "+r.opt.Jail)
 	}
 	if r.opt.User != "" {
 		global = append(global, "user "+r.opt.User)
@@ -713,7 +717,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	begin := text.Len()
 	text.WriteString("backend " + b.Name + "\n")
 	if r.opt.NoticeSocket != "" {
-		text.WriteString("  log " + r.opt.NoticeSocket + " format raw local0 notice\n")
+		text.WriteString("  log " + strings.TrimPrefix(r.opt.NoticeSocket, r.opt.Jail) + " format raw local0 notice\n")
 	}
 	if b.TCP {
 		text.WriteString("  mode tcp\n")

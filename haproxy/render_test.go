@@ -178,7 +178,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				wish[id] = []State{Open, Closed, Drain}[i%3]
 			}
 			var got strings.Builder
-			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/notices.sock", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
+			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/jail/notices.sock", Jail: "/run/sallyport/jail", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
 			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:], []string{sniMap, crtList}) {
 				if file, there := files.Content[path]; !there || strings.HasPrefix(path, regexpMap) && len(parseMap(file.Content)) == 0 {
 					continue
