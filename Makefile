@@ -66,7 +66,7 @@ test: setup ## Run all tests, on real parts, then build the image and boot it (a
 	go test -v -count=1 -timeout 45m ./image/boot
 
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./ingress/... ./routes
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./image/update ./ingress/... ./routes
 
 check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/image/update"
 )
 
 // A Machine is one to be made. The zero Machine is the one this runs on.
@@ -23,9 +25,6 @@ type Machine struct {
 	Start func(ctx context.Context, stdin string, program string, args ...string) error
 	// Mount mounts a device to be read, as a file system of this kind. Nil: does so.
 	Mount func(device, dir, kind string) error
-	// Kexec loads a kernel to be started in the place of the one that runs. Nil: does
-	// so.
-	Kexec func(kernel, initrd *os.File, cmdline string) error
 }
 
 // What the parts of the image know one another by. The units name them too.
@@ -34,17 +33,15 @@ const (
 	keptDir  = "/var/lib/sallyport/image"
 	stateDir = "/var/lib/sallyport"
 
-	configFile   = runDir + "/sallyport.yaml"
-	stateFile    = runDir + "/state.json"
-	noticeFile   = runDir + "/notices"
-	wallFile     = runDir + "/firewall.nft"
-	keysFile     = runDir + "/authorized_keys"
-	dumbFile     = runDir + "/no-console"
-	updateFile   = runDir + "/update-url"
-	firmwareFile = runDir + "/no-kexec"
-	agentFile    = runDir + "/qemu-ga.conf"
-	diskLink     = runDir + "/disk" // to the disk that the machine was started from, if there is one
-	keptFile     = keptDir + "/sallyport.yaml"
+	configFile = runDir + "/sallyport.yaml"
+	stateFile  = runDir + "/state.json"
+	noticeFile = runDir + "/notices"
+	wallFile   = runDir + "/firewall.nft"
+	keysFile   = runDir + "/authorized_keys"
+	dumbFile   = runDir + "/no-console"
+	agentFile  = runDir + "/qemu-ga.conf"
+	diskLink   = runDir + "/disk" // to the disk that the machine was started from, if there is one
+	keptFile   = keptDir + "/sallyport.yaml"
 )
 
 // StatusPort is where a machine without a file says how to give it one.
@@ -164,14 +161,5 @@ func (m Machine) write(name string, f file) error {
 		_ = os.Remove(temp.Name())
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes a rename in a folder last.
-func syncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return update.SyncFolder(filepath.Dir(path))
 }

@@ -15,13 +15,13 @@ import (
 	"sallyport/appliance/config"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var anew = flag.Bool("update", false, "write the golden files anew")
 
 // golden compares got with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *update {
+	if *anew {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

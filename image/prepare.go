@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/appliance/config"
+	"sallyport/image/update"
 )
 
 // lastGood is what the file is called that was kept.
@@ -198,10 +199,10 @@ func files(cfg *config.Config, data []byte) map[string]file {
 		text(dumbFile, "")
 	}
 	if !s.Update.Kexec {
-		text(firmwareFile, "")
+		text(update.NoKexecFile, "")
 	}
 	if s.Update.URL != "" {
-		text(updateFile, s.Update.URL)
+		text(update.URLFile, s.Update.URL)
 		text("/run/systemd/system/sallyport-update.timer",
 			"[Unit]", "Description=Look for a newer version", "",
 			"[Timer]", "OnCalendar="+calendar(s.Update.Schedule), "RandomizedDelaySec=10m", "AccuracySec=1m")
@@ -251,7 +252,7 @@ func (m Machine) place(files map[string]file) error {
 			}
 		}
 	}
-	for _, name := range []string{configFile, keysFile, dumbFile, updateFile, firmwareFile} {
+	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile} {
 		if _, wanted := files[name]; !wanted {
 			if err := os.Remove(m.path(name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
@@ -353,7 +354,7 @@ const lookEvery = 30 * time.Second
 //
 // Two things happen here: the time to look comes, or the end.
 func (m Machine) Watch(ctx context.Context, say func(string)) error {
-	if _, err := os.Stat(m.path(updateFile)); err == nil {
+	if _, err := os.Stat(m.path(update.URLFile)); err == nil {
 		// Prepare runs before systemd can be asked to read a unit.
 		if err := m.timer(ctx); err != nil {
 			say(err.Error())
@@ -427,7 +428,7 @@ func (m Machine) enliven(ctx context.Context) error {
 // timer starts the timer of updates, if there is one, or ends it.
 func (m Machine) timer(ctx context.Context) error {
 	verb := "restart"
-	if _, err := os.Stat(m.path(updateFile)); err != nil {
+	if _, err := os.Stat(m.path(update.URLFile)); err != nil {
 		verb = "stop"
 	}
 	if err := m.start(ctx, "", "systemctl", "daemon-reload"); err != nil {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/appliance/config"
+	"sallyport/image/update"
 )
 
 // maxFile bounds what is read as the one file.
@@ -196,36 +197,15 @@ func (m Machine) readVolume(v volume) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// readRegular reads a file that somebody else may have written. It refuses one that
-// is larger than most, and whatever is no regular file: a FIFO would be waited for,
-// and a symbolic link leads elsewhere.
+// readRegular returns the content of a regular file that somebody else may have
+// written. A file of more than most bytes is an error.
 func readRegular(path string, most int) ([]byte, error) {
-	f, err := openRegular(path)
+	f, err := update.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // only read
 	return readAll(f, most)
-}
-
-// openRegular opens a regular file to be read.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("%s is a symbolic link; allowed: a regular file", filepath.Base(path))
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", filepath.Base(path))
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 func readAll(r io.Reader, most int) ([]byte, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/image"
+	"sallyport/image/update"
 )
 
 func imageCommand() *cobra.Command {
@@ -139,12 +140,12 @@ func blessCommand() *cobra.Command {
 		Short:   "Let the version that runs start as often as it likes: it is ready",
 		Example: "  sallyport image bless",
 		Args:    cobra.NoArgs,
-		RunE:    work(func(*cobra.Command, []string) error { return image.Machine{}.Bless() }),
+		RunE:    work(func(*cobra.Command, []string) error { return update.Machine{}.Bless() }),
 	}
 }
 
 func updateCommand() *cobra.Command {
-	var u image.Update
+	var r update.Request
 	var stay bool
 	cmd := &cobra.Command{
 		Use:   "update [FILE|URL]",
@@ -161,18 +162,18 @@ name, and the manifest's signature, with .manifest.sig.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&stay, "no-reboot", false, "leave the next start to somebody else")
-	cmd.Flags().BoolVar(&u.Older, "allow-downgrade", false, "take a version that is older than the one that runs, too")
-	cmd.Flags().BoolVar(&u.Newer, "newer", false, "take only a version that is newer than the one that runs, and has not failed here")
+	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false, "take a version that is older than the one that runs, too")
+	cmd.Flags().BoolVar(&r.Newer, "newer", false, "take only a version that is newer than the one that runs, and has not failed here")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(cmd)
 		defer stop()
 		if len(args) > 0 {
-			u.From = args[0]
+			r.From = args[0]
 		}
-		u.Say = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
-		var m image.Machine
-		done, err := m.Update(ctx, u)
+		r.Say = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
+		var m update.Machine
+		done, err := m.Install(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -189,7 +190,7 @@ name, and the manifest's signature, with .manifest.sig.`,
 		if err != nil || done.Installed == "" || stay {
 			return err
 		}
-		return m.Reboot(ctx, done.Installed, u.Say)
+		return m.Reboot(ctx, done.Installed, r.Say)
 	})
 	return cmd
 }

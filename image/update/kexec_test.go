@@ -1,4 +1,4 @@
-package image
+package update
 
 import (
 	"errors"
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// starter is a house with a version that was installed, and what its kernel was
-// given to start.
+// A starter is a house with a version that was installed, and records what its
+// kernel was given to start.
 type starter struct {
 	*house
 	kernel, initrd, cmdline string
@@ -44,8 +44,8 @@ func (s *starter) reboot() {
 func TestTheKernelStartsAnUpdate(t *testing.T) {
 	s := newStarter(t)
 	s.reboot()
-	if want := []string{"systemctl kexec"}; !slices.Equal(s.started, want) || len(s.said) > 0 {
-		t.Errorf("started %q, want %q; said %q", s.started, want, s.said)
+	if want := []string{"kexec"}; !slices.Equal(s.verbs, want) || len(s.said) > 0 {
+		t.Errorf("started %q, want %q; said %q", s.verbs, want, s.said)
 	}
 	if s.kernel != "kernel" || s.initrd != "root" || s.cmdline != "quiet rdinit=/init "+blessing {
 		t.Errorf("loaded %q, %q, %q", s.kernel, s.initrd, s.cmdline)
@@ -59,7 +59,7 @@ func TestTheKernelStartsAnUpdate(t *testing.T) {
 	}
 
 	// It is ready.
-	s.put(releaseFile, "IMAGE_ID=sallyport\nIMAGE_VERSION=1.10\n")
+	s.put(systemFile, "IMAGE_ID=sallyport\nIMAGE_VERSION=1.10\n")
 	for range 2 {
 		if err := s.Bless(); err != nil {
 			t.Error(err)
@@ -81,7 +81,7 @@ func TestTheFirmwareStartsWhatTheKernelMayNot(t *testing.T) {
 		make func(s *starter)
 		want string
 	}{
-		"the file says so":   {func(s *starter) { s.put(firmwareFile, "") }, "system.update.kexec is false"},
+		"the file says so":   {func(s *starter) { s.put(NoKexecFile, "") }, "system.update.kexec is false"},
 		"Secure Boot":        {func(s *starter) { s.put(secureFile, "\x06\x00\x00\x00\x01") }, "Secure Boot is on"},
 		"little memory":      {func(s *starter) { s.put("/proc/meminfo", "MemAvailable:  60000 kB\n") }, "64 MB of memory, and 58 are available"},
 		"no state partition": {func(s *starter) { _ = os.RemoveAll(s.path(stateDir)) }, "no such file"},
@@ -93,8 +93,8 @@ func TestTheFirmwareStartsWhatTheKernelMayNot(t *testing.T) {
 		s := newStarter(t)
 		row.make(s)
 		s.reboot()
-		if want := []string{"systemctl reboot"}; !slices.Equal(s.started, want) {
-			t.Errorf("%s: started %q, want %q", name, s.started, want)
+		if want := []string{"reboot"}; !slices.Equal(s.verbs, want) {
+			t.Errorf("%s: started %q, want %q", name, s.verbs, want)
 		}
 		if len(s.said) != 1 || !strings.Contains(s.said[0], row.want) {
 			t.Errorf("%s: said %q, want %q", name, s.said, row.want)

@@ -1,4 +1,4 @@
-package image
+package update
 
 import (
 	"cmp"
@@ -8,17 +8,17 @@ import (
 )
 
 // A release is the file of one version on the EFI system partition. systemd-boot
-// counts its starts in its name (systemd.io/AUTOMATIC_BOOT_ASSESSMENT): +LEFT, or
-// +LEFT-DONE, is there until the version has been ready once.
+// counts starts in the file's name (systemd.io/AUTOMATIC_BOOT_ASSESSMENT): the name
+// has +LEFT or +LEFT-DONE until the version has been ready once.
 type release struct {
 	file    string
 	version string
-	left    int // starts left; -1: it has been ready
+	left    int // starts left; -1: the version has been ready
 }
 
 var releaseName = regexp.MustCompile(`^sallyport_([0-9A-Za-z][0-9A-Za-z.~^-]{0,63}?)(?:\+([0-9]{1,4})(?:-[0-9]{1,4})?)?\.efi$`)
 
-// parseRelease reads the name of a file; false is for that of another.
+// parseRelease parses the name of a file; false: the file is no version.
 func parseRelease(file string) (release, bool) {
 	part := releaseName.FindStringSubmatch(file)
 	if part == nil {
@@ -56,7 +56,7 @@ func compareVersions(a, b string) int {
 	}
 }
 
-// foreign is a character that has no meaning in a version.
+// foreign reports whether a character has no meaning in a version.
 func foreign(r rune) bool {
 	return !isDigit(r) && !isLetter(r) && !strings.ContainsRune("-.~^", r)
 }
@@ -64,7 +64,7 @@ func foreign(r rune) bool {
 func isDigit(r rune) bool  { return r >= '0' && r <= '9' }
 func isLetter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
 
-// separator takes the separator off both. Whoever alone has it is older.
+// separator removes the separator from both. If only one has it, that one is older.
 func separator(a, b *string, r byte) (done bool, order int) {
 	inA, inB := strings.HasPrefix(*a, string(r)), strings.HasPrefix(*b, string(r))
 	switch {
@@ -78,8 +78,8 @@ func separator(a, b *string, r byte) (done bool, order int) {
 	return false, 0
 }
 
-// segment takes a number or a word off both, and compares them. A number is newer
-// than a word.
+// segment removes a number or a word from both, and compares these. A number is
+// newer than a word.
 func segment(a, b *string) int {
 	cut := func(s *string, in func(rune) bool) string {
 		rest := strings.TrimLeftFunc(*s, in)

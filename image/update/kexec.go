@@ -1,4 +1,4 @@
-package image
+package update
 
 import (
 	"bytes"
@@ -15,34 +15,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// secureFile is the firmware's variable that says whether it starts only what is
-// signed: four bytes of attributes, and one.
+// secureFile is the firmware's variable of Secure Boot: four bytes of attributes, and
+// one that is 1 if Secure Boot is on.
 const secureFile = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// blessing starts the service that waits for a version to be ready, and reboots if
-// it does not get so. systemd-boot asks for it where it counts a start.
+// blessing is an option of the kernel's command line. It starts the service that
+// waits until a version is ready, and reboots if that takes too long. systemd-boot
+// adds it when it counts a start.
 const blessing = "systemd.wants=systemd-bless-boot.service"
 
-// Reboot starts the machine anew, as the version that Update installed. Where it
-// can, the kernel that runs starts that one's (kexec): the firmware of a server
-// takes minutes. Why it cannot it says to say, and leaves it to the firmware.
+// Reboot starts the version that Install installed. It uses kexec where it can, for
+// the firmware of a server takes minutes. Where it cannot, it calls say with the
+// reason and reboots through the firmware.
 func (m Machine) Reboot(ctx context.Context, version string, say func(string)) error {
 	how := "kexec"
 	if err := m.load(version); err != nil {
 		say(fmt.Sprintf("%s is started by the firmware: %v", version, err))
 		how = "reboot"
 	}
-	return m.start(ctx, "", "systemctl", how)
+	return m.systemctl(ctx, how)
 }
 
-// load hands the version to the kernel, to be started next. As with systemd-boot
-// this is one of its starts.
+// load loads the version's kernel, to be started next. It counts that start in the
+// version's name, as systemd-boot does.
 func (m Machine) load(version string) error {
-	if _, err := os.Stat(m.path(firmwareFile)); err == nil {
+	if _, err := os.Stat(m.path(NoKexecFile)); err == nil {
 		return errors.New("system.update.kexec is false")
 	}
 	if secure, err := os.ReadFile(m.path(secureFile)); err == nil && bytes.HasSuffix(secure, []byte{1}) {
-		return errors.New("Secure Boot is on, and the firmware has to see it")
+		return errors.New("Secure Boot is on, and the firmware has to verify it")
 	}
 	fresh := freshName(version)
 	image, err := pe.Open(filepath.Join(m.path(versionsDir), fresh))
@@ -73,7 +74,7 @@ func (m Machine) load(version string) error {
 	return m.rename(fresh, fmt.Sprintf("sallyport_%s+%d-1.efi", version, tries-1))
 }
 
-// section copies a section of the file, without what fills it up.
+// section copies a section of the file, without its padding.
 func section(to io.Writer, image *pe.File, name string) error {
 	s := image.Section(name)
 	if s == nil {
@@ -83,8 +84,8 @@ func section(to io.Writer, image *pe.File, name string) error {
 	return err
 }
 
-// unpack puts a section into a file of its own, as the kernel wants it: one that
-// nobody writes to.
+// unpack copies a section to a file of its own that nobody has open for writing:
+// the kernel refuses any other (ETXTBSY).
 func (m Machine) unpack(image *pe.File, name string) (*os.File, error) {
 	out, err := os.CreateTemp(m.path(stateDir), ".kexec-*")
 	if err != nil {
@@ -98,8 +99,9 @@ func (m Machine) unpack(image *pe.File, name string) (*os.File, error) {
 	return os.Open(out.Name())
 }
 
-// spare sees to it that there is memory for what is loaded: the kernel reads it,
-// and then copies it to where it is to be. Nobody is to be killed for it.
+// spare returns an error if there is too little memory to load these files. The
+// kernel reads each file, and then copies it to its place; no process is to be killed
+// for that.
 func (m Machine) spare(files ...*os.File) error {
 	need := int64(64 << 20)
 	for _, f := range files {
@@ -133,9 +135,9 @@ func (m Machine) kexec(kernel, root *os.File, cmdline string) error {
 	return unix.KexecFileLoad(int(kernel.Fd()), int(root.Fd()), cmdline, 0)
 }
 
-// Bless takes the count of starts off the name of the version that runs: it is
-// ready, and may start as often as it likes. systemd-bless-boot would do so, but for
-// what systemd-boot started alone.
+// Bless removes the count of starts from the name of the version that runs: it has
+// been ready, and may start any number of times. systemd-bless-boot does the same,
+// but not after a kexec.
 func (m Machine) Bless() error {
 	running, err := m.running()
 	if err != nil {
@@ -145,7 +147,7 @@ func (m Machine) Bless() error {
 	if err != nil {
 		return err
 	}
-	// One that was stepped back from was counted down without a start.
+	// stepBack counts a version down without a start.
 	counted := slices.IndexFunc(have, func(r release) bool {
 		return r.version == running && r.left >= 0 && r.file != backName(running)
 	})

@@ -1,4 +1,4 @@
-package image
+package update
 
 import (
 	"bytes"
@@ -158,9 +158,46 @@ func (p publisher) sign(path string) {
 	p.openssl("pkeyutl", "-sign", "-rawin", "-inkey", p.key, "-in", path+".manifest", "-out", path+".manifest.sig")
 }
 
-// runs makes a machine that runs this version, with these files on its partition.
+// A house is a machine below a root folder.
+type house struct {
+	Machine
+	t     *testing.T
+	verbs []string // what systemctl was given
+}
+
+func newHouse(t *testing.T) *house {
+	h := &house{t: t}
+	h.Root = t.TempDir()
+	h.Systemctl = func(_ context.Context, verb string) error {
+		h.verbs = append(h.verbs, verb)
+		return nil
+	}
+	return h
+}
+
+func (h *house) put(name, text string) {
+	h.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(h.path(name)), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(h.path(name), []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *house) get(name string) string {
+	h.t.Helper()
+	text, err := os.ReadFile(h.path(name))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// runs gives the machine this version as the running one, and these files on its
+// partition of versions.
 func (h *house) runs(p publisher, version string, files ...string) {
-	h.put(releaseFile, "ID=debian\nIMAGE_ID=sallyport\nIMAGE_VERSION="+version+"\n")
+	h.put(systemFile, "ID=debian\nIMAGE_ID=sallyport\nIMAGE_VERSION="+version+"\n")
 	h.put(keyFile, newPublisher(h.t).public()+p.public())
 	for _, name := range files {
 		h.put(versionsDir+"/"+name, "")
@@ -178,11 +215,11 @@ func (h *house) versions() (all []string) {
 	return all
 }
 
-func (h *house) update(u Update) (Updated, error) {
-	if u.Say == nil {
-		u.Say = func(string) {}
+func (h *house) install(r Request) (Result, error) {
+	if r.Say == nil {
+		r.Say = func(string) {}
 	}
-	return h.Update(h.t.Context(), u)
+	return h.Install(h.t.Context(), r)
 }
 
 func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
@@ -194,7 +231,7 @@ func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
 		h := newHouse(t)
 		h.runs(p, "1.9", "sallyport_1.9.efi", "sallyport_1.8.efi", "sallyport_1.10+0-3.efi", halfFile, "other.efi")
 		var said []string
-		done, err := h.update(Update{From: from, Say: func(s string) { said = append(said, s) }})
+		done, err := h.install(Request{From: from, Say: func(s string) { said = append(said, s) }})
 		if err != nil || done.Installed != "1.10" || done.Running != "1.9" || !slices.Equal(done.Removed, []string{"1.8"}) {
 			t.Errorf("%s: got %+v, %v", name, done, err)
 		}
@@ -252,7 +289,7 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 		h.runs(p, "1.9", have...)
 		path := p.publish(row.file, good)
 		row.make(path)
-		done, err := h.update(Update{From: path})
+		done, err := h.install(Request{From: path})
 		if err == nil || !strings.Contains(err.Error(), row.want) || done.Installed != "" || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %+v, %v; want %q", name, done, err, row.want)
 		}
@@ -263,10 +300,10 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.runs(p, "1.9", have...)
-	if _, err := h.update(Update{From: p.publish("sallyport_1.10.efi", efi("other", "1.10"))}); err == nil || !strings.Contains(err.Error(), `"other"`) {
+	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("other", "1.10"))}); err == nil || !strings.Contains(err.Error(), `"other"`) {
 		t.Errorf("another system, well signed: got %v", err)
 	}
-	if _, err := h.update(Update{From: p.publish("sallyport_1.10.efi", []byte("no EFI file at all"))}); err == nil || !strings.Contains(err.Error(), "no EFI file") {
+	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", []byte("no EFI file at all"))}); err == nil || !strings.Contains(err.Error(), "no EFI file") {
 		t.Errorf("another file, well signed: got %v", err)
 	}
 }
@@ -336,7 +373,7 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 			have := []string{"sallyport_1.7+0-3.efi", "sallyport_1.8.efi", "sallyport_1.9.efi"}
 			h.runs(p, "1.9", have...)
 			h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
-			_, err := h.update(Update{From: serve(row.folder, row.lie) + "/sallyport_1.10.efi"})
+			_, err := h.install(Request{From: serve(row.folder, row.lie) + "/sallyport_1.10.efi"})
 			if err == nil || !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want a sentence with %q", err, row.want)
 			}
@@ -357,7 +394,7 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		h.runs(p, "1.9", "sallyport_1.7+0-3.efi", "sallyport_1.8.efi", running)
 		h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
 		h.put(versionsDir+"/sallyport_1.7+0-3.efi", strings.Repeat("x", 1<<20))
-		_, err := h.update(Update{From: serve(p.folder, nil)})
+		_, err := h.install(Request{From: serve(p.folder, nil)})
 		if ready := !strings.Contains(running, "+2"); ready != (err == nil) || !ready && !strings.Contains(err.Error(), "kept until 1.9 has been ready") {
 			t.Errorf("%s runs: got %v", running, err)
 		}
@@ -371,7 +408,7 @@ func TestNothingIsRemovedBeforeWhatRunsHasBeenReady(t *testing.T) {
 	p := newPublisher(t)
 	h := newHouse(t)
 	h.runs(p, "1.9", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi")
-	if done, err := h.update(Update{From: p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))}); err != nil || done.Installed != "1.10" || len(done.Removed) > 0 {
+	if done, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))}); err != nil || done.Installed != "1.10" || len(done.Removed) > 0 {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
@@ -385,7 +422,7 @@ func TestTheMarkOfAFailedVersionStays(t *testing.T) {
 	h.runs(p, "1.9", "sallyport_1.9.efi")
 	const mark = versionsDir + "/sallyport_1.10+0-3.efi"
 	h.put(mark, "1.10")
-	done, err := h.update(Update{From: p.publish("sallyport_1.9.1.efi", efi("sallyport", "1.9.1"))})
+	done, err := h.install(Request{From: p.publish("sallyport_1.9.1.efi", efi("sallyport", "1.9.1"))})
 	if err != nil || !slices.Equal(done.Removed, []string{"1.10"}) {
 		t.Errorf("got %+v, %v", done, err)
 	}
@@ -397,11 +434,11 @@ func TestTheMarkOfAFailedVersionStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
-	if done, err := h.update(Update{From: path, Newer: true}); err != nil || !strings.Contains(done.Why, "did not get ready") {
+	if done, err := h.install(Request{From: path, Newer: true}); err != nil || !strings.Contains(done.Why, "did not get ready") {
 		t.Errorf("the timer: got %+v, %v", done, err)
 	}
 	// Whoever asks for it by name gets it, and the mark goes when it is there.
-	if done, err := h.update(Update{From: path}); err != nil || done.Installed != "1.10" {
+	if done, err := h.install(Request{From: path}); err != nil || done.Installed != "1.10" {
 		t.Errorf("by name: got %+v, %v", done, err)
 	}
 	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.9.1.efi"}; !slices.Equal(h.versions(), want) {
@@ -454,9 +491,9 @@ func TestADownloadThatStallsEnds(t *testing.T) {
 				if row.after == time.Second {
 					time.AfterFunc(row.after, stop)
 				}
-				from := place{name: "sallyport_1.10.efi", url: &url.URL{Scheme: "http", Host: "example.org"}}
+				from := source{name: "sallyport_1.10.efi", url: &url.URL{Scheme: "http", Host: "example.org"}}
 				began := time.Now()
-				err := fetch(ctx, from, manifest{Size: 10000}, half, func() error { return nil }, func(string) {})
+				err := from.fetch(ctx, manifest{Size: 10000}, half, func() error { return nil }, func(string) {})
 				if err == nil || !strings.Contains(err.Error(), row.want) {
 					t.Errorf("got %v, want %q", err, row.want)
 				}
@@ -485,7 +522,7 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 	h := newHouse(t)
 	h.runs(p, "2.0", "sallyport_1.8.efi", "sallyport_2.0.efi")
 	path := p.publish("sallyport_1.9.efi", efi("sallyport", "1.9"))
-	if done, err := h.update(Update{From: path, Older: true}); err != nil || done.Installed != "1.9" {
+	if done, err := h.install(Request{From: path, Older: true}); err != nil || done.Installed != "1.9" {
 		t.Fatalf("got %+v, %v", done, err)
 	}
 	if want := []string{"sallyport_1.9+3.efi", "sallyport_2.0+0.efi"}; !slices.Equal(h.versions(), want) {
@@ -494,16 +531,16 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 
 	// Whoever went back is not brought forward by the timer again.
 	h.runs(p, "1.9")
-	h.put(updateFile, "file:///nowhere\n")
+	h.put(URLFile, "file:///nowhere\n")
 	p.publish("sallyport_2.0.efi", efi("sallyport", "2.0"))
 	server := httptest.NewServer(http.FileServer(http.Dir(p.folder)))
 	t.Cleanup(server.Close)
-	h.put(updateFile, server.URL+"\n")
-	if done, err := h.update(Update{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "did not get ready") {
+	h.put(URLFile, server.URL+"\n")
+	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "did not get ready") {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	p.publish("sallyport_1.9.efi", efi("sallyport", "1.9"))
-	if done, err := h.update(Update{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "running already") {
+	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "running already") {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	p.publish("sallyport_2.0.1.efi", efi("sallyport", "2.0.1"))
@@ -511,7 +548,7 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 	if err := os.Remove(h.path(versionsDir + "/sallyport_1.9+3.efi")); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := h.update(Update{Newer: true}); err != nil || done.Installed != "2.0.1" {
+	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "2.0.1" {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	if want := []string{"sallyport_1.9.efi", "sallyport_2.0+0.efi", "sallyport_2.0.1+3.efi"}; !slices.Equal(h.versions(), want) {
@@ -527,11 +564,11 @@ func TestAVersionTakesTheRoomOfThoseThatAreNotNeeded(t *testing.T) {
 	h.put(versionsDir+"/sallyport_1.9.efi", strings.Repeat("x", 1<<20))
 	h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
-	if done, err := h.update(Update{From: path}); err != nil || done.Installed != "1.10" {
+	if done, err := h.install(Request{From: path}); err != nil || done.Installed != "1.10" {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	path = p.publish("sallyport_1.11.efi", append(efi("sallyport", "1.11"), make([]byte, 4<<20)...))
-	if _, err := h.update(Update{From: path}); err == nil || !strings.Contains(err.Error(), "has room for") {
+	if _, err := h.install(Request{From: path}); err == nil || !strings.Contains(err.Error(), "has room for") {
 		t.Errorf("larger than the partition: got %v", err)
 	}
 	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.9.efi"}; !slices.Equal(h.versions(), want) {
@@ -545,11 +582,11 @@ func TestOneUpdateAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.update(Update{From: "x"}); err == nil || !strings.Contains(err.Error(), "another update") {
+	if _, err := h.install(Request{From: "x"}); err == nil || !strings.Contains(err.Error(), "another update is in progress") {
 		t.Errorf("got %v", err)
 	}
 	unlock()
-	if _, err := h.update(Update{From: "x"}); err == nil || !strings.Contains(err.Error(), "no key of updates") {
+	if _, err := h.install(Request{From: "x"}); err == nil || !strings.Contains(err.Error(), "has no key of updates") {
 		t.Errorf("got %v", err)
 	}
 }
