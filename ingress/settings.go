@@ -300,8 +300,10 @@ func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer
 			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)
 		case questions:
 			s.Settings, s.problems = annotations.Servers(env, layers...)
+		case passed:
+			s.Settings, s.used, s.problems = annotations.CompileTCP(env, annotations.Passed, layers...)
 		default:
-			s.Settings, s.used, s.problems = annotations.CompileTCP(env, of.kind == passed, layers...)
+			s.Settings, s.used, s.problems = annotations.CompileTCP(env, annotations.Ended, layers...)
 		}
 		for _, l := range layers {
 			if l.Scope == annotations.Service {

@@ -133,7 +133,7 @@ func tell(layers []Layer) string {
 	passed, more := Passthrough(layers...)
 	problems = append(problems, more...)
 	if passed {
-		s, _, problems = CompileTCP(env, true, layers...)
+		s, _, problems = CompileTCP(env, Passed, layers...)
 	}
 	redirect, more := SSLRedirect(layers...)
 	problems = append(problems, more...)
@@ -288,6 +288,8 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 
 		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},
 		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose\n! ConfigMap OlderAnnotation: key http-keep-alive is an older way to say http-connection-mode; since that is here too, this is ignored"},
+		{onAll("http-server-close: false", "http-keep-alive: true"), "option http-keep-alive\n! ConfigMap OlderAnnotation: key http-keep-alive is an older way to say http-connection-mode; since that is here too, this is ignored\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
+		{onAll("http-server-close: maybe"), "! ConfigMap InvalidAnnotation: key http-server-close: \"maybe\" is neither \"true\" nor \"false\"; it is ignored\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
 		{onAll("clean-certs: true", "prometheus-endpoint-auth-secret: ops/metrics"), ""},
 		{on4("ingress.class: haproxy"), "! Ingress OlderAnnotation: annotation haproxy.org/ingress.class is an older way to say spec.ingressClassName; it is used all the same"},
 		{
@@ -599,22 +601,102 @@ func TestOnlyGuardsMistypedClose(t *testing.T) {
 	}
 }
 
-// TestWhatAKeyNamesIsFollowed holds Refers to Read: a Secret that is used is one
-// that is watched, however its key is written.
-func TestWhatAKeyNamesIsFollowed(t *testing.T) {
-	for _, d := range ofSecrets {
-		for _, scope := range []Scope{Ingress, Service} {
-			for _, full := range d.spellings {
-				said := map[string]string{full: " there/it "}
-				_, used := Read(scope, said).Values[d.Name]
-				if got := Refers(scope, said); used != slices.Contains(got, Ref{"there", "it"}) || used != (d.Scopes&scope != 0) {
-					t.Errorf("%s of %s: used %v, followed %v", full, scope, used, got)
+// TestAKeyRefersToWhatItsDocSays gives each key, by each spelling, values that name
+// a Secret, a Service and a list, and watches what is looked up. A Secret that is
+// looked up is one that is followed.
+func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
+	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
+		for written, s := range known.spellings(scope) {
+			got, followed := map[Kind]bool{}, false
+			for _, value := range []string{"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it"} {
+				said := map[string]string{written: " " + value + " "}
+				env := Env{
+					Secrets: func(Scope, Ref) (Secret, error) { got[SecretKind] = true; return Secret{}, errors.New("none") },
+					Service: func(Scope, ServicePort) (string, error) { got[ServiceKind] = true; return "", errors.New("none") },
+					Pattern: func(string) (string, bool) { got[ListKind] = true; return "", false },
 				}
+				l := Read(scope, said)
+				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
+				_, _ = Process(env, l)
+				_, _, _ = RouteACL(env, l)
+				if _, said, _ := DefaultBackend(l); said {
+					got[ServiceKind] = true
+				}
+				followed = followed || slices.Equal(Refers(scope, said), []Ref{{"there", "it"}})
+			}
+			want := map[Kind]bool{}
+			if s.Refers != "" && s.Scopes&scope != 0 {
+				want[s.Refers] = true
+			}
+			if diff := cmp.Diff(want, got); diff != "" || followed != want[SecretKind] {
+				t.Errorf("%s of %s: followed %v, looked up -want +got\n%s", written, scope, followed, diff)
 			}
 		}
-		if got := Refers(ConfigMap, map[string]string{d.Name: "it"}); !slices.Equal(got, []Ref{{Name: "it"}}) {
-			t.Errorf("%s of the ConfigMap: followed %v", d.Name, got)
+	}
+}
+
+// TestAKeyIsForTheTrafficItsDocSays gives each key a value that none can use, so that
+// whoever reads it reports it.
+func TestAKeyIsForTheTrafficItsDocSays(t *testing.T) {
+	readElsewhere := []string{"ssl-passthrough", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "client-ca"}
+	for _, d := range Docs() {
+		for _, traffic := range []Traffic{Ended, Passed} {
+			if d.Scopes == ConfigMap || slices.Contains(readElsewhere, d.Name) {
+				continue
+			}
+			_, _, problems := CompileTCP(env, traffic, Layer{Scope: Ingress, Values: map[string]Value{d.Name: {As: d.Name, Text: "?"}}})
+			want := "NotForTCP"
+			switch {
+			case d.Traffic&traffic != 0:
+				want = "InvalidAnnotation"
+			case d.Guard:
+				want = "GuardNotApplicable"
+			}
+			if len(problems) != 1 || problems[0].Reason != want {
+				t.Errorf("%s for %s: want %s, got %v", d.Name, traffic, want, problems)
+			}
 		}
+	}
+}
+
+// TestAnotherControllersKeyIsData reads a key that has an alias under another
+// prefix, whose values are written otherwise.
+func TestAnotherControllersKeyIsData(t *testing.T) {
+	in := newDictionary()
+	seconds := func(s string) (string, error) {
+		if _, err := number(0, 1000)(s); err != nil {
+			return "", err
+		}
+		return s + "s", nil
+	}
+	in.add(&Doc{Name: "timeout-server", Scopes: everywhere, Guard: true, Aliases: []Alias{{Name: "timeout"}, {Prefix: "other.test/", Name: "server-timeout", translate: seconds}}})
+	for _, row := range []struct {
+		written map[string]string
+		want    Value
+		odd     []string
+	}{
+		{map[string]string{"other.test/server-timeout": "5 "}, Value{As: "other.test/server-timeout", Text: "5s"}, nil},
+		{map[string]string{"other.test/server-timeout": "5", "timeout": "5s"}, Value{As: "other.test/server-timeout", Text: "5s"}, []string{"annotation timeout is an older way to say timeout-server; since that is here too, this is ignored"}},
+		{
+			map[string]string{"other.test/server-timeout": "5", "haproxy.com/timeout": "6s"}, Value{As: "haproxy.com/timeout", Text: "6s"},
+			[]string{"annotation haproxy.com/timeout is an older way to say timeout-server; it is used all the same", "annotation other.test/server-timeout is ignored, since haproxy.com/timeout is here too and goes before it"},
+		},
+		{map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"}, Value{}, nil}, // others' names
+	} {
+		l := in.read(Ingress, row.written)
+		var odd []string
+		for _, p := range l.Odd {
+			odd = append(odd, p.Why)
+		}
+		if got := l.Values["timeout-server"]; got != row.want || !slices.Equal(odd, row.odd) || l.closed {
+			t.Errorf("%v: got %+v, %q, closed %v; want %+v, %q", row.written, got, odd, l.closed, row.want, row.odd)
+		}
+	}
+	if l := in.read(ConfigMap, map[string]string{"server-timeout": "5"}); len(l.Values) != 0 {
+		t.Errorf("the ConfigMap holds keys by our names, got %v", l.Values)
+	}
+	if v := in.read(Ingress, map[string]string{"other.test/server-timeout": "soon"}).Values["timeout-server"]; v.fault == nil {
+		t.Errorf("want a fault that the key reports, got %+v", v)
 	}
 }
 
@@ -638,8 +720,8 @@ func FuzzCompile(f *testing.F) {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		for name, d := range registry {
-			layer := Layer{Scope: Ingress, Values: map[string]Value{d.Name: {"haproxy.org/" + name, value}, "cors-enable": {"haproxy.org/cors-enable", "true"}}}
+		for name, d := range known.docs {
+			layer := Layer{Scope: Ingress, Values: map[string]Value{name: {As: "haproxy.org/" + name, Text: value}, "cors-enable": {As: "haproxy.org/cors-enable", Text: "true"}}}
 			s, used, problems := Compile("o", env, layer)
 			_, more := SSLRedirect(layer)
 			problems = append(problems, more...)
@@ -654,8 +736,8 @@ func FuzzCompile(f *testing.F) {
 			if err := b.Validate(); err != nil {
 				t.Error(err)
 			}
-			for _, passed := range []bool{false, true} {
-				s, _, more := CompileTCP(env, passed, layer)
+			for _, traffic := range []Traffic{Ended, Passed} {
+				s, _, more := CompileTCP(env, traffic, layer)
 				problems = append(problems, more...)
 				b := haproxy.Backend{Name: "b", TCP: true, Directives: s.Directives, Options: s.Options}
 				if err := b.Validate(); err != nil {
@@ -677,7 +759,7 @@ func TestTheTableIsWhatTheKeysSay(t *testing.T) {
 	for _, d := range Docs() {
 		name := "`" + d.Name + "`"
 		for _, a := range d.Aliases {
-			name += ", once `" + a + "`"
+			name += ", once `" + a.Prefix + a.Name + "`"
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s | %s |\n", name, d.Scopes, d.Format, d.Default, d.Effect, d.Since)
 	}

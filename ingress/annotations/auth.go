@@ -10,7 +10,7 @@ import (
 
 var (
 	authURL = define(askURL, Doc{
-		Name: own + "auth-url", Scopes: notOnTheService, Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
+		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind, Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
 		Effect: "This Service is asked whether a request may go on, see below.",
 	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{

@@ -45,11 +45,11 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 // can only be done to requests is told, where it is not said for all, and left
 // out; a guard that cannot be put up, wherever it is said, closes the backend.
 // The TLS of connections that are passed through is the client's own.
-func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, []Problem) {
+func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effective, []Problem) {
 	v := heed(env, layers)
 	s := Settings{}
-	v.unfit(passed)
-	if passed {
+	v.unfit(traffic)
+	if traffic == Passed {
 		_, _ = get(v, sslPassthrough)
 	}
 	if d, said := get(v, loadBalance); said {
@@ -60,7 +60,7 @@ func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, [
 		}
 	}
 	timing(v, &s)
-	if !passed {
+	if traffic != Passed {
 		s.Options.TLS, _ = get(v, serverSSL)
 		serverCerts(v, &s)
 		if s.Options.TLS {
@@ -88,23 +88,21 @@ func CompileTCP(env Env, passed bool, layers ...Layer) (Settings, []Effective, [
 
 const unread = "is for requests, which nobody sees here: connections are handed on as they are"
 
-// unfit tells of keys that mean nothing to connections.
-func (v *values) unfit(passed bool) {
+// unfit reports keys that cannot be used for a kind of traffic.
+func (v *values) unfit(traffic Traffic) {
 	for _, l := range v.layers {
 		for _, name := range slices.Sorted(maps.Keys(l.Values)) {
-			d := registry[name]
-			switch {
-			case d.TCP, !passed && slices.Contains([]string{serverSSL.Name, serverCA.Name, serverCrt.Name, secureSNI.Name, secureVerifyHost.Name}, d.Name):
-			case !passed && l.Scope == ConfigMap && d.Name == clientCA.Name: // it is asked for where TLS ends
+			as := l.Values[name].As
+			switch d := known.docs[name]; {
+			case d.Traffic&traffic != 0:
 			case d.Guard:
-				as := l.Values[name].As
 				if l.Scope == ConfigMap {
-					as += " of the ConfigMap" // told to whom it keeps out
+					as += " of the ConfigMap" // whoever it keeps out reads this on an object of their own
 				}
 				v.closed = true
 				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; nobody is let in while it is said", l.Scope.noun(), as, unread)})
 			case l.Scope != ConfigMap:
-				v.problems = append(v.problems, Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), l.Values[name].As, unread)})
+				v.problems = append(v.problems, Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
 			}
 		}
 	}

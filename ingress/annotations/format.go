@@ -97,15 +97,30 @@ func volume(s string) (int, error) {
 	return n * factor, nil
 }
 
-// sources are networks that clients come from.
-func sources(s string) (haproxy.Networks, error) {
-	of, err := networks(s)
-	return haproxy.Networks{Of: of}, err
+// defineClients makes a key whose value says where clients come from: networks, or a
+// list of networks. A list is the operator's, and may be as long as he likes.
+func defineClients(d Doc) key[haproxy.Networks] {
+	d.Refers, d.Format = ListKind, "addresses and networks, with commas; or `patterns/NAME`"
+	return defineIn(func(e Env, scope Scope, text string) (n haproxy.Networks, err error) {
+		name, is := listed(text)
+		if is {
+			entries, err := e.entries(name)
+			if err != nil {
+				return n, err
+			}
+			n.List, text = e.Cluster+"_"+name, strings.Join(entries, ",")
+		}
+		n.Of, err = networks(text)
+		if err == nil && !is && scope != ConfigMap && e.Entries > 0 && len(n.Of) > e.Entries {
+			err = fmt.Errorf("it has %d addresses and networks; allowed are %d (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(n.Of), e.Entries)
+		}
+		return n, err
+	}, d)
 }
 
 // networks reads addresses and networks with commas or spaces between.
 func networks(s string) ([]netip.Prefix, error) {
-	if strings.HasPrefix(s, "patterns/") || strings.HasPrefix(s, "pattern/") {
+	if _, is := listed(s); is {
 		return nil, errors.New("pattern files are not supported: write the addresses themselves")
 	}
 	var all []netip.Prefix
@@ -204,6 +219,17 @@ func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy
 		}
 		return all, nil
 	}
+}
+
+// defineLines makes a key whose value has a directive a line.
+func defineLines(read func(string) ([]haproxy.Directive, error), d Doc) key[[]haproxy.Directive] {
+	return defineIn(func(e Env, scope Scope, s string) ([]haproxy.Directive, error) {
+		all, err := read(s)
+		if err == nil && scope != ConfigMap && e.Lines > 0 && len(all) > e.Lines {
+			err = fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(all), e.Lines)
+		}
+		return all, err
+	}, d)
 }
 
 // httpCheck reads a URI, a method and a URI, or these and a version.

@@ -3,38 +3,25 @@ package annotations
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
-
-	"sallyport/haproxy"
 )
 
-// Scope is where a key may be written.
+// Scope is the kind of object on which a key may be written.
 type Scope uint8
 
-// The scopes, the most general first. What a more special one says goes before
-// it.
+// The scopes, the most general first. A more special scope overrides a more
+// general one.
 const (
 	ConfigMap Scope = 1 << iota
 	Ingress
 	Service
 )
 
-func (s Scope) String() string {
-	var words []string
-	for _, one := range []struct {
-		scope Scope
-		word  string
-	}{{ConfigMap, "ConfigMap"}, {Ingress, "Ingress"}, {Service, "Service"}} {
-		if s&one.scope != 0 {
-			words = append(words, one.word)
-		}
-	}
-	return strings.Join(words, ", ")
-}
+func (s Scope) String() string { return spell(s, "ConfigMap", "Ingress", "Service") }
 
-// noun is what a key is called where it is written.
+// noun returns the word for a key that is written there.
 func (s Scope) noun() string {
 	if s == ConfigMap {
 		return "key"
@@ -42,59 +29,119 @@ func (s Scope) noun() string {
 	return "annotation"
 }
 
+// Traffic is the kind of traffic that a backend takes.
+type Traffic uint8
+
+// The kinds of traffic, the best known first.
+const (
+	Requests Traffic = 1 << iota // HTTP requests
+	Ended                        // connections to the port of a TCP service; their TLS ends here
+	Passed                       // TLS connections that are passed on as they are (ssl-passthrough)
+)
+
+func (t Traffic) String() string { return spell(t, "requests", "TCP services", "ssl-passthrough") }
+
+// spell lists the words for the bits of a set.
+func spell[T ~uint8](set T, words ...string) string {
+	var all []string
+	for i, word := range words {
+		if set&(1<<i) != 0 {
+			all = append(all, word)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// Kind is the kind of object that a value names.
+type Kind string
+
+// The kinds of objects that values name.
+const (
+	SecretKind  Kind = "Secret"
+	ServiceKind Kind = "Service"
+	ListKind    Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
+)
+
 // A Doc is what there is to know about a key.
 type Doc struct {
 	Name    string
-	Aliases []string // older names; the name goes before them
-	Older   string   // what says the same today, of a key that is not an alias; empty: nothing does
+	Aliases []Alias
+	Older   string // the field of an object that replaces the key; empty: none
 	Scopes  Scope
-	Format  string // what a value looks like
-	Default string // what counts when nothing is said; empty: nothing
+	Traffic Traffic // that the key can be used for; a definition without one means Requests
+	Refers  Kind    // of the object that a value can name; empty: none
+	Format  string  // of a value
+	Default string  // the value if none is set; empty: none
 	Effect  string
-	Since   string // the version that it came with; empty in a definition: the first
+	Since   string // the version that brought the key; a definition without one means the first
 
-	// Guard marks a key that keeps somebody out. While its value cannot be used
-	// nobody gets in: what was to be guarded is not left open.
+	// Guard marks a key that keeps clients out. While its value cannot be used
+	// nobody is let in: an access that the user wants guarded is not left open.
 	Guard bool
-	// TCP marks a key that holds for connections that nobody looks into, too.
-	TCP bool
-
-	spellings   []string // on an object, see spell
-	inConfigMap []string
 }
 
-// A key is a Doc with what reads its values.
+// An Alias is another way to write a key. The key's own name overrides it.
+type Alias struct {
+	Prefix string // another controller's, as "example.com/"; empty: the alias is an older name, under the key's own prefixes
+	Name   string
+
+	translate func(value string) (string, error) // into a value of the key; nil: it is one
+}
+
+// A key is a Doc together with the function that reads its values.
 type key[T any] struct {
 	Doc
-	parse func(string) (T, error)
+	read func(Env, Scope, string) (T, error)
 }
 
-// registry is every key there is, by each of its names.
-var registry = map[string]*Doc{}
+// A spelling is one way to write a key.
+type spelling struct {
+	*Doc
+	by   Alias // or the key's own name
+	rank int   // among the spellings of the key; the lowest overrides the others
+}
 
-// Docs are all keys, by name.
+// older returns the name that replaces a spelling; empty if there is none.
+func (s spelling) older() string {
+	if s.by.Prefix == "" && s.by.Name != s.Name {
+		return s.Name
+	}
+	return s.Older
+}
+
+// A dictionary holds keys by each of their spellings.
+type dictionary struct {
+	docs        map[string]*Doc
+	onObjects   map[string]spelling
+	inConfigMap map[string]spelling
+}
+
+func newDictionary() dictionary {
+	return dictionary{map[string]*Doc{}, map[string]spelling{}, map[string]spelling{}}
+}
+
+// known holds every key there is.
+var known = newDictionary()
+
+// Docs returns all keys, by name.
 func Docs() []Doc {
 	var all []Doc
-	for name, d := range registry {
-		if name == d.Name {
-			all = append(all, *d)
-		}
+	for _, name := range slices.Sorted(maps.Keys(known.docs)) {
+		all = append(all, *known.docs[name])
 	}
-	slices.SortFunc(all, func(a, b Doc) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
+// define makes a key whose values mean the same wherever they are written.
 func define[T any](parse func(string) (T, error), d Doc) key[T] {
-	d.Since = cmp.Or(d.Since, "0.1")
-	d.spellings = d.spell()
-	for _, name := range d.names() {
-		d.inConfigMap = append(d.inConfigMap, strings.TrimPrefix(name, own))
-		if registry[name] != nil {
-			panic("annotations: " + name + " is defined twice")
-		}
-		registry[name] = &d
-	}
-	return key[T]{d, parse}
+	return defineIn(func(_ Env, _ Scope, s string) (T, error) { return parse(s) }, d)
+}
+
+// defineIn makes a key whose values mean what Env says of them.
+func defineIn[T any](read func(Env, Scope, string) (T, error), d Doc) key[T] {
+	d.Since, d.Traffic = cmp.Or(d.Since, "0.1"), cmp.Or(d.Traffic, Requests)
+	known.add(&d)
+	return key[T]{d, read}
 }
 
 // prefixes are those under which a key may be written on an object. A key of our
@@ -103,140 +150,166 @@ var prefixes = []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"
 
 const own = "sallyport.dev/"
 
-// spell lists the ways in which a key may be written on an object. The first one
-// that is there counts: under a prefix before without one, as HAProxy's own
-// controller takes it, and the name before an alias.
-func (d *Doc) spell() []string {
-	if strings.HasPrefix(d.Name, own) {
-		return d.names()
+// add enters a key by all its spellings. The order is that of precedence: names
+// under a prefix before names without one, as HAProxy's own controller has it,
+// and the name before its aliases.
+func (in dictionary) add(d *Doc) {
+	in.docs[d.Name] = d
+	enter := func(spellings map[string]spelling, full string, by Alias) {
+		if _, has := spellings[full]; has {
+			panic("annotations: " + full + " is defined twice")
+		}
+		spellings[full] = spelling{d, by, len(spellings)}
 	}
-	var all []string
-	for _, name := range d.names() {
-		for _, p := range prefixes {
-			all = append(all, p+name)
+	names := append([]Alias{{Name: d.Name}}, d.Aliases...)
+	for _, by := range names {
+		under := prefixes
+		if by.Prefix != "" {
+			under = []string{by.Prefix}
+		} else if strings.HasPrefix(by.Name, own) {
+			under = nil
+		}
+		for _, p := range under {
+			enter(in.onObjects, p+by.Name, by)
 		}
 	}
-	return append(all, d.names()...)
+	for _, by := range names {
+		if by.Prefix == "" {
+			enter(in.onObjects, by.Name, by)
+			enter(in.inConfigMap, strings.TrimPrefix(by.Name, own), by)
+		}
+	}
 }
 
-func (d *Doc) names() []string { return append([]string{d.Name}, d.Aliases...) }
-
-// said returns the value of a key in an object's annotations, or in a ConfigMap's
-// data.
-func (d *Doc) said(scope Scope, annotations map[string]string) (v Value, has bool) {
-	spellings := d.spellings
+// spellings returns the ways to write keys in a scope.
+func (in dictionary) spellings(scope Scope) map[string]spelling {
 	if scope == ConfigMap {
-		spellings = d.inConfigMap
+		return in.inConfigMap
 	}
-	for _, full := range spellings {
-		if text, has := annotations[full]; has {
-			return Value{full, strings.TrimSpace(text)}, true
-		}
-	}
-	return v, false
+	return in.onObjects
 }
 
-// A Layer is what one object says: the values of keys, by name.
+// values returns the value of each key that an object sets. Of several spellings of
+// one key the first in precedence counts.
+func (in dictionary) values(scope Scope, written map[string]string) map[string]Value {
+	var values map[string]Value
+	spellings := in.spellings(scope)
+	for full, text := range written {
+		s, is := spellings[full]
+		if !is || s.Scopes&scope == 0 {
+			continue
+		}
+		if used, has := values[s.Name]; has && spellings[used.As].rank < s.rank {
+			continue
+		}
+		if values == nil {
+			values = make(map[string]Value)
+		}
+		v := Value{As: full, Text: strings.TrimSpace(text)}
+		if s.by.translate != nil {
+			v.Text, v.fault = s.by.translate(v.Text)
+		}
+		values[s.Name] = v
+	}
+	return values
+}
+
+// A Layer is the keys that one object sets, by name.
 type Layer struct {
 	Scope  Scope
 	Values map[string]Value
-	Odd    []Problem // what it says that is no key, or none that may be written there
+	Odd    []Problem // of names that are no key, or no key for the object
 
-	closed bool // among that is what was to be a guard
+	closed bool // one of these names was meant to be a guard
 }
 
 // Empty reports whether a Layer changes nothing.
 func (l Layer) Empty() bool { return len(l.Values) == 0 && !l.closed }
 
-// A Value is what an object says of a key, as it is written there.
-type Value struct{ As, Text string }
+// A Value is the value of a key, and the name under which the object has it.
+type Value struct {
+	As, Text string
+
+	fault error // from its translation
+}
 
 // Read takes the keys out of an object's annotations, or out of a ConfigMap's
-// data, where they need no prefix. Of one key written in several ways one counts,
-// see spell.
+// data, where they need no prefix.
 //
-// An annotation under a prefix of ours that is no key is told, and if the key
-// that was probably meant is a guard, nobody is let in: somebody wants to keep
-// others out, and it is not known whom. A key where it cannot be written is told,
-// too: charts write the same on an Ingress and on its Service. A name without a
-// prefix may be anybody's: it is ours if it is a key, and told if it is almost
-// the name of a guard.
-func Read(scope Scope, annotations map[string]string) Layer {
-	l := Layer{Scope: scope}
+// It reports an annotation that has one of our prefixes and is no key. If the
+// nearest key is a guard, nobody is let in: the user wants to keep clients out, and
+// which ones is not known. It also reports a key that cannot be written on that
+// kind of object, and goes on: charts write the same on an Ingress and on its
+// Service. A name without a prefix may belong to another program: it is used if it
+// is a key, and reported if it is almost the name of a guard.
+func Read(scope Scope, written map[string]string) Layer { return known.read(scope, written) }
+
+func (in dictionary) read(scope Scope, written map[string]string) Layer {
+	l := Layer{Scope: scope, Values: in.values(scope, written)}
 	odd := func(reason, format string, args ...any) {
 		l.Odd = append(l.Odd, Problem{scope, reason, scope.noun() + " " + fmt.Sprintf(format, args...)})
 	}
-	for full := range annotations {
-		name, ours := full, true
-		i := slices.IndexFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
-		switch {
-		case i >= 0:
-			name = strings.TrimPrefix(full, prefixes[i])
-		case scope == ConfigMap && registry[own+full] != nil:
-			name = own + full // its keys can hold no "/"
-		case scope == ConfigMap, strings.HasPrefix(full, own):
-		case strings.Contains(full, "/"):
+	for full, text := range written {
+		s, is := in.spellings(scope)[full]
+		if !is {
+			l.closed = in.unknown(scope, full, odd) || l.closed
 			continue
-		default:
-			ours = registry[full] != nil
 		}
-		d := registry[name]
+		used, older := l.Values[s.Name], s.older()
 		switch {
-		case !ours:
-			if near := nearest(name); len(name) >= leastLikely && near != nil && near.Guard {
-				odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", strconv.QuoteToASCII(clip(full)), near.Name)
-			}
-		case d == nil:
-			meant, then := "", "it is ignored"
-			if near := nearest(name); near != nil {
-				meant = "; the nearest that is: " + near.Name
-				if near.Guard {
-					l.closed, then = true, "since that keeps clients out, nobody is let in until it is in order"
-				}
-			}
-			odd("UnknownAnnotation", "%s is not known%s; %s", strconv.QuoteToASCII(clip(full)), meant, then)
-		case d.Scopes&scope == 0:
-			odd("UnknownAnnotation", "%s is for %s, not for %s; it is ignored", full, d.Scopes, scope)
-		default:
-			if l.Values == nil {
-				l.Values = make(map[string]Value)
-			}
-			used, _ := d.said(scope, annotations)
-			l.Values[d.Name] = used
-			switch {
-			case name != d.Name && used.As == full:
-				odd("OlderAnnotation", "%s is an older way to say %s; it is used all the same", full, d.Name)
-			case name != d.Name:
-				odd("OlderAnnotation", "%s is an older way to say %s; since that is here too, this is ignored", full, d.Name)
-			case used.As != full && used.Text != strings.TrimSpace(annotations[full]):
-				odd("UnusedAnnotation", "%s is ignored, since %s is here too and goes before it", full, used.As)
-			}
-		}
-	}
-	for name, used := range l.Values {
-		if today := registry[name].Older; today != "" {
-			then := "it is used all the same"
-			if _, has := l.Values[today]; has {
-				then = "since that is here too, this is ignored"
-			}
-			odd("OlderAnnotation", "%s is an older way to say %s; %s", used.As, today, then)
+		case s.Scopes&scope == 0:
+			odd("UnknownAnnotation", "%s is for %s, not for %s; it is ignored", full, s.Scopes, scope)
+		case used.As == full && older != "":
+			odd("OlderAnnotation", "%s is an older way to say %s; it is used all the same", full, older)
+		case older == s.Name:
+			odd("OlderAnnotation", "%s is an older way to say %s; since that is here too, this is ignored", full, older)
+		case used.As != full && used.Text != strings.TrimSpace(text):
+			odd("UnusedAnnotation", "%s is ignored, since %s is here too and goes before it", full, used.As)
 		}
 	}
 	slices.SortFunc(l.Odd, func(a, b Problem) int { return cmp.Compare(a.Why, b.Why) })
 	return l
 }
 
-// leastLikely is how long a name without a prefix is at least that is taken for a
+// unknown reports a name that is no key, and whether it was meant to be a guard.
+func (in dictionary) unknown(scope Scope, full string, odd func(reason, format string, args ...any)) (closed bool) {
+	name, ours := strings.CutPrefix(full, own)
+	for _, p := range prefixes {
+		if !ours {
+			name, ours = strings.CutPrefix(full, p)
+		}
+	}
+	if scope != ConfigMap && !ours && strings.Contains(full, "/") {
+		return false // another program's
+	}
+	near := in.nearest(name)
+	guard := near != nil && near.Guard
+	switch {
+	case scope != ConfigMap && !ours:
+		if guard && len(name) >= leastLikely {
+			odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", quote(full), near.Name)
+		}
+		return false
+	case guard:
+		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; since that keeps clients out, nobody is let in until it is in order", quote(full), near.Name)
+	case near != nil:
+		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; it is ignored", quote(full), near.Name)
+	default:
+		odd("UnknownAnnotation", "%s is not known; it is ignored", quote(full))
+	}
+	return guard
+}
+
+// leastLikely is the least length of a name without a prefix that is taken for a
 // guard mistyped.
 const leastLikely = 6
 
-// nearest finds the key that somebody may have meant: at most two letters differ,
-// under whatever prefix. Of several that are as near it takes a guard.
-func nearest(name string) (best *Doc) {
-	name = strings.TrimPrefix(name, own)
+// nearest finds the key that the user may have meant: at most two letters differ,
+// under whatever prefix. Of several that are as near it prefers a guard.
+func (in dictionary) nearest(name string) (best *Doc) {
 	least := 3
-	for known, d := range registry {
-		n := distance(name, strings.TrimPrefix(known, own))
+	for bare, s := range in.inConfigMap {
+		n, d := distance(name, bare), s.Doc
 		switch {
 		case n > least || n == 3:
 		case n < least, d.Guard && !best.Guard, d.Guard == best.Guard && d.Name < best.Name:
@@ -246,7 +319,7 @@ func nearest(name string) (best *Doc) {
 	return best
 }
 
-// distance is Levenshtein's.
+// distance returns Levenshtein's distance between two names.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
@@ -279,7 +352,7 @@ func clip(s string) string {
 
 // A Problem is a value that is not used.
 type Problem struct {
-	Scope  Scope  // whose it is
+	Scope  Scope  // of the object that has it
 	Reason string // CamelCase
 	Why    string
 }
@@ -287,59 +360,28 @@ type Problem struct {
 // An Effective is a value that is used.
 type Effective struct {
 	Key   string `json:"key"`
-	As    string `json:"as"` // how it is written there: haproxy.org/KEY, an older name, or the bare one
+	As    string `json:"as"` // the name that the object has: haproxy.org/KEY, an alias, or the bare KEY
 	Value string `json:"value"`
-	Scope string `json:"scope"` // where it was said; "default" if nowhere
+	Scope string `json:"scope"` // of the object
 }
 
-// heed makes values of the layers for one backend.
+// heed makes values from the layers for one backend.
 func heed(env Env, layers []Layer) *values {
 	return &values{layers: layers, env: env, closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed })}
 }
 
-// values are the layers for one backend, the most special first.
+// values reads the layers for one backend, the most special first.
 type values struct {
 	layers   []Layer
-	only     Scope // the one layer to be heard; 0: all
+	only     Scope // the one layer to read; 0: all
 	owner    string
 	env      Env
-	closed   bool // a guard is not in order
+	closed   bool // a guard cannot be used
 	problems []Problem
 	used     []Effective
 }
 
-// list is a value that may be the name of a list, "patterns/NAME", as the entries
-// themselves, and the name of the list's file, if it is one.
-func (v *values) list(text string) (entries, file string, err error) {
-	name, is := strings.CutPrefix(text, "patterns/")
-	if !is {
-		if name, is = strings.CutPrefix(text, "pattern/"); !is { // as it is documented elsewhere
-			return text, "", nil
-		}
-	}
-	lines, err := v.entries(name)
-	return strings.Join(lines, ","), v.env.Cluster + "_" + name, err
-}
-
-// entries are those of the list of that name.
-func (v *values) entries(name string) (entries []string, err error) {
-	lines, has := "", false
-	if v.env.Pattern != nil {
-		lines, has = v.env.Pattern(name)
-	}
-	if !has {
-		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
-	}
-	for line := range strings.Lines(lines) {
-		line, _, _ = strings.Cut(line, "#")
-		if line = strings.TrimSpace(line); line != "" {
-			entries = append(entries, line)
-		}
-	}
-	return entries, nil
-}
-
-// fault tells that a value cannot be used.
+// fault reports a value that cannot be used.
 func (v *values) fault(d Doc, scope Scope, err error) {
 	then := "it is ignored"
 	if d.Guard {
@@ -354,7 +396,7 @@ func (v *values) fault(d Doc, scope Scope, err error) {
 	v.problems = append(v.problems, Problem{scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; %s", scope.noun(), as, err, then)})
 }
 
-// scopeOf is where the value of a key that is used was said.
+// scopeOf returns the scope whose value of a key is used.
 func (v *values) scopeOf(name string) Scope {
 	for _, u := range v.used {
 		for _, l := range v.layers {
@@ -366,60 +408,32 @@ func (v *values) scopeOf(name string) Scope {
 	return Ingress
 }
 
-// fits says why a value is longer than it may be. A list in a file is the
-// operator's.
-func (e Env) fits(value any, file string) error {
-	switch of := value.(type) {
-	case []haproxy.Directive:
-		if e.Lines > 0 && len(of) > e.Lines {
-			return fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(of), e.Lines)
-		}
-	case haproxy.Networks:
-		if e.Entries > 0 && file == "" && len(of.Of) > e.Entries {
-			return fmt.Errorf("it has %d addresses and networks; allowed are %d (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(of.Of), e.Entries)
-		}
-	}
-	return nil
-}
-
-// get returns the value of a key in the most special layer where it can be read. A
-// value that cannot is told, and the next layer counts, unless it is that of a
-// guard.
+// get returns the value of a key from the most special layer whose value can be
+// used, and whether there is one; if not, the default. It reports a value that
+// cannot be used, and goes on to the next layer, unless the key is a guard.
 func get[T any](v *values, k key[T]) (value T, ok bool) {
+	var none T
 	for _, l := range v.layers {
 		said, has := l.Values[k.Name]
 		if !has || v.only != 0 && v.only != l.Scope {
 			continue
 		}
-		text, file, err := said.Text, "", error(nil)
-		clients, may := any(&value).(*haproxy.Networks) // be a list
-		if may {
-			text, file, err = v.list(text)
+		err := said.fault
+		if err == nil {
+			value, err = k.read(v.env, l.Scope, said.Text)
 		}
 		if err == nil {
-			value, err = k.parse(text)
+			v.used = append(v.used, Effective{k.Name, said.As, said.Text, l.Scope.String()})
+			return value, true
 		}
-		if err == nil && l.Scope != ConfigMap {
-			err = v.env.fits(value, file)
+		if v.fault(k.Doc, l.Scope, err); k.Guard {
+			return none, false
 		}
-		if err != nil {
-			v.fault(k.Doc, l.Scope, err)
-			var none T
-			if value = none; k.Guard {
-				return none, false
-			}
-			continue
-		}
-		if may {
-			clients.List = file
-		}
-		v.used = append(v.used, Effective{k.Name, said.As, said.Text, l.Scope.String()})
-		return value, true
 	}
 	if k.Default == "" {
-		return value, false
+		return none, false
 	}
-	value, err := k.parse(k.Default)
+	value, err := k.read(v.env, ConfigMap, k.Default)
 	if err != nil {
 		panic("annotations: the default of " + k.Name + ": " + err.Error())
 	}

@@ -7,19 +7,25 @@ import (
 	"sallyport/haproxy"
 )
 
-// Where keys may be written: most of them at two or three places.
+// The scopes of most keys.
 const (
 	everywhere      = ConfigMap | Ingress | Service
 	notOnTheService = ConfigMap | Ingress
 )
 
+// The traffic of keys that do not look into requests.
+const (
+	anyTraffic = Requests | Ended | Passed
+	notPassed  = Requests | Ended // what ends TLS here, or begins it to the servers
+)
+
 var (
-	allowList = define(sources, Doc{
-		Name: "allow-list", Aliases: []string{"whitelist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, TCP: true,
+	allowList = defineClients(Doc{
+		Name: "allow-list", Aliases: []Alias{{Name: "whitelist"}}, Scopes: notOnTheService, Guard: true, Traffic: anyTraffic,
 		Effect: "Clients from elsewhere are answered 403.",
 	})
-	denyList = define(sources, Doc{
-		Name: "deny-list", Aliases: []string{"blacklist"}, Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`", Guard: true, TCP: true,
+	denyList = defineClients(Doc{
+		Name: "deny-list", Aliases: []Alias{{Name: "blacklist"}}, Scopes: notOnTheService, Guard: true, Traffic: anyTraffic,
 		Effect: "Clients from there are answered 403.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
@@ -27,7 +33,7 @@ var (
 		Effect: "The client's address is what the header says, for lists and limits too. Only for an appliance behind a proxy that sets it.",
 	})
 	check = define(boolean, Doc{
-		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true", TCP: true,
+		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true", Traffic: anyTraffic,
 		Effect: "Servers are checked, by a connection if check-http says nothing else.",
 	})
 	checkHTTP = define(httpCheck, Doc{
@@ -35,7 +41,7 @@ var (
 		Effect: "Servers are checked by this request; 2xx and 3xx are good.",
 	})
 	checkInterval = define(duration, Doc{
-		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s", TCP: true,
+		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s", Traffic: anyTraffic,
 		Effect: "Time between checks of a server that is well.",
 	})
 	corsEnable = define(boolean, Doc{
@@ -99,23 +105,23 @@ var (
 		Effect: "The client's address is added to X-Forwarded-For.",
 	})
 	abortOnClose = define(boolean, Doc{
-		Name: "abortonclose", Scopes: everywhere, Format: "true or false", TCP: true,
+		Name: "abortonclose", Scopes: everywhere, Format: "true or false", Traffic: anyTraffic,
 		Effect: "A request whose client has gone while it waited is dropped. HAProxy before 3.0 notices that only if the ConfigMap says so.",
 	})
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
-		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", TCP: true,
+		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", Traffic: anyTraffic,
 		Effect: "How requests are spread over the servers. Those that hash do so consistently.",
 	})
-	pathRewrite = define(lines(rewrite), Doc{
+	pathRewrite = defineLines(lines(rewrite), Doc{
 		Name: "path-rewrite", Scopes: notOnTheService, Format: "a path; or a regular expression and a path with `\\1`; one a line",
 		Effect: "The servers see another path.",
 	})
 	podMaxconn = define(number(1, 1<<20), Doc{
-		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1", TCP: true,
+		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1", Traffic: anyTraffic,
 		Effect: "Connections to one pod, at most; further requests wait.",
 	})
-	captures = define(captureList, Doc{
+	captures = defineLines(captureList, Doc{
 		Name: "request-capture", Scopes: notOnTheService, Format: "a sample of the request, as `req.hdr(X-Request-Id)` or `cookie(id)`, one a line",
 		Effect: "What it is stands in the log of the request (syslog-server).",
 	})
@@ -123,11 +129,11 @@ var (
 		Name: "request-capture-len", Scopes: notOnTheService, Format: "1 to 65535", Default: "128",
 		Effect: "How many bytes of it.",
 	})
-	requestHeaders = define(headers(haproxy.SetRequestHeader), Doc{
+	requestHeaders = defineLines(headers(haproxy.SetRequestHeader), Doc{
 		Name: "request-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Headers that the servers see.",
 	})
-	responseHeaders = define(headers(haproxy.SetResponseHeader), Doc{
+	responseHeaders = defineLines(headers(haproxy.SetResponseHeader), Doc{
 		Name: "response-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Headers that the clients see.",
 	})
@@ -147,8 +153,8 @@ var (
 		Name: "rate-limit-size", Scopes: notOnTheService, Format: "number, with k or m", Default: "100k",
 		Effect: "Clients that are counted; beyond that the oldest are forgotten.",
 	})
-	rateExcept = define(sources, Doc{
-		Name: "rate-limit-whitelist", Scopes: notOnTheService, Format: "addresses and networks, with commas; or `patterns/NAME`",
+	rateExcept = defineClients(Doc{
+		Name: "rate-limit-whitelist", Scopes: notOnTheService,
 		Effect: "Clients from there are not limited.",
 	})
 	redirect = define(location, Doc{
@@ -164,11 +170,11 @@ var (
 		Effect: "The Host that the servers see.",
 	})
 	sendProxy = define(oneOf("proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"), Doc{
-		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn", TCP: true,
+		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn", Traffic: anyTraffic,
 		Effect: "Connections to servers begin with the PROXY protocol.",
 	})
 	serverSSL = define(boolean, Doc{
-		Name: "server-ssl", Scopes: everywhere, Format: "true or false", Default: "false",
+		Name: "server-ssl", Scopes: everywhere, Traffic: notPassed, Format: "true or false", Default: "false",
 		Effect: "TLS to the servers; their certificate is not verified.",
 	})
 	serverProto = define(oneOf("h1", "h2"), Doc{
@@ -176,19 +182,19 @@ var (
 		Effect: "HTTP/2 to the servers, in the clear without server-ssl; or HTTP/1.1 alone.",
 	})
 	timeoutCheck = define(duration, Doc{
-		Name: "timeout-check", Scopes: everywhere, Format: "time", TCP: true,
+		Name: "timeout-check", Scopes: everywhere, Format: "time", Traffic: anyTraffic,
 		Effect: "How long a check may take once it is connected.",
 	})
 	timeoutConnect = define(duration, Doc{
-		Name: "timeout-connect", Scopes: everywhere, Format: "time", Default: "500ms", TCP: true,
+		Name: "timeout-connect", Scopes: everywhere, Format: "time", Default: "500ms", Traffic: anyTraffic,
 		Effect: "How long a connection to a server may take. The next one is tried then.",
 	})
 	timeoutQueue = define(duration, Doc{
-		Name: "timeout-queue", Scopes: everywhere, Format: "time", Default: "5s", TCP: true,
+		Name: "timeout-queue", Scopes: everywhere, Format: "time", Default: "5s", Traffic: anyTraffic,
 		Effect: "How long a request waits for a server below its pod-maxconn.",
 	})
 	timeoutTunnel = define(duration, Doc{
-		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h", TCP: true,
+		Name: "timeout-tunnel", Scopes: everywhere, Format: "time", Default: "1h", Traffic: anyTraffic,
 		Effect: "How long a WebSocket may be silent, or a connection that nobody looks into: of a TCP service, of ssl-passthrough.",
 	})
 	hsts = define(boolean, Doc{
@@ -215,19 +221,19 @@ var (
 		Name: own + "limit-connections", Scopes: notOnTheService, Format: "number from 1",
 		Effect: "Requests of one client to the Ingress that are under way at once, at most. Those beyond are answered 429.",
 	})
-	requestAdd = define(headers(haproxy.AddRequestHeader), Doc{
+	requestAdd = defineLines(headers(haproxy.AddRequestHeader), Doc{
 		Name: own + "request-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
 		Effect: "Headers that the servers see beside those of that name.",
 	})
-	requestDelete = define(lines(haproxy.DeleteRequestHeader), Doc{
+	requestDelete = defineLines(lines(haproxy.DeleteRequestHeader), Doc{
 		Name: own + "request-del-headers", Scopes: notOnTheService, Format: "names, one a line",
 		Effect: "Headers that the servers do not see.",
 	})
-	responseAdd = define(headers(haproxy.AddResponseHeader), Doc{
+	responseAdd = defineLines(headers(haproxy.AddResponseHeader), Doc{
 		Name: own + "response-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
 		Effect: "Headers that the clients see beside those of that name.",
 	})
-	responseDelete = define(lines(haproxy.DeleteResponseHeader), Doc{
+	responseDelete = defineLines(lines(haproxy.DeleteResponseHeader), Doc{
 		Name: own + "response-del-headers", Scopes: notOnTheService, Format: "names, one a line",
 		Effect: "Headers that the clients do not see.",
 	})
@@ -236,11 +242,11 @@ var (
 		Effect: "A request for `/` is redirected there.",
 	})
 	timeoutServer = define(duration, Doc{
-		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s", TCP: true,
+		Name: "timeout-server", Scopes: everywhere, Format: "time", Default: "50s", Traffic: anyTraffic,
 		Effect: "How long a server may be silent.",
 	})
 	_ = define(boolean, Doc{
-		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false", TCP: true,
+		Name: "standalone-backend", Scopes: Ingress | Service, Format: "true or false", Traffic: anyTraffic,
 		Effect: "None is needed: an Ingress that sets something for itself has a backend of its own.",
 	})
 	_ = define(boolean, Doc{
@@ -248,25 +254,25 @@ var (
 		Effect: "None is needed: certificates that nobody names are always taken away.",
 	})
 	_ = define(number(0, 1<<20), Doc{
-		Name: "scale-server-slots", Aliases: []string{"servers-increment", "server-increment", "server-slots"}, Scopes: everywhere, Format: "number", TCP: true,
+		Name: "scale-server-slots", Aliases: []Alias{{Name: "servers-increment"}, {Name: "server-increment"}, {Name: "server-slots"}}, Scopes: everywhere, Format: "number", Traffic: anyTraffic,
 		Effect: "None is needed: servers come and go by command, without slots.",
 	})
 	sslRedirect = define(boolean, Doc{
-		Name: "ssl-redirect", Scopes: notOnTheService, Format: "true or false", TCP: true,
+		Name: "ssl-redirect", Scopes: notOnTheService, Format: "true or false", Traffic: anyTraffic,
 		Effect: "Plain HTTP is redirected to HTTPS. If nothing is said: where the Ingress brings a certificate.",
 	})
 	sslRedirectCode = define(status(haproxy.RedirectCodes), Doc{
-		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302", TCP: true,
+		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302", Traffic: anyTraffic,
 		Effect: "Status of that redirect.",
 	})
 	sslRedirectPort = define(number(1, 65535), Doc{
-		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number", TCP: true,
+		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number", Traffic: anyTraffic,
 		Effect: "Port of that redirect, left out of the URL if it is 443. If nothing is said: where HAProxy listens.",
 	})
 )
 
 var sslPassthrough = define(boolean, Doc{
-	Name: "ssl-passthrough", Scopes: everywhere, Format: "true or false", Default: "false", TCP: true,
+	Name: "ssl-passthrough", Scopes: everywhere, Format: "true or false", Default: "false", Traffic: anyTraffic,
 	Effect: "TLS connections for the hosts go to the servers as they are, by the name in the handshake. Plain HTTP is redirected to them, if ssl-redirect is not false.",
 })
 
@@ -288,12 +294,12 @@ func Class(annotations map[string]string) (name string, said bool) {
 	if name, said = annotations["kubernetes.io/ingress.class"]; said {
 		return name, true
 	}
-	v, said := class.said(Ingress, annotations)
+	v, said := known.values(Ingress, annotations)[class.Name]
 	return v.Text, said
 }
 
 var defaultBackend = define(servicePort, Doc{
-	Name: "default-backend-service", Scopes: ConfigMap, Format: "namespace/Service, or namespace/Service:port",
+	Name: "default-backend-service", Scopes: ConfigMap, Refers: ServiceKind, Format: "namespace/Service, or namespace/Service:port",
 	Effect: "What nobody has a host and a path for goes there, unless an Ingress without rules is the default of all. If nothing is said: 404.",
 })
 

@@ -25,17 +25,10 @@ var (
 		Name: "hard-stop-after", Scopes: ConfigMap, Format: "time, from 1ms", Default: "30m",
 		Effect: "How long connections may last after a reload.",
 	})
-	connectionMode = define(oneOf("http-keep-alive", "http-server-close", "httpclose"), Doc{
-		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose", Default: "http-keep-alive",
-		Effect: "Whether connections are kept after a request: on both sides, to clients only, or not at all.",
-	})
-	keepAlive = define(boolean, Doc{
-		Name: "http-keep-alive", Scopes: ConfigMap, Format: "true or false", Older: "http-connection-mode",
-		Effect: "An older way to say http-connection-mode.",
-	})
-	serverClose = define(boolean, Doc{
-		Name: "http-server-close", Scopes: ConfigMap, Format: "true or false", Older: "http-connection-mode",
-		Effect: "An older way to say http-connection-mode.",
+	connectionMode = define(oneOf(keepAlive, "http-server-close", "httpclose"), Doc{
+		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose", Default: keepAlive,
+		Aliases: []Alias{{Name: "http-server-close", translate: mode("http-server-close")}, {Name: keepAlive, translate: mode(keepAlive)}},
+		Effect:  "Whether connections are kept after a request: on both sides, to clients only, or not at all. The older keys http-server-close and http-keep-alive take true or false.",
 	})
 	dontLogNull = define(boolean, Doc{
 		Name: "dontlognull", Scopes: ConfigMap, Format: "true or false", Default: "true",
@@ -148,13 +141,9 @@ func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 		p.Lines = append(p.Lines, haproxy.HardStop(d))
 	}
 	option := func(name string, on bool) { p.Lines = append(p.Lines, haproxy.DefaultOption(name, on)) }
-	older, _ := get(v, serverClose)
 	if mode, said := get(v, connectionMode); said {
 		option(mode, true)
-	} else if older {
-		option("http-server-close", true)
 	}
-	_, _ = get(v, keepAlive) // says what is so in any case
 	if yes, _ := get(v, abortOnClose); yes {
 		option("abortonclose", true) // of the frontends too, for HAProxy 2.6
 	}
@@ -191,6 +180,18 @@ func process(v *values, asked *[]haproxy.Text) haproxy.Process {
 	p.QUIC = quic(v, asked)
 	return p
 }
+
+// mode translates the switch for one mode; off leaves the default.
+func mode(name string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if on, err := boolean(s); on || err != nil {
+			return name, err
+		}
+		return keepAlive, nil
+	}
+}
+
+const keepAlive = "http-keep-alive"
 
 // quic is HTTP/3, where HAProxy says that it can.
 func quic(v *values, asked *[]haproxy.Text) (q haproxy.QUIC) {

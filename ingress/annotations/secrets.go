@@ -56,65 +56,63 @@ var (
 		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth", Guard: true,
 		Effect: "Requests need a name and a password. With an auth-secret it need not be said.",
 	})
-	authSecret = define(reference, Doc{
-		Name: "auth-secret", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
+	authSecret = defineSecret(Doc{
+		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
 		Effect: "Who may come in: a key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key with the lines of an htpasswd file.",
 	})
 	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
 		Effect: "What browsers show when they ask for the password.",
 	})
-	clientCA = define(reference, Doc{
-		Name: "client-ca", Scopes: notOnTheService, Format: "Secret, or namespace/Secret", Guard: true,
+	clientCA = defineSecret(Doc{
+		Name: "client-ca", Scopes: notOnTheService, Traffic: notPassed, Guard: true,
 		Effect: "Clients need a certificate of this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and none of them by plain HTTP.",
 	})
 	clientOptional = define(boolean, Doc{
 		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
 		Effect: "They may come without one, too. What they showed is in `%[ssl_c_s_dn]`. On an Ingress it is ignored where the ConfigMap demands one of all.",
 	})
-	serverCA = define(reference, Doc{
-		Name: "server-ca", Scopes: everywhere, Format: "Secret, or namespace/Secret", Guard: true,
+	serverCA = defineSecret(Doc{
+		Name: "server-ca", Scopes: everywhere, Traffic: notPassed, Guard: true,
 		Effect: "TLS to the servers, whose certificates have to be of this authority (`ca.crt` of the Secret, or `tls.crt`).",
 	})
-	serverCrt = define(reference, Doc{
-		Name: "server-crt", Scopes: everywhere, Format: "Secret, or namespace/Secret",
+	serverCrt = defineSecret(Doc{
+		Name: "server-crt", Scopes: everywhere, Traffic: notPassed,
 		Effect: "TLS to the servers, which are shown this certificate (`tls.crt` and `tls.key` of the Secret).",
 	})
 	secureSNI = define(serverName, Doc{
-		Name: own + "secure-sni", Scopes: everywhere, Format: "a host's name, host or sni",
+		Name: own + "secure-sni", Scopes: everywhere, Traffic: notPassed, Format: "a host's name, host or sni",
 		Effect: "TLS to the servers asks for this name, for the Host of the request, or for what the client's TLS asked for. With server-ca their certificate has to be for it.",
 	})
 	secureVerifyHost = define(serverName, Doc{
-		Name: own + "secure-verify-hostname", Scopes: everywhere, Format: "a host's name", Guard: true,
+		Name: own + "secure-verify-hostname", Scopes: everywhere, Traffic: notPassed, Format: "a host's name", Guard: true,
 		Effect: "The certificate of the servers has to be for this name. It needs a server-ca, and no other name in secure-sni.",
 	})
-	sslCertificate = define(reference, Doc{
-		Name: "ssl-certificate", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
+	sslCertificate = defineSecret(Doc{
+		Name: "ssl-certificate", Scopes: ConfigMap,
 		Effect: "The certificate for names that have none of their own. If nothing is said: a self-signed one.",
 	})
 )
 
-var signer = define(reference, Doc{
-	Name: "generate-certificates-signer", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
+var signer = defineSecret(Doc{
+	Name: "generate-certificates-signer", Scopes: ConfigMap,
 	Effect: "Names without a certificate get one, made when they are asked for and signed by this authority (`tls.crt` and `tls.key` of the Secret).",
 })
 
-// ofSecrets are the keys that name one.
-var ofSecrets = []*Doc{&authSecret.Doc, &clientCA.Doc, &serverCA.Doc, &serverCrt.Doc, &sslCertificate.Doc, &signer.Doc}
+// defineSecret makes a key whose value names a Secret.
+func defineSecret(d Doc) key[Ref] {
+	d.Refers, d.Format = SecretKind, "Secret, or namespace/Secret"
+	return define(reference, d)
+}
 
 // Refers lists the Secrets that an object names in its annotations, or a
-// ConfigMap in its data.
-func Refers(scope Scope, annotations map[string]string) []Ref {
-	if len(annotations) == 0 {
-		return nil
-	}
-	var refs []Ref
-	for _, d := range ofSecrets {
-		v, has := d.said(scope, annotations)
-		if !has || d.Scopes&scope == 0 {
+// ConfigMap in its data, in no order.
+func Refers(scope Scope, written map[string]string) (refs []Ref) {
+	for name, v := range known.values(scope, written) {
+		if known.docs[name].Refers != SecretKind || v.fault != nil {
 			continue
 		}
-		if r, err := reference(v.Text); err == nil && !slices.Contains(refs, r) {
+		if r, err := reference(v.Text); err == nil {
 			refs = append(refs, r)
 		}
 	}

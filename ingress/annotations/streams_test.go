@@ -47,7 +47,7 @@ key "http": "http" is not a number from 1 to 65535; it is ignored
 }
 
 func TestATCPServiceMayHaveTLSToItsServers(t *testing.T) {
-	s, _, problems := CompileTCP(env, false, on("service server-ca: ca", "service check-http: /", "configmap client-ca: ns/ca", "configmap load-balance: leastconn")...)
+	s, _, problems := CompileTCP(env, Ended, on("service server-ca: ca", "service check-http: /", "configmap client-ca: ns/ca", "configmap load-balance: leastconn")...)
 	if want := (haproxy.ServerOptions{Check: true, TLS: true, CA: "ca.ca.pem", Proto: "h1"}); s.Options != want {
 		t.Errorf("servers: want %+v, got %+v", want, s.Options)
 	}

@@ -2,6 +2,8 @@ package annotations
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 
 	"sallyport/haproxy"
 )
@@ -67,6 +69,33 @@ func text(section haproxy.Section) func(string) (haproxy.Text, error) {
 
 func logFormatText(s string) (haproxy.Text, error) { return haproxy.LogFormat(unquote(s)) }
 
+// listed returns the name in "patterns/NAME". HAProxy's own controller also documents
+// "pattern/NAME".
+func listed(text string) (name string, is bool) {
+	if name, is = strings.CutPrefix(text, "patterns/"); !is {
+		name, is = strings.CutPrefix(text, "pattern/")
+	}
+	return name, is
+}
+
+// entries returns the entries of a list.
+func (e Env) entries(name string) (entries []string, err error) {
+	lines, has := "", false
+	if e.Pattern != nil {
+		lines, has = e.Pattern(name)
+	}
+	if !has {
+		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+	}
+	for line := range strings.Lines(lines) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line != "" {
+			entries = append(entries, line)
+		}
+	}
+	return entries, nil
+}
+
 // refusal returns what HAProxy was found to have against a part.
 func (e Env) refusal(p haproxy.Part) error {
 	if e.Refusal != nil {
@@ -106,11 +135,8 @@ func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Secti
 	return known && why == ""
 }
 
-var routeACL = define(func(s string) (string, error) {
-	_, err := haproxy.Condition(s, func(string) ([]string, error) { return nil, nil })
-	return s, err
-}, Doc{
-	Name: "route-acl", Scopes: Service, Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
+var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { return haproxy.Condition(s, e.entries) }, Doc{
+	Name: "route-acl", Scopes: Service, Refers: ListKind, Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
 	Effect: "Requests for a host and path that lead to the Service go there only if this holds, and those for which it does not hold as if the path were not there: " +
 		"to another path of the namespace for the same, or a shorter one. Only if `ingress.trust` allows it; not with regular expressions as paths.",
 })
@@ -136,13 +162,9 @@ func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
 		return c, false, nil
 	}
 	v := &values{layers: []Layer{l}, env: env}
-	if text, ok := get(v, routeACL); ok {
-		var err error
-		if c.Text, err = haproxy.Condition(text, v.entries); err != nil {
-			v.fault(routeACL.Doc, l.Scope, err)
-		} else {
-			c.Usable = judged(v, routeACL.Doc, c.Text, l.Scope, haproxy.FrontendSection, &c.Asked)
-		}
+	var ok bool
+	if c.Text, ok = get(v, routeACL); ok {
+		c.Usable = judged(v, routeACL.Doc, c.Text, l.Scope, haproxy.FrontendSection, &c.Asked)
 	}
 	return c, true, v.problems
 }

@@ -12,7 +12,6 @@ import (
 var unseen = map[string]string{
 	"nbthread":                        "threads are seen from within alone",
 	"clean-certs":                     "it is read, and does nothing",
-	"http-keep-alive":                 "it says what is so in any case",
 	"prometheus-endpoint-auth-secret": "it is read, and does nothing",
 	"scale-server-slots":              "it is read, and does nothing",
 	"standalone-backend":              "it is read, and does nothing",
