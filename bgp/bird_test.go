@@ -2,7 +2,9 @@ package bgp
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -451,4 +453,67 @@ func TestABadPeerIsReportedEachTimeAndStopsNoOther(t *testing.T) {
 		}
 	}
 	sp.waitUp(t, good.Addr)
+}
+
+func TestWherePeersConnectChangesWithoutDisturbingThoseWeDial(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := usualPace
+	p.relisten = 10 * time.Millisecond
+	sp := s.speakerAt(t, 65000, 0, p)
+	dialled, connects := s.node(t), s.node(t)
+	dialled.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"}, session: "passive on;"})
+	connects.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"}, session: `password "secret";`})
+	pa := Peer{Addr: dialled.addr[0], ASN: 65000, Active: true}
+	pb := Peer{Addr: connects.addr[0], ASN: 65000, Password: "secret"}
+	listen := func(addrs ...netip.Addr) {
+		t.Helper()
+		if err := sp.Listen(addrs, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := sp.SetPeers([]Peer{pa, pb}); err == nil || !strings.Contains(err.Error(), "can never connect") {
+		t.Fatalf("error is %v, want that %s can never connect", err, pb.Addr)
+	}
+	listen(s.us[0])
+	sp.set(t, pa, pb)
+	sp.waitUp(t, pa.Addr)
+	sp.waitUp(t, pb.Addr)
+	listen(s.us[0])
+	if got := sp.peer(t, pb.Addr); got.Flaps != 0 {
+		t.Errorf("peer is %+v, want no flap where nothing changes", got)
+	}
+
+	listen(s.us[:]...)
+	sp.set(t, pa, pb)
+	if got, want := sp.offers(t, pb.Addr), []string{"172.16.2.0/26 via " + pb.Addr.String() + " path [] connection closed"}; !slices.Equal(got, want) {
+		t.Errorf("offers are %q, want %q", got, want)
+	}
+	sp.waitUp(t, pb.Addr)
+
+	for range 2 {
+		if err := sp.Listen([]netip.Addr{netip.MustParseAddr("192.0.2.77")}, 0); err == nil || !strings.Contains(err.Error(), "no interface of this machine has") {
+			t.Fatalf("error is %v, want that no interface has that address", err)
+		}
+		sp.set(t, pa, pb)
+	}
+	if got := sp.offers(t, pb.Addr); len(got) != 1 || !strings.HasSuffix(got[0], " connection closed") {
+		t.Errorf("offers are %q, want the lost one while the speaker cannot listen", got)
+	}
+	listen(s.us[0])
+	sp.set(t, pa, pb)
+	sp.waitUp(t, pb.Addr)
+
+	listen()
+	if c, err := net.Dial("tcp", netip.AddrPortFrom(s.us[0], 179).String()); err == nil {
+		_ = c.Close()
+		t.Error("somebody can connect, want nobody")
+	}
+	pb.Active = true
+	sp.set(t, pa, pb)
+	sp.waitUp(t, pb.Addr)
+	if got := sp.peer(t, pa.Addr); got.Flaps != 0 || got.State != established {
+		t.Errorf("peer is %+v, want it undisturbed", got)
+	}
 }

@@ -68,6 +68,13 @@ func (t *tap) deaf() error {
 	return fmt.Errorf("bgp: a listener has failed and no peer can connect to it any more, restart to repair: %s", t.heard.deaf)
 }
 
+// hears forgets that a listener has given up.
+func (t *tap) hears() {
+	t.heard.mu.Lock()
+	defer t.heard.mu.Unlock()
+	t.heard.deaf = ""
+}
+
 func (t *tap) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo || t.next.Enabled(ctx, slog.LevelDebug)
 }

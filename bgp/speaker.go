@@ -24,6 +24,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,7 @@ type pace struct {
 	keep      time.Duration // longest time an offer outlives its session
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
 	penaltyTo time.Duration // longest such pause
+	relisten  time.Duration // pause between two attempts to listen
 	tick      time.Duration // how often the times above are looked at
 }
 
@@ -80,13 +82,15 @@ var usualPace = pace{
 	keep:      15 * time.Minute,
 	penalty:   30 * time.Second,
 	penaltyTo: 5 * time.Minute,
+	relisten:  5 * time.Second,
 	tick:      time.Second,
 }
 
 // A Speaker is a running BGP speaker. Its methods may be called from any
 // goroutine.
 type Speaker struct {
-	config  Config
+	ctx     context.Context // ends with the speaker
+	config  Config          // Listen and Port are what is wanted, and guarded by ops
 	pace    pace
 	log     *slog.Logger
 	tap     *tap
@@ -96,14 +100,18 @@ type Speaker struct {
 	// A GoBGP that listens takes connections of every peer it has, those that it
 	// dials included. So those are with one that does not listen.
 	dialer   *server.BgpServer
-	listener *server.BgpServer // nil: nobody may connect
+	listener *server.BgpServer  // nil: nobody may connect; written with ops and mu held, read with one of them
+	unwatch  context.CancelFunc // ends the listener's watcher; guarded by ops
+	deaf     error              // why it does not listen; guarded by ops
+	relisten time.Time          // when it tries again; guarded by ops
 
 	worker  sync.WaitGroup
 	changed chan struct{}
 	wake    chan struct{} // to the worker: a session has changed its state
 
-	// ops is held by whoever adds peers to GoBGP or deletes them, so that no
-	// two do so at once. It is taken before mu and never by the watcher.
+	// ops is held by whoever adds peers to GoBGP, deletes them or asks for them,
+	// so that no two do so at once, and none of a GoBGP that is being replaced.
+	// It is taken before mu and never by the watcher.
 	ops sync.Mutex
 
 	// mu guards what follows. It is never held over a call into GoBGP: the
@@ -116,7 +124,8 @@ type Speaker struct {
 
 // Start listens and returns a speaker without peers. It ends when ctx does, or
 // by Stop. The error is a sentence that says what to do when the port is
-// taken, an address is not of this machine, or the permission is missing.
+// taken, an address is not of this machine, or the permission is missing. Where
+// peers may connect can be changed by Listen.
 func Start(ctx context.Context, c Config) (*Speaker, error) {
 	return start(ctx, c, usualPace)
 }
@@ -129,7 +138,8 @@ func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
 	tap := newTap(c.Log.Handler())
 	ctx, stop := context.WithCancel(ctx)
 	s := &Speaker{
-		config:   c,
+		ctx:      ctx,
+		config:   Config{ASN: c.ASN, RouterID: c.RouterID, HoldTime: c.HoldTime},
 		pace:     p,
 		log:      c.Log,
 		tap:      tap,
@@ -139,10 +149,8 @@ func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
 		sessions: make(map[netip.Addr]*session),
 	}
 	s.dialer = s.server()
-	err = s.open(ctx, s.dialer, -1, nil)
-	if err == nil && len(c.Listen) > 0 {
-		s.listener = s.server()
-		err = s.open(ctx, s.listener, int32(c.Port), c.Listen)
+	if err = s.open(ctx, s.dialer, -1, nil); err == nil {
+		err = s.Listen(c.Listen, c.Port)
 	}
 	if err != nil {
 		stop()
@@ -171,7 +179,8 @@ func (s *Speaker) servers() []*server.BgpServer {
 	return []*server.BgpServer{s.dialer, s.listener}
 }
 
-// of returns the one that has a peer.
+// of returns the one that a peer is for; nil: it does not listen now. Called with
+// ops held.
 func (s *Speaker) of(p Peer) *server.BgpServer {
 	if p.Active {
 		return s.dialer
@@ -182,9 +191,6 @@ func (s *Speaker) of(p Peer) *server.BgpServer {
 func (c Config) check() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
-	}
-	if c.Port == 0 {
-		c.Port = 179
 	}
 	if c.HoldTime == 0 {
 		c.HoldTime = DefaultHoldTime
@@ -197,15 +203,82 @@ func (c Config) check() (Config, error) {
 	case c.HoldTime%time.Second != 0 || c.HoldTime < 3*time.Second || c.HoldTime > 65535*time.Second:
 		return c, fmt.Errorf("bgp: the hold time has to be whole seconds from 3s to 65535s, not %s", c.HoldTime)
 	}
-	c.Listen = slices.Clone(c.Listen)
-	for i, a := range c.Listen {
-		if !a.IsValid() {
-			return c, errors.New("bgp: one of the addresses to listen on is empty")
-		}
-		c.Listen[i] = a.Unmap()
-	}
 	c.RouterID = c.RouterID.Unmap()
 	return c, nil
+}
+
+// Listen makes peers that are not Active connect at exactly these addresses; none:
+// nobody may connect. Where it listens there already, it does nothing. A change
+// resets the sessions of those peers and of no other, and what they had announced
+// stays among the offers. The error is one such as Start's, and returned by every
+// call until the speaker listens; it tries again after a pause.
+func (s *Speaker) Listen(addrs []netip.Addr, port uint16) error {
+	addrs = slices.Clone(addrs)
+	for i, a := range addrs {
+		if !a.IsValid() {
+			return errors.New("bgp: one of the addresses to listen on is empty")
+		}
+		addrs[i] = a.Unmap()
+	}
+	port = cmp.Or(port, 179)
+	s.ops.Lock()
+	defer s.ops.Unlock()
+	if s.isDone() {
+		return ErrStopped
+	}
+	if slices.Equal(addrs, s.config.Listen) && port == s.config.Port &&
+		(len(addrs) == 0 || s.listener != nil || time.Now().Before(s.relisten)) {
+		return s.deaf
+	}
+	s.closeListener()
+	was := s.deaf
+	s.config.Listen, s.config.Port, s.deaf = addrs, port, nil
+	if len(addrs) == 0 {
+		return nil
+	}
+	s.deaf, s.relisten = s.openListener(), time.Now().Add(s.pace.relisten)
+	if s.deaf != nil && (was == nil || was.Error() != s.deaf.Error()) {
+		s.log.Error("BGP peers cannot connect", "err", s.deaf)
+	}
+	return s.deaf
+}
+
+// openListener starts the GoBGP that listens. Called with ops held.
+func (s *Speaker) openListener() error {
+	b := s.server()
+	ctx, unwatch := context.WithCancel(s.ctx)
+	if err := s.open(ctx, b, int32(s.config.Port), s.config.Listen); err != nil {
+		unwatch()
+		b.Stop()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listener, s.unwatch = b, unwatch
+	return nil
+}
+
+// closeListener ends the GoBGP that listens, and the sessions of its peers. Called
+// with ops held.
+func (s *Speaker) closeListener() {
+	if s.listener == nil {
+		return
+	}
+	b := s.listener
+	s.mu.Lock()
+	s.listener = nil
+	for _, x := range s.sessions {
+		if x.added && !x.peer.Active {
+			x.added = false
+			x.leave(time.Now(), routes.Closed, "session reset to listen elsewhere")
+			x.forgive()
+		}
+	}
+	s.mu.Unlock()
+	s.knock()
+	s.unwatch()
+	b.Stop()
+	s.tap.hears()
 }
 
 // open makes a GoBGP listen at a port, -1 for none, closes both doors of its RIB
@@ -332,7 +405,8 @@ func (s *Speaker) Peers() []PeerState {
 // resets the session of a peer whose settings have changed; the others notice
 // nothing. Calling it again with the same peers does nothing but try once more
 // what failed. The error joins one sentence for each peer that is not set up,
-// at every call until it is; no such peer stops the others.
+// at every call until it is; no such peer stops the others. A peer that cannot
+// connect because Listen has failed is kept without a sentence.
 func (s *Speaker) SetPeers(peers []Peer) error {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -442,9 +516,13 @@ func (s *Speaker) ensure(p Peer) error {
 
 // add hands a peer to GoBGP. Called with ops held.
 func (s *Speaker) add(x *session, p Peer) error {
+	b := s.of(p)
+	if b == nil {
+		return nil // Listen returns why
+	}
 	s.mark(x, true)
 	s.tap.forget(p.Addr)
-	err := s.of(p).AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.config(s.config)})
+	err := b.AddPeer(context.Background(), &api.AddPeerRequest{Peer: p.config(s.config)})
 	if err != nil {
 		s.mark(x, false)
 		return fmt.Errorf("bgp: set up peer %s: %w", p.Addr, err)
@@ -500,7 +578,7 @@ func (s *Speaker) work(ctx context.Context) {
 		case <-tick.C:
 		case <-s.wake:
 		}
-		s.listen(ctx)
+		s.hear(ctx)
 		s.expire(time.Now())
 		s.renew(time.Now())
 		s.refuseEndless(ctx)
@@ -520,9 +598,11 @@ func (s *Speaker) say(ctx context.Context) {
 	}
 }
 
-// listen finds out on which sessions something has come in. GoBGP counts
+// hear finds out on which sessions something has come in. GoBGP counts
 // messages, and tells of them when it is asked.
-func (s *Speaker) listen(ctx context.Context) {
+func (s *Speaker) hear(ctx context.Context) {
+	s.ops.Lock()
+	defer s.ops.Unlock()
 	type count struct {
 		messages uint64
 		hold     time.Duration
@@ -598,6 +678,8 @@ func (s *Speaker) due(now time.Time) []*session {
 // which both ends would never call the other lost (RFC 4271, 4.2). GoBGP takes
 // it, and tells of it only when asked.
 func (s *Speaker) refuseEndless(ctx context.Context) {
+	s.ops.Lock()
+	defer s.ops.Unlock()
 	for _, peer := range s.unasked() {
 		a, b, endless := peer.Addr, s.of(peer), false
 		err := b.ListPeer(ctx, &api.ListPeerRequest{Address: a.String()}, func(p *api.Peer) {

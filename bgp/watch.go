@@ -28,9 +28,9 @@ import (
 // always before the loss.
 func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 	err := b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
-		OnPathUpdate: s.onPaths,
-		OnPathEor:    s.onEndOfRIB,
-		OnPeerUpdate: s.onState,
+		OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) { s.onPaths(b, paths) },
+		OnPathEor:    func(p *apiutil.Path, _ time.Time) { s.onEndOfRIB(b, p) },
+		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) { s.onState(b, e, at) },
 	}, server.WatchPeer(), server.WatchUpdate(true, "", ""), server.WatchEor(true))
 	if err != nil {
 		return fmt.Errorf("bgp: watch the sessions: %w", err)
@@ -38,9 +38,16 @@ func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 	return nil
 }
 
-func (s *Speaker) onPaths(paths []*apiutil.Path, _ time.Time) {
+// inUse reports whether a GoBGP is one of the two in use: what a replaced one still
+// tells is over. Called with mu held.
+func (s *Speaker) inUse(b *server.BgpServer) bool { return b == s.dialer || b == s.listener }
+
+func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.inUse(b) {
+		return
+	}
 	change := false
 	for _, p := range paths {
 		x := s.sessions[p.PeerAddress.Unmap()]
@@ -88,11 +95,11 @@ func pathOf(p *apiutil.Path) path {
 	return out
 }
 
-func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {
+func (s *Speaker) onEndOfRIB(b *server.BgpServer, p *apiutil.Path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.sessions[p.PeerAddress.Unmap()]
-	if x == nil || (p.Family == bgp.RF_IPv4_UC) != x.peer.Addr.Is4() {
+	if !s.inUse(b) || x == nil || (p.Family == bgp.RF_IPv4_UC) != x.peer.Addr.Is4() {
 		return
 	}
 	if x.endOfRIB() {
@@ -109,7 +116,7 @@ var stateNames = map[bgp.FSMState]string{
 	bgp.BGP_FSM_ESTABLISHED: established,
 }
 
-func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
+func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_PeerEvent, at time.Time) {
 	if e.Type != apiutil.PEER_EVENT_STATE {
 		return
 	}
@@ -121,7 +128,7 @@ func (s *Speaker) onState(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := s.sessions[now.NeighborAddress.Unmap()]
-	if x == nil || !x.added {
+	if !s.inUse(b) || x == nil || !x.added {
 		return
 	}
 	if state == idle && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
