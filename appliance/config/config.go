@@ -6,6 +6,10 @@
 // mistake names file, line and key, and what is allowed there; all mistakes of
 // a file are reported together.
 //
+// The file is read again while the process runs. Of each key, or of one around it,
+// the tag change says when a change of it takes effect: live is at once, restart at
+// the next start. Next applies that; nobody else has such a list.
+//
 // Its limit: it looks at the file and the files it names, never at the cluster,
 // the network or HAProxy.
 package config
@@ -29,26 +33,28 @@ import (
 // Config is the whole file.
 type Config struct {
 	// Name of this appliance in logs, on the status page and in Events. Default: the host name.
-	Identity string `json:"identity"`
+	Identity string `json:"identity" change:"live"`
 	// The clusters whose Ingresses are served; usually one.
-	Clusters []Cluster `json:"clusters" jsonschema:"required"`
+	Clusters []Cluster `json:"clusters" change:"live" jsonschema:"required"`
 	// The BGP speaker, as all clusters see it.
 	BGP BGP `json:"bgp"`
-	// The routes to pods in the kernel.
-	Routes Routes `json:"routes"`
+	// The routes to pods in the kernel. A change needs a restart.
+	Routes Routes `json:"routes" change:"restart"`
 	// The HAProxy that is driven.
 	HAProxy HAProxy `json:"haproxy"`
 	// The status page, the metrics and the health endpoints.
-	Status Status `json:"status"`
-	// Directory of the last good picture, which serves a reboot while the API server is away, and of the token that each cluster gave last.
-	StateDir string `json:"stateDir" jsonschema:"default=/var/lib/sallyport"`
+	Status Status `json:"status" change:"live"`
+	// Directory of the last good picture, which serves a reboot while the API server is away, and of the token that each cluster gave last. A change needs a restart.
+	StateDir string `json:"stateDir" change:"restart" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
 	// The machine itself: its name, addresses, servers of time and names. The bootable image alone reads it.
-	System System `json:"system"`
+	System System `json:"system" change:"live"`
 
 	// Warnings are doubts that do not stop a start, one sentence each. Only Load fills them.
 	Warnings []string `json:"-"`
+
+	file *problems // where the file has its keys; nil: it was not read from one
 }
 
 // Cluster is one Kubernetes cluster that runs Calico.
@@ -193,20 +199,20 @@ const (
 
 // BGP is the speaker, as all clusters see it.
 type BGP struct {
-	// AS number of the appliance.
-	ASN uint32 `json:"asn" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
-	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from.
-	RouterID netip.Addr `json:"routerID"`
+	// AS number of the appliance. A change needs a restart.
+	ASN uint32 `json:"asn" change:"restart" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
+	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from. A change needs a restart.
+	RouterID netip.Addr `json:"routerID" change:"restart"`
 	// Addresses of the sessions, which the BGPPeers name: where nodes are dialled from, and where those of a cluster in mode passive may connect.
-	Listen []netip.Addr `json:"listen" jsonschema:"default=0.0.0.0,default=::"`
+	Listen []netip.Addr `json:"listen" change:"live" jsonschema:"default=0.0.0.0,default=::"`
 	// TCP port to accept sessions on, of clusters in mode passive.
-	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
-	// Silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of ours and the node's (240s) holds; below 9s busy nodes flap.
-	HoldTime time.Duration `json:"holdTime" jsonschema:"default=9s"`
+	Port uint16 `json:"port" change:"live" jsonschema:"default=179,minimum=1,maximum=65535"`
+	// Silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of ours and the node's (240s) holds; below 9s busy nodes flap. A change needs a restart.
+	HoldTime time.Duration `json:"holdTime" change:"restart" jsonschema:"default=9s"`
 	// How long the routes of a node stay after its session was closed without a word, which is what a restart of calico-node looks like. 0s: not at all.
-	Retain time.Duration `json:"retain" jsonschema:"default=120s"`
+	Retain time.Duration `json:"retain" change:"live" jsonschema:"default=120s"`
 	// How long all routes of a cluster stay after all its sessions were lost at once. 0s: not at all.
-	FailStatic time.Duration `json:"failStatic" jsonschema:"default=10m"`
+	FailStatic time.Duration `json:"failStatic" change:"live" jsonschema:"default=10m"`
 }
 
 // Routes is where the routes to pods go in the kernel.
@@ -221,35 +227,35 @@ type Routes struct {
 
 // HAProxy is the HAProxy that is driven.
 type HAProxy struct {
-	// Who runs HAProxy: managed starts and supervises it, external drives one that something else runs.
-	Mode Run `json:"mode" jsonschema:"default=managed,enum=managed,enum=external"`
-	// The program; it also checks configurations in mode external.
-	Binary string `json:"binary" jsonschema:"default=/usr/sbin/haproxy"`
+	// Who runs HAProxy: managed starts and supervises it, external drives one that something else runs. A change needs a restart.
+	Mode Run `json:"mode" change:"restart" jsonschema:"default=managed,enum=managed,enum=external"`
+	// The program; it also checks configurations in mode external. A change needs a restart.
+	Binary string `json:"binary" change:"restart" jsonschema:"default=/usr/sbin/haproxy"`
 	// Addresses for plain HTTP, as address:port; :80 is every address, IPv4 and IPv6.
-	HTTP []netip.AddrPort `json:"http" jsonschema:"default=:80"`
+	HTTP []netip.AddrPort `json:"http" change:"live" jsonschema:"default=:80"`
 	// Addresses for HTTPS, in the same form.
-	HTTPS []netip.AddrPort `json:"https" jsonschema:"default=:443"`
-	// Directory of HAProxy's configuration, maps and certificates. It is the state of HAProxy: keep it over a reboot.
-	Dir string `json:"dir" jsonschema:"default=/var/lib/sallyport/haproxy"`
-	// Directory of the sockets and the PID file.
-	RunDir string `json:"runDir" jsonschema:"default=/run/sallyport"`
-	// Socket of HAProxy's master process (haproxy -S). Only in mode external, and required there.
-	MasterSocket string `json:"masterSocket"`
-	// User HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root.
-	User string `json:"user"`
-	// Group HAProxy's worker runs as; empty is the group of this process. Default: as for user.
-	Group string `json:"group"`
+	HTTPS []netip.AddrPort `json:"https" change:"live" jsonschema:"default=:443"`
+	// Directory of HAProxy's configuration, maps and certificates. It is the state of HAProxy: keep it over a reboot. A change needs a restart.
+	Dir string `json:"dir" change:"restart" jsonschema:"default=/var/lib/sallyport/haproxy"`
+	// Directory of the sockets and the PID file. A change needs a restart.
+	RunDir string `json:"runDir" change:"restart" jsonschema:"default=/run/sallyport"`
+	// Socket of HAProxy's master process (haproxy -S). Only in mode external, and required there. A change needs a restart.
+	MasterSocket string `json:"masterSocket" change:"restart"`
+	// User HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root. A change needs a restart.
+	User string `json:"user" change:"restart"`
+	// Group HAProxy's worker runs as; empty is the group of this process. Default: as for user. A change needs a restart.
+	Group string `json:"group" change:"restart"`
 	// Threads of HAProxy. 0: one for each processor.
-	Threads int `json:"threads" jsonschema:"default=0,minimum=0,maximum=64"`
+	Threads int `json:"threads" change:"live" jsonschema:"default=0,minimum=0,maximum=64"`
 	// Most connections at the same time. 0: as many as half of the memory holds, 100 kB each, if there are file descriptors for them; where HAProxy is external, it chooses.
-	MaxConnections int `json:"maxConnections" jsonschema:"default=0,minimum=0,maximum=100000000"`
+	MaxConnections int `json:"maxConnections" change:"live" jsonschema:"default=0,minimum=0,maximum=100000000"`
 	// Ports of this machine that no ConfigMap of a cluster can take, of TCP (tcpServices) or UDP (quic-bind-port), whether their programs run already or not:
 	// those of SSH, names and DHCP. A list replaces these.
-	ReservedPorts []uint16 `json:"reservedPorts" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
-	// Least time between two reloads of HAProxy, from 1ms to 1h.
-	MinReloadInterval time.Duration `json:"minReloadInterval" jsonschema:"default=1s"`
+	ReservedPorts []uint16 `json:"reservedPorts" change:"live" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
+	// Least time between two reloads of HAProxy, from 1ms to 1h. A change needs a restart.
+	MinReloadInterval time.Duration `json:"minReloadInterval" change:"restart" jsonschema:"default=1s"`
 	// File with global and defaults sections of your own, put in front of what is generated.
-	Base string `json:"base"`
+	Base string `json:"base" change:"live"`
 }
 
 // Run is who runs HAProxy.
@@ -272,9 +278,9 @@ type Status struct {
 // Log is the log, written to standard error.
 type Log struct {
 	// Least level that is written.
-	Level slog.Level `json:"level" jsonschema:"default=info,enum=debug,enum=info,enum=warn,enum=error"`
-	// Form of a line.
-	Format Format `json:"format" jsonschema:"default=text,enum=text,enum=json"`
+	Level slog.Level `json:"level" change:"live" jsonschema:"default=info,enum=debug,enum=info,enum=warn,enum=error"`
+	// Form of a line. A change needs a restart.
+	Format Format `json:"format" change:"restart" jsonschema:"default=text,enum=text,enum=json"`
 }
 
 // Format is the form of a log line.
@@ -360,7 +366,7 @@ func Parse(name string, data []byte) (*Config, error) {
 
 func parse(name string, data []byte) (*Config, *problems, error) {
 	p := &problems{file: name, lines: map[string]int{}}
-	c := new(Config)
+	c := &Config{file: p}
 	if decode(data, c, p) {
 		c.fill(p)
 		c.check(p)
@@ -373,15 +379,22 @@ func parse(name string, data []byte) (*Config, *problems, error) {
 
 // fill sets the defaults that depend on other keys.
 func (c *Config) fill(p *problems) {
+	c.fillASN()
 	for i := range c.Clusters {
-		if cluster := &c.Clusters[i]; cluster.BGP.ASN == 0 {
-			cluster.BGP.ASN = c.BGP.ASN
-		}
 		if len(c.Clusters) > 1 && !p.given(fmt.Sprintf("clusters[%d].name", i)) {
 			c.Clusters[i].Name = ""
 		}
 	}
 	c.fillSystem(p)
+}
+
+// fillASN gives the clusters that have no AS number of their own that of bgp.asn.
+func (c *Config) fillASN() {
+	for i := range c.Clusters {
+		if asn := &c.Clusters[i].BGP.ASN; *asn == 0 || !c.file.given(fmt.Sprintf("clusters[%d].bgp.asn", i)) {
+			*asn = c.BGP.ASN
+		}
+	}
 }
 
 // resolve makes paths absolute, from dir, and plain.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"sallyport/appliance/config"
@@ -77,6 +78,7 @@ var values = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	cmp.Comparer(func(a, b config.Address) bool { return a == b }),
+	cmpopts.IgnoreUnexported(config.Config{}),
 }
 
 func TestEverythingHasADefaultButTheCredentials(t *testing.T) {

@@ -70,7 +70,7 @@ func limitsOf(f reflect.StructField) limits {
 func fields(t reflect.Type, yield func(key string, i int, l limits) bool) {
 	for i := range t.NumField() {
 		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if key == "-" {
+		if key == "-" || !t.Field(i).IsExported() {
 			continue
 		}
 		if !yield(key, i, limitsOf(t.Field(i))) {

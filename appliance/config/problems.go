@@ -37,6 +37,9 @@ func (p *problems) addAt(line int, format string, args ...any) {
 
 // given reports whether the file itself sets the key.
 func (p *problems) given(key string) bool {
+	if p == nil {
+		return false
+	}
 	_, ok := p.lines[key]
 	return ok
 }

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"reflect"
+	"slices"
+)
+
+// The values of the tag change.
+const (
+	live    = "live"
+	restart = "restart"
+)
+
+// Next returns the Config for a process that runs on c, now that its file has
+// become other: with the keys of other that are live, and those of c that need a
+// restart. Each of the latter that differs is in waiting, with its place in the
+// file. What neither file sets was found out about the machine, and stays as the
+// process found it.
+func (c *Config) Next(other *Config) (next *Config, waiting []string) {
+	n := *other
+	n.Clusters = slices.Clone(other.Clusters)
+	changes(reflect.TypeOf(n), "", "", func(key, change string, path []int) {
+		was, now := reflect.ValueOf(c).Elem().FieldByIndex(path), reflect.ValueOf(&n).Elem().FieldByIndex(path)
+		if change != restart || reflect.DeepEqual(was.Interface(), now.Interface()) {
+			return
+		}
+		if c.file.given(key) || other.file.given(key) {
+			waiting = append(waiting, other.file.where(key)+": "+key+": takes effect at the next start of sallyport")
+		}
+		now.Set(was)
+	})
+	n.fillASN()
+	return &n, waiting
+}
+
+// changes yields each key that is written as one value, with its tag change or that
+// of the key around it, and the indexes of its field. A list is one key.
+func changes(t reflect.Type, at, around string, yield func(key, change string, path []int)) {
+	fields(t, func(key string, i int, _ limits) bool {
+		f := t.Field(i)
+		change := around
+		if own, ok := f.Tag.Lookup("change"); ok {
+			change = own
+		}
+		if at != "" {
+			key = at + "." + key
+		}
+		if isLeaf(f.Type) {
+			yield(key, change, []int{i})
+			return true
+		}
+		changes(f.Type, key, change, func(key, change string, path []int) {
+			yield(key, change, slices.Concat([]int{i}, path))
+		})
+		return true
+	})
+}
