@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/ingress"
 )
 
 func TestAPictureComesBackAsItWas(t *testing.T) {
@@ -44,6 +46,44 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 	}
 	if mode := info.Mode().Perm(); mode != 0o600 {
 		t.Errorf("mode %o, want 600: it holds keys", mode)
+	}
+}
+
+// snapshotOfEveryKind returns a snapshot with at least one object of each kind.
+func snapshotOfEveryKind() ingress.Snapshot {
+	s := demoSnapshot("demo")
+	named := metav1.ObjectMeta{Namespace: "default", Name: "web"}
+	s.Secrets = []*corev1.Secret{{ObjectMeta: named, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.key": []byte("secret")}}}
+	s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: named, Data: map[string]string{"timeout-client": "30s"}}}
+	s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
+	s.Options = ingress.Options{ConfigMap: "default/web", NamespaceSelector: "team=web", Hosts: []ingress.HostRule{{Host: "*", Namespaces: []string{"default"}}}}
+	s.Owners = &ingress.HostOwners{Namespaces: map[string]string{"test.local": "default"}}
+	return s
+}
+
+// TestAPictureThatAnOlderProgramKeptIsRead reads a file that a program before
+// ingress.Objects wrote. After an update the appliance starts with such a file:
+// only a new pictureVersion may make another one of it.
+func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
+	text, err := os.ReadFile("testdata/picture-demo.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pic, err := decode(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(snapshotOfEveryKind(), pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	// An older program reads this one's pictures, too: an update may be taken back.
+	var again bytes.Buffer
+	if err := newPictures("", nil).encode(&again, pic.Snapshot); err != nil {
+		t.Fatal(err)
+	}
+	_, want, _ := bytes.Cut(text, []byte("\n"))
+	if _, got, _ := bytes.Cut(again.Bytes(), []byte("\n")); !bytes.Equal(want, got) {
+		t.Errorf("the objects are written as\n%s\nnot as\n%s", got, want)
 	}
 }
 
