@@ -245,25 +245,27 @@ func demoSnapshot(name string) ingress.Snapshot {
 	}
 	return ingress.Snapshot{
 		Cluster: name,
-		Classes: []*networkingv1.IngressClass{{
-			ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
-			Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
-		}},
-		Ingresses: []*networkingv1.Ingress{{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
-			IngressClassName: &class,
-			Rules: []networkingv1.IngressRule{{Host: "test.local", IngressRuleValue: networkingv1.IngressRuleValue{
-				HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-					Path: "/", PathType: &path,
-					Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-						Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
-					}},
+		Objects: ingress.Objects{
+			Classes: []*networkingv1.IngressClass{{
+				ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+				Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+			}},
+			Ingresses: []*networkingv1.Ingress{{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
+				IngressClassName: &class,
+				Rules: []networkingv1.IngressRule{{Host: "test.local", IngressRuleValue: networkingv1.IngressRuleValue{
+					HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+						Path: "/", PathType: &path,
+						Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+							Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
+						}},
+					}}},
 				}}},
 			}}},
-		}}},
-		Services: []*corev1.Service{{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80), Protocol: tcp}},
-		}}},
-		Slices: []*discoveryv1.EndpointSlice{slice},
+			Services: []*corev1.Service{{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80), Protocol: tcp}},
+			}}},
+			Slices: []*discoveryv1.EndpointSlice{slice},
+		},
 		Topology: routes.Topology{
 			Cluster: name, ASN: 65000,
 			Nodes: []routes.Node{

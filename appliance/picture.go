@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -50,46 +49,13 @@ const (
 )
 
 // picture is the first line of the file. Every object follows on a line of its
-// own, in the order of the lists of objectsOf, as many as Counts says.
+// own, in the order of ingress.Objects.All, as many as Counts says.
 type picture struct {
 	Version  int              `json:"version"`
 	Taken    time.Time        `json:"taken"`
 	Snapshot ingress.Snapshot `json:"snapshot"` // without the objects
 	Counts   []int            `json:"counts"`
 }
-
-// A list is one of a snapshot's lists of objects.
-type list interface {
-	take() (objects []any) // and leave it empty
-	read(n int, from *json.Decoder) error
-}
-
-type listOf[T any] struct{ in *[]*T }
-
-func (l listOf[T]) take() (objects []any) {
-	for _, o := range *l.in {
-		objects = append(objects, o)
-	}
-	*l.in = nil
-	return objects
-}
-
-func (l listOf[T]) read(n int, from *json.Decoder) error {
-	for range n {
-		o := new(T)
-		if err := from.Decode(o); err != nil {
-			return err
-		}
-		*l.in = append(*l.in, o)
-	}
-	return nil
-}
-
-func objectsOf(s *ingress.Snapshot) []list {
-	return []list{inList(&s.Ingresses), inList(&s.Classes), inList(&s.Services), inList(&s.Slices), inList(&s.Secrets), inList(&s.ConfigMaps), inList(&s.Namespaces)}
-}
-
-func inList[T any](in *[]*T) list { return listOf[T]{in} }
 
 func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
@@ -177,10 +143,7 @@ func (p *pictures) fault(cluster string) error {
 // same says whether two snapshots hold the same objects. Objects are never
 // changed in place, so their pointers tell.
 func same(a, b ingress.Snapshot) bool {
-	return slices.Equal(a.Ingresses, b.Ingresses) && slices.Equal(a.Classes, b.Classes) &&
-		slices.Equal(a.Services, b.Services) && slices.Equal(a.Slices, b.Slices) && slices.Equal(a.Secrets, b.Secrets) && slices.Equal(a.ConfigMaps, b.ConfigMaps) &&
-		slices.Equal(a.Namespaces, b.Namespaces) && a.Owners == b.Owners &&
-		reflect.DeepEqual(a.Topology, b.Topology)
+	return a.Same(b.Objects) && a.Owners == b.Owners && reflect.DeepEqual(a.Topology, b.Topology)
 }
 
 // encode writes a picture.
@@ -188,9 +151,7 @@ func (p *pictures) encode(to io.Writer, s ingress.Snapshot) error {
 	head := picture{Version: pictureVersion, Taken: time.Now()}
 	known, texts := p.texts[s.Cluster], map[any][]byte{}
 	var lines [][]byte
-	cluster := s.Cluster
-	for _, l := range objectsOf(&s) {
-		objects := l.take()
+	for _, objects := range s.All() {
 		head.Counts = append(head.Counts, len(objects))
 		for _, o := range objects {
 			text, ok := known[o]
@@ -205,7 +166,8 @@ func (p *pictures) encode(to io.Writer, s ingress.Snapshot) error {
 			lines = append(lines, text)
 		}
 	}
-	p.texts[cluster] = texts
+	p.texts[s.Cluster] = texts
+	s.Objects = ingress.Objects{}
 	head.Snapshot = s
 	if err := json.NewEncoder(to).Encode(head); err != nil {
 		return err
@@ -225,21 +187,15 @@ func decode(from io.Reader) (picture, error) {
 	if err := d.Decode(&pic); err != nil {
 		return pic, err
 	}
-	lists := objectsOf(&pic.Snapshot)
-	switch {
-	case pic.Version != pictureVersion:
+	if pic.Version != pictureVersion {
 		return pic, fmt.Errorf("it has version %d, this program knows %d", pic.Version, pictureVersion)
-	case len(pic.Counts) != len(lists):
-		return pic, fmt.Errorf("it has %d lists of objects, not %d", len(pic.Counts), len(lists))
 	}
-	for i, l := range lists {
-		err := l.read(pic.Counts[i], d)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errors.New("its end is missing")
-		}
-		if err != nil {
-			return pic, err
-		}
+	err := pic.Snapshot.Read(pic.Counts, d)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("its end is missing")
+	}
+	if err != nil {
+		return pic, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return pic, errors.New("there is more in it than it says")

@@ -36,8 +36,8 @@ func (c *Compiler) part(n need) part {
 			Reason:    reason, Why: fmt.Sprintf(format, args...),
 		})
 	}
-	from, _ := slices.BinarySearchFunc(w.slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
-	for _, s := range w.slices[from:] {
+	from, _ := slices.BinarySearchFunc(w.Slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
+	for _, s := range w.Slices[from:] {
 		if serviceOf(s) != n.service {
 			break
 		}

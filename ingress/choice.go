@@ -20,7 +20,7 @@ type choosing struct {
 // for one that wants them all.
 func (k *clerk) choose(p *petition, claim claim, key routeKey) bool {
 	w := k.worlds[p.world]
-	service, ok := find(w.services, serviceKey{p.object.Namespace, claim.to.service})
+	service, ok := find(w.Services, serviceKey{p.object.Namespace, claim.to.service})
 	if !ok {
 		return false
 	}

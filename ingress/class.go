@@ -22,7 +22,7 @@ type classes struct {
 }
 
 func classesOf(w *world) classes {
-	c := classes{options: w.options, ours: make(map[string]bool), unknown: w.noClasses, unnamed: w.options.WatchWithoutClass, namespaces: w.namespaces}
+	c := classes{options: w.options, ours: make(map[string]bool), unknown: w.noClasses, unnamed: w.options.WatchWithoutClass, namespaces: w.Namespaces}
 	if w.options.NamespaceSelector != "" {
 		var err error
 		if c.selector, err = labels.Parse(w.options.NamespaceSelector); err != nil {
@@ -30,7 +30,7 @@ func classesOf(w *world) classes {
 		}
 	}
 	var first *networkingv1.IngressClass // the default class created last, as the API server's own admission takes it
-	for _, class := range w.classes {
+	for _, class := range w.Classes {
 		controller := class.Spec.Controller
 		c.ours[class.Name] = controller == w.options.Controller || controller == w.options.Controller+"/"+w.options.Class
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {

@@ -25,20 +25,13 @@ import (
 // namespace and name (slices by namespace, Service and name), which costs
 // nothing more here.
 type Snapshot struct {
-	Cluster   string    // a DNS label; part of every name when there are several clusters
-	At        time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
-	Options   Options
-	Ingresses []*networkingv1.Ingress
-	Classes   []*networkingv1.IngressClass
-	Services  []*corev1.Service
-	Slices    []*discoveryv1.EndpointSlice
-	Secrets   []*corev1.Secret // of type kubernetes.io/tls, and those that keys name
-	NoSecrets bool             // Secrets is empty because we may not read them
-	NoClasses bool             // Classes is empty because we may not read them
-
-	Namespaces []*corev1.Namespace // if Options ask for their labels
-	ConfigMaps []*corev1.ConfigMap // those that Options name, if they are there
-	Topology   routes.Topology     // not for Compile: what Calico says, at the same moment
+	Cluster string    // a DNS label; part of every name when there are several clusters
+	At      time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
+	Options Options
+	Objects
+	NoSecrets bool            // Secrets is empty because we may not read them
+	NoClasses bool            // Classes is empty because we may not read them
+	Topology  routes.Topology // not for Compile: what Calico says, at the same moment
 
 	// Owners are those of the Result before; nil: nobody had a host yet. Whoever
 	// had one keeps it while an Ingress of theirs names it.
@@ -183,14 +176,8 @@ type world struct {
 	noClasses bool
 	owners    *HostOwners
 	at        time.Time
-	ingresses []*networkingv1.Ingress
-	classes   []*networkingv1.IngressClass
-	services  []*corev1.Service
-	slices    []*discoveryv1.EndpointSlice
-	secrets   []*corev1.Secret
+	Objects
 
-	namespaces []*corev1.Namespace
-	configMaps []*corev1.ConfigMap
 	defaults   annotations.Layer // what they say
 	global     annotations.Global
 	odd        []annotations.Problem // what is odd about it
@@ -236,17 +223,12 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if i < len(old) {
 			was = *old[i]
 		}
-		same := true
-		w.ingresses = keep(s.Ingresses, was.ingresses, byName, &same)
-		w.classes = keep(s.Classes, was.classes, byName, &same)
-		w.services = keep(s.Services, was.services, byName, &same)
-		w.secrets = keep(s.Secrets, was.secrets, byName, &same)
-		w.namespaces = keep(s.Namespaces, was.namespaces, byName, &same)
-		w.configMaps = keep(s.ConfigMaps, was.configMaps, byName, &same)
+		w.Objects = s.Objects.keep(was.Objects)
+		same := w.withoutSlices().Same(was.withoutSlices())
 		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
 		w.streams, w.badStreams, w.refused = was.streams, was.badStreams, was.refused
 		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
-		said := other || !slices.Equal(w.configMaps, was.configMaps)
+		said := other || !slices.Equal(w.ConfigMaps, was.ConfigMaps)
 		if said {
 			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.options.ConfigMap).Data)
 		}
@@ -272,12 +254,10 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if c.routing != nil && !c.routing.valid(w.at) {
 			rerouted = true
 		}
-		same = true
-		w.slices = keep(s.Slices, was.slices, byService, &same)
 		if i < len(old) && w.cluster == was.cluster && w.prefix == was.prefix {
-			touched[i] = difference(was.slices, w.slices)
+			touched[i] = difference(was.Slices, w.Slices)
 		}
-		moved = moved || !same
+		moved = moved || !slices.Equal(w.Slices, was.Slices)
 		worlds[i] = w
 	}
 	c.worlds = worlds
@@ -404,47 +384,6 @@ func byName[T metav1.Object](a, b T) int { return compareKeys(keyOf(a), keyOf(b)
 
 func byService(a, b *discoveryv1.EndpointSlice) int {
 	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
-}
-
-// keep returns list in order, as a slice of our own; it is old itself where
-// nothing changed, and same turns false where something did.
-func keep[T comparable](list, old []T, order func(a, b T) int, same *bool) []T {
-	if slices.Equal(list, old) {
-		return old
-	}
-	list = slices.Clone(list)
-	if !inOrder(list, old, order) {
-		slices.SortStableFunc(list, order)
-		if slices.Equal(list, old) {
-			return old
-		}
-	}
-	*same = false
-	return list
-}
-
-// inOrder says whether list is sorted. old is, so that only what stands
-// elsewhere than there needs a look.
-func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
-	for i := 1; i < len(list); i++ {
-		if i < len(old) && list[i] == old[i] && list[i-1] == old[i-1] {
-			continue
-		}
-		if order(list[i-1], list[i]) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// find looks an object up in a list sorted by name.
-func find[T metav1.Object](list []T, key serviceKey) (T, bool) {
-	i, ok := slices.BinarySearchFunc(list, key, func(o T, k serviceKey) int { return compareKeys(keyOf(o), k) })
-	if !ok {
-		var none T
-		return none, false
-	}
-	return list[i], true
 }
 
 // difference names the Services whose slices differ between two lists in

@@ -65,13 +65,8 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := world{
-		cluster: s.Cluster, options: s.Options.withDefaults(), noClasses: s.NoClasses, ingresses: s.Ingresses, classes: s.Classes,
-		services: s.Services, configMaps: s.ConfigMaps, namespaces: s.Namespaces,
-	}
-	if f.wanted.Load() == nil || !slices.Equal(now.ingresses, f.from.ingresses) || now.noClasses != f.from.noClasses || !slices.Equal(now.classes, f.from.classes) ||
-		!slices.Equal(now.services, f.from.services) || !slices.Equal(now.configMaps, f.from.configMaps) ||
-		!slices.Equal(now.namespaces, f.from.namespaces) {
+	now := world{cluster: s.Cluster, options: s.Options.withDefaults(), noClasses: s.NoClasses, Objects: s.withoutSlices()}
+	if f.wanted.Load() == nil || now.noClasses != f.from.noClasses || !now.Same(f.from.Objects) {
 		f.names, f.from = now.references(), now
 		wanted := make(map[serviceKey]bool, len(f.names.keys)+len(f.names.tls))
 		for _, key := range slices.Concat(f.names.keys, f.names.tls) {
@@ -93,12 +88,10 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 		} else {
 			missed = append(missed, late...)
 		}
-		full, _ := shelf.state()
-		barred := shelf.barred()
-		if !full && !barred {
+		if shelf.awaited() {
 			waiting = append(waiting, shelf.name())
 		}
-		s.NoSecrets = s.NoSecrets && barred
+		s.NoSecrets = s.NoSecrets && shelf.barred()
 		s.Secrets = append(s.Secrets, shelf.list()...)
 	}
 	if len(waiting) > 0 {

@@ -47,7 +47,7 @@ func (k *clerk) limit() {
 			accounts[of] = a
 		}
 		kept, refused := a.admit(p, func(service string) bool {
-			s, _ := find(k.worlds[p.world].services, serviceKey{p.object.Namespace, service})
+			s, _ := find(k.worlds[p.world].Services, serviceKey{p.object.Namespace, service})
 			return annotations.Conditional(k.layer(s))
 		})
 		if len(refused) > 0 {

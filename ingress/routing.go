@@ -209,7 +209,7 @@ func (k *clerk) hear() {
 	for i, w := range k.worlds {
 		k.hearDefaults(w)
 		ours := classesOf(w)
-		for _, ing := range w.ingresses {
+		for _, ing := range w.Ingresses {
 			if !ours.has(ing) {
 				continue
 			}
@@ -350,7 +350,7 @@ func (k *clerk) grant() {
 // passes reports whether TLS connections go to a backend as they are.
 func (k *clerk) passes(p *petition, to reference) bool {
 	w := k.worlds[p.world]
-	service, _ := find(w.services, serviceKey{p.object.Namespace, to.service})
+	service, _ := find(w.Services, serviceKey{p.object.Namespace, to.service})
 	yes, problems := annotations.Passthrough(k.layer(service), p.layer, w.defaults)
 	k.tell(p, service, problems)
 	return yes
@@ -409,7 +409,7 @@ func (k *clerk) fallBack() {
 		if number, err := strconv.ParseInt(to.Port, 10, 32); err == nil {
 			ref.port, ref.number = "", int32(number)
 		}
-		if service, ok := find(w.services, serviceKey{to.Service.Namespace, to.Service.Name}); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
+		if service, ok := find(w.Services, serviceKey{to.Service.Namespace, to.Service.Name}); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
 			ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
 		}
 		n, why := k.backend(p, ref)
@@ -506,7 +506,7 @@ func (k *clerk) backend(p *petition, to reference) (n need, why Problem) {
 	w := k.worlds[p.world]
 	key := serviceKey{p.object.Namespace, to.service}
 	n = need{world: p.world, service: key, kind: to.kind, port: to.port, number: to.number}
-	service, ok := find(w.services, key)
+	service, ok := find(w.Services, key)
 	n.settings = k.settle(p, service, to.kind)
 	owner := ""
 	if n.settings.own {
@@ -583,7 +583,7 @@ func (k *clerk) ask(p *petition, one askedOne, what fmt.Stringer) {
 	if number, err := strconv.ParseInt(one.port, 10, 32); err == nil {
 		n.port, n.number = "", int32(number)
 	}
-	service, ok := find(k.worlds[p.world].services, one.key)
+	service, ok := find(k.worlds[p.world].Services, one.key)
 	n.settings = k.compile("", settledFor{service: service, world: p.world, kind: questions}, k.layer(service), k.worlds[p.world].defaults)
 	k.tell(p, service, n.settings.problems)
 	why := n.find(service, ok)
@@ -629,7 +629,7 @@ func (k *clerk) certify() {
 				continue
 			}
 			key := serviceKey{p.object.Namespace, t.secret}
-			secret, ok := find(w.secrets, key)
+			secret, ok := find(w.Secrets, key)
 			if !ok {
 				why := fmt.Sprintf("there is no Secret %s of type %s", key, corev1.SecretTypeTLS)
 				if w.noSecrets {

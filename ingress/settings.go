@@ -101,7 +101,7 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if !w.options.readsSecretsOf(key.namespace) {
 			return annotations.Secret{}, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
 		}
-		secret, ok := find(w.secrets, key)
+		secret, ok := find(w.Secrets, key)
 		*found = append(*found, foundSecret{key, secret})
 		if !ok {
 			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
@@ -149,7 +149,7 @@ func (w *world) references() references {
 		}
 	}
 	ours := classesOf(w)
-	for _, ing := range w.ingresses {
+	for _, ing := range w.Ingresses {
 		if ours.has(ing) {
 			add(annotations.Ingress, ing.Namespace, ing.Annotations)
 			for _, t := range ing.Spec.TLS {
@@ -159,7 +159,7 @@ func (w *world) references() references {
 			}
 		}
 	}
-	for _, s := range w.services {
+	for _, s := range w.Services {
 		add(annotations.Service, s.Namespace, s.Annotations)
 	}
 	if m := w.configMap(w.options.ConfigMap); m.Name != "" {
@@ -189,7 +189,7 @@ func (k *clerk) remember() {
 	}
 	here := make(map[any]bool, len(k.petitions))
 	for _, w := range k.worlds {
-		for _, s := range w.services {
+		for _, s := range w.Services {
 			here[s] = true
 		}
 	}
@@ -240,7 +240,7 @@ func (k *clerk) tell(p *petition, service *corev1.Service, problems []annotation
 // there.
 func (w *world) configMap(name string) *corev1.ConfigMap {
 	namespace, name, _ := strings.Cut(name, "/")
-	if m, ok := find(w.configMaps, serviceKey{namespace, name}); ok {
+	if m, ok := find(w.ConfigMaps, serviceKey{namespace, name}); ok {
 		return m
 	}
 	return &corev1.ConfigMap{}
@@ -285,7 +285,7 @@ func (k *clerk) layer(service *corev1.Service) annotations.Layer {
 func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
 	s, known := k.settled[of]
 	w := k.worlds[of.world]
-	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.secrets, f.key); return now != f.secret }) {
+	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }) {
 		s = &settings{own: of.ingress != nil, by: of.ingress}
 		home := ""
 		if of.service != nil {

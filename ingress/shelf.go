@@ -38,6 +38,10 @@ type shelf[T object] struct {
 	wary     bool                          // what is deleted goes only when a new list does not have it
 	told     func(err error, lasting bool) // called with the outcome of each request; see lasting
 
+	fill    func(context.Context, *sync.WaitGroup) // starts to run it; nil: something else does
+	called  string                                 // in sentences; empty: by its resource
+	without string                                 // a sentence, if the objects can be done without while they are barred
+
 	mu      sync.Mutex
 	items   []T // in order; never changed once handed out
 	lent    bool
@@ -93,7 +97,42 @@ func (s *shelf[T]) barred() bool {
 	return !s.full && !s.no.IsZero() && time.Since(s.no) >= lasting
 }
 
+// anyShelf is a shelf, whatever the type of its objects.
+type anyShelf interface {
+	start(context.Context, *sync.WaitGroup)
+	of() (group, resource string)
+	name() string
+	state() (full bool, err error)
+	awaited() bool
+	lacking() string
+	addTo(*Objects)
+}
+
+func (s *shelf[T]) start(ctx context.Context, wg *sync.WaitGroup) { s.fill(ctx, wg) }
+
+func (s *shelf[T]) of() (group, resource string) { return s.group, s.resource }
+
+// awaited reports whether nothing may be compiled before the objects are read.
+func (s *shelf[T]) awaited() bool {
+	full, _ := s.state()
+	return !full && (s.without == "" || !s.barred())
+}
+
+// lacking returns a sentence if the objects are barred and done without.
+func (s *shelf[T]) lacking() string {
+	if !s.barred() {
+		return ""
+	}
+	return s.without
+}
+
+// addTo puts the objects into the list of their kind, if it has one.
+func (s *shelf[T]) addTo(all *Objects) { all.add(s.list()) }
+
 func (s *shelf[T]) name() string {
+	if s.called != "" {
+		return s.called
+	}
 	if s.group == "" {
 		return s.resource
 	}

@@ -383,24 +383,10 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 // missing is what the cluster does not have or does not let us do. The caller
 // holds mu.
 func (w *Watcher) missing() (all []string) {
-	for _, namespace := range sortedKeys(w.secrets) {
-		if !w.secrets[namespace].barred() {
-			continue
+	for _, s := range w.shelves() {
+		if why := s.lacking(); why != "" {
+			all = append(all, why)
 		}
-		of := ""
-		if namespace != "" {
-			of = " of namespace " + namespace
-		}
-		all = append(all, "TLS Secrets"+of+" cannot be read: Ingresses are served without their certificates")
-	}
-	if w.classes.barred() {
-		all = append(all, "IngressClasses cannot be read: classes are known by name only")
-	}
-	for _, name := range sortedKeys(w.configMaps) {
-		if !w.configMaps[name].barred() {
-			continue
-		}
-		all = append(all, "ConfigMap "+name+" cannot be read: Ingresses are served without what it says")
 	}
 	if w.topology.value.HostLocal {
 		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no record says which pod has which: an EndpointSlice of any namespace may name any pod of the cluster as a server")

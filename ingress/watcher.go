@@ -60,14 +60,10 @@ type Watcher struct {
 	changed chan struct{}
 	look    chan struct{} // asks for a survey now
 
+	watched   []anyShelf // each that Run fills from its start to its end; see watchAll
 	ingresses *shelf[*networkingv1.Ingress]
 	classes   *shelf[*networkingv1.IngressClass]
-	services  *shelf[*corev1.Service]
-	slices    *shelf[*discoveryv1.EndpointSlice]
 	nodes     *shelf[*corev1.Node]
-
-	namespaces *shelf[*corev1.Namespace]            // nil if the options do not ask for them
-	configMaps map[string]*shelf[*corev1.ConfigMap] // by NAMESPACE/NAME, those that the options name
 
 	secrets map[string]*shelf[*corev1.Secret] // of type kubernetes.io/tls that something names, by namespace; "" is all namespaces
 
@@ -145,21 +141,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	}
 	w.topology.memory = calico.Remember(cfg.Before)
 	w.publisher.knock = make(chan struct{}, 1)
-	w.ingresses = newShelf[*networkingv1.Ingress](w, "networking.k8s.io", "ingresses", byName, nil)
-	w.ingresses.same = func(a, b *networkingv1.Ingress) bool {
-		// Status is for the publisher, which asks for the newest.
-		x, y := *a, *b
-		x.Status, y.Status = networkingv1.IngressStatus{}, networkingv1.IngressStatus{}
-		return sameButVersion(&x, &y)
-	}
-	w.classes = newShelf[*networkingv1.IngressClass](w, "networking.k8s.io", "ingressclasses", byName, nil)
-	w.services = newShelf[*corev1.Service](w, "", "services", byName, func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} })
-	w.slices = newShelf[*discoveryv1.EndpointSlice](w, "discovery.k8s.io", "endpointslices", byService, func(s *discoveryv1.EndpointSlice) {
-		s.Annotations, s.OwnerReferences = nil, nil
-		for i := range s.Endpoints {
-			s.Endpoints[i].DeprecatedTopology, s.Endpoints[i].Hints = nil, nil
-		}
-	})
+	w.watchAll()
 	w.secrets = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range cfg.Options.secretNamespaces() {
 		one := newShelf(w, "", "secrets", byName, func(s *corev1.Secret) {
@@ -171,17 +153,80 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 			w.stripSecret(s)
 		})
 		one.wanted = w.followers.named
+		of := ""
+		if namespace != "" {
+			of = " of namespace " + namespace
+		}
+		one.without = "TLS Secrets" + of + " cannot be read: Ingresses are served without their certificates"
 		w.secrets[namespace] = one
 	}
-	w.nodes = newShelf[*corev1.Node](w, "", "nodes", byName, stripNode)
-	if cfg.Options.NamespaceSelector != "" {
-		w.namespaces = newShelf[*corev1.Namespace](w, "", "namespaces", byName, stripNamespace)
-	}
-	w.configMaps = make(map[string]*shelf[*corev1.ConfigMap])
-	for _, name := range cfg.Options.configMaps() {
-		w.configMaps[name] = newShelf[*corev1.ConfigMap](w, "", "configmaps", byName, nil)
-	}
 	return w
+}
+
+// watchAll sets up the shelves that Run fills from its start to its end.
+func (w *Watcher) watchAll() {
+	const all, core = metav1.NamespaceAll, corev1.GroupName
+	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
+	w.ingresses = watchOne[*networkingv1.Ingress](w, networking, "ingresses", byName, nil, w.kube.NetworkingV1().Ingresses(all), "")
+	w.ingresses.same = sameButStatus
+	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.NetworkingV1().IngressClasses(), "")
+	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
+	watchOne(w, core, "services", byName, stripService, w.kube.CoreV1().Services(all), "")
+	watchOne(w, discovery, "endpointslices", byService, stripSlice, w.kube.DiscoveryV1().EndpointSlices(all), "")
+	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.CoreV1().Nodes(), "")
+	if options.NamespaceSelector != "" {
+		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.CoreV1().Namespaces(), "")
+	}
+	for _, full := range options.configMaps() {
+		namespace, name, _ := strings.Cut(full, "/")
+		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
+		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without what it says"
+	}
+}
+
+// watchOne sets up a shelf for one kind of objects, and its reader.
+func watchOne[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), from reader[L], fields string) *shelf[T] {
+	s := newShelf(w, group, resource, order, strip)
+	s.fill = func(ctx context.Context, wg *sync.WaitGroup) { start(ctx, wg, s, from, fields) }
+	w.watched = append(w.watched, s)
+	return s
+}
+
+// shelves returns every shelf of the watcher but those of followers. The caller
+// holds mu.
+func (w *Watcher) shelves() []anyShelf {
+	all := slices.Clone(w.watched)
+	for _, namespace := range sortedKeys(w.secrets) {
+		all = append(all, w.secrets[namespace])
+	}
+	for _, c := range []*calicoShelves{w.calico, w.next} {
+		if c == nil {
+			continue
+		}
+		for _, s := range c.all() {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// sameButStatus compares Ingresses without their status, which is for the
+// publisher alone: it asks for the newest.
+func sameButStatus(a, b *networkingv1.Ingress) bool {
+	x, y := *a, *b
+	x.Status, y.Status = networkingv1.IngressStatus{}, networkingv1.IngressStatus{}
+	return sameButVersion(&x, &y)
+}
+
+// stripService removes the status of a Service.
+func stripService(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }
+
+// stripSlice removes from an EndpointSlice what nobody reads.
+func stripSlice(s *discoveryv1.EndpointSlice) {
+	s.Annotations, s.OwnerReferences = nil, nil
+	for i := range s.Endpoints {
+		s.Endpoints[i].DeprecatedTopology, s.Endpoints[i].Hints = nil, nil
+	}
 }
 
 // maxSecret bounds what is kept of one Secret, in bytes of its values, if Limits do
@@ -275,18 +320,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer w.mayNotFollow()
-	all := metav1.NamespaceAll
-	start(ctx, &wg, w.ingresses, w.kube.NetworkingV1().Ingresses(all), "")
-	start(ctx, &wg, w.classes, w.kube.NetworkingV1().IngressClasses(), "")
-	start(ctx, &wg, w.services, w.kube.CoreV1().Services(all), "")
-	start(ctx, &wg, w.slices, w.kube.DiscoveryV1().EndpointSlices(all), "")
-	start(ctx, &wg, w.nodes, w.kube.CoreV1().Nodes(), "")
-	if w.namespaces != nil {
-		start(ctx, &wg, w.namespaces, w.kube.CoreV1().Namespaces(), "")
-	}
-	for full, s := range w.configMaps {
-		namespace, name, _ := strings.Cut(full, "/")
-		start(ctx, &wg, s, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
+	for _, s := range w.watched {
+		s.start(ctx, &wg)
 	}
 	wg.Go(func() { w.publish(ctx) })
 	if c := w.credentials; c != nil && c.token != nil {
@@ -324,32 +359,14 @@ func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, 
 // is refused is an error: a list that cannot be read is not an empty one.
 func (w *Watcher) Snapshot() (Snapshot, error) {
 	var waiting []string
-	await := func(name string, full, barred bool) {
-		if !full && !barred {
-			waiting = append(waiting, name)
+	s := Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
+	for _, one := range w.watched {
+		if one.awaited() {
+			waiting = append(waiting, one.name())
 		}
-	}
-	full := func(full bool, _ error) bool { return full }
-	await(w.ingresses.name(), full(w.ingresses.state()), false)
-	await(w.services.name(), full(w.services.state()), false)
-	await(w.slices.name(), full(w.slices.state()), false)
-	await(w.nodes.name(), full(w.nodes.state()), false)
-	await(w.classes.name(), full(w.classes.state()), w.classes.barred())
-	s := Snapshot{
-		Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options,
-		Ingresses: w.ingresses.list(), Classes: w.classes.list(), Services: w.services.list(),
-		Slices: w.slices.list(),
-	}
-	if w.namespaces != nil {
-		await(w.namespaces.name(), full(w.namespaces.state()), false)
-		s.Namespaces = w.namespaces.list()
+		one.addTo(&s.Objects)
 	}
 	s.NoClasses = w.classes.barred()
-	for name, m := range w.configMaps {
-		await("ConfigMap "+name, full(m.state()), m.barred())
-		s.ConfigMaps = append(s.ConfigMaps, m.list()...)
-	}
-	slices.SortFunc(s.ConfigMaps, byName)
 	if len(waiting) == 0 {
 		w.mu.Lock()
 		synced := w.health.Synced
@@ -476,33 +493,12 @@ func root(err error) error {
 // mu.
 func (w *Watcher) troubles() string {
 	var all []string
-	add := func(group, resource string, state func() (bool, error)) {
-		if _, err := state(); err != nil {
-			if s := w.sentence(group, resource, err); !slices.Contains(all, s) {
-				all = append(all, s)
+	for _, s := range w.shelves() {
+		if _, err := s.state(); err != nil {
+			group, resource := s.of()
+			if why := w.sentence(group, resource, err); !slices.Contains(all, why) {
+				all = append(all, why)
 			}
-		}
-	}
-	add(w.ingresses.group, w.ingresses.resource, w.ingresses.state)
-	add(w.classes.group, w.classes.resource, w.classes.state)
-	add(w.services.group, w.services.resource, w.services.state)
-	add(w.slices.group, w.slices.resource, w.slices.state)
-	for _, namespace := range sortedKeys(w.secrets) {
-		add("", "secrets", w.secrets[namespace].state)
-	}
-	add(w.nodes.group, w.nodes.resource, w.nodes.state)
-	if w.namespaces != nil {
-		add(w.namespaces.group, w.namespaces.resource, w.namespaces.state)
-	}
-	for _, s := range w.configMaps {
-		add(s.group, s.resource, s.state)
-	}
-	for _, c := range []*calicoShelves{w.calico, w.next} {
-		if c == nil {
-			continue
-		}
-		for _, s := range c.all() {
-			add(s.group, s.resource, s.state)
 		}
 	}
 	// That there is no Calico is not in our way: missing says what stands in.
