@@ -657,7 +657,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &haproxy.Config{
-		Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}},
+		Shape: haproxy.Shape{Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}}},
 		Backends: []*haproxy.Backend{
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}},
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
@@ -684,7 +684,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other := &haproxy.Config{Process: haproxy.Process{QUIC: haproxy.QUIC{Port: 443}}}
+	other := &haproxy.Config{Shape: haproxy.Shape{Process: haproxy.Process{QUIC: haproxy.QUIC{Port: 443}}}}
 	if err := l.letIn(peers[:1], Want{}, have, other); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,127 +37,77 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	return res, err
 }
 
-func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (Result, error) {
-	var res Result
+// apply walks one round: validate, have a HAProxy, render, reload or not, write,
+// tell.
+func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
-	if err := p.validate(cfg); err != nil {
-		return res, err
-	}
-	err := p.ensure()
-	if !p.ready && (errors.Is(err, errUnready) || errors.Is(err, errAway)) {
-		if err := p.prepare(ctx, cfg, states); err != nil {
-			if due := p.failedUntil; due.After(time.Now()) {
-				res.RetryAt = due
-			}
-			return res, err
-		}
-		err = p.ensure()
-	}
-	if err != nil {
-		return res, err
-	}
-	blind := p.know()
-	if blind != nil {
-		if !errors.Is(blind, syscall.ECONNREFUSED) && !errors.Is(blind, syscall.ENOENT) {
-			return res, blind
-		}
-		// A master without a worker: only a reload brings one.
-		p.run = &running{}
-	}
-	var failure error
-	want := p.text.render(cfg, states)
-	if why, urgent := p.reasonToReload(cfg, want); why != "" {
-		res.Reason = why
-		due := p.reloadDue(want, urgent)
-		if due.After(time.Now()) {
-			res.RetryAt, failure = due, p.failureOf(want)
-		} else if failure = p.reload(ctx, cfg, want, why); failure == nil {
-			res.Reloaded = true
-		} else {
-			res.RetryAt = p.reloadDue(want, urgent)
-			if err := p.know(); err != nil && blind == nil {
-				return res, errors.Join(failure, err)
-			}
-		}
-		if blind != nil && !res.Reloaded {
-			p.forget()
-			return res, errors.Join(blind, failure)
-		}
-		if !res.Reloaded {
-			if p.shaped == nil || p.run.shape != p.shapeID {
-				// What the worker runs is not known well enough to write
-				// files for it. Its servers can be told all the same.
-				return res, errors.Join(failure, p.tellServers(cfg, states, &res))
-			}
-			cfg = within(cfg, p.shaped)
-			want = p.text.render(cfg, states)
-		}
-	} else {
-		p.idleSince = time.Time{}
-	}
-	p.shaped, p.shapeID = cfg, want.Shape
-	// Until all of it is told, servers may be open in the files that are not in
-	// the worker.
-	p.ready = false
-	if err := p.disk.sync(want.Content, want.sums); err != nil {
-		return res, errors.Join(failure, err, p.tellClosings(cfg, states, &res))
-	}
-	if err := p.tellAll(cfg, states, want, &res); err != nil {
-		p.unheard++
-		return res, errors.Join(failure, err, p.disk.restore())
-	}
-	p.unheard, p.ready, p.last = 0, true, cfg
-	return res, failure
-}
-
-// validate is cfg.Validate, with a memory: what was valid last is not looked
-// at again.
-func (p *Proxy) validate(cfg *Config) error {
-	fresh := Config{
-		Bind: cfg.Bind, Tune: cfg.Tune, DefaultBackend: cfg.DefaultBackend, Routes: cfg.Routes,
-		Backends: others(cfg.Backends, p.valid.Backends, backendName),
-		Certs:    others(cfg.Certs, p.valid.Certs, certName),
-		Extras:   others(cfg.Extras, p.valid.Extras, extraName), Userlists: cfg.Userlists,
-		Lists:  others(cfg.Lists, p.valid.Lists, listName),
-		Tables: cfg.Tables, Captures: cfg.Captures, Process: cfg.Process, Streams: cfg.Streams, Choices: cfg.Choices,
-	}
-	if !bytes.Equal(p.valid.DefaultCert, cfg.DefaultCert) {
-		fresh.DefaultCert = cfg.DefaultCert
-	}
-	if slices.Equal(p.valid.Routes, cfg.Routes) {
-		fresh.Routes = nil
-	}
-	if p.valid.Tune == cfg.Tune {
-		fresh.Tune = Tune{}
-	}
-	if err := errors.Join(cfg.order(), fresh.parts()); err != nil {
-		return fmt.Errorf("HAProxy's configuration: %w", err)
+	if err := cfg.validate(&p.valid); err != nil {
+		return res, fmt.Errorf("HAProxy's configuration: %w", err)
 	}
 	p.valid = *cfg
-	return nil
+	if res.RetryAt, err = p.ensureFrom(ctx, cfg, states); err != nil {
+		return res, err
+	}
+	unread := p.know()
+	if errors.Is(unread, syscall.ECONNREFUSED) || errors.Is(unread, syscall.ENOENT) {
+		p.run = &running{} // a master without a worker: only a reload brings one
+	} else if unread != nil {
+		return res, unread
+	}
+	want := p.text.render(cfg, states)
+	failure := p.reloadIfDue(ctx, cfg, want, &res)
+	if res.Reason != "" && !res.Reloaded {
+		if p.run.shape != p.shapeID {
+			// What the worker runs is not known well enough to write files for it. Its
+			// servers take commands all the same.
+			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
+		}
+		cfg = within(cfg, p.shaped)
+		want = p.text.render(cfg, states)
+	}
+	return res, errors.Join(failure, p.writeAndTell(cfg, states, want, &res))
 }
 
-// others are the elements of a list sorted by name that another one does not
-// hold.
-func others[T any](of, without []*T, name func(*T) string) (out []*T) {
-	i := 0
-	for _, e := range of {
-		for i < len(without) && name(without[i]) < name(e) {
-			i++
-		}
-		if i == len(without) || without[i] != e {
-			out = append(out, e)
-		}
+// ensureFrom is ensure; where no HAProxy runs, it first prepares the files of cfg
+// for a start. With an error it returns when to try again, if that has a time.
+func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (retryAt time.Time, err error) {
+	err = p.ensure()
+	if p.ready || !errors.Is(err, errUnready) && !errors.Is(err, errAway) {
+		return time.Time{}, err
 	}
-	return out
+	if err := p.prepare(ctx, cfg, states); err != nil {
+		if p.failedUntil.After(time.Now()) {
+			retryAt = p.failedUntil
+		}
+		return retryAt, err
+	}
+	return time.Time{}, p.ensure()
+}
+
+// writeAndTell makes the files and the worker equal to want, which takes commands
+// alone.
+func (p *Proxy) writeAndTell(cfg *Config, states States, want Files, res *Result) error {
+	p.shaped, p.shapeID = cfg, want.Shape
+	// Until the worker confirms all of it, the files may have servers open that the
+	// worker has closed.
+	p.ready = false
+	if err := p.disk.sync(want.Content, want.sums); err != nil {
+		return errors.Join(err, p.tellClosings(cfg, states, res))
+	}
+	if err := p.tellAll(cfg, states, want, res); err != nil {
+		p.unheard++
+		return errors.Join(err, p.disk.restore())
+	}
+	p.unheard, p.ready, p.last = 0, true, cfg
+	return nil
 }
 
 // tellServers changes servers, and nothing else, in the backends the worker
 // has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
-	steps := p.serverSteps(cfg, states, nil)
+	steps := p.run.serverSteps(cfg, states, nil)
 	cmds := slices.Concat(steps.down, steps.up)
 	res.Commands += len(cmds)
 	if err := p.worker.tell(cmds); err != nil {
@@ -171,7 +120,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 // tellClosings closes and drains servers, and does nothing else: what must not
 // wait for files that cannot be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
-	steps := p.serverSteps(cfg, states, nil)
+	steps := p.run.serverSteps(cfg, states, nil)
 	res.Commands += len(steps.down)
 	return p.worker.tell(steps.down)
 }
@@ -185,28 +134,28 @@ type serverSteps struct {
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
-func (p *Proxy) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
+func (r *running) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
 	s := serverSteps{after: map[string]*LiveBackend{}}
 	seen := 0 // backends with servers
 	for _, b := range cfg.Backends {
-		have := p.run.backends[b.Name]
+		have := r.backends[b.Name]
 		if have == nil {
 			continue // it waits for a reload
 		}
 		if len(have.Servers) > 0 {
 			seen++
 		}
-		if f := fragments[b]; f == nil || f != p.run.told[b.Name] || f.present != len(have.Servers) {
+		if f := fragments[b]; f == nil || f != r.told[b.Name] || f.present != len(have.Servers) {
 			s.bring(b, have, states)
 		}
 	}
-	for _, have := range p.run.backends {
+	for _, have := range r.backends {
 		if len(have.Servers) > 0 {
 			seen--
 		}
 	}
 	if seen < 0 { // the worker has servers in backends that nobody wants
-		rest := maps.Clone(p.run.backends)
+		rest := maps.Clone(r.backends)
 		for _, b := range cfg.Backends {
 			delete(rest, b.Name)
 		}
@@ -297,85 +246,80 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 	return next
 }
 
-// tellAll makes the worker equal to want by commands: doors close, then open,
-// then certificates and routes change, then servers nobody wants are removed.
-// The generation is set when all of it is confirmed.
-func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) error {
-	steps := p.serverSteps(cfg, states, p.text.fragments)
-	var mapCmds []string
-	var replace []func() error
-	change := func(path string, have, want []row) {
-		cmds, few := mapCommands(p.path(path), have, want)
-		if strings.HasPrefix(path, regexpMap) { // their order counts, and a command adds at the end
-			cmds, few = nil, slices.Equal(have, want)
+// orders are all commands that make the worker equal to a configuration.
+type orders struct {
+	serverSteps
+	rows  []string // commands for single rows of maps and lists
+	whole []string // maps and lists, by path, that change in one piece
+	certs bool     // certificates change; which commands that takes, only the worker can say
+}
+
+// orders compares the worker with the files that it should run, in the directory
+// dir.
+func (r *running) orders(cfg *Config, states States, want Files, fragments map[*Backend]*fragment, dir string) orders {
+	o := orders{serverSteps: r.serverSteps(cfg, states, fragments)}
+	for _, path := range slices.Sorted(maps.Keys(want.rows)) {
+		if strings.HasPrefix(path, mapDir) && len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) == 0 {
+			continue // without a frontend HAProxy loads no map of routes
 		}
-		if few {
-			mapCmds = append(mapCmds, cmds...)
-			return
-		}
-		replace = append(replace, func() error { return p.worker.replaceMap(p.path(path), want) })
-		res.Commands += 2
-	}
-	if len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) > 0 {
-		for i, path := range mapFiles {
-			change(path, p.run.tables[i], want.tables[i])
+		have, rows := r.rows[path], want.rows[path]
+		if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !strings.HasPrefix(path, regexpMap) {
+			o.rows = append(o.rows, cmds...)
+		} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
+			o.whole = append(o.whole, path)
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(want.lists)) {
-		change(path, p.run.lists[path], want.lists[path])
-	}
-	sameCerts := len(cfg.Bind.HTTPS) == 0 || p.run.certs != nil && maps.EqualFunc(p.run.certs, want.certs, func(a, b certEntry) bool {
+	o.certs = len(cfg.Bind.HTTPS) > 0 && (r.certs == nil || !maps.EqualFunc(r.certs, want.certs, func(a, b certEntry) bool {
 		return a.line == b.line && string(a.pem) == string(b.pem)
-	})
-	mark := generationIs(want.Gen)
-	cmds := slices.Concat(steps.down, steps.up, mapCmds)
-	res.Commands += len(cmds) + len(steps.remove)
-	if len(mapCmds)+len(replace) > 0 || !sameCerts {
-		// If not all of it is told, the next life must not take the rows and
+	}))
+	return o
+}
+
+// tellAll makes the worker equal to want by commands: servers close, then open,
+// then routes and certificates change, then HAProxy removes servers that nobody
+// wants. The generation changes when the worker has confirmed all of it.
+func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) error {
+	o := p.run.orders(cfg, states, want, p.text.fragments, p.opt.Dir)
+	cmds, mark := slices.Concat(o.down, o.up, o.rows), generationIs(want.Gen)
+	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove)
+	switch {
+	case len(o.rows)+len(o.whole) > 0 || o.certs:
+		// If only some of it arrives, the next life must not take the rows and
 		// certificates of the files for those of the worker.
 		cmds = append(generationIs("changing"), cmds...)
-	}
-
-	// In the usual case, servers only, one exchange does everything.
-	if len(cmds) > 0 && len(mapCmds)+len(replace)+len(steps.remove) == 0 && sameCerts {
-		cmds = append(cmds, mark...)
+	case len(cmds) > 0 && len(o.remove) == 0:
+		// In the usual case, servers only, one exchange does everything.
+		cmds, mark = append(cmds, mark...), nil
+	case p.run.gen == want.Gen:
 		mark = nil
 	}
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.backends = p.run.changed(steps.after)
+	p.run.backends = p.run.changed(o.after)
 	var unfit error
-	if !sameCerts {
-		unfit = p.tellCerts(want.certs, res)
-		if unfit != nil && !errors.Is(unfit, ErrUnfit) {
+	if o.certs {
+		if unfit = p.tellCerts(want.certs, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
 			return unfit
 		}
 	}
-	for _, f := range replace {
-		if err := f(); err != nil {
+	for _, path := range o.whole {
+		if err := p.worker.replaceMap(p.path(path), want.rows[path]); err != nil {
 			return err
 		}
 	}
-	if err := p.remove(steps.remove, res); err != nil {
+	if err := errors.Join(p.remove(o.remove, res), unfit); err != nil {
 		return err
 	}
-	if unfit != nil {
-		return unfit
+	if err := p.worker.tell(mark); err != nil {
+		return err
 	}
-	if mark != nil && p.run.gen != want.Gen {
-		if err := p.worker.tell(mark); err != nil {
-			return err
-		}
-	}
-	p.run.gen, p.run.tables, p.run.lists, p.run.certs = want.Gen, want.tables, want.lists, want.certs
+	p.run.gen, p.run.rows, p.run.certs = want.Gen, want.rows, want.certs
 	if p.run.told == nil {
 		p.run.told = make(map[string]*fragment, len(cfg.Backends))
 	}
 	for _, b := range cfg.Backends {
-		if f := p.text.fragments[b]; p.run.told[b.Name] != f {
-			p.run.told[b.Name] = f
-		}
+		p.run.told[b.Name] = p.text.fragments[b]
 	}
 	if res.Commands > 0 {
 		p.note(func(i *Info) { i.Generation = want.Gen })

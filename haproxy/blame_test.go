@@ -52,8 +52,8 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
-	p := &Proxy{last: &Config{Process: Process{Texts: []Text{b}}}}
-	if got := p.runningFirst(&Config{Process: Process{Texts: []Text{a, b}}}); got[0] != b.Part() || got[1] != a.Part() {
+	p := &Proxy{last: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}
+	if got := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}
 }

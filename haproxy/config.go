@@ -13,54 +13,85 @@ import (
 )
 
 // Config is everything HAProxy is to do, as a value: compare it, print it,
-// render it, throw it away. Whoever makes one treats the Backends, Certs and
-// Lists it points to as immutable, and reuses the pointer while nothing in it
-// changed: that is what lets a Proxy remember their text. What Validate refuses
-// cannot be rendered.
+// render it, throw it away. Nothing that a Config points to changes after it was
+// handed over, and whoever makes the next one reuses the pointers to Backends,
+// Certs and Lists that stay the same: that lets a Proxy remember their text.
+// Render takes what Validate accepts.
+//
+// Shape is what only a reload changes. Commands change the rest, with two
+// exceptions: a backend that is new, or changes in more than its servers, and a
+// certificate that no command takes (see fixed and maxPayload).
 type Config struct {
-	Bind           Bind        `json:"bind"`
-	Tune           Tune        `json:"tune"`
-	Routes         []Route     `json:"routes,omitempty"`
-	Choices        []*Choice   `json:"choices,omitempty"`        // sorted by Name
-	DefaultBackend string      `json:"defaultBackend,omitempty"` // where a request that no route takes goes; empty answers 404
-	Backends       []*Backend  `json:"backends,omitempty"`       // sorted by Name
-	Certs          []*Cert     `json:"certs,omitempty"`          // sorted by Name
-	Tables         []Table     `json:"tables,omitempty"`         // sorted by Name
-	Captures       []int       `json:"captures,omitempty"`       // slots for what Capture notes: bytes of each, from 1 to 65535
-	Extras         []*Extra    `json:"extras,omitempty"`         // sorted by Name
-	Userlists      []*Userlist `json:"userlists,omitempty"`      // sorted by Name
-	Lists          []*List     `json:"lists,omitempty"`          // sorted by Name; all that directives name
-	DefaultCert    []byte      `json:"defaultCert,omitempty"`    // as Cert.PEM, for names without one; empty: a self-signed one
-	Process        Process     `json:"process,omitzero"`
-	Streams        []Stream    `json:"streams,omitempty"` // sorted by Port
+	Shape
+	Routes         []Route    `json:"routes,omitempty"`
+	DefaultBackend string     `json:"defaultBackend,omitempty"` // takes the requests that no route takes; empty answers 404
+	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
+	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
+	Lists          []*List    `json:"lists,omitempty"`          // sorted by Name; all that directives name
+}
 
-	// Inspect looks at the name in a TLS handshake before it is answered, which
+// Same reports whether o is the same configuration: its backends and
+// certificates are the same pointers, and all else is equal.
+func (c *Config) Same(o *Config) bool {
+	return c.Shape.equal(&o.Shape) && slices.Equal(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+}
+
+// Shape is the part of a Config that only a reload changes.
+type Shape struct {
+	Bind        Bind        `json:"bind"`
+	Tune        Tune        `json:"tune"`
+	Process     Process     `json:"process,omitzero"`
+	Streams     []Stream    `json:"streams,omitempty"`     // sorted by Port
+	Tables      []Table     `json:"tables,omitempty"`      // sorted by Name
+	Captures    []int       `json:"captures,omitempty"`    // slots for what Capture notes: bytes of each, from 1 to 65535
+	Choices     []*Choice   `json:"choices,omitempty"`     // sorted by Name
+	Extras      []*Extra    `json:"extras,omitempty"`      // sorted by Name
+	Userlists   []*Userlist `json:"userlists,omitempty"`   // sorted by Name
+	DefaultCert []byte      `json:"defaultCert,omitempty"` // as Cert.PEM, for names without one; empty: a self-signed one
+
+	// Inspect looks at the name in a TLS handshake before HAProxy answers it, which
 	// Routes of Passthrough need. It costs every TLS connection a second hop
 	// inside HAProxy.
 	Inspect bool `json:"inspect,omitempty"`
 }
 
-// listeners are all addresses of TCP where HAProxy listens.
-func (c *Config) listeners() []netip.AddrPort {
-	all := slices.Concat(c.Bind.HTTP, c.Bind.HTTPS)
-	for _, s := range c.Streams {
-		for _, a := range addresses(c.Bind.HTTP, c.Bind.HTTPS) {
-			all = append(all, netip.AddrPortFrom(a, s.Port))
+// differences returns what differs between two shapes, in the words in which a
+// reload gives its reason. It is the one list of a Shape's fields.
+func (s *Shape) differences(o *Shape) (all []string) {
+	for _, part := range [...]struct {
+		same bool
+		what string
+	}{
+		{slices.Equal(s.Bind.HTTP, o.Bind.HTTP) && slices.Equal(s.Bind.HTTPS, o.Bind.HTTPS), "listen addresses changed"},
+		{s.Inspect == o.Inspect, "TLS passthrough begins or ends"},
+		{slices.Equal(s.Streams, o.Streams), "TCP ports changed"},
+		{s.Tune == o.Tune && s.Process.same(o.Process), "settings of the process changed"},
+		{slices.Equal(s.Tables, o.Tables), "limits changed"},
+		{slices.EqualFunc(s.Userlists, o.Userlists, (*Userlist).same), "users changed"},
+		{slices.EqualFunc(s.Extras, o.Extras, (*Extra).same), "authorities or certificates for servers changed"},
+		{bytes.Equal(s.DefaultCert, o.DefaultCert), "the default certificate changed"},
+		{slices.EqualFunc(s.Choices, o.Choices, (*Choice).same), "choices between backends changed"},
+		{slices.Equal(s.Captures, o.Captures), "captures changed"},
+	} {
+		if !part.same {
+			all = append(all, part.what)
 		}
 	}
 	return all
 }
 
-// Same says whether o is the same configuration: its parts that are pointed to
-// are the same ones, or small enough to be looked at.
-func (c *Config) Same(o *Config) bool {
-	return slices.Equal(c.Bind.HTTP, o.Bind.HTTP) && slices.Equal(c.Bind.HTTPS, o.Bind.HTTPS) && c.Tune == o.Tune &&
-		slices.Equal(c.Routes, o.Routes) && slices.EqualFunc(c.Choices, o.Choices, (*Choice).same) && c.DefaultBackend == o.DefaultBackend &&
-		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) &&
-		slices.Equal(c.Tables, o.Tables) && slices.Equal(c.Captures, o.Captures) &&
-		slices.EqualFunc(c.Extras, o.Extras, (*Extra).same) && slices.EqualFunc(c.Userlists, o.Userlists, (*Userlist).same) && slices.EqualFunc(c.Lists, o.Lists, (*List).same) &&
-		bytes.Equal(c.DefaultCert, o.DefaultCert) && c.Process.same(o.Process) &&
-		slices.Equal(c.Streams, o.Streams) && c.Inspect == o.Inspect
+func (s *Shape) equal(o *Shape) bool { return len(s.differences(o)) == 0 }
+
+// listeners returns all addresses of TCP where HAProxy listens.
+func (s *Shape) listeners() []netip.AddrPort {
+	all := slices.Concat(s.Bind.HTTP, s.Bind.HTTPS)
+	for _, stream := range s.Streams {
+		for _, a := range addresses(s.Bind.HTTP, s.Bind.HTTPS) {
+			all = append(all, netip.AddrPortFrom(a, stream.Port))
+		}
+	}
+	return all
 }
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.

@@ -111,7 +111,7 @@ func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	withEach(t, func(t *testing.T, binary string) {
-		cfg := &Config{Userlists: []*Userlist{{"list", users}}, Backends: []*Backend{{Name: "b", Directives: []Directive{d}}}}
+		cfg := &Config{Shape: Shape{Userlists: []*Userlist{{"list", users}}}, Backends: []*Backend{{Name: "b", Directives: []Directive{d}}}}
 		if err := accepted(t, binary, cfg); err != nil {
 			t.Error(err)
 		}

@@ -86,7 +86,7 @@ func TestHAProxyTakesEverySampleThatIsTaken(t *testing.T) {
 		t.Fatalf("%d samples, want %d and more", len(b.Directives), want)
 	}
 	withEach(t, func(t *testing.T, binary string) {
-		if err := accepted(t, binary, &Config{Backends: []*Backend{b}, Captures: []int{8}}); err != nil {
+		if err := accepted(t, binary, &Config{Shape: Shape{Captures: []int{8}}, Backends: []*Backend{b}}); err != nil {
 			text := err.Error()
 			t.Error(text[:min(len(text), 4000)])
 		}

@@ -151,9 +151,8 @@ type Proxy struct {
 // error.
 type running struct {
 	picture
-	tables tables
-	lists  map[string][]row     // by file
-	certs  map[string]certEntry // nil: not known
+	rows  map[string][]row     // of maps and lists, by path
+	certs map[string]certEntry // nil: not known
 
 	// What each backend's servers were told last: while it is the same
 	// fragment, and no other server is there, none needs to be looked at.
@@ -357,35 +356,23 @@ func (p *Proxy) know() error {
 		}
 		return err
 	}
-	run := &running{picture: pic, lists: map[string][]row{}}
+	run := &running{picture: pic, rows: make(map[string][]row)}
 	if pic.gen == p.disk.gen() && p.unheard == 0 {
-		for i, path := range mapFiles {
-			run.tables[i] = parseMap(p.disk.have[path].Content)
-		}
 		for path, file := range p.disk.have {
-			if strings.HasPrefix(path, listDir) {
-				run.lists[path] = parseMap(file.Content)
+			if isMap(path) {
+				run.rows[path] = parseMap(file.Content)
 			}
 		}
 		run.certs = p.diskCerts()
 	} else if loaded, _, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
-		for i, path := range mapFiles {
-			if !strings.Contains(loaded, p.path(path)) {
-				continue
-			}
-			if run.tables[i], err = p.worker.table(p.path(path)); err != nil {
-				run.shape = "" // its maps are not ours
-			}
-		}
 		for line := range strings.Lines(loaded) {
-			_, rest, is := strings.Cut(line, "("+p.path(listDir))
-			if !is {
+			_, rest, _ := strings.Cut(line, "("+p.path(""))
+			path, _, is := strings.Cut(rest, ")")
+			if !is || !isMap(path) {
 				continue
 			}
-			name, _, _ := strings.Cut(rest, ")")
-			path := listDir + name
-			if run.lists[path], err = p.worker.table(p.path(path)); err != nil {
-				run.shape = ""
+			if run.rows[path], err = p.worker.table(p.path(path)); err != nil {
+				run.shape = "" // its maps are not ours
 			}
 		}
 	}

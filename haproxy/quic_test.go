@@ -99,8 +99,10 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 func TestHTTP3IsAcceptedAtEveryAddress(t *testing.T) {
 	addr := netip.MustParseAddrPort
 	cfg := &Config{
-		Bind:    Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443"), addr("0.0.0.0:8443"), addr("[::]:8443"), addr("127.0.0.1:8443")}},
-		Process: Process{QUIC: QUIC{Port: 443, Announce: 8443, MaxAge: 3600}, StrictSNI: true, ALPN: "http/1.1"},
+		Shape: Shape{
+			Bind:    Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443"), addr("0.0.0.0:8443"), addr("[::]:8443"), addr("127.0.0.1:8443")}},
+			Process: Process{QUIC: QUIC{Port: 443, Announce: 8443, MaxAge: 3600}, StrictSNI: true, ALPN: "http/1.1"},
+		},
 	}
 	text := string(Render(cfg, nil, RenderOptions{Dir: "/d", StatsSocket: "/s/w.sock"}).Content[configFile].Content)
 	for _, want := range []string{

@@ -122,7 +122,7 @@ func (r *rig) run() {
 // by its name with ".test" as host.
 func (r *rig) config(backends ...*Backend) *Config {
 	slices.SortFunc(backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
-	cfg := &Config{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}, Backends: backends}
+	cfg := &Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}}, Backends: backends}
 	for _, b := range backends {
 		cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
 	}

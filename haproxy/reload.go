@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,32 @@ import (
 	"strings"
 	"time"
 )
+
+// reloadIfDue reloads HAProxy if want takes a reload and its time has come, and
+// notes in res what it did. It returns why the worker still lacks a part of want:
+// the error of this reload, or of the last one to the same files.
+func (p *Proxy) reloadIfDue(ctx context.Context, cfg *Config, want Files, res *Result) error {
+	why, urgent := p.reasonToReload(cfg, want)
+	res.Reason = why
+	if why == "" {
+		p.idleSince = time.Time{}
+		return nil
+	}
+	if due := p.reloadDue(want, urgent); due.After(time.Now()) {
+		res.RetryAt = due
+		return p.failureOf(want)
+	}
+	err := p.reload(ctx, cfg, want, why)
+	if res.Reloaded = err == nil; res.Reloaded {
+		return nil
+	}
+	res.RetryAt = p.reloadDue(want, urgent)
+	unread := p.know()
+	if unread != nil {
+		p.run = &running{} // no command goes to a worker of which nothing is known
+	}
+	return errors.Join(err, unread)
+}
 
 // reasonToReload says in words what of want the worker can only take by a
 // reload, or nothing. Not urgent is what nobody is waiting for.
@@ -28,40 +53,10 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 	if p.run.shape == "" {
 		return "HAProxy runs a configuration that is not ours", true
 	}
-	if p.shaped == nil || p.shapeID != p.run.shape {
+	if p.shapeID != p.run.shape {
 		return "HAProxy runs another configuration than the files say", true
 	}
-	var reasons []string
-	if !slices.Equal(p.shaped.Bind.HTTP, cfg.Bind.HTTP) || !slices.Equal(p.shaped.Bind.HTTPS, cfg.Bind.HTTPS) {
-		reasons = append(reasons, "listen addresses changed")
-	}
-	if p.shaped.Inspect != cfg.Inspect {
-		reasons = append(reasons, "TLS passthrough begins or ends")
-	}
-	if !slices.Equal(p.shaped.Streams, cfg.Streams) {
-		reasons = append(reasons, "TCP ports changed")
-	}
-	if p.shaped.Tune != cfg.Tune || !p.shaped.Process.same(cfg.Process) {
-		reasons = append(reasons, "settings of the process changed")
-	}
-	if !slices.Equal(p.shaped.Tables, cfg.Tables) {
-		reasons = append(reasons, "limits changed")
-	}
-	if !slices.EqualFunc(p.shaped.Userlists, cfg.Userlists, (*Userlist).same) {
-		reasons = append(reasons, "users changed")
-	}
-	if !slices.EqualFunc(p.shaped.Extras, cfg.Extras, (*Extra).same) {
-		reasons = append(reasons, "authorities or certificates for servers changed")
-	}
-	if !bytes.Equal(p.shaped.DefaultCert, cfg.DefaultCert) {
-		reasons = append(reasons, "the default certificate changed")
-	}
-	if !slices.EqualFunc(p.shaped.Choices, cfg.Choices, (*Choice).same) {
-		reasons = append(reasons, "choices between backends changed")
-	}
-	if !slices.Equal(p.shaped.Captures, cfg.Captures) {
-		reasons = append(reasons, "captures changed")
-	}
+	reasons := p.shaped.differences(&cfg.Shape)
 	old := make(map[string]*Backend, len(p.shaped.Backends))
 	for _, b := range p.shaped.Backends {
 		old[b.Name] = b
@@ -131,12 +126,7 @@ func (p *Proxy) failureOf(want Files) error {
 // command: the same listen addresses, settings and backends, with the servers,
 // routes and certificates that are wanted of them.
 func within(want, have *Config) *Config {
-	out := &Config{
-		Bind: have.Bind, Tune: have.Tune, Tables: have.Tables, Captures: have.Captures, Process: have.Process,
-		Extras: have.Extras, Userlists: have.Userlists, DefaultCert: have.DefaultCert, DefaultBackend: want.DefaultBackend,
-		Inspect: have.Inspect, Streams: have.Streams,
-		Choices: have.Choices,
-	}
+	out := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
 			l = want.Lists[i]
@@ -188,10 +178,10 @@ func within(want, have *Config) *Config {
 	return out
 }
 
-// prepare writes the files of a configuration for a start, and has them checked.
-// Every server is shut in them: nobody kept the routes while no HAProxy ran. If
-// HAProxy refuses them they are those of the last configuration it accepted, if
-// there was one in this life.
+// prepare writes the files of a configuration for a start, and has HAProxy check
+// them. Every server is closed in them: nobody kept the routes while no HAProxy
+// ran. If HAProxy rejects them, prepare writes those of the last configuration that
+// it accepted, if there was one in this life.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	shut := make(States, len(states))
 	for name, of := range states {
@@ -200,32 +190,33 @@ func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 			shut[name][i] = min(state, Closed)
 		}
 	}
-	var errs []error
-	for _, c := range []*Config{cfg, p.last} {
-		if c == nil {
-			break
-		}
-		first := p.text.render(c, shut)
-		err := p.failureOf(first)
-		if err == nil || !p.failedUntil.After(time.Now()) {
-			if err = p.disk.sync(first.Content, first.sums); err == nil {
-				err = p.check(ctx)
-			}
-			if err != nil {
-				err = errors.Join(p.failed(first, err, "start"), p.disk.restore())
-			}
-		}
-		if err == nil {
-			if len(errs) > 0 {
-				p.log.Warn("HAProxy is started with the last configuration that it accepted")
-			}
-			p.shaped, p.shapeID, p.ready, p.last = c, first.Shape, true, c
-			p.forget()
-			return nil
-		}
-		errs = append(errs, err)
+	err := p.prepareOne(ctx, cfg, shut)
+	if err == nil || p.last == nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if err2 := p.prepareOne(ctx, p.last, shut); err2 != nil {
+		return errors.Join(err, err2)
+	}
+	p.log.Warn("HAProxy is started with the last configuration that it accepted")
+	return nil
+}
+
+// prepareOne is prepare for one configuration.
+func (p *Proxy) prepareOne(ctx context.Context, cfg *Config, shut States) error {
+	first := p.text.render(cfg, shut)
+	if err := p.failureOf(first); err != nil && p.failedUntil.After(time.Now()) {
+		return err
+	}
+	err := p.disk.sync(first.Content, first.sums)
+	if err == nil {
+		err = p.check(ctx)
+	}
+	if err != nil {
+		return errors.Join(p.failed(first, err, "start"), p.disk.restore())
+	}
+	p.shaped, p.shapeID, p.ready, p.last = cfg, first.Shape, true, cfg
+	p.forget()
+	return nil
 }
 
 // reload writes the files, has them checked, and makes HAProxy start a worker

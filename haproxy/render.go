@@ -71,10 +71,9 @@ type Files struct {
 
 	refusable string // identifies what HAProxy may refuse: the shape, with the certificates and the patterns
 
-	tables tables                       // what the maps say
-	lists  map[string][]row             // what the lists say, by file
-	certs  map[string]certEntry         // what the crt-list says, by file name
-	sums   map[string][sha256.Size]byte // of the contents, as generation takes them
+	rows  map[string][]row             // of maps and lists, by path
+	certs map[string]certEntry         // what the crt-list says, by file name
+	sums  map[string][sha256.Size]byte // of the contents, as generation takes them
 }
 
 // certEntry is a certificate as HAProxy is told it: the file, and its line in
@@ -86,6 +85,11 @@ type certEntry struct {
 
 // row is a line of a map.
 type row struct{ key, value string }
+
+// isMap reports whether the path is that of a map or a list.
+func isMap(path string) bool {
+	return strings.HasPrefix(path, mapDir) || strings.HasPrefix(path, listDir)
+}
 
 // tables are the rows of mapFiles, each sorted by key, but those of a regexpMap:
 // they stand in the order in which they are tried.
@@ -138,13 +142,13 @@ type renderer struct {
 	opt       RenderOptions
 	fragments map[*Backend]*fragment
 
-	head   []byte // global, defaults, frontends
-	headOf Config // what of one head was made for
-	maps   renderedMaps
-	mapsOf Config // what of one maps were made for, but for its backends
-	led    []*Backend
-	certs  map[*Cert]rendered
-	lists  map[*List]renderedList
+	head     []byte // all sections before the backends
+	headOf   Shape  // head was made for it,
+	headAsks bool   // and for certificates that ask clients for theirs, or not
+	maps     renderedMaps
+	mapsOf   Config // maps were made for it
+	certs    map[*Cert]rendered
+	lists    map[*List]renderedList
 }
 
 // renderedList is the file of a List, and what is in it.
@@ -190,15 +194,7 @@ func preamble(gen, shape string) string {
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
 func (r *renderer) render(cfg *Config, states States) Files {
-	head := r.renderHead(cfg)
-	head = slices.Clip(head)
-	for _, t := range cfg.Tables {
-		head = append(head, t.text()...)
-	}
-	for _, u := range cfg.Userlists {
-		head = append(head, u.text()...)
-	}
-	head = append(head, keysText(cfg.Backends)...)
+	head := append(r.renderHead(cfg), keysText(cfg.Backends)...)
 	if len(r.fragments) > 2*len(cfg.Backends)+100 {
 		wanted := make(map[*Backend]*fragment, len(cfg.Backends))
 		for _, b := range cfg.Backends {
@@ -223,18 +219,16 @@ func (r *renderer) render(cfg *Config, states States) Files {
 	}
 
 	sums := make(map[string][sha256.Size]byte, len(cfg.Certs)+4)
-	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), certs: make(map[string]certEntry, len(cfg.Certs)), sums: sums}
+	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), rows: make(map[string][]row), certs: make(map[string]certEntry, len(cfg.Certs)), sums: sums}
 	sums[configFile] = sha256.Sum256(text[preambleLen:])
 
 	m := r.renderMaps(cfg)
-	out.tables = m.tables
 	for i, path := range mapFiles {
 		if path != sniMap || cfg.Inspect {
-			out.Content[path], sums[path] = m.files[i].file, m.files[i].sum
+			out.Content[path], sums[path], out.rows[path] = m.files[i].file, m.files[i].sum, m.tables[i]
 		}
 	}
 
-	out.lists = make(map[string][]row, len(cfg.Lists))
 	lists := make(map[*List]renderedList, len(cfg.Lists))
 	for _, l := range cfg.Lists {
 		k, ok := r.lists[l]
@@ -245,7 +239,7 @@ func (r *renderer) render(cfg *Config, states States) Files {
 		}
 		lists[l] = k
 		path := listDir + l.Name
-		out.Content[path], sums[path], out.lists[path] = k.file, k.sum, k.rows
+		out.Content[path], sums[path], out.rows[path] = k.file, k.sum, k.rows
 	}
 	r.lists = lists
 	for _, e := range cfg.Extras {
@@ -314,19 +308,8 @@ func generation(sums map[string][sha256.Size]byte) string {
 }
 
 func (r *renderer) renderHead(cfg *Config) []byte {
-	of := Config{
-		Bind: Bind{slices.Clone(cfg.Bind.HTTP), slices.Clone(cfg.Bind.HTTPS)}, Tune: cfg.Tune, Process: cfg.Process, Captures: slices.Clone(cfg.Captures),
-		Inspect: cfg.Inspect, Streams: slices.Clone(cfg.Streams), Choices: slices.Clone(cfg.Choices),
-	}
-	for _, e := range cfg.Extras {
-		if e.Name == authScript {
-			of.Extras = append(of.Extras, e)
-		}
-	}
-	if i := slices.IndexFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" }); i >= 0 {
-		of.Certs = cfg.Certs[i : i+1 : i+1]
-	}
-	if r.head != nil && r.headOf.Same(&of) {
+	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
+	if r.head != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
 		return r.head
 	}
 	own, _ := parseBase(cfg.Tune.Base)
@@ -523,7 +506,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 		if demanded {
 			line(answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 		}
-		if len(of.Certs) > 0 {
+		if asks {
 			// A certificate is good for the name in the handshake, which said by whom it
 			// had to be signed: another name's servers are not shown it.
 			line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
@@ -566,7 +549,13 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	} else {
 		line(answer(404, "no such host or path here", ""))
 	}
-	r.head, r.headOf = b.Bytes(), of
+	for _, t := range cfg.Tables {
+		b.WriteString(t.text())
+	}
+	for _, u := range cfg.Userlists {
+		b.WriteString(u.text())
+	}
+	r.head, r.headOf, r.headAsks = slices.Clip(b.Bytes()), cfg.Shape, asks
 	return r.head
 }
 
@@ -868,14 +857,11 @@ func (r *renderer) renderCert(c *Cert) rendered {
 }
 
 func (r *renderer) renderMaps(cfg *Config) renderedMaps {
-	of := Config{
-		Bind: Bind{HTTPS: slices.Clone(cfg.Bind.HTTPS)}, DefaultBackend: cfg.DefaultBackend, Inspect: cfg.Inspect, Routes: cfg.Routes,
-	}
-	if r.maps.files[0].file.Content != nil && r.mapsOf.Same(&of) && slices.EqualFunc(r.led, cfg.Backends, (*Backend).sameRules) {
+	if of := &r.mapsOf; r.maps.files[0].file.Content != nil && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
+		slices.Equal(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules) {
 		return r.maps
 	}
-	of.Routes = slices.Clone(of.Routes)
-	r.maps, r.mapsOf, r.led = renderedMaps{tables: rows(cfg, r.opt.Secret)}, of, slices.Clone(cfg.Backends)
+	r.maps, r.mapsOf = renderedMaps{tables: rows(cfg, r.opt.Secret)}, *cfg
 	for i, table := range r.maps.tables {
 		file := mapFile(table)
 		r.maps.files[i] = rendered{file: file, sum: sha256.Sum256(file.Content)}

@@ -48,18 +48,21 @@ func goldens(t testing.TB) map[string]*Config {
 	return map[string]*Config{
 		"nothing": {},
 		"one application": {
-			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:80")}, HTTPS: []netip.AddrPort{addr("0.0.0.0:443")}},
+			Shape:    Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:80")}, HTTPS: []netip.AddrPort{addr("0.0.0.0:443")}}},
 			Routes:   []Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
 			Backends: []*Backend{{Name: "default_svc_app_80", Origin: "Service default/app port 80", Servers: []Server{server("172.16.171.65:8080"), server("172.16.189.66:8080")}}},
 		},
 		"IPv6 and checks": {
-			Bind:     Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}},
+			Shape:    Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}}},
 			Backends: []*Backend{{Name: "a", Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
 		},
 		"every kind of directive": {
-			Bind:     Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Tables:   []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
-			Captures: []int{128, 65535}, Userlists: []*Userlist{{Name: "a"}},
+			Shape: Shape{
+				Bind:      Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Tables:    []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
+				Captures:  []int{128, 65535},
+				Userlists: []*Userlist{{Name: "a"}},
+			},
 			Lists: []*List{{"c_empty", nil}, {"c_ours", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}},
 			Backends: append([]*Backend{
 				{Name: "_lists", Directives: []Directive{Deny(Networks{List: "c_ours"}, true), Deny(Networks{List: "c_empty"}, false), Limit(Table{"b_rate", 1, longest}, 1, 429, Networks{List: "c_ours"})}},
@@ -71,12 +74,14 @@ func goldens(t testing.TB) map[string]*Config {
 			}, redirected(t)...),
 		},
 		"certificates of clients and to servers": {
-			Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, AskScript(), {"b.ca.pem", certificate}},
-			Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
-			DefaultCert: key,
-			Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
-			Certs:       []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
+			Shape: Shape{
+				Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, AskScript(), {"b.ca.pem", certificate}},
+				Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
+				DefaultCert: key,
+				Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
+			},
+			Certs: []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
 			Backends: []*Backend{
 				{Name: "a", Directives: []Directive{Close()}},
 				{Name: "aa", Directives: []Directive{asked}},
@@ -89,14 +94,16 @@ func goldens(t testing.TB) map[string]*Config {
 			},
 		},
 		"what a cluster says of the process": {
-			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Tune: Tune{Threads: 1},
-			Process: Process{
-				Lines: append(lines(t), Traffic(true)...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+			Shape: Shape{
+				Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Tune: Tune{Threads: 1},
+				Process: Process{
+					Lines: append(lines(t), Traffic(true)...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+				},
 			},
 		},
 		"every kind of route": {
-			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
+			Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}}, Choices: []*Choice{chosen}},
 			Routes: []Route{
 				{Host: "a.test", Path: "/api", Match: Prefix, Backend: "one"},
 				{Host: "a.test", Path: "/api/", Match: Exact, Backend: "two"},
@@ -112,14 +119,16 @@ func goldens(t testing.TB) map[string]*Config {
 				{Path: "/x.*", Match: Regexp, Backend: "one"},
 				{Host: "f.test", Path: "/choice", Match: Prefix, Backend: "two", Canary: "one", CanaryWeight: 5, Choice: chosen.Name},
 			},
-			Choices:        []*Choice{chosen},
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
 		},
 		"connections as they are": {
-			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443")}},
-			Tune: Tune{MaxConn: 2000}, Inspect: true,
-			Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Texts: []Text{tcpLog}},
+			Shape: Shape{
+				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443")}},
+				Tune:    Tune{MaxConn: 2000},
+				Inspect: true,
+				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Texts: []Text{tcpLog}},
+			},
 			Routes: []Route{
 				{Host: "a.test", Path: "/", Match: Passthrough, Backend: "a", TLSOnly: true},
 				{Host: "a.test", Path: "/.well-known", Match: Prefix, Backend: "b"},
@@ -133,17 +142,21 @@ func goldens(t testing.TB) map[string]*Config {
 			},
 		},
 		"ports of their own": {
-			Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-			Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
-			Streams: []Stream{{5432, "db", false, false}, {5433, "db", false, true}, {8883, "db", true, false}},
+			Shape: Shape{
+				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
+				Streams: []Stream{{5432, "db", false, false}, {5433, "db", false, true}, {8883, "db", true, false}},
+			},
 			Backends: []*Backend{
 				{Name: "closed", TCP: true, Directives: []Directive{CloseTCP()}},
 				{Name: "db", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")}},
 			},
 		},
 		"settings and base text": {
-			Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
-			Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
+			Shape: Shape{
+				Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
+				Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
+			},
 		},
 	}
 }
@@ -228,7 +241,7 @@ func TestHAProxyRefusesWhatItDoesNotKnow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bad := &Config{Tune: Tune{Base: "defaults\n  timeout sever 5m\n"}}
+		bad := &Config{Shape: Shape{Tune: Tune{Base: "defaults\n  timeout sever 5m\n"}}}
 		if err := d.sync(Render(bad, nil, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +366,7 @@ func (w *world) config() *Config {
 		}
 	}
 	slices.SortFunc(certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	cfg := &Config{Bind: w.bind, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs, Inspect: w.inspect}
+	cfg := &Config{Shape: Shape{Bind: w.bind, Inspect: w.inspect}, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs}
 	if slices.ContainsFunc(w.pool, func(b *Backend) bool { return len(b.Directives) > 0 }) {
 		cfg.Lists = []*List{{"l", w.list}}
 	}
@@ -547,48 +560,65 @@ func TestEachInstallationHasItsOwnKeyForCookies(t *testing.T) {
 func TestWhateverChangesIsNotTheSame(t *testing.T) {
 	base := func() *Config {
 		return &Config{
-			Backends: []*Backend{}, Certs: []*Cert{}, Routes: []Route{{Path: "/"}}, Tables: []Table{{Name: "a"}}, Captures: []int{1},
-			Extras: []*Extra{{"a", []byte("a")}}, Userlists: []*Userlist{{"a", []User{{"a", "a"}}}}, Lists: []*List{{Name: "a"}}, DefaultCert: []byte("a"),
-			Process: Process{MaxConn: 1, Texts: []Text{{GlobalSection, "a"}}, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404}},
+			Shape: Shape{
+				Tables:      []Table{{Name: "a"}},
+				Captures:    []int{1},
+				Extras:      []*Extra{{"a", []byte("a")}},
+				Userlists:   []*Userlist{{"a", []User{{"a", "a"}}}},
+				DefaultCert: []byte("a"),
+				Process:     Process{MaxConn: 1, Texts: []Text{{GlobalSection, "a"}}, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404}},
+			},
+			Backends: []*Backend{},
+			Certs:    []*Cert{},
+			Routes:   []Route{{Path: "/"}},
+			Lists:    []*List{{Name: "a"}},
 		}
 	}
 	if !base().Same(base()) {
 		t.Error("nothing changed, and it is not the same")
 	}
-	for _, of := range []func(*Config) any{func(c *Config) any { return c }, func(c *Config) any { return &c.Process }} {
-		for i := range reflect.ValueOf(of(base())).Elem().NumField() {
-			c := base()
-			v := reflect.ValueOf(of(c)).Elem()
-			name := v.Type().Field(i).Name
-			switch f := v.Field(i); f.Kind() {
-			case reflect.Slice:
-				f.Set(reflect.MakeSlice(f.Type(), f.Len()+1, f.Len()+1))
-				if f.Index(0).Kind() == reflect.Pointer {
-					for j := range f.Len() {
-						f.Index(j).Set(reflect.New(f.Type().Elem().Elem()))
-					}
-				}
-			case reflect.String:
-				f.SetString("other")
-			case reflect.Int:
-				f.SetInt(f.Int() + 1)
-			case reflect.Bool:
-				f.SetBool(true)
-			case reflect.Struct:
-				switch name {
-				case "Bind":
-					c.Bind.HTTPS = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
-				case "Tune":
-					c.Tune.Threads = 2
-				case "Process":
-					c.Process.Threads = 2
-				case "QUIC":
-					c.Process.QUIC.Port = 443
-				}
+	for _, field := range leaves(reflect.TypeFor[Config]()) {
+		c := base()
+		switch f := reflect.ValueOf(c).Elem().FieldByIndex(field.Index); f.Kind() {
+		case reflect.Slice:
+			one := reflect.New(f.Type().Elem()).Elem()
+			if one.Kind() == reflect.Pointer {
+				one.Set(reflect.New(one.Type().Elem()))
 			}
-			if base().Same(c) {
-				t.Errorf("%s changed, and it is the same", name)
-			}
+			f.Set(reflect.Append(f, one))
+		case reflect.String:
+			f.SetString("other")
+		case reflect.Int:
+			f.SetInt(f.Int() + 1)
+		case reflect.Uint16:
+			f.SetUint(f.Uint() + 1)
+		case reflect.Bool:
+			f.SetBool(!f.Bool())
+		default:
+			t.Fatalf("%s is a %s: teach this test to change one", field.Name, f.Kind())
+		}
+		if base().Same(c) {
+			t.Errorf("%s changed, and it is the same", field.Name)
+		}
+		if inShape, diff := field.Index[0] == 0, base().differences(&c.Shape); inShape != (len(diff) == 1) {
+			t.Errorf("%s changed, and the differences of the shapes are %q", field.Name, diff)
 		}
 	}
+}
+
+// leaves returns the fields of a struct type, and instead of a field that is a
+// struct those of that one.
+func leaves(of reflect.Type) (all []reflect.StructField) {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		if f.Type.Kind() != reflect.Struct {
+			all = append(all, f)
+			continue
+		}
+		for _, inner := range leaves(f.Type) {
+			inner.Index = append([]int{i}, inner.Index...)
+			all = append(all, inner)
+		}
+	}
+	return all
 }

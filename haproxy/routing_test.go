@@ -10,7 +10,7 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		backends := map[string]*Backend{}
-		cfg := &Config{Bind: r.config().Bind}
+		cfg := &Config{Shape: Shape{Bind: r.config().Bind}}
 		for _, name := range []string{"root", "api", "apiv1", "healthz", "slash", "exactslash", "wild", "wildapi", "known", "hostless", "hostlessapi", "deep", "semi", "rest"} {
 			backends[name] = backend(name, origin(t, name))
 			cfg.Backends = append(cfg.Backends, backends[name])
@@ -130,7 +130,7 @@ func FuzzRoutes(f *testing.F) {
 		if r.Validate() != nil {
 			return
 		}
-		for _, want := range rows(&Config{Inspect: true, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "") {
+		for _, want := range rows(&Config{Shape: Shape{Inspect: true}, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "") {
 			if got := parseMap(mapFile(want).Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}
@@ -141,7 +141,7 @@ func FuzzRoutes(f *testing.F) {
 func TestRegularExpressionsGoBetweenExactAndPrefix(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		cfg := &Config{Bind: r.config().Bind}
+		cfg := &Config{Shape: Shape{Bind: r.config().Bind}}
 		for _, name := range []string{"begin", "canary", "exact", "free", "long", "old", "prefix", "rest", "short", "wild", "wildroot"} {
 			cfg.Backends = append(cfg.Backends, backend(name, origin(t, name)))
 		}

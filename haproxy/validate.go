@@ -26,13 +26,87 @@ var reserved = []string{nowhere, elsewhere, terminator, keysBackend}
 // error for each fault, joined; nil means Render will write all of it. Who
 // makes a Config from parts of different owners validates each part by its own
 // Validate first, so that one owner's fault stays his.
-func (c *Config) Validate() error { return errors.Join(c.order(), c.parts()) }
+func (c *Config) Validate() error { return c.validate(&Config{}) }
 
-// order says which backends or certificates are listed twice, or not by name.
-func (c *Config) order() error {
-	return errors.Join(ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName),
-		ascending("file", c.Extras, extraName), ascending("userlist", c.Userlists, userlistName), ascending("list", c.Lists, listName),
-		ascending("choice", c.Choices, choiceName), c.choices())
+// validate is Validate with a memory: it does not look again at the parts that
+// are the same in a configuration that was found valid.
+func (c *Config) validate(valid *Config) error {
+	errs := []error{
+		ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName), ascending("list", c.Lists, listName),
+		c.choices(),
+	}
+	if !c.Shape.equal(&valid.Shape) {
+		errs = append(errs, c.Shape.validate())
+	}
+	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
+		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
+	}
+	if !slices.Equal(c.Routes, valid.Routes) {
+		for i := range c.Routes {
+			errs = append(errs, c.Routes[i].Validate())
+		}
+	}
+	for _, b := range others(c.Backends, valid.Backends, backendName) {
+		errs = append(errs, b.Validate())
+	}
+	for _, cert := range others(c.Certs, valid.Certs, certName) {
+		errs = append(errs, cert.Validate())
+	}
+	for _, l := range others(c.Lists, valid.Lists, listName) {
+		errs = append(errs, l.validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Shape) validate() error {
+	errs := []error{
+		s.Bind.validate(), s.Tune.validate(), s.Process.validate(),
+		ascending("file", s.Extras, extraName), ascending("userlist", s.Userlists, userlistName), ascending("choice", s.Choices, choiceName),
+	}
+	for _, e := range s.Extras {
+		errs = append(errs, e.validate())
+	}
+	for _, u := range s.Userlists {
+		errs = append(errs, u.validate())
+	}
+	if len(s.DefaultCert) > 0 {
+		if _, err := ReadPair(s.DefaultCert, s.DefaultCert); err != nil {
+			errs = append(errs, fmt.Errorf("the default certificate: %w", err))
+		}
+	}
+	for _, n := range s.Captures {
+		if n < 1 || n > 65535 {
+			errs = append(errs, fmt.Errorf("a capture of %d bytes: allowed are 1 to 65535", n))
+		}
+	}
+	for i, stream := range s.Streams {
+		errs = append(errs, stream.validate(s.Bind))
+		if i > 0 && s.Streams[i-1].Port >= stream.Port {
+			errs = append(errs, fmt.Errorf("TCP port %d: listed after %d; they must be sorted", stream.Port, s.Streams[i-1].Port))
+		}
+	}
+	for i, t := range s.Tables {
+		errs = append(errs, t.validate())
+		if i > 0 && s.Tables[i-1].Name >= t.Name {
+			errs = append(errs, fmt.Errorf("table %q: listed after %q; they must be sorted by name", t.Name, s.Tables[i-1].Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// others returns the elements of a list sorted by name that another such list
+// does not hold.
+func others[T any](of, without []*T, name func(*T) string) (out []*T) {
+	i := 0
+	for _, e := range of {
+		for i < len(without) && name(without[i]) < name(e) {
+			i++
+		}
+		if i == len(without) || without[i] != e {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func backendName(b *Backend) string { return b.Name }
@@ -53,55 +127,6 @@ func ascending[T any](kind string, list []*T, name func(*T) string) error {
 			errs = append(errs, fmt.Errorf("%s %q: listed twice", kind, this))
 		case this < last:
 			errs = append(errs, fmt.Errorf("%s %q: listed after %q; they must be sorted by name", kind, this, last))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// parts says what is wrong with each part.
-func (c *Config) parts() error {
-	errs := []error{c.Bind.validate(), c.Tune.validate(), c.Process.validate()}
-	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
-		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
-	}
-	for i := range c.Routes {
-		errs = append(errs, c.Routes[i].Validate())
-	}
-	for _, b := range c.Backends {
-		errs = append(errs, b.Validate())
-	}
-	for _, cert := range c.Certs {
-		errs = append(errs, cert.Validate())
-	}
-	for _, e := range c.Extras {
-		errs = append(errs, e.validate())
-	}
-	for _, l := range c.Lists {
-		errs = append(errs, l.validate())
-	}
-	for _, u := range c.Userlists {
-		errs = append(errs, u.validate())
-	}
-	if len(c.DefaultCert) > 0 {
-		if _, err := ReadPair(c.DefaultCert, c.DefaultCert); err != nil {
-			errs = append(errs, fmt.Errorf("the default certificate: %w", err))
-		}
-	}
-	for _, n := range c.Captures {
-		if n < 1 || n > 65535 {
-			errs = append(errs, fmt.Errorf("a capture of %d bytes: allowed are 1 to 65535", n))
-		}
-	}
-	for i, s := range c.Streams {
-		errs = append(errs, s.validate(c.Bind))
-		if i > 0 && c.Streams[i-1].Port >= s.Port {
-			errs = append(errs, fmt.Errorf("TCP port %d: listed after %d; they must be sorted", s.Port, c.Streams[i-1].Port))
-		}
-	}
-	for i, t := range c.Tables {
-		errs = append(errs, t.validate())
-		if i > 0 && c.Tables[i-1].Name >= t.Name {
-			errs = append(errs, fmt.Errorf("table %q: listed after %q; they must be sorted by name", t.Name, c.Tables[i-1].Name))
 		}
 	}
 	return errors.Join(errs...)
