@@ -1,0 +1,171 @@
+package haproxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// runningOf returns a worker that runs a configuration with its servers in these
+// states, as a Proxy believes it after an Apply.
+func runningOf(cfg *Config, states States, opt RenderOptions) *running {
+	files := Render(cfg, states, opt)
+	r := &running{rows: files.rows, certs: files.certs, picture: picture{backends: make(map[string]*LiveBackend)}}
+	for _, b := range cfg.Backends {
+		live := &LiveBackend{}
+		for i, s := range b.Servers {
+			if state := states.of(b.Name, i); state > Absent {
+				live.Servers = append(live.Servers, Live{Name: s.Name, Addr: s.Addr, State: state})
+			}
+		}
+		r.backends[b.Name] = live
+	}
+	return r
+}
+
+func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
+	at := netip.MustParseAddrPort
+	server := func(a string) Server { return Server{Name: ServerName(at(a)), Addr: at(a)} }
+	one, two, six := server("10.0.0.1:80"), server("10.0.0.2:80"), server("[fd00::1]:80")
+	app := func(b Backend, servers ...Server) []*Backend {
+		b.Name, b.Servers = "app", servers
+		return []*Backend{&b}
+	}
+	cookie, err := Cookie{Name: "SRV"}.Directive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := Shape{Bind: Bind{HTTP: []netip.AddrPort{at("127.0.0.1:80")}, HTTPS: []netip.AddrPort{at("127.0.0.1:443")}}}
+	routed := func(routes ...Route) Config { return Config{Shape: shape, Routes: routes} }
+	route := func(host, path string, match PathMatch, backend string) Route {
+		return Route{Host: host, Path: path, Match: match, Backend: backend}
+	}
+	listed := func(networks ...string) Config {
+		l := &List{Name: "l"}
+		for _, n := range networks {
+			l.Of = append(l.Of, netip.MustParsePrefix(n))
+		}
+		return Config{Shape: shape, Lists: []*List{l}}
+	}
+	many := routed()
+	for i := range fewRows + 1 {
+		many.Routes = append(many.Routes, route("a.test", fmt.Sprintf("/%d", i), Prefix, "app"))
+	}
+	cert := testCert(t, "a.pem", "a", "a.test")
+	type world struct {
+		Config
+		states []State // of app's servers
+	}
+	servers := func(states []State, b Backend, servers ...Server) world {
+		return world{Config{Backends: app(b, servers...)}, states}
+	}
+	plain := Backend{}
+	for name, tt := range map[string]struct {
+		have, want world
+		cmds       []string // in one exchange, in this order
+		remove     []string // servers, once the exchange is over
+		whole      []string // maps that are exchanged in one piece
+		certs      bool
+	}{
+		"nothing":            {have: servers([]State{Open}, plain, one), want: servers([]State{Open}, plain, one)},
+		"a server, to open":  {have: servers(nil, plain), want: servers([]State{Open}, plain, one), cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80", "set server app/s_10-0-0-1_80 state ready"}},
+		"a server, to close": {have: servers(nil, plain), want: servers([]State{Closed}, plain, six), cmds: []string{"add server app/s_fd00--1_80 [fd00::1]:80"}},
+		"a server with checks": {
+			have: servers(nil, plain), want: servers([]State{Open}, Backend{Options: ServerOptions{Check: true}}, one),
+			cmds: []string{
+				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe layer4 on-error sudden-death",
+				"enable health app/s_10-0-0-1_80",
+				"set server app/s_10-0-0-1_80 state ready",
+			},
+		},
+		"a server over TLS to a name": {
+			have: servers(nil, plain), want: servers([]State{Closed}, Backend{Options: ServerOptions{TLS: true, CA: "a.ca.pem", SNI: "a.test", MaxConn: 5}}, one),
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni a.test maxconn 5 sni str(a.test) verify required"},
+		},
+		"a server for clients with a cookie": {
+			have: servers(nil, plain), want: servers([]State{Open}, Backend{Directives: []Directive{cookie}}, one),
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80", "enable dynamic-cookie backend app", "set server app/s_10-0-0-1_80 state ready"},
+		},
+		"a server that is absent":              {have: servers(nil, plain), want: servers([]State{Absent}, plain, one)},
+		"a server of a backend that is absent": {want: servers([]State{Open}, plain, one)},
+		"a server drains":                      {have: servers([]State{Open}, plain, one), want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"}},
+		"a server closes":                      {have: servers([]State{Drain}, plain, one), want: servers([]State{Closed}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}},
+		"a server opens":                       {have: servers([]State{Closed}, plain, one), want: servers([]State{Open}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state ready"}},
+		"a closed server drains":               {have: servers([]State{Closed}, plain, one), want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"}},
+		"one closes after one that opens": {
+			have: servers([]State{Closed, Open}, plain, one, two), want: servers([]State{Open, Closed}, plain, one, two),
+			cmds: []string{"set server app/s_10-0-0-2_80 state maint", "set server app/s_10-0-0-1_80 state ready"},
+		},
+		"a server leaves":        {have: servers([]State{Open, Open}, plain, one, two), want: servers([]State{Open}, plain, two), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}, remove: []string{"app/s_10-0-0-1_80"}},
+		"a closed server leaves": {have: servers([]State{Closed}, plain, one), want: servers(nil, plain), remove: []string{"app/s_10-0-0-1_80"}},
+		"a backend leaves":       {have: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}, remove: []string{"app/s_10-0-0-1_80"}},
+
+		"a host": {
+			have: world{Config: routed()}, want: world{Config: routed(route("a.test", "/", Prefix, "app"))},
+			cmds: []string{"add map /sp/maps/route.map a.test/ app"},
+		},
+		"a path to another backend": {
+			have: world{Config: routed(route("a.test", "/x", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/x", Prefix, "other"))},
+			cmds: []string{"set map /sp/maps/route.map a.test/x/ other"},
+		},
+		"a wildcard leaves": {
+			have: world{Config: routed(route("*.test", "/", Prefix, "app"))}, want: world{Config: routed()},
+			cmds: []string{"del map /sp/maps/wild.map test/"},
+		},
+		"a path that the socket would read as commands": {
+			have: world{Config: routed(route("a.test", "/", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/", Prefix, "app"), route("a.test", `/;"'#\`, Exact, "app"))},
+			cmds: []string{`add map /sp/maps/route.map a.test/\;\"\'\#\\/` + "\x01 app"},
+		},
+		"another default": {
+			have: world{Config: Config{Shape: shape}}, want: world{Config: Config{Shape: shape, DefaultBackend: "app"}},
+			cmds: []string{"set map /sp/maps/wild.map / app"},
+		},
+		"more rows than change one by one": {have: world{Config: routed()}, want: world{Config: many}, whole: []string{"maps/route.map"}},
+		"a pattern": {
+			have: world{Config: routed(route("a.test", "/", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/", Prefix, "app"), route("a.test", "/v[0-9]", Regexp, "app"))},
+			cmds:  []string{fmt.Sprintf("set map /sp/maps/route.map a.test/ app/////%d:a.test", patternMap("a.test", ""))},
+			whole: []string{mapFiles[regexpTable+patternMap("a.test", "")]},
+		},
+		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
+		"networks of a list": {
+			have: world{Config: listed("10.0.0.0/8", "192.0.2.0/24")}, want: world{Config: listed("10.0.0.0/8", "198.51.100.0/24", "fd00::/8")},
+			cmds: []string{"del map /sp/lists/l 192.0.2.0/24", "add map /sp/lists/l 198.51.100.0/24 1", "add map /sp/lists/l fd00::/8 1"},
+		},
+		"a certificate":                       {have: world{Config: routed()}, want: world{Config: Config{Shape: shape, Certs: []*Cert{cert}}}, certs: true},
+		"a certificate where nothing listens": {have: world{}, want: world{Config: Config{Certs: []*Cert{cert}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opt := RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}
+			states := func(w world) States { return States{"app": w.states} }
+			have := runningOf(&tt.have.Config, states(tt.have), opt)
+			got := have.orders(&tt.want.Config, states(tt.want), Render(&tt.want.Config, states(tt.want), opt), nil, opt.Dir)
+			var remove []string
+			for _, id := range got.remove {
+				remove = append(remove, id.String())
+			}
+			for what, pair := range map[string][2][]string{"commands": {tt.cmds, slices.Concat(got.down, got.up, got.rows)}, "removals": {tt.remove, remove}, "whole maps": {tt.whole, got.whole}} {
+				if diff := cmp.Diff(pair[0], pair[1], cmpopts.EquateEmpty()); diff != "" {
+					t.Errorf("%s: -want +got\n%s", what, diff)
+				}
+			}
+			if got.certs != tt.certs {
+				t.Errorf("certificates change: got %t, want %t", got.certs, tt.certs)
+			}
+			have.backends = have.changed(got.after)
+			for id := range slices.Values(got.remove) {
+				live, _ := have.backends[id.Backend].Find(id.Server)
+				if live.State != Closed {
+					t.Errorf("server %s would be removed while it is %s", id, live.State)
+				}
+			}
+			if again := have.serverSteps(&tt.want.Config, states(tt.want), nil); len(again.down)+len(again.up) > 0 {
+				t.Errorf("after the commands, the servers take these again: %s", strings.Join(slices.Concat(again.down, again.up), "; "))
+			}
+		})
+	}
+}
