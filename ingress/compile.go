@@ -162,7 +162,8 @@ type Compiler struct {
 	judged   bool                    // they have changed since
 
 	routing *routing
-	parts   []part // one for each of routing.needs
+	parts   []part                                // one for each of routing.needs
+	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
 	result  Result
 	began   bool
 }
@@ -299,7 +300,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		routing: c.routing,
 	}
 	var odd []Problem
-	for i, p := range c.parts {
+	for i, p := range c.bound(c.parts) {
 		c.result.Config.Backends[i] = p.backend
 		odd = append(odd, p.problems...)
 		if p.refused != (haproxy.Part{}) {

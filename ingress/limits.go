@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sallyport/haproxy"
@@ -14,7 +15,7 @@ import (
 // bound.
 type Limits struct {
 	// Of all Ingresses of the namespace together.
-	Hosts, Paths, RegularExpressions, Conditions, Backends, Certificates int
+	Hosts, Paths, RegularExpressions, Conditions, Backends, Servers, Certificates int
 	// Of one annotation.
 	Lines, ListEntries int
 	// Of one Secret.
@@ -210,6 +211,42 @@ func (a *account) admit(p *petition, conditional func(service string) bool) (kep
 		refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", s.most, limitNouns[s.limit], s.limit, s.count, s.first))
 	}
 	return &granted, refused
+}
+
+// bound returns the parts with no more servers of a namespace than its limit allows:
+// those of the backends that are first by name. Each is a closed server in HAProxy
+// even without a pod. What it returns of the same parts has the same pointers.
+func (c *Compiler) bound(parts []part) []part {
+	have := make(map[tenant]int)
+	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
+	for i, n := range c.routing.needs {
+		b, of := parts[i].backend, tenant{n.world, n.service.namespace}
+		most, count := c.worlds[n.world].options.Limits.Servers, len(b.Servers)
+		rest := most - have[of]
+		have[of] += count
+		if most == 0 || count <= rest {
+			continue
+		}
+		if len(bounded) == 0 {
+			parts = slices.Clone(parts)
+		}
+		rest = max(rest, 0)
+		less := c.bounded[b]
+		if less == nil || len(less.Servers) != rest {
+			fewer := *b
+			fewer.Servers = b.Servers[:rest:rest]
+			less = &fewer
+		}
+		bounded[b], parts[i].backend = less, less
+		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
+			ObjectRef: ObjectRef{Cluster: b.Cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid},
+			Reason:    "LimitReached",
+			Why: fmt.Sprintf("the backends of namespace %s bring more than %d servers (clusters[].ingress.limits.servers): of %s %d are not served",
+				n.service.namespace, most, b.Origin, count-rest),
+		})
+	}
+	c.bounded = bounded
+	return parts
 }
 
 // limitNouns say what a limit of the configuration file counts.

@@ -115,6 +115,39 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	}
 }
 
+// TestANamespaceGetsNoMoreServersThanItsLimit holds also that a round in which
+// nothing of it changes brings the same pointers.
+func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {
+	objects := ""
+	for i, name := range []string{"a", "b", "c"} {
+		objects += service(name, "http", 80) + slice(name, "a", "http", 8080, fmt.Sprintf("172.16.%d.1", i), fmt.Sprintf("172.16.%d.2", i))
+	}
+	s := snapshot(t, "c", objects+ingress("it", 2020, "rules: ["+rule("a.test", path("/a", "Prefix", "a"), path("/b", "Prefix", "b"), path("/c", "Prefix", "c"))+"]"))
+	for most, want := range map[int][]int{0: {2, 2, 2}, 6: {2, 2, 2}, 5: {2, 2, 1}, 3: {2, 1, 0}, 1: {1, 0, 0}} {
+		s.Options.Limits.Servers = most
+		var c Compiler
+		r := c.Compile([]Snapshot{s})
+		var got []int
+		for _, b := range r.Config.Backends {
+			got = append(got, len(b.Servers))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("at most %d: -want +got\n%s", most, diff)
+		}
+		told := slices.IndexFunc(r.Problems, func(p Problem) bool { return p.Reason == "LimitReached" })
+		if (told >= 0) != (most == 5 || most == 3 || most == 1) {
+			t.Errorf("at most %d: problems %v", most, r.Problems)
+		}
+		other := s
+		other.Slices = append(slices.Clone(s.Slices), s.Slices[0].DeepCopy())
+		other.Slices[len(s.Slices)].Namespace = "elsewhere"
+		next := c.Compile([]Snapshot{other})
+		if !slices.Equal(next.Config.Backends, r.Config.Backends) {
+			t.Errorf("at most %d: backends were made anew", most)
+		}
+	}
+}
+
 func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	for most, want := range map[int]string{

@@ -114,6 +114,8 @@ type Limits struct {
 	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Backends of all Ingresses of a namespace together: one for each port of a Service that they name, and for each Ingress with annotations one of its own.
 	Backends int `json:"backends" jsonschema:"default=5000,minimum=1,maximum=1000000"`
+	// Servers of all backends of a namespace together: an endpoint counts once for each backend that it is in.
+	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
 	// Certificates of all Ingresses of a namespace together.
 	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
 	// Lines of one annotation that holds several: headers, rewrites.

@@ -48,7 +48,7 @@ func defaults() *config.Config {
 			Ingress: config.Ingress{
 				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace,
 				Limits: config.Limits{
-					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Certificates: 2000,
+					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000, Certificates: 2000,
 					Lines: 100, ListEntries: 2000, SecretBytes: 256 << 10,
 				},
 			},
