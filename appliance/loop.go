@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -46,8 +45,8 @@ type (
 	proxy interface {
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
-		Vet(context.Context, []haproxy.Text) (map[haproxy.Part]string, error)
-		Blame(context.Context, *haproxy.Config) (map[haproxy.Part]string, error)
+		Vet(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
+		Blame(context.Context, *haproxy.Config) (haproxy.Verdicts, error)
 		Info() haproxy.Info
 		Changed() <-chan struct{}
 	}
@@ -318,10 +317,8 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 // logs returns the syslog servers that a cluster names for HAProxy.
 func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 	for _, line := range cfg.Process.Lines {
-		if words := strings.Fields(line.String()); len(words) > 1 && words[0] == "log" {
-			if at, err := netip.ParseAddrPort(words[1]); err == nil {
-				to = append(to, at)
-			}
+		if target := line.Target(); target.IsValid() {
+			to = append(to, target)
 		}
 	}
 	slices.SortFunc(to, netip.AddrPort.Compare)

@@ -126,24 +126,24 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 }
 
 // Vet takes nothing that has the word "bad".
-func (f *fakeProxy) Vet(_ context.Context, texts []haproxy.Text) (map[haproxy.Part]string, error) {
-	verdicts := map[haproxy.Part]string{}
-	for _, t := range texts {
-		verdicts[t.Part()] = ""
-		if strings.Contains(t.String(), "bad") {
-			verdicts[t.Part()] = "HAProxy: unknown keyword 'bad'"
+func (f *fakeProxy) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
+	verdicts := haproxy.Verdicts{}
+	for _, q := range questions {
+		verdicts[q.Part()] = haproxy.Good
+		if strings.Contains(q.String(), "bad") {
+			verdicts[q.Part()] = haproxy.Refused("HAProxy: unknown keyword 'bad'")
 		}
 	}
 	return verdicts, nil
 }
 
 // Blame finds the text with the word that makes a configuration unfit.
-func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (map[haproxy.Part]string, error) {
-	verdicts := map[haproxy.Part]string{}
+func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (haproxy.Verdicts, error) {
+	verdicts := haproxy.Verdicts{}
 	for _, b := range cfg.Backends {
 		for _, d := range b.Directives {
 			if text, err := haproxy.ParseText(haproxy.BackendSection, d.String()); err == nil && strings.Contains(d.String(), f.unfit) {
-				verdicts[text.Part()] = "HAProxy refuses the whole with it"
+				verdicts[text.Part()] = haproxy.Refused("HAProxy refuses the whole with it")
 			}
 		}
 	}
@@ -366,7 +366,7 @@ func TestAnAnswerThatDoesNotComeHoldsNothingUpForLong(t *testing.T) {
 	s.settle(t)
 	held := make(chan struct{})
 	defer close(held)
-	s.vetter.ask = func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error) {
+	s.vetter.ask = func(context.Context, []haproxy.Question) (haproxy.Verdicts, error) {
 		<-held
 		return nil, nil
 	}

@@ -16,13 +16,13 @@ import (
 // anything once HAProxy refuses the whole. A verdict stands as long as somebody
 // brings the part.
 type vetter struct {
-	ask     func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error)
-	find    func(context.Context, *haproxy.Config) (map[haproxy.Part]string, error)
+	ask     func(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
+	find    func(context.Context, *haproxy.Config) (haproxy.Verdicts, error)
 	log     *slog.Logger
 	changed chan struct{}
 
 	mu       sync.Mutex
-	verdicts map[haproxy.Part]string
+	verdicts haproxy.Verdicts
 	fresh    bool // verdicts came since known
 	busy     bool
 	blamed   time.Time // when a configuration was last looked at as a whole
@@ -37,13 +37,13 @@ type vetter struct {
 const vetting = 2 * time.Second
 
 func newVetter(
-	ask func(context.Context, []haproxy.Text) (map[haproxy.Part]string, error), find func(context.Context, *haproxy.Config) (map[haproxy.Part]string, error), log *slog.Logger,
+	ask func(context.Context, []haproxy.Question) (haproxy.Verdicts, error), find func(context.Context, *haproxy.Config) (haproxy.Verdicts, error), log *slog.Logger,
 ) *vetter {
-	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: map[haproxy.Part]string{}}
+	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
 }
 
 // known returns the verdicts so far. They are never changed.
-func (v *vetter) known() map[haproxy.Part]string {
+func (v *vetter) known() haproxy.Verdicts {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.fresh = false
@@ -56,7 +56,7 @@ func (v *vetter) known() map[haproxy.Part]string {
 // HAProxy refuses costs no reload.
 func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
 	switch {
-	case v.look(ctx, r.Texts, r.Refused):
+	case v.look(ctx, r.Questions, r.Refused):
 		v.vouched, v.unsure = &r, time.Time{}
 		return r, true
 	case v.vouched == nil:
@@ -70,34 +70,34 @@ func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_
 	return r, false
 }
 
-// look asks about those of the texts that nothing is known of, one time at once,
-// and knocks when it knows. It says whether all are known. What was found of
-// other parts than those that are still left out is forgotten.
-func (v *vetter) look(ctx context.Context, texts []haproxy.Text, refused []haproxy.Part) bool {
+// look has those of the questions answered that have no verdict, one time at once,
+// and knocks when they have one. It reports whether all have. A verdict on any other
+// part is forgotten, unless the part is still left out.
+func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused []haproxy.Part) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	wanted := make(map[haproxy.Part]string, len(texts)+len(refused))
+	wanted := make(haproxy.Verdicts, len(questions)+len(refused))
 	for _, p := range refused {
-		if why, found := v.verdicts[p]; found {
-			wanted[p] = why
+		if verdict := v.verdicts[p]; verdict.Known {
+			wanted[p] = verdict
 		}
 	}
-	var unknown []haproxy.Text
-	for _, t := range texts {
-		if why, asked := v.verdicts[t.Part()]; asked {
-			wanted[t.Part()] = why
+	var open []haproxy.Question
+	for _, q := range questions {
+		if verdict := v.verdicts[q.Part()]; verdict.Known {
+			wanted[q.Part()] = verdict
 		} else {
-			unknown = append(unknown, t)
+			open = append(open, q)
 		}
 	}
-	if len(unknown) == 0 {
+	if len(open) == 0 {
 		if len(wanted) < len(v.verdicts) && !v.fresh {
 			v.verdicts = wanted
 		}
 		return true
 	}
 	if !v.busy {
-		v.learn(ctx, func() (map[haproxy.Part]string, error) { return v.ask(ctx, unknown) })
+		v.learn(ctx, func() (haproxy.Verdicts, error) { return v.ask(ctx, open) })
 	}
 	return false
 }
@@ -114,17 +114,17 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 		return
 	}
 	v.blamed = now
-	v.learn(ctx, func() (map[haproxy.Part]string, error) {
+	v.learn(ctx, func() (haproxy.Verdicts, error) {
 		found, err := v.find(ctx, cfg)
-		for part, why := range found {
-			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part, "why", why)
+		for part, verdict := range found {
+			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part, "why", verdict.Why)
 		}
 		return found, err
 	})
 }
 
 // learn adds verdicts as soon as they are there. The caller holds mu.
-func (v *vetter) learn(ctx context.Context, verdicts func() (map[haproxy.Part]string, error)) {
+func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, error)) {
 	v.busy = true
 	go func() {
 		answers, err := verdicts()

@@ -256,7 +256,7 @@ func pemOf(chain [][]byte) (text []byte) {
 }
 
 // nonsense is what no function of ours makes.
-var nonsense = Directive{phaseHeader, "http-request nonsense"}
+var nonsense = Directive{phase: phaseHeader, text: "http-request nonsense"}
 
 func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 	cunning := cunning(t, "evil.test")
@@ -337,10 +337,10 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 					}
 					guilty, err := r.p.Blame(t.Context(), spoilt)
 					if err != nil || len(guilty) != len(want) {
-						t.Fatalf("%s: guilty are %q, %v", when, guilty, err)
+						t.Fatalf("%s: guilty are %v, %v", when, guilty, err)
 					}
 					for _, part := range want {
-						if why := guilty[part]; !strings.HasPrefix(why, "HAProxy refuses it: ") || strings.Contains(why, r.opt.RunDir) {
+						if why := guilty[part].Why; !strings.HasPrefix(why, "HAProxy refuses it: ") || strings.Contains(why, r.opt.RunDir) {
 							t.Errorf("%s: %s: %q", when, part, why)
 						}
 					}
@@ -428,7 +428,7 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 		r := newRig(t, binary)
 		r.run()
 		evil, worse := backend("evil"), backend("worse")
-		evil.Directives, worse.Directives = []Directive{nonsense}, []Directive{{phaseHeader, "http-request also-nonsense"}}
+		evil.Directives, worse.Directives = []Directive{nonsense}, []Directive{{phase: phaseHeader, text: "http-request also-nonsense"}}
 		users := &Userlist{"users", []User{{"a b", "'secret'"}}}
 		guarded := backend("guarded")
 		guarded.Directives = []Directive{must[Directive](t)(BasicAuth("users", "x"))}
@@ -438,8 +438,8 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 		}
 		cfg.Userlists = []*Userlist{users}
 		guilty, err := r.p.Blame(t.Context(), cfg)
-		if err != nil || len(guilty) != 3 || guilty[evil.Part()] == "" || guilty[worse.Part()] == "" || strings.Contains(guilty[users.Part()], "secret") || guilty[users.Part()] == "" {
-			t.Errorf("guilty are %q, %v", guilty, err)
+		if err != nil || len(guilty) != 3 || guilty[evil.Part()].Why == "" || guilty[worse.Part()].Why == "" || strings.Contains(guilty[users.Part()].Why, "secret") || guilty[users.Part()].Why == "" {
+			t.Errorf("guilty are %v, %v", guilty, err)
 		}
 		good := r.config(cfg.Backends[0])
 		r.settle(good, states(good, Open))

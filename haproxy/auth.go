@@ -19,8 +19,8 @@ const authScript = "auth.lua"
 // AskScript makes the Extra that a configuration with an Ask needs.
 func AskScript() *Extra { return &Extra{authScript, authLua} }
 
-// NeedsLua is a Text that only a HAProxy with Lua takes, which an Ask needs.
-func NeedsLua() Text { return Text{GlobalSection, "tune.lua.maxmem 0"} }
+// LuaSupport asks whether HAProxy is built with Lua, which an Ask needs.
+func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua.maxmem 0"}} }
 
 // An Ask lets a service say of each request whether it may go on: with a status
 // of 2xx it may. 401, 403 and redirects are what the client is answered, and
@@ -53,7 +53,7 @@ func (a Ask) Directive() (Directive, error) {
 	if err != nil {
 		return Directive{}, err
 	}
-	lines := []string{strings.Join([]string{askRule, a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
+	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
 	for _, list := range []struct {
 		names []string
 		none  string
@@ -76,10 +76,8 @@ func (a Ask) Directive() (Directive, error) {
 		lines = append(lines, "http-request redirect location "+to+" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
 	lines = append(lines, answer(503, "who may come in cannot be asked", " if !{ var(txn.sallyport_auth) -m str yes }"))
-	return Directive{phaseAuth, strings.Join(lines, "\n")}, nil
+	return Directive{phase: phaseAsk, text: strings.Join(lines, "\n")}, nil
 }
-
-const askRule = "http-request lua.sallyport_ask"
 
 var askPath = matcher(`^/[!"$-~]{0,1000}$`)
 

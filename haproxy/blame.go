@@ -21,8 +21,8 @@ const maxGuilty = 64
 // is the one that HAProxy does not run yet. Nothing is found if no part is to
 // blame. It takes as many looks of HAProxy as it takes to halve the number of parts
 // down to one, for each that it finds.
-func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Part]string, error) {
-	guilty := make(map[Part]string)
+func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
+	guilty := make(Verdicts)
 	parts := p.runningFirst(cfg)
 	if len(parts) == 0 || p.opt.Binary == "" {
 		return guilty, nil
@@ -73,16 +73,16 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (map[Part]string, error)
 				bad, why = middle, said
 			}
 		}
-		guilty[parts[good]] = parts[good].verdict(why)
+		guilty[parts[good]] = Refused(parts[good].complaint(why))
 		parts = slices.Delete(parts, good, bad)
 		first = good
 	}
 	return guilty, nil
 }
 
-// verdict returns what HAProxy has against a part, for its author: a userlist's own
-// words may be quoted in it.
-func (p Part) verdict(why string) string {
+// complaint returns what HAProxy has against a part, for its author. That on a
+// userlist leaves out HAProxy's words, which may quote it.
+func (p Part) complaint(why string) string {
 	switch p.kind {
 	case extraPart, pairPart, backendPart:
 		return "HAProxy refuses it: " + why

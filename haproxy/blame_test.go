@@ -28,24 +28,24 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 		next := *cfg
 		next.Process.Texts = []Text{bad, worse, cfg.Process.Texts[0]}
-		verdicts, err := r.p.Vet(t.Context(), next.texts())
-		if err != nil || verdicts[bad.Part()] != "" || verdicts[worse.Part()] != "" {
+		verdicts, err := r.p.Vet(t.Context(), questions(next.texts()...))
+		if err != nil || verdicts[bad.Part()] != Good || verdicts[worse.Part()] != Good {
 			t.Fatalf("alone it is: %v, %v", verdicts, err)
 		}
 		if _, err := r.p.Apply(t.Context(), &next, inOrder(&next, states(&next, Open))); !errors.Is(err, ErrUnfit) {
 			t.Fatalf("together: %v", err)
 		}
 		guilty, err := r.p.Blame(t.Context(), &next)
-		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad.Part()], "NOSUCH") || strings.Contains(guilty[bad.Part()], "haproxy.cfg") || guilty[worse.Part()] == "" {
-			t.Errorf("guilty are %q, %v", guilty, err)
+		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad.Part()].Why, "NOSUCH") || strings.Contains(guilty[bad.Part()].Why, "haproxy.cfg") || guilty[worse.Part()].Why == "" {
+			t.Errorf("guilty are %v, %v", guilty, err)
 		}
 		if guilty, err := r.p.Blame(t.Context(), cfg); err != nil || len(guilty) > 0 {
-			t.Errorf("of a good one: %q, %v", guilty, err)
+			t.Errorf("of a good one: %v, %v", guilty, err)
 		}
 		lost := *cfg
 		lost.Tune.Base = "global\n  ssl-default-bind-ciphers NOSUCH\n"
 		if guilty, err := r.p.Blame(t.Context(), &lost); err != nil || len(guilty) > 0 {
-			t.Errorf("of one that is bad without texts: %q, %v", guilty, err)
+			t.Errorf("of one that is bad without texts: %v, %v", guilty, err)
 		}
 	})
 }

@@ -178,7 +178,7 @@ type Backend struct {
 // sticky reports whether clients get a cookie that leads them back to their
 // server.
 func (b *Backend) sticky() bool {
-	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return strings.HasPrefix(d.text, "cookie ") })
+	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.sticky })
 }
 
 // sameShape reports whether two backends differ in their servers at most: what

@@ -19,9 +19,15 @@ import (
 // that it stays one word, and nobody can write past its end into the next
 // directive. Directives are compared with ==.
 type Directive struct {
-	phase phase
-	text  string // one line, or several with "\n" in between
+	phase    phase
+	tcp      bool   // a TCP backend can have it
+	sticky   bool   // it gives clients a cookie that leads them back to their server
+	userlist string // that it names; empty: none
+	text     string // one line, or several with "\n" in between
 }
+
+// ForTCP reports whether a TCP backend can have the Directive.
+func (d Directive) ForTCP() bool { return d.tcp }
 
 // String is its text.
 func (d Directive) String() string { return d.text }
@@ -44,11 +50,13 @@ const (
 	phaseSection   phase = iota // no rule: options, balance, timeouts
 	phaseClosed                 // nobody may
 	phaseSource                 // who the client is
+	phaseOrigin                 // which page asks
 	phaseShown                  // who has not shown a certificate
 	phaseDeny                   // who may not
 	phaseLimit                  // who may not any more
 	phasePreflight              // CORS preflights carry no credentials
 	phaseAuth
+	phaseAsk // who may not by the word of a service
 	phaseCapture
 	phaseRedirect
 	phaseHeader
@@ -84,7 +92,7 @@ func milliseconds(d time.Duration) string {
 // Timeout is "timeout NAME", NAME being one a backend may have: check, connect,
 // queue, server or tunnel.
 func Timeout(name string, d time.Duration) Directive {
-	return Directive{phaseSection, "timeout " + name + " " + milliseconds(d)}
+	return Directive{phase: phaseSection, tcp: true, text: "timeout " + name + " " + milliseconds(d)}
 }
 
 // Option is "option NAME", or "no option NAME".
@@ -93,7 +101,7 @@ func Option(name string, on bool) Directive {
 	if !on {
 		text = "no " + text
 	}
-	return Directive{phaseSection, text}
+	return Directive{phase: phaseSection, tcp: name == "abortonclose", text: text}
 }
 
 // HTTPCheck asks the servers for a URI instead of only connecting to them.
@@ -112,7 +120,7 @@ func HTTPCheck(method, uri, version string) (Directive, error) {
 	if err != nil {
 		return Directive{}, err
 	}
-	return Directive{phaseSection, strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version)}, nil
+	return Directive{phase: phaseSection, text: strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version)}, nil
 }
 
 // token is the name of a method or a header: of what RFC 9110 (5.6.2) allows in
@@ -125,11 +133,13 @@ var token = matcher(`^[A-Za-z0-9_.-]{1,256}$`)
 var algorithms = []struct {
 	form func(string) bool
 	hash bool
+	tcp  bool
 }{
-	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false},
-	{matcher(`^(source|uri( (path-only|whole|(len|depth) [1-9][0-9]{0,4}))*)$`), true},
-	{matcher(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true},
-	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true},
+	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false, true},
+	{matcher(`^source$`), true, true},
+	{matcher(`^uri( (path-only|whole|(len|depth) [1-9][0-9]{0,4}))*$`), true, false},
+	{matcher(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true, false},
+	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true, false},
 }
 
 // Balance is "balance" with an algorithm as HAProxy's manual writes it. static-rr
@@ -148,18 +158,10 @@ func Balance(algorithm string) (Directive, error) {
 		if a.hash {
 			text += "\nhash-type consistent"
 		}
-		return Directive{phaseSection, text}, nil
+		return Directive{phase: phaseSection, tcp: a.tcp, text: text}, nil
 	}
 	return Directive{}, fmt.Errorf("%s is not a way of balancing: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
 		strconv.QuoteToASCII(clip(algorithm)))
-}
-
-// BalancesTCP says why a Balance is none for a TCP backend; nil: it is.
-func BalancesTCP(d Directive) error {
-	if words := strings.Fields(d.text); slices.Contains([]string{"uri", "url_param"}, words[1]) || strings.HasPrefix(words[1], "hdr(") {
-		return fmt.Errorf("%s is for requests, which nobody sees here", words[1])
-	}
-	return nil
 }
 
 // Source takes the client's address from a header, for every rule behind it. A
@@ -168,10 +170,8 @@ func Source(header string) (Directive, error) {
 	if !token(header) {
 		return Directive{}, notAHeader(header)
 	}
-	return Directive{phaseSource, sourceRule + " hdr(" + header + ")"}, nil
+	return Directive{phase: phaseSource, text: "http-request set-src hdr(" + header + ")"}, nil
 }
-
-const sourceRule = "http-request set-src"
 
 func notAHeader(name string) error {
 	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", strconv.QuoteToASCII(clip(name)))
@@ -179,38 +179,23 @@ func notAHeader(name string) error {
 
 // Deny answers 403 to clients within the networks, or to all others.
 func Deny(networks Networks, others bool) Directive {
-	name, unless := "sp_denied", ""
-	if others {
-		name, unless = "sp_allowed", "!"
-	}
-	return Directive{phaseDeny, networks.acl(name) + "http-request deny deny_status 403 if " + unless + name}
+	return Directive{phase: phaseDeny, text: networks.turnAway(others, "http-request deny deny_status 403")}
 }
 
 // Reject closes connections of clients within the networks, or of all others.
 // It is for a TCP backend.
 func Reject(networks Networks, others bool) Directive {
-	d := Deny(networks, others)
-	d.text = strings.Replace(d.text, "http-request deny deny_status 403", "tcp-request content reject", 1)
-	return d
+	return Directive{phase: phaseDeny, tcp: true, text: networks.turnAway(others, reject)}
 }
 
 // CloseTCP is Close for a TCP backend: it closes every connection.
-func CloseTCP() Directive { return Directive{phaseClosed, "tcp-request content reject"} }
+func CloseTCP() Directive { return Directive{phase: phaseClosed, tcp: true, text: reject} }
 
-// forTCP says whether a TCP backend can have it.
-func (d Directive) forTCP() bool {
-	for line := range strings.SplitSeq(d.text, "\n") {
-		word, _, _ := strings.Cut(line, " ")
-		if line != "option abortonclose" && line != "no option abortonclose" && !slices.Contains([]string{"timeout", "balance", "hash-type", "acl", "tcp-request"}, word) {
-			return false
-		}
-	}
-	return true
-}
+const reject = "tcp-request content reject"
 
 // Close answers 503 to every request: what should guard the backend cannot.
 func Close() Directive {
-	return Directive{phaseClosed, answer(503, "what guards this is not in order", "")}
+	return Directive{phase: phaseClosed, text: answer(503, "what guards this is not in order", "")}
 }
 
 // answer is a rule that ends a request with a line of text.
@@ -228,7 +213,7 @@ func BasicAuth(userlist, realm string) (Directive, error) {
 	}
 	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
 	// A hash that takes long takes the longer, the longer the password is.
-	return Directive{phaseAuth, "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
+	return Directive{phase: phaseAuth, userlist: userlist, text: "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
 }
 
 // OnlyOwnTLS is for a backend whose hosts have certificates with a ClientCA.
@@ -245,7 +230,7 @@ func OnlyOwnTLS(optional bool) Directive {
 	if !optional {
 		lines = append(lines, answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 	}
-	return Directive{phaseShown, strings.Join(lines, "\n")}
+	return Directive{phase: phaseShown, text: strings.Join(lines, "\n")}
 }
 
 // A Cookie leads a client back to the server it came to first.
@@ -296,7 +281,7 @@ func (c Cookie) Directive() (Directive, error) {
 			words = append(words, limit.word, strconv.FormatInt(int64(max(limit.time, time.Second)/time.Second), 10)+"s")
 		}
 	}
-	return Directive{phaseSection, strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
+	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
 }
 
 // cookieKey stands for the key of the hash, which is this installation's own: with
@@ -355,14 +340,14 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 	if unless != "" {
 		text += " if" + unless
 	}
-	return Directive{phaseLimit, text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
+	return Directive{phase: phaseLimit, text: text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
 		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
 }
 
 // LimitConcurrent answers 429 to clients that have more requests than that under
 // way, as a table without a period counts them.
 func LimitConcurrent(t Table, most int) Directive {
-	return Directive{phaseLimit, "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429 if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " }"}
+	return Directive{phase: phaseLimit, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429 if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " }"}
 }
 
 // Capture notes a sample of the request in the log, in the slot of that number.
@@ -371,7 +356,7 @@ func Capture(expression string, slot int) (Directive, error) {
 	if err := checkSample(inRequest, expression); err != nil {
 		return Directive{}, err
 	}
-	return Directive{phaseCapture, "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
+	return Directive{phase: phaseCapture, text: "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
 // headerRule returns a rule that writes a header.
@@ -380,7 +365,7 @@ func headerRule(p phase, in direction, rule, name, value string) (Directive, err
 		return Directive{}, notAHeader(name)
 	}
 	word, err := format(in, value)
-	return Directive{p, rule + " " + name + " " + word}, err
+	return Directive{phase: p, text: rule + " " + name + " " + word}, err
 }
 
 // SetRequestHeader sets a header of the request. The value may have parts that
@@ -425,7 +410,7 @@ func DeleteRequestHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
-	return Directive{phaseHeader, otherSpellings(name) + "http-request del-header " + name}, nil
+	return Directive{phase: phaseHeader, text: otherSpellings(name) + "http-request del-header " + name}, nil
 }
 
 // DeleteResponseHeader takes a header off the response.
@@ -433,7 +418,7 @@ func DeleteResponseHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
 	}
-	return Directive{phaseResponse, "http-response del-header " + name}, nil
+	return Directive{phase: phaseResponse, text: "http-response del-header " + name}, nil
 }
 
 // HSTS tells browsers to come by HTTPS alone for that many seconds (RFC 6797).
@@ -446,13 +431,13 @@ func HSTS(maxAge int, subdomains, preload bool) Directive {
 	if preload {
 		value += "; preload"
 	}
-	return Directive{phaseResponse, "http-after-response set-header Strict-Transport-Security '" + value + "' if { ssl_fc }"}
+	return Directive{phase: phaseResponse, text: "http-after-response set-header Strict-Transport-Security '" + value + "' if { ssl_fc }"}
 }
 
 // LimitBody answers 413 to a request whose Content-Length is more bytes. A body
 // without a Content-Length is not bounded.
 func LimitBody(bytes int) Directive {
-	return Directive{phaseLimit, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " + strconv.Itoa(bytes) + " }"}
+	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " + strconv.Itoa(bytes) + " }"}
 }
 
 // Root redirects a request for "/" to another path.
@@ -461,7 +446,7 @@ func Root(path string) (Directive, error) {
 		return Directive{}, fmt.Errorf(`%s does not begin with one "/"`, strconv.QuoteToASCII(clip(path)))
 	}
 	word, err := quote(strings.ReplaceAll(path, "%", "%%"))
-	return Directive{phaseRedirect, "http-request redirect location " + word + " code 302 if { path / }"}, err
+	return Directive{phase: phaseRedirect, text: "http-request redirect location " + word + " code 302 if { path / }"}, err
 }
 
 // SetHost sets the Host that the servers see.
@@ -479,7 +464,7 @@ func ReplacePath(match, value string) (Directive, error) {
 		return Directive{}, err
 	}
 	path, err := format(inRequest, value)
-	return Directive{phasePath, "http-request replace-path " + pattern + " " + path}, err
+	return Directive{phase: phasePath, text: "http-request replace-path " + pattern + " " + path}, err
 }
 
 // RedirectCodes are the statuses a redirect may have.
@@ -500,9 +485,9 @@ func Redirect(scheme, authority string, code int) (Directive, error) {
 	}
 	switch scheme {
 	case "http", "https":
-		return Directive{phaseRedirect, to(scheme)}, nil
+		return Directive{phase: phaseRedirect, text: to(scheme)}, nil
 	case "":
-		return Directive{phaseRedirect, to("https") + " if { ssl_fc }\n" + to("http")}, nil
+		return Directive{phase: phaseRedirect, text: to("https") + " if { ssl_fc }\n" + to("http")}, nil
 	}
 	return Directive{}, fmt.Errorf("%s is not a scheme: allowed are http and https", strconv.QuoteToASCII(clip(scheme)))
 }
@@ -537,7 +522,7 @@ type CORS struct {
 // 3.2.5).
 func (c CORS) Directives() ([]Directive, error) {
 	var errs []error
-	line := func(p phase, words ...string) Directive { return Directive{p, strings.Join(words, " ")} }
+	line := func(p phase, words ...string) Directive { return Directive{phase: p, text: strings.Join(words, " ")} }
 	word := func(s string) string {
 		w, err := quote(strings.ReplaceAll(s, "%", "%%"))
 		errs = append(errs, err)
@@ -545,7 +530,7 @@ func (c CORS) Directives() ([]Directive, error) {
 	}
 	asked := "{ var(txn.cors_origin) -m found }"
 	out := []Directive{
-		line(phaseSource, "http-request set-var(txn.cors_origin) req.fhdr(origin)"),
+		line(phaseOrigin, "http-request set-var(txn.cors_origin) req.fhdr(origin)"),
 		line(phaseResponse, "http-after-response add-header Vary Origin"),
 	}
 	origin := "%[var(txn.cors_origin)]"
@@ -566,7 +551,7 @@ func (c CORS) Directives() ([]Directive, error) {
 	}
 	set("Access-Control-Allow-Origin", origin)
 	if c.Credentials && (c.Methods == "*" || c.Headers == "*") {
-		out = append(out, line(phaseSource, "http-request set-var(txn.cors_preflight) bool(true) if METH_OPTIONS"))
+		out = append(out, line(phaseOrigin, "http-request set-var(txn.cors_preflight) bool(true) if METH_OPTIONS"))
 	}
 	for _, list := range []struct{ value, allow, request, variable string }{
 		{c.Methods, "Access-Control-Allow-Methods", "Access-Control-Request-Method", "txn.cors_method"},
@@ -577,7 +562,7 @@ func (c CORS) Directives() ([]Directive, error) {
 			continue
 		}
 		out = append(out,
-			line(phaseSource, "http-request set-var("+list.variable+") req.fhdr("+list.request+") if METH_OPTIONS"),
+			line(phaseOrigin, "http-request set-var("+list.variable+") req.fhdr("+list.request+") if METH_OPTIONS"),
 			line(phaseResponse, "http-after-response add-header Vary", list.request, "if { var(txn.cors_preflight) -m found }"))
 		set(list.allow, "%[var("+list.variable+")]", "{ var("+list.variable+") -m found }")
 	}

@@ -103,7 +103,11 @@ type Line struct {
 	global bool
 	kind   string // the words that two lines in each other's place have in common
 	rest   string
+	target netip.AddrPort // that a Syslog sends to by UDP; zero: none
 }
+
+// Target returns where a Syslog sends to by UDP; invalid for any other Line.
+func (l Line) Target() netip.AddrPort { return l.target }
 
 // String is its text.
 func (l Line) String() string { return strings.TrimSpace(l.kind + " " + l.rest) }
@@ -113,21 +117,21 @@ func (l Line) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // HardStop is how long an old worker may take to finish after a reload.
 func HardStop(d time.Duration) Line {
-	return Line{true, "hard-stop-after", milliseconds(d)}
+	return Line{global: true, kind: "hard-stop-after", rest: milliseconds(d)}
 }
 
 // DefaultTimeout is a timeout of every frontend and backend that says nothing
 // else: client, client-fin, http-request, http-keep-alive or server-fin.
 func DefaultTimeout(name string, d time.Duration) Line {
-	return Line{false, "timeout " + name, milliseconds(d)}
+	return Line{kind: "timeout " + name, rest: milliseconds(d)}
 }
 
 // DefaultOption is an option of every frontend and backend, or that it is not.
 func DefaultOption(name string, on bool) Line {
 	if !on {
-		return Line{false, "no option " + name, ""}
+		return Line{kind: "no option " + name}
 	}
-	return Line{false, "option " + name, ""}
+	return Line{kind: "option " + name}
 }
 
 // Syslog is where HAProxy's log goes: its own messages, and a line for each
@@ -154,15 +158,16 @@ var (
 
 // Line is its line.
 func (s Syslog) Line() (Line, error) {
-	target := s.Address
-	if target != "stdout" && target != "stderr" {
+	line := Line{global: true, kind: "log"}
+	words := []string{s.Address}
+	if s.Address != "stdout" && s.Address != "stderr" {
 		a, err := netip.ParseAddr(s.Address)
 		if err != nil || a.Zone() != "" {
 			return Line{}, fmt.Errorf("%s is not an address, stdout or stderr", strconv.QuoteToASCII(clip(s.Address)))
 		}
-		target = netip.AddrPortFrom(a, s.Port).String()
+		line.target = netip.AddrPortFrom(a, s.Port)
+		words[0] = line.target.String()
 	}
-	words := []string{target}
 	if s.Length != 0 {
 		if s.Length < 80 || s.Length > 65535 {
 			return Line{}, fmt.Errorf("a line of %d bytes: allowed are 80 to 65535", s.Length)
@@ -189,15 +194,16 @@ func (s Syslog) Line() (Line, error) {
 		}
 		words = append(words, w.word)
 	}
-	return Line{true, "log", strings.Join(words, " ")}, nil
+	line.rest = strings.Join(words, " ")
+	return line, nil
 }
 
 // Traffic is a line of the log for each request, of the usual form unless there
 // is a LogFormat.
 func Traffic(usual bool) []Line {
-	lines := []Line{{false, "log global", ""}}
+	lines := []Line{{kind: "log global"}}
 	if usual {
-		lines = append(lines, Line{false, "option httplog", ""})
+		lines = append(lines, Line{kind: "option httplog"})
 	}
 	return lines
 }

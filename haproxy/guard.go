@@ -96,13 +96,11 @@ func (b *Backend) guard() string {
 		case phaseClosed, phaseShown, phaseDeny, phaseAuth:
 			keeps = true
 			rules = append(rules, d.text)
-			if strings.HasPrefix(d.text, askRule) {
-				rules = append(rules, byPath)
-			}
+		case phaseAsk:
+			keeps = true
+			rules = append(rules, d.text, byPath)
 		case phaseSource:
-			if strings.HasPrefix(d.text, sourceRule) {
-				rules = append(rules, d.text)
-			}
+			rules = append(rules, d.text)
 		case phaseText:
 			if ends.MatchString(d.text) {
 				keeps = true

@@ -46,6 +46,14 @@ func (n Networks) acl(name string) string {
 	return b.String()
 }
 
+// turnAway returns a rule for clients within the networks, or for all others.
+func (n Networks) turnAway(others bool, rule string) string {
+	if others {
+		return n.acl("sp_allowed") + rule + " if !sp_allowed"
+	}
+	return n.acl("sp_denied") + rule + " if sp_denied"
+}
+
 // rows are those of a map, which a command changes row by row.
 func (l *List) rows() []row {
 	rows := make([]row, len(l.Of))

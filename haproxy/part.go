@@ -64,9 +64,8 @@ func (b *Backend) plain() bool {
 func (b *Backend) needs() []string {
 	names := []string{b.Options.CA, b.Options.Crt}
 	for _, d := range b.Directives {
-		if _, rest := cutLast(d.text, "http_auth("); rest != "" { // see BasicAuth
-			name, _, _ := strings.Cut(rest, ")")
-			names = append(names, name)
+		if d.userlist != "" {
+			names = append(names, d.userlist)
 		}
 	}
 	return names

@@ -28,13 +28,13 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 	seen := map[bool]bool{}
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		verdicts, err := r.p.Vet(t.Context(), []Text{QUICSupport()})
+		verdicts, err := r.p.Vet(t.Context(), []Question{QUICSupport()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		can := speaksQUIC(t, binary)
 		seen[can] = true
-		if why := verdicts[QUICSupport().Part()]; (why == "") != can || !can && !strings.Contains(why, "QUIC is not compiled in") {
+		if why := verdicts[QUICSupport().Part()].Why; (why == "") != can || !can && !strings.Contains(why, "QUIC is not compiled in") {
 			t.Errorf("HAProxy's word on QUIC: %q, and it is built with it: %t", why, can)
 		}
 		if !can {

@@ -18,6 +18,13 @@ func parsed(t testing.TB, section Section, lines string) Text {
 	return text
 }
 
+func questions(texts ...Text) (all []Question) {
+	for _, t := range texts {
+		all = append(all, t.Question())
+	}
+	return all
+}
+
 func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 	format, err := LogFormat(`%ci:%cp "%r" it's %ST`)
 	if err != nil {
@@ -50,14 +57,15 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 	}
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		verdicts, err := r.p.Vet(t.Context(), slices.Collect(maps.Keys(rows)))
+		verdicts, err := r.p.Vet(t.Context(), questions(slices.Collect(maps.Keys(rows))...))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for text, want := range rows {
-			got, asked := verdicts[text.Part()]
-			if !asked || (want == "") != (got == "") || !strings.Contains(got, want) {
-				t.Errorf("%q: %q, %v; want a word of %q", text, got, asked, want)
+			verdict := verdicts[text.Part()]
+			got := verdict.Why
+			if !verdict.Known || (want == "") != (got == "") || !strings.Contains(got, want) {
+				t.Errorf("%q: got %+v, want a word of %q", text, verdict, want)
 			}
 			if strings.Contains(got, "sp_vet") || strings.Contains(got, "/vet-") {
 				t.Errorf("%q: the frame shows: %q", text, got)
@@ -101,13 +109,13 @@ func TestManyTextsAreReadAtOnce(t *testing.T) {
 		texts = append(texts, parsed(t, BackendSection, fmt.Sprintf("http-request %s X-A %d", word, i)))
 	}
 	r := newRig(t, binaries(t)[0])
-	verdicts, err := r.p.Vet(t.Context(), texts)
+	verdicts, err := r.p.Vet(t.Context(), questions(texts...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, text := range texts {
-		if bad := verdicts[text.Part()] != ""; bad != (i%100 == 7) {
-			t.Errorf("text %d: %q", i, verdicts[text.Part()])
+		if bad := verdicts[text.Part()] != Good; bad != (i%100 == 7) {
+			t.Errorf("text %d: %q", i, verdicts[text.Part()].Why)
 		}
 	}
 }

@@ -210,7 +210,7 @@ func (b *Backend) Validate() error {
 		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not one of %q", b.Name, reserved)
 	}
 	for _, d := range b.Directives {
-		if b.TCP && !d.forTCP() {
+		if b.TCP && !d.tcp {
 			return fmt.Errorf("backend %s: %q is for requests, and it takes connections", b.Name, d)
 		}
 	}

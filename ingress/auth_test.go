@@ -37,7 +37,7 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 			s.ConfigMaps[0].Namespace, s.ConfigMaps[0].Name = "ops", "keys"
 			var c Compiler
 			if tt.lua {
-				c.Judge(map[haproxy.Part]string{haproxy.NeedsLua().Part(): ""})
+				c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
 			}
 			r := c.Compile([]Snapshot{s})
 			if diff := cmp.Diff(tt.want, read(r)); diff != "" {

@@ -94,7 +94,7 @@ func (c *Compiler) part(n need) part {
 // close lets nobody into a backend that HAProxy refuses as it is.
 func (c *Compiler) close(p *part, n need) {
 	part := p.backend.Part()
-	why := c.verdicts[part]
+	why := c.verdicts[part].Why
 	if why == "" {
 		return
 	}

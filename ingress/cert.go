@@ -55,7 +55,7 @@ func readPair(s *corev1.Secret) *pair {
 
 // accepted returns a pair that is unusable if HAProxy has refused it.
 func (k *clerk) accepted(p *pair) *pair {
-	why := k.verdicts[p.part]
+	why := k.verdicts[p.part].Why
 	if why == "" {
 		return p
 	}

@@ -10,15 +10,15 @@ import (
 )
 
 // taken returns the verdicts on conditions that HAProxy takes.
-func taken(t testing.TB, conditions ...string) map[haproxy.Part]string {
+func taken(t testing.TB, conditions ...string) haproxy.Verdicts {
 	t.Helper()
-	verdicts := map[haproxy.Part]string{}
+	verdicts := haproxy.Verdicts{}
 	for _, c := range conditions {
 		text, err := haproxy.Condition(c, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts[text.Part()] = ""
+		verdicts[text.Part()] = haproxy.Good
 	}
 	return verdicts
 }
@@ -78,8 +78,8 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 			if err := r.Config.Validate(); err != nil {
 				t.Error(err)
 			}
-			if len(r.Texts) == 0 != strings.HasPrefix(tt.acl, "{") {
-				t.Errorf("HAProxy is asked about %q", r.Texts)
+			if len(r.Questions) == 0 != strings.HasPrefix(tt.acl, "{") {
+				t.Errorf("HAProxy is asked about %q", r.Questions)
 			}
 			s.Options.OneTenant = false
 			if r := c.Compile([]Snapshot{s}); len(r.Config.Choices) > 0 || !strings.Contains(read(r), "beta InvalidAnnotation") && !strings.Contains(read(r), "other/j HostOwned") {

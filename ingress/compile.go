@@ -127,9 +127,12 @@ type Result struct {
 	Config   haproxy.Config         // Bind and Tune are left to the caller
 	Served   []ObjectRef            // Ingresses of which at least one rule or the default is in effect
 	Problems []Problem              // sorted by object
-	Texts    []haproxy.Text         // what HAProxy has to be asked about, see Compiler.Judge
 	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
 	Refused  []haproxy.Part         // what is left out because HAProxy refuses it
+
+	// Questions have to be answered before the Config is all it should be, see
+	// Compiler.Judge.
+	Questions []haproxy.Question
 
 	routing *routing // for Explain
 }
@@ -158,8 +161,8 @@ type Compiler struct {
 	settled  map[settledFor]*settings
 	demanded annotations.Clients // what settled was made with
 
-	verdicts map[haproxy.Part]string // of HAProxy about parts; empty: it takes them
-	judged   bool                    // they have changed since
+	verdicts haproxy.Verdicts
+	judged   bool // they have changed since
 
 	routing *routing
 	parts   []part                                // one for each of routing.needs
@@ -195,11 +198,10 @@ type part struct {
 	refused  haproxy.Part // what HAProxy refuses of it, if anything
 }
 
-// Judge tells what HAProxy has against parts: nothing against the good ones. A
-// text that it was not asked about is left out of the configuration, and so is
-// any part that it refuses: a certificate is not served, and a backend is closed
-// that cannot be what it should be. Those not among them are forgotten.
-func (c *Compiler) Judge(verdicts map[haproxy.Part]string) {
+// Judge replaces what HAProxy says of parts. A text without a verdict is left out of
+// the configuration, and so is any part that HAProxy refuses: a certificate is not
+// served, and a backend is closed that cannot be what it should be.
+func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 	if !maps.Equal(c.verdicts, verdicts) {
 		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
 	}
@@ -293,11 +295,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			Certs:          c.routing.certs,
 			Lists:          c.routing.lists,
 		},
-		Served:  c.routing.served,
-		Texts:   c.routing.texts,
-		Owners:  c.routing.owners,
-		Refused: slices.Clone(c.routing.refused),
-		routing: c.routing,
+		Served:    c.routing.served,
+		Questions: c.routing.questions,
+		Owners:    c.routing.owners,
+		Refused:   slices.Clone(c.routing.refused),
+		routing:   c.routing,
 	}
 	var odd []Problem
 	for i, p := range c.bound(c.parts) {

@@ -460,7 +460,7 @@ func formatOf(random *rand.Rand) string {
 func (w *writer) render(t testing.TB, s Snapshot) (Result, map[string]haproxy.File) {
 	t.Helper()
 	var c Compiler
-	c.Judge(map[haproxy.Part]string{haproxy.NeedsLua().Part(): ""})
+	c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
 	r := c.Compile([]Snapshot{s})
 	r.Config.Bind = haproxy.Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:443")}}
 	if err := r.Config.Validate(); err != nil {

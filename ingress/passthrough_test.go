@@ -121,15 +121,15 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	two.ConfigMaps = services(map[string]string{"5432": "default/db:80", "5434": "default/db:80"})
 
 	c := Compiler{Taken: map[uint16]string{8443: "HTTPS"}}
-	verdicts := map[haproxy.Part]string{}
+	verdicts := haproxy.Verdicts{}
 	c.Judge(verdicts)
-	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 || !slices.Contains(r.Texts, haproxy.FreePort(5432)) || slices.Contains(r.Texts, haproxy.FreePort(8443)) {
-		t.Errorf("before anybody was asked about ports: %v, asks about %v", r.Config.Streams, r.Texts)
+	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 || !slices.Contains(r.Questions, haproxy.FreePort(5432)) || slices.Contains(r.Questions, haproxy.FreePort(8443)) {
+		t.Errorf("before anybody was asked about ports: %v, asks about %v", r.Config.Streams, r.Questions)
 	}
 	for _, port := range []uint16{5432, 5433, 5434, 9000, 9001} {
-		verdicts[haproxy.FreePort(port).Part()] = ""
+		verdicts[haproxy.FreePort(port).Part()] = haproxy.Good
 	}
-	verdicts[haproxy.FreePort(9100).Part()] = "taken by exporter (pid 1)"
+	verdicts[haproxy.FreePort(9100).Part()] = haproxy.Refused("taken by exporter (pid 1)")
 	c.Judge(verdicts)
 	r := c.Compile([]Snapshot{one, two})
 	if err := r.Config.Validate(); err != nil {
@@ -184,7 +184,7 @@ two ops/tcp PortConflict: key 5432: the port is that of a TCP service of cluster
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r = c.Compile([]Snapshot{one}); len(r.Texts) != 1 || r.Texts[0] != format || len(r.Config.Streams) != 0 {
-		t.Errorf("texts: got %q", r.Texts)
+	if r = c.Compile([]Snapshot{one}); len(r.Questions) != 1 || r.Questions[0] != format.Question() || len(r.Config.Streams) != 0 {
+		t.Errorf("questions: got %q", r.Questions)
 	}
 }

@@ -82,7 +82,7 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 			var c Compiler
 			before := c.Compile([]Snapshot{s})
 			part := tt.refuse(before.Config)
-			verdicts := map[haproxy.Part]string{part: "HAProxy refuses it: because"}
+			verdicts := haproxy.Verdicts{part: haproxy.Refused("HAProxy refuses it: because")}
 			c.Judge(verdicts)
 			r := c.Compile([]Snapshot{s})
 			if err := r.Config.Validate(); err != nil {
@@ -143,7 +143,7 @@ func TestAnErrorPageThatHAProxyRefusesIsLeftOut(t *testing.T) {
 		t.Fatalf("files are %v", r.Config.Extras)
 	}
 	part := r.Config.Extras[0].Part()
-	c.Judge(map[haproxy.Part]string{part: "because"})
+	c.Judge(haproxy.Verdicts{part: haproxy.Refused("because")})
 	r = c.Compile([]Snapshot{s})
 	if len(r.Config.Extras)+len(r.Config.Process.ErrorFiles) > 0 || !slices.Contains(r.Refused, part) || len(r.Problems) != 1 || !strings.Contains(r.Problems[0].Why, "because") {
 		t.Errorf("got %v, %v, %v, %v", r.Config.Extras, r.Config.Process.ErrorFiles, r.Refused, r.Problems)

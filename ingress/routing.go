@@ -39,7 +39,7 @@ type routing struct {
 	lists     []*haproxy.List
 	choices   []*haproxy.Choice
 	global    annotations.Global
-	texts     []haproxy.Text
+	questions []haproxy.Question
 	streams   []haproxy.Stream
 	inspect   bool // a route is one of Passthrough
 
@@ -115,7 +115,7 @@ type clerk struct {
 	needed   map[string]need
 	routed   map[routeKey]haproxy.Route
 	first    map[string]*petition // who named a host first
-	asked    []haproxy.Text       // of conditions
+	asked    []haproxy.Question   // of conditions
 	holds    map[string]hold      // by host
 	children map[string][]string  // hosts by their parent, once spare has asked
 
@@ -133,7 +133,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if demanded := k.global.Clients; !reflect.DeepEqual(demanded, k.demanded) {
 		k.demanded, k.settled = demanded, nil
 	}
-	k.extras, k.texts = slices.Clone(k.global.Extras), slices.Clone(k.global.Texts)
+	k.extras, k.questions = slices.Clone(k.global.Extras), slices.Clone(k.global.Questions)
 	for _, w := range worlds {
 		k.refused = append(k.refused, w.refused...)
 	}
@@ -157,12 +157,12 @@ func (c *Compiler) route(worlds []*world) *routing {
 	for i := range worlds {
 		k.users[i] = make(map[serviceKey][]int)
 	}
-	seen := make(map[haproxy.Text]bool)
-	ask := func(texts []haproxy.Text) {
-		for _, t := range texts {
-			if !seen[t] {
-				seen[t] = true
-				k.texts = append(k.texts, t)
+	seen := make(map[haproxy.Question]bool)
+	ask := func(questions []haproxy.Question) {
+		for _, q := range questions {
+			if !seen[q] {
+				seen[q] = true
+				k.questions = append(k.questions, q)
 			}
 		}
 	}
@@ -174,7 +174,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		k.tables = append(k.tables, n.settings.Tables...)
 		k.userlists, k.extras = append(k.userlists, n.settings.Userlists...), append(k.extras, n.settings.Extras...)
 		k.lists = append(k.lists, n.settings.Lists...)
-		ask(n.settings.Texts)
+		ask(n.settings.Questions)
 		for slot, length := range n.settings.Captures {
 			if slot == len(k.captures) {
 				k.captures = append(k.captures, 0)

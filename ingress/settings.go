@@ -55,12 +55,9 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 
 		Service: w.asker(home, &into.asks),
 		Allowed: w.options.allows,
-		Verdict: func(t haproxy.Text) (string, bool) {
-			why, asked := k.verdicts[t.Part()]
-			return why, asked
-		},
+		Verdict: func(q haproxy.Question) haproxy.Verdict { return k.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
-			why := k.verdicts[p]
+			why := k.verdicts[p].Why
 			if why != "" {
 				into.refused = append(into.refused, p)
 			}
@@ -212,7 +209,7 @@ func (k *clerk) settle(p *petition, service *corev1.Service, kind kind) *setting
 		both = k.compile(owner, settledFor{p.object, service, p.world, kind}, k.layer(service), p.layer, defaults)
 	}
 	k.tell(p, service, both.problems)
-	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Texts, shared.Texts) {
+	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Questions, shared.Questions) {
 		return shared
 	}
 	return both

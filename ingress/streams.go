@@ -25,11 +25,12 @@ func (k *clerk) stream() {
 				continue
 			}
 			free := haproxy.FreePort(s.Port)
-			k.texts = append(k.texts, free)
-			if why, asked := k.verdicts[free.Part()]; why != "" {
-				k.complain(p, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, why)
+			k.questions = append(k.questions, free)
+			switch verdict := k.verdicts[free.Part()]; {
+			case verdict.Why != "":
+				k.complain(p, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, verdict.Why)
 				continue
-			} else if !asked {
+			case !verdict.Known:
 				continue
 			}
 			to := reference{service: s.To.Service.Name, port: s.To.Port, kind: streams}

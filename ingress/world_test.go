@@ -171,43 +171,43 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 
 			var fresh Compiler
-			verdicts := map[haproxy.Part]string{}
+			verdicts := haproxy.Verdicts{}
 			for _, t := range texts {
 				if why := pick("verdict", "unknown", "", "bad"); why != "unknown" {
-					verdicts[t.Part()] = why
+					verdicts[t.Part()] = haproxy.Refused(why)
 				}
 			}
 			for _, port := range []uint16{5432, 5433} {
 				if why := pick("port", "unknown", "", "", "taken"); why != "unknown" {
-					verdicts[haproxy.FreePort(port).Part()] = why
+					verdicts[haproxy.FreePort(port).Part()] = haproxy.Refused(why)
 				}
 			}
 			for _, b := range last.Backends {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[b.Part()] = "bad"
+					verdicts[b.Part()] = haproxy.Refused("bad")
 				}
 			}
 			for _, crt := range last.Certs {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[haproxy.Pair{PEM: crt.PEM}.Part()] = "bad"
+					verdicts[haproxy.Pair{PEM: crt.PEM}.Part()] = haproxy.Refused("bad")
 				}
 			}
 			for _, e := range last.Extras {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[e.Part()] = "bad"
+					verdicts[e.Part()] = haproxy.Refused("bad")
 				}
 			}
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
 				t.Fatalf("haproxy refuses it: %v", err)
 			}
 			for _, part := range got.Refused {
-				if verdicts[part] == "" {
+				if verdicts[part].Why == "" {
 					t.Fatalf("%s is left out, and nobody refused it", part)
 				}
 			}

@@ -105,11 +105,11 @@ var env = Env{
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
 	Lines:    3, Entries: 4,
-	Verdict: func(t haproxy.Text) (string, bool) {
-		if strings.Contains(t.String(), "bad") {
-			return "HAProxy: unknown keyword 'bad'", true
+	Verdict: func(q haproxy.Question) haproxy.Verdict {
+		if strings.Contains(q.String(), "bad") {
+			return haproxy.Refused("HAProxy: unknown keyword 'bad'")
 		}
-		return "", !strings.Contains(t.String(), "new")
+		return haproxy.Verdict{Known: !strings.Contains(q.String(), "new")}
 	},
 }
 
@@ -195,7 +195,7 @@ func tell(layers []Layer) string {
 	for _, e := range slices.Concat(s.Extras, global.Extras) {
 		fmt.Fprintln(&out, "file", e.Name)
 	}
-	for _, x := range slices.Concat(when.Asked, s.Texts, global.Texts) {
+	for _, x := range slices.Concat(when.Asked, s.Questions, global.Questions) {
 		fmt.Fprintf(&out, "asks about %q\n", x)
 	}
 	if len(global.DefaultCert) > 0 {
@@ -427,7 +427,7 @@ servers: Check=true MaxConn=5 SendProxy=proxy-v2`,
 ! Ingress NotForTCP: annotation haproxy.org/backend-config-snippet is for requests, which nobody sees here: connections are handed on as they are; it is ignored
 ! Ingress NotForTCP: annotation haproxy.org/server-ssl is for requests, which nobody sees here: connections are handed on as they are; it is ignored
 ! Ingress NotForTCP: annotation haproxy.org/set-host is for requests, which nobody sees here: connections are handed on as they are; it is ignored
-! Ingress InvalidAnnotation: annotation haproxy.org/load-balance: hdr(x) is for requests, which nobody sees here; it is ignored`,
+! Ingress InvalidAnnotation: annotation haproxy.org/load-balance: this algorithm is for requests, which nobody sees here; it is ignored`,
 		},
 		{
 			on4("ssl-passthrough: true", "auth-secret: users"),

@@ -114,16 +114,11 @@ func ask(v *values, s *Settings) {
 	}
 	a.SignIn, _ = get(v, authSignIn)
 	// While it is not known whether HAProxy has Lua, nobody comes in.
-	lua := haproxy.NeedsLua()
-	s.Texts = append(s.Texts, lua)
-	known, why := false, ""
-	if v.env.Verdict != nil {
-		why, known = v.env.Verdict(lua)
+	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
+	if lua.Why != "" {
+		fail(errors.New("this HAProxy was built without Lua: " + lua.Why))
 	}
-	if why != "" {
-		fail(errors.New("this HAProxy was built without Lua: " + why))
-	}
-	if !known || why != "" {
+	if lua != haproxy.Good {
 		v.closed = true
 		return
 	}

@@ -19,7 +19,7 @@ type Settings struct {
 	Userlists  []*haproxy.Userlist
 	Extras     []*haproxy.Extra
 	Lists      []*haproxy.List
-	Texts      []haproxy.Text // that HAProxy has to be asked about
+	Questions  []haproxy.Question // that HAProxy has to answer
 }
 
 // Compile reads the layers of one backend, the most special first. It also
@@ -35,7 +35,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 		group(v, &s)
 	}
 	if v.closed {
-		return Settings{Texts: s.Texts, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
+		return Settings{Questions: s.Questions, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
 	}
 	haproxy.SortDirectives(s.Directives)
 	return s, v.used, v.problems
@@ -53,10 +53,10 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		_, _ = get(v, sslPassthrough)
 	}
 	if d, said := get(v, loadBalance); said {
-		if err := haproxy.BalancesTCP(d); err != nil {
-			v.fault(loadBalance.Doc, v.scopeOf(loadBalance.Name), err)
-		} else {
+		if d.ForTCP() {
 			s.add(d)
+		} else {
+			v.fault(loadBalance.Doc, v.scopeOf(loadBalance.Name), errors.New("this algorithm is for requests, which nobody sees here"))
 		}
 	}
 	timing(v, &s)
@@ -229,7 +229,7 @@ func access(v *values, s *Settings) {
 
 // snippet is text of somebody's own.
 func snippet(v *values, s *Settings) {
-	if t, ok := vetted(v, backendText, haproxy.BackendSection, &s.Texts); ok {
+	if t, ok := vetted(v, backendText, haproxy.BackendSection, &s.Questions); ok {
 		s.add(t.Directive())
 	}
 }

@@ -86,14 +86,14 @@ type Global struct {
 	DefaultCert []byte // as haproxy.Config has it
 	Clients     Clients
 	Extras      []*haproxy.Extra
-	Texts       []haproxy.Text // that HAProxy has to be asked about
+	Questions   []haproxy.Question // that HAProxy has to answer
 }
 
 // Process reads what ConfigMaps say of the whole process, the most special first.
 func Process(env Env, layers ...Layer) (Global, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
-	g.Process = process(v, &g.Texts)
+	g.Process = process(v, &g.Questions)
 	if read, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) (haproxy.Pair, error) { return haproxy.ReadPair(chain, chain) })); ok {
 		g.DefaultCert = read.PEM
 	}
@@ -133,7 +133,7 @@ func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem)
 	return odd
 }
 
-func process(v *values, asked *[]haproxy.Text) haproxy.Process {
+func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 	p := haproxy.Process{}
 	p.MaxConn, _ = get(v, maxConn)
 	p.Threads, _ = get(v, nbthread)
@@ -194,7 +194,7 @@ func mode(name string) func(string) (string, error) {
 const keepAlive = "http-keep-alive"
 
 // quic is HTTP/3, where HAProxy says that it can.
-func quic(v *values, asked *[]haproxy.Text) (q haproxy.QUIC) {
+func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 	port, said := get(v, quicPort)
 	announce, _ := get(v, quicAnnounce)
 	age, _ := get(v, quicAge)
@@ -205,15 +205,10 @@ func quic(v *values, asked *[]haproxy.Text) (q haproxy.QUIC) {
 		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("port %d is that of %s, HTTP/3 is not offered", port, whose))
 		return q
 	}
-	support := haproxy.QUICSupport()
-	*asked = append(*asked, support)
-	if v.env.Verdict == nil {
-		return q
-	}
-	switch why, known := v.env.Verdict(support); {
-	case why != "":
-		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", why))
-	case known:
+	switch support := v.ask(haproxy.QUICSupport(), asked); {
+	case support.Why != "":
+		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", support.Why))
+	case support.Known:
 		q = haproxy.QUIC{Port: uint16(port), Announce: uint16(announce), MaxAge: age} //nolint:gosec // read as ports
 	}
 	return q

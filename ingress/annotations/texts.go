@@ -26,8 +26,8 @@ type Env struct {
 	// Service is the backend through which a Service is asked that an object
 	// names. An error is what follows "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
-	// Verdict is what HAProxy has against a text, and whether it was asked.
-	Verdict func(haproxy.Text) (why string, asked bool)
+	// Verdict returns HAProxy's answer to a question. Nil: it was not asked any.
+	Verdict func(haproxy.Question) haproxy.Verdict
 	// Refusal is what HAProxy was found to have against a part; empty: nothing.
 	// Nil: it was not asked about any.
 	Refusal func(haproxy.Part) string
@@ -106,9 +106,9 @@ func (e Env) refusal(p haproxy.Part) error {
 	return nil
 }
 
-// vetted is the text of a key, if it may be used. One that HAProxy was not asked
-// about yet is noted in asked, as all are, and left out for now.
-func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]haproxy.Text) (t haproxy.Text, ok bool) {
+// vetted returns the text of a key; ok reports whether it may be used. Asked gets the
+// question about it: without an answer the text is left out for now.
+func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]haproxy.Question) (t haproxy.Text, ok bool) {
 	t, said := get(v, k)
 	if !said {
 		return t, false
@@ -116,23 +116,28 @@ func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]ha
 	return t, judged(v, k.Doc, t, v.scopeOf(k.Name), section, asked)
 }
 
-// judged says whether a text may be used.
-func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Section, asked *[]haproxy.Text) bool {
+// judged reports whether a text may be used.
+func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Section, asked *[]haproxy.Question) bool {
 	if v.env.Allowed != nil {
 		if err := v.env.Allowed(scope, section); err != nil {
 			v.fault(d, scope, err)
 			return false
 		}
 	}
-	*asked = append(*asked, t)
+	verdict := v.ask(t.Question(), asked)
+	if verdict.Why != "" {
+		v.fault(d, scope, errors.New(verdict.Why))
+	}
+	return verdict == haproxy.Good
+}
+
+// ask returns the answer to a question, which it notes in asked.
+func (v *values) ask(q haproxy.Question, asked *[]haproxy.Question) haproxy.Verdict {
+	*asked = append(*asked, q)
 	if v.env.Verdict == nil {
-		return false
+		return haproxy.Verdict{}
 	}
-	why, known := v.env.Verdict(t)
-	if why != "" {
-		v.fault(d, scope, errors.New(why))
-	}
-	return known && why == ""
+	return v.env.Verdict(q)
 }
 
 var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { return haproxy.Condition(s, e.entries) }, Doc{
@@ -144,8 +149,8 @@ var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { r
 // A Condition says when requests that lead to a Service go there.
 type Condition struct {
 	Text   haproxy.Text
-	Usable bool           // it may be used; else they never go there
-	Asked  []haproxy.Text // that HAProxy has to be asked about
+	Usable bool               // it may be used; else they never go there
+	Asked  []haproxy.Question // that HAProxy has to answer
 }
 
 // Conditional reports whether a Service takes only some of the requests that lead

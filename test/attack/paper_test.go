@@ -46,7 +46,7 @@ type paper struct {
 	t        *testing.T
 	proxy    *haproxy.Proxy
 	compiler ingress.Compiler
-	verdicts map[haproxy.Part]string
+	verdicts haproxy.Verdicts
 	objects  map[string]metav1.Object // by kind, namespace and name
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
@@ -60,7 +60,7 @@ func open(t *testing.T, binary string) *paper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &paper{t: t, verdicts: map[haproxy.Part]string{}, objects: map[string]metav1.Object{}}
+	p := &paper{t: t, verdicts: haproxy.Verdicts{}, objects: map[string]metav1.Object{}}
 	var log *slog.Logger
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -233,17 +233,17 @@ func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 	}
 }
 
-// serve brings HAProxy to what the objects say, as the appliance does: HAProxy is
-// asked about each text, and what it refuses as a whole is looked for.
+// serve brings HAProxy to what the objects say, as the appliance does: HAProxy
+// answers each question, and what it refuses as a whole is looked for.
 func (p *paper) serve(ctx context.Context) error {
 	for range 10 {
 		p.compiler.Judge(maps.Clone(p.verdicts))
 		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
 		p.problems, p.owners = r.Problems, r.Owners["cluster"]
-		var unknown []haproxy.Text
-		for _, t := range r.Texts {
-			if _, asked := p.verdicts[t.Part()]; !asked {
-				unknown = append(unknown, t)
+		var unknown []haproxy.Question
+		for _, q := range r.Questions {
+			if !p.verdicts[q.Part()].Known {
+				unknown = append(unknown, q)
 			}
 		}
 		if len(unknown) > 0 {

@@ -1,0 +1,286 @@
+package haproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Question is one that has to be answered before a Config may rely on the answer:
+// whether HAProxy takes a Text, what it is built with, whether a port is free. Vet
+// answers it. Questions are compared with ==.
+type Question struct {
+	text Text   // that HAProxy takes if the answer is yes
+	port uint16 // of TCP; 0: the text is the question
+}
+
+// Question asks whether HAProxy takes the Text.
+func (t Text) Question() Question { return Question{text: t} }
+
+// QUICSupport asks whether HAProxy is built with QUIC.
+func QUICSupport() Question {
+	return Question{text: Text{quicSection, "bind quic4@127.0.0.1:1 ssl crt " + defaultCert + " alpn h3"}}
+}
+
+// FreePort asks whether a port of TCP is HAProxy's already, or nobody's: with a port
+// that another program has, every reload would fail.
+func FreePort(port uint16) Question { return Question{port: port} }
+
+// Part returns the Part whose Verdict answers the Question.
+func (q Question) Part() Part {
+	if q.port != 0 {
+		return Part{kind: "TCP port", name: strconv.Itoa(int(q.port))}
+	}
+	return q.text.Part()
+}
+
+// String returns the Question for people.
+func (q Question) String() string {
+	if q.port != 0 {
+		return q.Part().String()
+	}
+	return q.text.String()
+}
+
+// A Verdict says whether HAProxy takes a Part. The zero value says that HAProxy was
+// not asked about it.
+type Verdict struct {
+	Known bool
+	Why   string // why HAProxy refuses it; empty: it does not
+}
+
+// Good is the Verdict that HAProxy takes a Part.
+var Good = Verdict{Known: true}
+
+// Refused returns the Verdict that HAProxy refuses a Part.
+func Refused(why string) Verdict { return Verdict{true, why} }
+
+// Verdicts are what HAProxy says of Parts. One that is missing is the zero Verdict.
+type Verdicts map[Part]Verdict
+
+// vetDir begins the names of the directories in which HAProxy reads texts.
+const vetDir = "vet-"
+
+// vetTimeout bounds one look of HAProxy at texts.
+const vetTimeout = 10 * time.Second
+
+// Vet answers questions. HAProxy reads each text in a frame of its own. Those for
+// frontends and backends are read all at once; those it complains of are left out,
+// and the rest is read again. An error means that HAProxy could not be asked.
+func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error) {
+	verdicts := make(Verdicts, len(questions))
+	var ports []Question
+	var texts []Text
+	for _, q := range questions {
+		if q.port != 0 {
+			ports = append(ports, q)
+		} else {
+			texts = append(texts, q.text)
+		}
+	}
+	if err := p.judgePorts(ports, verdicts); err != nil {
+		return nil, err
+	}
+	if p.opt.Binary == "" {
+		for _, t := range texts {
+			verdicts[t.Part()] = Refused("HAProxy's program is not here to check it (haproxy.binary)")
+		}
+		return verdicts, nil
+	}
+	dir, err := os.MkdirTemp(p.opt.RunDir, vetDir)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	var apart []Text
+	for _, t := range texts {
+		if slices.Contains(own, t.section) {
+			apart = append(apart, t)
+		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // what is for all is seen in each
+			return nil, err
+		}
+	}
+	return verdicts, p.judge(ctx, dir, apart, verdicts)
+}
+
+// judgePorts adds the verdicts on ports. Whose they are where somebody else runs
+// HAProxy is not known here.
+func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
+	for _, q := range ports {
+		verdicts[q.Part()] = Good
+	}
+	if len(ports) == 0 || p.opt.Mode == External {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var own procs
+	switch err := p.ensure(); { // until it is found its own ports are like another's
+	case err == nil:
+		if own, err = p.master.show(); err != nil {
+			return err
+		}
+	case !errors.Is(err, errUnready): // of one that does not run none is
+		return err
+	}
+	for _, q := range ports {
+		if who := holder(netip.AddrPortFrom(netip.IPv4Unspecified(), q.port), own); who != "" {
+			verdicts[q.Part()] = Refused("taken by " + who)
+		}
+	}
+	return nil
+}
+
+// judge adds the verdicts on texts.
+func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts Verdicts) error {
+	left := slices.Clone(texts)
+	for len(left) > 0 {
+		complaints, err := p.vet(ctx, dir, left)
+		if err != nil {
+			return err
+		}
+		if len(complaints) == 0 {
+			break
+		}
+		if complaints[-1] != "" && len(left) > 1 { // it does not say whose fault it is
+			half := len(left) / 2
+			return errors.Join(p.judge(ctx, dir, left[:half], verdicts), p.judge(ctx, dir, left[half:], verdicts))
+		}
+		for i, why := range complaints {
+			verdicts[left[max(i, 0)].Part()] = Refused(why)
+		}
+		left = slices.DeleteFunc(left, func(t Text) bool { return verdicts[t.Part()].Why != "" })
+	}
+	for _, t := range left {
+		verdicts[t.Part()] = Good
+	}
+	return nil
+}
+
+var (
+	atLine  = regexp.MustCompile(`\[[^ \]]*vet\.cfg:(\d+)\] ?:? ?(.*)`)
+	inFrame = regexp.MustCompile(`\bsp_vet_(\d+)\b`)
+)
+
+// own are the sections for which each text has one of its own to be read in.
+var own = []Section{FrontendSection, BackendSection, streamSection, routeSection}
+
+// vet is one look: complaints by the index of the text, those without by -1.
+func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
+	var b strings.Builder
+	n := 0
+	owner := map[int]int{} // line to text
+	line := func(of int, text string) {
+		b.WriteString(text + "\n")
+		n++
+		owner[n] = of
+	}
+	body := func(i int) {
+		for l := range strings.SplitSeq(texts[i].lines, "\n") {
+			line(i, "  "+l)
+		}
+	}
+	inside := func(section Section) {
+		for i, t := range texts {
+			if t.section == section {
+				body(i)
+			}
+		}
+	}
+	line(-1, "global")
+	line(-1, "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
+	inside(GlobalSection)
+	quic := slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection })
+	if quic {
+		line(-1, "  crt-base "+strings.TrimSuffix(p.path(certDir), "/"))
+		line(-1, "  "+limitedQUIC)
+	}
+	line(-1, "defaults")
+	line(-1, "  mode http")
+	line(-1, "  log 127.0.0.1:514 local0") // without one HAProxy does not read formats
+	line(-1, "  timeout connect 1s")
+	line(-1, "  timeout client 1s")
+	line(-1, "  timeout server 1s")
+	inside(DefaultsSection)
+	line(-1, "frontend sp_vet")
+	line(-1, "  bind 127.0.0.1:1") // it is not bound, but without any HAProxy calls its configuration useless
+	inside(quicSection)
+	line(-1, "backend sp_vet_none")
+	for i, t := range texts {
+		switch t.section {
+		case FrontendSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  bind 127.0.0.1:1")
+			line(i, "  default_backend sp_vet_none")
+		case streamSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  mode tcp")
+			line(i, "  bind 127.0.0.1:1")
+		case routeSection:
+			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			line(i, "  bind 127.0.0.1:1")
+			line(i, "  use_backend sp_vet_none if "+t.lines)
+			continue
+		case BackendSection:
+			line(i, fmt.Sprintf("backend sp_vet_%d", i))
+		default:
+			continue
+		}
+		body(i)
+	}
+	file := filepath.Join(dir, "vet.cfg")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, vetTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil, nil
+	case ctx.Err() != nil:
+		return map[int]string{-1: fmt.Sprintf("HAProxy does not come to an end with it within %s", vetTimeout)}, nil
+	case !errors.As(err, &exit):
+		return nil, fmt.Errorf("asking HAProxy about texts: %w", err)
+	}
+	found := map[int]string{}
+	add := func(i int, why string) {
+		if found[i] == "" {
+			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this") // the frame's name says nothing to its author
+		}
+	}
+	var rest []string // what names neither a line nor a frame
+	for _, said := range alerts(string(out)) {
+		if m := atLine.FindStringSubmatch(said); m != nil {
+			number, _ := strconv.Atoi(m[1])
+			if i, is := owner[number]; is && i >= 0 {
+				add(i, m[2])
+				continue
+			}
+			said = m[2]
+		}
+		if m := inFrame.FindStringSubmatch(said); m != nil {
+			if i, _ := strconv.Atoi(m[1]); i < len(texts) {
+				add(i, said)
+				continue
+			}
+		}
+		rest = append(rest, said)
+	}
+	if len(found) == 0 {
+		add(-1, strings.Join(rest[:min(len(rest), 1)], ""))
+	}
+	return found, nil
+}
