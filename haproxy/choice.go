@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +102,39 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 		}
 	}
 	return Text{routeSection, "{ " + strings.Join(words, " ") + " }"}, nil
+}
+
+// listArgument matches a flag and the list behind it, but not at the beginning of
+// a line: what stands there decides what the line is.
+var listArgument = regexp.MustCompile(`(\s)-f\s+patterns/(\S+)`)
+
+// FillIn puts the entries of lists into lines of HAProxy's configuration, in place of
+// "-f patterns/NAME".
+func FillIn(lines string, list func(name string) ([]string, error)) (string, error) {
+	var out strings.Builder
+	var errs []error
+	n := 0
+	for line := range strings.Lines(lines) {
+		n++
+		if strings.HasPrefix(strings.TrimSpace(line), "#") {
+			out.WriteString(line)
+			continue
+		}
+		out.WriteString(listArgument.ReplaceAllStringFunc(line, func(found string) string {
+			m := listArgument.FindStringSubmatch(found)
+			entries, err := list(m[2])
+			for i := range entries {
+				if err == nil {
+					entries[i], err = quote(entries[i])
+				}
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+			}
+			return m[1] + strings.Join(entries, " ")
+		}))
+	}
+	return out.String(), errors.Join(errs...)
 }
 
 // splitWords takes a line apart as HAProxy does (HAProxy Configuration Manual,

@@ -47,6 +47,33 @@ func TestAConditionStaysOne(t *testing.T) {
 	}
 }
 
+func TestAListIsFilledIntoALine(t *testing.T) {
+	odd := func(name string) ([]string, error) {
+		if name == "odd" {
+			return []string{"it's", "a\rb"}, nil
+		}
+		return lists(name)
+	}
+	for lines, want := range map[string]string{
+		"acl a src -f patterns/ours":                        `acl a src '10.0.0.0/8' '192.0.2.1'`,
+		"a\n  b -i -f\tpatterns/ours -f patterns/ours }\nc": "a\n  b -i '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1' }\nc",
+		"-f patterns/ours":                                  "-f patterns/ours", // a line stays what its first word says
+		"a -f other/ours -fpatterns/ours":                   "a -f other/ours -fpatterns/ours",
+		"# a -f patterns/none\nb":                           "# a -f patterns/none\nb",
+		"a\nb -f patterns/none":                             "line 2: there is no list none",
+		"a -f patterns/odd":                                 `line 1: "a\rb" has the control character '\r'`,
+		"a -f patterns/ours\nb -f patterns/none patterns/x": "line 2: there is no list none",
+	} {
+		got, err := FillIn(lines, odd)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: got %q, want %q", lines, got, want)
+		}
+	}
+}
+
 // FuzzCondition holds a condition to be one, whatever is said.
 func FuzzCondition(f *testing.F) {
 	for _, s := range []string{"a b", "a ' } or { '", `a "}" || b`, "a\\\nb", "a \\} b", "src -f patterns/ours", "'\\''"} {

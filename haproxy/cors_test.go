@@ -48,6 +48,7 @@ func TestAnAnswerThatDependsOnItsOriginSaysSo(t *testing.T) {
 			{"any", "OPTIONS", preflight, answer{page, "PATCH", "X-A, authorization", "true", asked}},
 			{"any", "OPTIONS", map[string]string{"Origin": page}, answer{page, "", "", "true", asked}},
 			{"local", "OPTIONS", preflight, answer{page, "PATCH", "X-A, authorization", "true", asked}},
+			{"local", "OPTIONS", map[string]string{"Origin": page}, answer{page, "", "", "true", asked}},
 			{"some", "GET", map[string]string{"Origin": page}, answer{page, "GET, PUT", "", "true", "Origin"}},
 			{"some", "GET", map[string]string{"Origin": other}, answer{vary: "Origin"}},
 			{"some", "GET", nil, answer{vary: "Origin"}},
@@ -66,6 +67,9 @@ func TestAnAnswerThatDependsOnItsOriginSaysSo(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = response.Body.Close()
+			if c.kind == "local" && response.StatusCode != http.StatusNoContent {
+				t.Errorf("%s with %v: want HAProxy's own answer, got %s", c.method, c.headers, response.Status)
+			}
 			h := response.Header
 			got := answer{
 				h.Get("Access-Control-Allow-Origin"), h.Get("Access-Control-Allow-Methods"), h.Get("Access-Control-Allow-Headers"), h.Get("Access-Control-Allow-Credentials"),

@@ -513,7 +513,7 @@ type CORS struct {
 	Headers     string        // for Access-Control-Allow-Headers
 	Credentials bool          // Access-Control-Allow-Credentials
 	MaxAge      time.Duration // Access-Control-Max-Age, whole seconds
-	Respond     bool          // answer preflights here, with 204, instead of asking the servers
+	Respond     bool          // answer OPTIONS here, with 204, instead of asking the servers
 }
 
 // Directives returns the lines for it. With credentials browsers take "*" for what it
@@ -571,7 +571,7 @@ func (c CORS) Directives() ([]Directive, error) {
 	}
 	set("Access-Control-Max-Age", strconv.FormatInt(int64(c.MaxAge/time.Second), 10))
 	if c.Respond {
-		out = append(out, line(phasePreflight, "http-request return status 204 if METH_OPTIONS { req.hdr(Access-Control-Request-Method) -m found }"))
+		out = append(out, line(phasePreflight, "http-request return status 204 if METH_OPTIONS"))
 	}
 	return out, errors.Join(errs...)
 }

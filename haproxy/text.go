@@ -73,6 +73,9 @@ var notYours = map[Section]string{
 	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled bind-process",
 }
 
+// Reserved returns the keywords that a Text for a section must not begin a line with.
+func Reserved(section Section) []string { return strings.Fields(notYours[section]) }
+
 // maxText bounds a Text, in bytes.
 const maxText = 64 << 10
 
@@ -105,7 +108,7 @@ func ParseText(section Section, lines string) (Text, error) {
 			return Text{}, refuse("a keyword is written without quotes, and not as a condition")
 		case slices.Contains(sections, word):
 			return Text{}, refuse("%q would begin a section of its own", word)
-		case slices.Contains(strings.Fields(notYours[section]), word):
+		case slices.Contains(Reserved(section), word):
 			return Text{}, refuse("%q is not for a %s of somebody's own: see what keys there are for it", word, section)
 		}
 		kept = append(kept, line)

@@ -77,6 +77,8 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 		s.Data = map[string][]byte{"bob": []byte(hash + "\n"), "ann": []byte(hash)}
 	case "htpasswd":
 		s.Data = map[string][]byte{"auth": []byte("# ours\nann:" + hash + "\n")}
+	case "some":
+		s.Data = map[string][]byte{"ann": []byte("rl.3StKT.4T8M"), "auth": []byte("bob:" + hash + "\neve:clear\nx y:" + hash)}
 	case "clear":
 		s.Data = map[string][]byte{"ann": []byte("secret")}
 	default:
@@ -277,7 +279,7 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{
 			on4("cors-enable: true", "cors-allow-origin: https://a\\.test", "cors-allow-methods: get,POST", "cors-allow-headers: X-A, X-B", "cors-allow-credentials: true", "cors-max-age: 1h", "cors-respond-to-options: true"),
 			`http-request set-var(txn.cors_origin) req.fhdr(origin)
-http-request return status 204 if METH_OPTIONS { req.hdr(Access-Control-Request-Method) -m found }
+http-request return status 204 if METH_OPTIONS
 http-after-response add-header Vary Origin
 http-after-response set-header Access-Control-Allow-Origin %[var(txn.cors_origin)] if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
 http-after-response set-header Access-Control-Allow-Methods 'GET, POST' if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }
@@ -384,6 +386,14 @@ file ca.ca.pem`,
 		{onAll("ssl-certificate: tls"), "a default certificate"},
 
 		{on4("backend-config-snippet: # ours\n  http-request deny if { path /x }\n\n  option httpclose"), "http-request deny if { path /x }\noption httpclose\nasks about \"http-request deny if { path /x }\\noption httpclose\""},
+		{
+			on4("backend-config-snippet: # src -f patterns/gone\nacl us src -f patterns/ours -f patterns/ours\nhttp-request deny if !us"),
+			"acl us src '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1'\nhttp-request deny if !us\nasks about \"acl us src '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1'\\nhttp-request deny if !us\"",
+		},
+		{
+			on4("backend-config-snippet: http-request deny\nhttp-request deny if { src -f patterns/gone }"),
+			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 2: there is no list "gone" (clusters[].ingress.patternFiles); it is ignored`,
+		},
 		{on4("backend-config-snippet: new"), "asks about \"new\""},
 		{on4("backend-config-snippet: bad"), "asks about \"bad\"\n! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: HAProxy: unknown keyword 'bad'; it is ignored"},
 		{[]string{"service backend-config-snippet: a"}, "! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored"},
@@ -477,6 +487,11 @@ tcp-request content reject
 		{on4("auth-secret: gone"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; nobody is let in until it is in order"},
 		{on4("auth-secret: empty"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty names nobody; nobody is let in until it is in order"},
 		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; nobody is let in until it is in order"},
+		{
+			on4("auth-secret: some"),
+			"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_some) }\nusers users_some bob\n" +
+				"! Ingress UserLeftOut: annotation haproxy.org/auth-secret: Secret some: the password of user ann is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
+		},
 		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; nobody is let in until it is in order`},
 		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate in it; nobody is let in until it is in order"},
 		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; nobody is let in until it is in order`},
@@ -608,7 +623,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
 		for written, s := range known.spellings(scope) {
 			got, followed := map[Kind]bool{}, false
-			for _, value := range []string{"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it"} {
+			for _, value := range []string{"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it", "http-request deny if { src -f patterns/it }"} {
 				said := map[string]string{written: " " + value + " "}
 				env := Env{
 					Secrets: func(Scope, Ref) (Secret, error) { got[SecretKind] = true; return Secret{}, errors.New("none") },

@@ -387,13 +387,18 @@ func (v *values) fault(d Doc, scope Scope, err error) {
 	if d.Guard {
 		v.closed, then = true, "nobody is let in until it is in order"
 	}
+	v.report(d, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
+}
+
+// report adds a problem of a value.
+func (v *values) report(d Doc, scope Scope, reason string, err error) {
 	as := d.Name
 	for _, l := range v.layers {
 		if said, has := l.Values[d.Name]; has && l.Scope == scope {
 			as = said.As
 		}
 	}
-	v.problems = append(v.problems, Problem{scope, "InvalidAnnotation", fmt.Sprintf("%s %s: %v; %s", scope.noun(), as, err, then)})
+	v.problems = append(v.problems, Problem{scope, reason, fmt.Sprintf("%s %s: %v", scope.noun(), as, err)})
 }
 
 // scopeOf returns the scope whose value of a key is used.

@@ -161,16 +161,31 @@ func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (
 	}
 }
 
-// authenticate is who comes in by a password.
+// authenticate asks clients for a password. A user whose name or hash cannot be used
+// is kept out alone; if nobody is left, the guard cannot be used.
 func authenticate(v *values, s *Settings) {
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
-	list, ok := use(v, authSecret, users)
+	var left []error
+	list, ok := use(v, authSecret, func(from Secret) (list *haproxy.Userlist, err error) {
+		list, left = users(from)
+		switch {
+		case len(list.Users) > 0:
+		case len(left) > 0:
+			err = left[0]
+		default:
+			err = fmt.Errorf("Secret %s names nobody", from.Of)
+		}
+		return list, err
+	})
 	if !ok {
 		if asked && !v.closed {
 			v.fault(authType.Doc, v.scopeOf(authType.Name), errors.New("there is no auth-secret that says who may come in"))
 		}
 		return
+	}
+	if len(left) > 0 {
+		v.report(authSecret.Doc, v.scopeOf(authSecret.Name), "UserLeftOut", fmt.Errorf("%w; %d of the %d users of the Secret are left out", left[0], len(left), len(left)+len(list.Users)))
 	}
 	d, err := haproxy.BasicAuth(list.Name, name)
 	if err != nil {
@@ -181,39 +196,32 @@ func authenticate(v *values, s *Settings) {
 	s.add(d)
 }
 
-// users reads the names and hashes of a Secret.
-func users(from Secret) (*haproxy.Userlist, error) {
-	list := &haproxy.Userlist{Name: "users_" + from.Name}
-	add := func(name, hash string) error {
+// users reads the names and hashes of a Secret, and why some of them cannot be used.
+func users(from Secret) (list *haproxy.Userlist, left []error) {
+	list = &haproxy.Userlist{Name: "users_" + from.Name}
+	add := func(name, hash string) {
 		u, err := haproxy.NewUser(name, strings.TrimSpace(hash))
-		if err == nil {
-			list.Users = append(list.Users, u)
+		if err != nil {
+			left = append(left, fmt.Errorf("Secret %s: %w", from.Of, err))
+			return
 		}
-		return err
+		list.Users = append(list.Users, u)
 	}
 	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
 		value := from.Data[name]
 		if !bytes.Contains(value, []byte(":")) {
-			if err := add(name, string(value)); err != nil {
-				return nil, fmt.Errorf("Secret %s: %w", from.Of, err)
-			}
+			add(name, string(value))
 			continue
 		}
 		for line := range strings.Lines(string(value)) {
-			if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
-				continue
-			}
-			name, hash, _ := strings.Cut(line, ":")
-			if err := add(name, hash); err != nil {
-				return nil, fmt.Errorf("Secret %s: %w", from.Of, err)
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+				name, hash, _ := strings.Cut(line, ":")
+				add(name, hash)
 			}
 		}
 	}
-	if len(list.Users) == 0 {
-		return nil, fmt.Errorf("Secret %s names nobody", from.Of)
-	}
 	slices.SortFunc(list.Users, func(a, b haproxy.User) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Hash, b.Hash)) })
-	return list, nil
+	return list, left
 }
 
 // authorities are the CA certificates of a Secret.

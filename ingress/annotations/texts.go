@@ -36,19 +36,19 @@ type Env struct {
 }
 
 var (
-	backendText = define(text(haproxy.BackendSection), Doc{
-		Name: "backend-config-snippet", Scopes: everywhere, Format: "lines of HAProxy's configuration",
-		Effect: "They stand at the end of the backend. On an Ingress or a Service only if `ingress.trust` allows it.",
+	backendText = defineSnippet(haproxy.BackendSection, Doc{
+		Name: "backend-config-snippet", Scopes: everywhere,
+		Effect: "Lines added at the end of the backend. On an Ingress or a Service only if `ingress.trust` allows it.",
 	})
-	frontendText = define(text(haproxy.FrontendSection), Doc{
-		Name: "frontend-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
-		Effect: "They stand in both frontends, where the backend has been found (`var(txn.route)`) and is not yet taken.",
+	frontendText = defineSnippet(haproxy.FrontendSection, Doc{
+		Name: "frontend-config-snippet", Scopes: ConfigMap,
+		Effect: "Lines added to the frontends for HTTP and HTTPS, after the backend is found (`var(txn.route)`) and before it is used.",
 	})
-	globalText = define(text(haproxy.GlobalSection), Doc{
-		Name: "global-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
-		Effect: "They stand at the end of section global. What loads code, as `lua-load` does, is for the operator's `haproxy.base` alone.",
+	globalText = defineSnippet(haproxy.GlobalSection, Doc{
+		Name: "global-config-snippet", Scopes: ConfigMap,
+		Effect: "Lines added at the end of section global. Keywords that load code, as `lua-load`, are for `haproxy.base` of the configuration file alone.",
 	})
-	_ = define(text(haproxy.FrontendSection), Doc{
+	_ = define(func(s string) (string, error) { return s, nil }, Doc{
 		Name: "stats-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
 		Effect: "None: there is no frontend for statistics, see the status endpoint.",
 	})
@@ -63,8 +63,18 @@ var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.
 	Effect: "What the line of a connection that is handed on as it is looks like: of ssl-passthrough, and of TCP services. It may stand in the ConfigMap of those, too.",
 })
 
-func text(section haproxy.Section) func(string) (haproxy.Text, error) {
-	return func(s string) (haproxy.Text, error) { return haproxy.ParseText(section, s) }
+// defineSnippet makes a key whose value is lines for a section, which may refer to
+// lists.
+func defineSnippet(section haproxy.Section, d Doc) key[haproxy.Text] {
+	d.Refers, d.Format = ListKind, "lines of HAProxy's configuration"
+	d.Effect += " A line must not begin with `" + strings.Join(haproxy.Reserved(section), "`, `") + "`."
+	return defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) {
+		s, err := haproxy.FillIn(s, e.entries)
+		if err != nil {
+			return haproxy.Text{}, err
+		}
+		return haproxy.ParseText(section, s)
+	}, d)
 }
 
 func logFormatText(s string) (haproxy.Text, error) { return haproxy.LogFormat(unquote(s)) }

@@ -81,6 +81,7 @@ kind: ConfigMap
 metadata: {name: lists}
 data:
   clients: "10.0.0.0/8 # and more"
+  here: 192.168.50.0/24
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -121,6 +122,11 @@ apiVersion: v1
 kind: Secret
 metadata: {name: users}
 stringData: {ann: "$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: mixed}
+stringData: {ann: "$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00", old: rl.3StKT.4T8M}
 ---
 apiVersion: v1
 kind: Secret
@@ -258,7 +264,7 @@ func cases() []conformity {
 		}},
 		{name: "cors preflight, answered here", ingress: []string{"cors-enable: true", "cors-respond-to-options: true"}, asks: []ask{
 			{request: "OPTIONS /", headers: []string{page, "Access-Control-Request-Method: PUT"}, want: []string{"204", "response Access-Control-Allow-Origin: *"}},
-			{request: "OPTIONS /", headers: []string{page}, want: []string{"200"}},
+			{request: "OPTIONS /", headers: []string{page}, want: []string{"204", "response Access-Control-Allow-Origin: *"}},
 		}},
 		{name: "a Service goes before its Ingress", ingress: []string{"forwarded-for: true"}, service: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
 		{name: "a value that is not good", ingress: []string{"timeout-server: soon", "set-host: other.test"}, asks: get("host other.test")},
@@ -271,6 +277,10 @@ func cases() []conformity {
 		{name: "basic auth with the file of htpasswd", ingress: []string{"auth-secret: htpasswd"}, asks: []ask{
 			{request: "GET /", want: []string{"401"}},
 			{request: "GET /", curl: []string{"-u", "bob:secret"}, want: []string{"200"}},
+		}},
+		{name: "basic auth, where one hash cannot be used", ingress: []string{"auth-secret: mixed"}, asks: []ask{
+			{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}},
+			{request: "GET /", curl: []string{"-u", "old:rasmuslerdorf"}, want: []string{"401"}},
 		}},
 		{name: "basic auth of nobody", ingress: []string{"auth-type: basic-auth", "auth-secret: gone"}, asks: []ask{{request: "GET /", want: []string{"503"}}}},
 		{name: "basic auth and a preflight", ingress: []string{"auth-secret: users", "cors-enable: true", "cors-respond-to-options: true"}, asks: []ask{
@@ -292,6 +302,10 @@ func cases() []conformity {
 		}},
 		{name: "a snippet", ingress: []string{"backend-config-snippet: acl private path -m beg /private\nhttp-request deny deny_status 410 if private\nhttp-request set-header X-Snippet yes"}, asks: []ask{
 			{request: "GET /", want: []string{"200", "request X-Snippet: yes"}},
+			{request: "GET /private", want: []string{"410"}},
+		}},
+		{name: "a snippet with a list", ingress: []string{"backend-config-snippet: acl here src -f patterns/here\nhttp-request deny deny_status 410 if here { path /private }"}, asks: []ask{
+			{request: "GET /", want: []string{"200"}},
 			{request: "GET /private", want: []string{"410"}},
 		}},
 		{name: "a snippet that HAProxy does not take", ingress: []string{"backend-config-snippet: http-request set-headr X-Snippet yes", "set-host: other.test"}, asks: get("request X-Snippet: (none)", "host other.test")},
