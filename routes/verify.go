@@ -79,26 +79,6 @@ func Static(offers []Offer, f Facts) map[string]time.Time {
 	return until
 }
 
-// Next returns the next instant at which time alone may change what Verify
-// says, or the zero Time if none will.
-func Next(offers []Offer, f Facts) time.Time {
-	var next time.Time
-	consider := func(t time.Time) {
-		if t.After(f.Now) && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	for _, o := range offers {
-		if o.Lost.Cause == Closed {
-			consider(o.Lost.At.Add(f.Retain))
-		}
-	}
-	for _, until := range Static(offers, f) {
-		consider(until)
-	}
-	return next
-}
-
 // A verdict is a reason to refuse, with its sentence. The nil verdict is none.
 type verdict struct {
 	reason Reason
