@@ -146,7 +146,10 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	wg.Go(func() {
 		serveStatus(ctx, cfg.Status.Listen, answering(ownNames(cfg), handler(status, explain, registry)), log)
 	})
-	wg.Go(func() { l.pictures.run(ctx) })
+	// It ends after the loop: the last round may hand over a picture, too.
+	saving, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	wg.Go(func() { l.pictures.run(saving) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("HAProxy is not supervised any more", "err", err)
