@@ -176,6 +176,8 @@ func (s *stage) served(hosts ...string) (time.Time, error) {
 	select {
 	case a := <-done:
 		return time.Unix(0, a.ns), a.err
+	case <-s.Ended():
+		return time.Time{}, s.Alive()
 	case <-time.After(limit):
 		return time.Time{}, fmt.Errorf("%d hosts from %s on are not served within %s", len(hosts), hosts[0], limit)
 	}

@@ -6,6 +6,7 @@
 package rig
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -223,6 +224,24 @@ func (r *Rig) Stop(signal syscall.Signal) error {
 	}
 }
 
+// Ended is closed once the appliance that was started last has ended.
+func (r *Rig) Ended() <-chan struct{} { return r.ended }
+
+// Alive returns an error with the last line of the log if the appliance was started,
+// and ended by itself.
+func (r *Rig) Alive() error {
+	if r.process == nil {
+		return nil
+	}
+	select {
+	case <-r.ended:
+		log, err := os.ReadFile(r.LogFile())
+		return fmt.Errorf("%w: %s", errEnded, cmp.Or(lastLine(log), fmt.Sprint(err)))
+	default:
+		return nil
+	}
+}
+
 // Close takes all of it down.
 func (r *Rig) Close() error { return errors.Join(r.Stop(syscall.SIGKILL), r.Down()) }
 
@@ -238,6 +257,9 @@ func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
 // Ready waits until the appliance says that it is.
 func (r *Rig) Ready(ctx context.Context) error {
 	return Eventually(ctx, "the appliance is ready", func() error {
+		if err := r.Alive(); err != nil {
+			return err
+		}
 		s, err := r.Status(ctx)
 		if err == nil && !s.Ready {
 			err = errors.New(strings.Join(s.NotReady, "; "))
@@ -341,15 +363,47 @@ func (c *Child) Close() error {
 	return c.cmd.Wait()
 }
 
-// Eventually asks until the answer is no error.
+// Beside runs a program on a host until stop is called. If the program ends by
+// itself, the returned context ends, and its cause has the program's last line.
+func (r *Rig) Beside(ctx context.Context, host string, args ...string) (beside context.Context, stop func(), err error) {
+	var log bytes.Buffer
+	cmd := r.Command(context.WithoutCancel(ctx), host, args...)
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		return ctx, nil, err
+	}
+	beside, end := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		err := cmd.Wait()
+		end(fmt.Errorf("%s ended on %s (%s): %s", args[0], host, cmp.Or(err, errors.New("exit status 0")), lastLine(log.Bytes())))
+		close(ended)
+	}()
+	return beside, func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}, nil
+}
+
+// lastLine returns the last line of what a program wrote.
+func lastLine(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1]
+}
+
+// errEnded is the error of a process that has to run, and does not.
+var errEnded = errors.New("the appliance has ended")
+
+// Eventually asks until the answer is no error. It does not wait for an appliance
+// that has ended.
 func Eventually(ctx context.Context, what string, ask func() error) error {
 	deadline := time.After(Limit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := ask()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errEnded) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
