@@ -10,9 +10,10 @@ FUZZTIME ?= 30s
 SOAK     ?= 1h
 COUNT    ?= 1
 CUTS     ?= 50
+PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check lint bench conformance attack chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check fresh go lint bench conformance attack chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -20,16 +21,20 @@ help: ## List what there is
 setup: ## Install what is missing on this machine: Go, Debian packages (as root)
 	@test/setup --tests
 
+go: # the compiler alone
+	@test/setup --go
+
 ready: # what a lab needs, without what only tests need
 	@test/setup
 
-build: ## Build .build/sallyport
+build: go ## Build .build/sallyport
 	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o .build/sallyport ./cmd/sallyport
 
-deb: ## Build the Debian package into .build
+deb: go ## Build the Debian package into .build
 	image/deb/build
 
 test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as root)
+	@test/setup --image
 	image/deb/test
 
 demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running
@@ -43,11 +48,14 @@ image: ## Build the bootable image into .build/image, in every format (as root)
 	@test/setup --image
 	@image/recipe/build
 
-image-again: ## Build the image once more, and compare every byte of it
+.build/image/latest:
+	$(MAKE) image
+
+image-again: .build/image/latest ## Build the image once more, and compare every byte of it
 	OUT=.build/image-again image/recipe/build
 	grep -hv vhdx .build/image/SHA256SUMS .build/image-again/SHA256SUMS | sort | uniq -u | diff /dev/null -
 
-demo-image: ready build ## Boot the image as the appliance of a lab, show that it serves, and leave it running
+demo-image: ready build .build/image/latest ## Boot the image as the appliance of a lab, show that it serves, and leave it running
 	@test/setup --boot
 	go build -o .build/ ./test/lab ./test/app ./image/boot
 	image/demo
@@ -55,7 +63,7 @@ demo-image: ready build ## Boot the image as the appliance of a lab, show that i
 demo-image-down: ## Remove all that make demo-image brought up
 	image/demo down
 
-test-image: setup ## Boot the image in every way, update it, cut its power CUTS times (as root)
+test-image: setup .build/image/latest ## Boot the image in every way, update it, cut its power CUTS times (as root)
 	@test/setup --boot
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
@@ -70,11 +78,14 @@ race: setup ## Run the packages' own tests under the race detector, in random or
 
 check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 
-lint: ## Hold the code to the house rules
-	go run $(LINT) run ./...
+fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
+	@test/fresh
 
-bench: ready ## Measure, and print a table of ratios
-	go run ./test/bench
+lint: go ## Hold the code to the house rules
+	go run $(LINT) run $(PKG)
+
+bench: ready ## Measure, and print a table of ratios; BENCH has its flags
+	go run ./test/bench $(BENCH)
 
 conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance
@@ -88,10 +99,10 @@ chaos: ready ## Break things under load, and hold what clients notice to its bou
 soak: ready ## Churn under load for SOAK, and see whether anything grows
 	go run ./test/chaos -only 20 -soak $(SOAK) -log .build/soak.log
 
-fuzz: ## Fuzz each parser of foreign bytes for FUZZTIME
+fuzz: go ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \
 		echo "$$dir $$name" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$dir" || exit 1; done
 
-golden: ## Write the golden files anew, then show what changed
+golden: setup ## Write the golden files anew, then show what changed
 	go test $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u) -update
 	git diff --stat
