@@ -17,8 +17,8 @@ import (
 	"sallyport/appliance/config"
 )
 
-// rogue starts a DHCP server (RFC 2131) in the neighbour. It names a pod as server for names and for
-// time, and a part of its block as a network of its own.
+// rogue starts a DHCP server (RFC 2131) in the neighbour. It offers a pod as DNS and NTP
+// server, and a route to a part of the pod's block.
 func (s street) rogue() {
 	s.t.Helper()
 	inside(s.t, s.neighbour, func() error {
@@ -105,7 +105,8 @@ func (s street) networkd(of config.System) string {
 	return run
 }
 
-// link returns what systemd-networkd, of this run directory, knows of the interface.
+// link returns the state of the interface that systemd-networkd wrote to this run
+// directory.
 func (s street) link(run string) string {
 	s.t.Helper()
 	links, err := filepath.Glob(run + "/systemd/netif/links/*")
@@ -120,7 +121,7 @@ func (s street) link(run string) string {
 	return ""
 }
 
-// until waits for a thing to be there.
+// until waits until a condition holds.
 func (s street) until(what string, there func() bool) {
 	s.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -134,7 +135,7 @@ func (s street) until(what string, there func() bool) {
 	}
 }
 
-// TestARogueDHCPServerLeadsNoPodAway has the real systemd-networkd ask one.
+// TestARogueDHCPServerLeadsNoPodAway runs the real systemd-networkd beside one.
 func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 	all := config.DHCP{UseDNS: true, UseNTP: true, UseRoutes: true}
 	for name, row := range map[string]struct {
@@ -189,9 +190,9 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 	}
 }
 
-// advertise has the neighbour say every moment that it is an IPv6 router (RFC 4861). It
-// offers a default route and a network for addresses, calls one pod on-link, and
-// names itself as the way to a part of a block (RFC 4191).
+// advertise makes the neighbour advertise itself as an IPv6 router (RFC 4861), many times
+// a second. It offers a default route and a prefix for addresses, declares one pod
+// on-link, and offers a route to a part of a block (RFC 4191).
 func (s street) advertise() {
 	s.t.Helper()
 	advertisement := []byte{
@@ -230,7 +231,7 @@ func (s street) advertise() {
 	})
 }
 
-// TestARogueRouterLeadsNoPodAway has the real systemd-networkd ask one.
+// TestARogueRouterLeadsNoPodAway runs the real systemd-networkd beside one.
 func TestARogueRouterLeadsNoPodAway(t *testing.T) {
 	static := []config.Interface{{Name: "eth9", Gateway: netip.MustParseAddr("fd00:9::1")}}
 	for name, row := range map[string]struct {

@@ -11,26 +11,26 @@ import (
 	"sallyport/appliance/config"
 )
 
-// firewall returns the ruleset (nft(8)) of a machine with this file, or with none.
+// firewall returns the ruleset (nft(8)) of a machine with this file. cfg is nil for a
+// machine without one.
 //
-// TCP is not tracked: an ingress has more connections than a table of them, and
-// loses the new ones when it is full. The same holds for QUIC and for pings, which
-// anybody may send from invented addresses. A TCP packet with ACK or RST goes on to
-// the kernel, which knows its connections and resets what belongs to none, at a port
-// that listens as at one that does not. A packet without them opens a connection or
-// is none of ours: only a port that is open for everyone gets it. Everything else
-// that comes in has to be an answer.
+// TCP is not tracked: an ingress has more connections than conntrack's table, and would
+// lose the new ones when the table is full. QUIC and pings are not tracked either, for
+// anybody may send them from invented addresses. A TCP packet with ACK or RST passes:
+// the kernel knows its connections, and resets a packet that belongs to none, on open
+// and closed ports alike. A TCP packet without ACK and RST opens a connection, so it
+// passes only to a port that is open. Any other packet has to be an answer.
 //
-// The nodes that may speak BGP are in the sets bgp4 and bgp6, the ports of TCP
-// services and of QUIC in services_tcp and services_udp, and the addresses that
-// HAProxy may connect to in the other sets. The process fills them as it learns what is
-// in the clusters (Admit). Until then a SYN is dropped and not refused, so the node
-// sends it again a second later. A cluster opens no port that is the machine's own.
+// The sets bgp4 and bgp6 hold the nodes that may open BGP sessions, services_tcp and
+// services_udp the ports of TCP services and of QUIC. The other sets hold the addresses
+// that HAProxy may connect to. The process fills the sets with what it learns from the
+// clusters (Admit). Until then a SYN is dropped and not rejected, so that the node
+// sends it again after a second. A cluster opens no port that the machine itself uses.
 func firewall(cfg *config.Config) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	// TCP by its number: names are in /etc/protocols, which the image does not have.
-	// nft does all of it in one transaction. A flush takes the rules, and leaves what is in sets.
+	// nft does all of it in one transaction. A flush removes rules, but no elements of sets.
 	line("add table inet sallyport")
 	line("flush table inet sallyport")
 	line("table inet sallyport {")
@@ -54,11 +54,11 @@ func firewall(cfg *config.Config) string {
 	line("\t\tct state established,related accept")
 	line("\t\ticmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem } accept")
 	line("\t\ticmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept")
-	// RFC 4890 section 4.4.1: neighbours and routers are on the link, which a hop limit of 255 shows.
+	// RFC 4890 section 4.4.1: a hop limit of 255 proves that the sender is on the link.
 	line("\t\tip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept")
 	line("\t\tip6 saddr fe80::/10 icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } accept")
 	if asksDHCP(cfg) {
-		// An answer to a broadcast is not known as an answer.
+		// conntrack does not recognise the answer to a broadcast.
 		line("\t\tudp sport 67 udp dport 68 accept")
 		line("\t\tip6 saddr fe80::/10 udp sport 547 udp dport 546 accept")
 	}
@@ -77,7 +77,7 @@ func firewall(cfg *config.Config) string {
 			line("\t\t%s%s saddr %s tcp dport %d accept", to(addr), family, set, cfg.BGP.Port)
 		}
 		if len(cfg.System.MaintenanceKey) > 0 {
-			// On the management address, if there is one.
+			// On the address of the status endpoint, unless that is loopback.
 			at := cfg.Status.Listen.Addr()
 			if at.IsLoopback() {
 				at = netip.IPv6Unspecified()
@@ -95,7 +95,7 @@ func firewall(cfg *config.Config) string {
 	return b.String()
 }
 
-// sets are what the process fills.
+// sets lists the sets that the process fills.
 var sets = []struct{ name, kind string }{
 	{"bgp4", "type ipv4_addr"},
 	{"bgp6", "type ipv6_addr"},
@@ -109,19 +109,19 @@ var sets = []struct{ name, kind string }{
 	{"logs6", "type ipv6_addr . inet_service"},
 }
 
-// opens matches a TCP packet that opens a connection.
+// opens is an nft expression for a TCP packet that opens a connection.
 const opens = "tcp flags & (fin | syn | rst | ack) == syn"
 
-// confine keeps HAProxy's worker, which reads what strangers send, to the servers it
-// is for: whoever takes it over reaches no node, no other service of this machine and
-// no resolver. The worker cannot forge packets, so only what opens a connection is
-// looked at, and what belongs to one goes on.
+// confine writes the rules that let HAProxy's worker connect to its servers alone. The
+// worker reads what strangers send: an attacker who controls it reaches no node, no
+// other service of this machine and no resolver. It cannot forge packets, so the rules
+// match only packets that open a connection.
 //
-// The worker has sockets that root opened for it, and a rule by user does not see
-// those: the ones that listen. Such a socket can be made to connect, but keeps its
-// port, from which nobody else opens a connection. That of QUIC can send anywhere;
-// a client's port is none of the well-known ones, to which HAProxy does not answer
-// either (harden.reject-privileged-ports.quic).
+// A rule by user does not match sockets that root opened for the worker: those that
+// listen. A listening TCP socket can be made to connect, but keeps its port, from which
+// no other program opens a connection. A QUIC socket can send anywhere. Its rule rejects
+// ports below 1024: clients do not use these, and HAProxy does not answer to them
+// (harden.reject-privileged-ports.quic).
 func confine(line func(string, ...any), cfg *config.Config) {
 	line("\tchain output {")
 	line("\t\ttype filter hook output priority filter; policy accept;")
@@ -144,7 +144,7 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	line("\t\tmeta l4proto 6 ip6 daddr @pods6 accept")
 	line("\t\tip daddr . tcp dport @servers4 accept")
 	line("\t\tip6 daddr . tcp dport @servers6 accept")
-	line("\t\tip daddr 127.0.0.1 udp dport 514 accept") // its log, if nobody says where else
+	line("\t\tip daddr 127.0.0.1 udp dport 514 accept") // HAProxy's default log server
 	line("\t\tip daddr . udp dport @logs4 accept")
 	line("\t\tip6 daddr . udp dport @logs6 accept")
 	line("\t\tgoto refused")
@@ -160,14 +160,14 @@ func served(cfg *config.Config) []netip.AddrPort {
 	return slices.Concat(cfg.HAProxy.HTTP, cfg.HAProxy.HTTPS)
 }
 
-// asksDHCP reports whether any interface asks a DHCP server. Without a list each one
-// does.
+// asksDHCP reports whether any interface uses DHCP. Without a list of interfaces, all
+// do.
 func asksDHCP(cfg *config.Config) bool {
 	return cfg == nil || len(cfg.System.Interfaces) == 0 ||
 		slices.ContainsFunc(cfg.System.Interfaces, func(in config.Interface) bool { return in.DHCP })
 }
 
-// open lets connections to an address in.
+// open writes a rule that accepts connections to an address.
 func open(line func(string, ...any), at netip.AddrPort) {
 	if at.Addr().IsLoopback() {
 		return // nobody outside reaches it
@@ -175,7 +175,8 @@ func open(line func(string, ...any), at netip.AddrPort) {
 	line("\t\t%stcp dport %d accept", to(at.Addr()), at.Port())
 }
 
-// openOne does so for a single socket: one on [::] is both families'.
+// openOne does the same for a program that listens on one socket: [::] accepts both
+// families.
 func openOne(line func(string, ...any), at netip.AddrPort) {
 	if at.Addr() == netip.IPv6Unspecified() {
 		line("\t\ttcp dport %d accept", at.Port())
@@ -184,7 +185,8 @@ func openOne(line func(string, ...any), at netip.AddrPort) {
 	open(line, at)
 }
 
-// to matches packets to an address, or of its family if it is a wildcard.
+// to returns an nft expression for packets to an address; for all packets of its
+// family if the address is a wildcard.
 func to(addr netip.Addr) string {
 	switch {
 	case addr == netip.IPv4Unspecified():
@@ -198,28 +200,28 @@ func to(addr netip.Addr) string {
 	}
 }
 
-// Admission is what the firewall lets in and lets HAProxy's worker out to, beside
-// what the file says.
+// Admission lists what the firewall accepts in addition to the file: from outside, and
+// from HAProxy's worker.
 type Admission struct {
 	Peers    []netip.Addr     // may open BGP sessions
 	TCP, UDP []uint16         // ports of this machine that everyone reaches
 	Pods     []netip.Prefix   // HAProxy may connect to every port in them
-	Servers  []netip.AddrPort // and to these
-	Logs     []netip.AddrPort // and may send to these by UDP
+	Servers  []netip.AddrPort // HAProxy may connect to these
+	Logs     []netip.AddrPort // HAProxy may send to these by UDP
 }
 
-// Admit makes the firewall let these in and out, and no others beside those of the
-// file.
+// Admit replaces the elements of the firewall's sets by this Admission.
 func (m Machine) Admit(ctx context.Context, a Admission) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := m.start(ctx, a.commands(), "nft", "-f", "-"); err != nil {
-		return fmt.Errorf("tell the firewall what to let in and out: %w", err)
+		return fmt.Errorf("fill the sets of the firewall: %w", err)
 	}
 	return nil
 }
 
-// commands fill the sets of the firewall, in one transaction.
+// commands returns nft commands that fill the sets of the firewall. nft runs them in
+// one transaction.
 func (a Admission) commands() string {
 	elements := map[string][]string{}
 	add := func(set string, addr netip.Addr, element any) {
@@ -252,11 +254,11 @@ func (a Admission) commands() string {
 	return b.String()
 }
 
-// outermost leaves out what lies in another of the prefixes: nft takes no
-// intervals that overlap.
+// outermost removes prefixes that lie in another one: nft rejects intervals that
+// overlap.
 func outermost(prefixes []netip.Prefix) (out []netip.Prefix) {
 	for _, p := range slices.SortedFunc(slices.Values(prefixes), netip.Prefix.Compare) {
-		// What contains p comes before it, and after that only what it contains too.
+		// A prefix that contains p comes before p, and between them only prefixes that it contains.
 		if last := len(out) - 1; last < 0 || !out[last].Overlaps(p) {
 			out = append(out, p)
 		}

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// patience bounds every wait; it is no measure of speed.
+// patience bounds every wait. It measures nothing.
 const patience = 60 * time.Second
 
-// A street is a machine behind its firewall and a neighbour, each in a network
+// A street is a machine with its firewall, and a neighbour. Each has a network
 // namespace.
 type street struct {
 	t                  *testing.T
@@ -55,7 +55,7 @@ func (s street) run(program string, args ...string) string {
 	return string(out)
 }
 
-// house is the machine as this program sees it.
+// house returns the machine.
 func (s street) house() Machine {
 	return Machine{Start: func(ctx context.Context, stdin, program string, args ...string) error {
 		cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", s.machine, program}, args...)...)
@@ -67,7 +67,7 @@ func (s street) house() Machine {
 	}}
 }
 
-// load loads a firewall that counts what it drops.
+// load loads a ruleset into the machine, with a counter of dropped packets.
 func (s street) load(ruleset string) {
 	s.t.Helper()
 	ruleset += "add rule inet sallyport input meta l4proto { tcp, udp } counter\n" // hosts ask for routers, too
@@ -83,8 +83,8 @@ func (s street) dropped() string {
 	return counted.FindString(s.run("ip", "netns", "exec", s.machine, "nft", "list", "chain", "inet", "sallyport", "input"))
 }
 
-// reaches says whether what a namespace sends gets an answer, which may be that
-// nobody listens, or is dropped.
+// reaches reports whether a packet from a namespace gets an answer, if only a reset. If
+// not, the firewall has dropped it.
 func (s street) reaches(from, how string) bool {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)

@@ -17,17 +17,17 @@ import (
 	"sallyport/image/update"
 )
 
-// A Machine is one to be made. The zero Machine is the one this runs on.
+// A Machine is a machine to configure. The zero Machine is the one this runs on.
 type Machine struct {
 	// Root is put before every path. Empty: the machine's own.
 	Root string
-	// Start runs a program to its end, with this standard input. Nil: does so.
+	// Start runs a program to its end, with this standard input. Nil: exec.
 	Start func(ctx context.Context, stdin string, program string, args ...string) error
-	// Mount mounts a device to be read, as a file system of this kind. Nil: does so.
+	// Mount mounts a device read-only, as a file system of this kind. Nil: mount(2).
 	Mount func(device, dir, kind string) error
 }
 
-// What the parts of the image know one another by. The units name them too.
+// Paths that the parts of the image share. The units name them too.
 const (
 	runDir   = "/run/sallyport-image"
 	keptDir  = "/var/lib/sallyport/image"
@@ -40,33 +40,34 @@ const (
 	keysFile   = runDir + "/authorized_keys"
 	dumbFile   = runDir + "/no-console"
 	agentFile  = runDir + "/qemu-ga.conf"
-	diskLink   = runDir + "/disk" // to the disk that the machine was started from, if there is one
+	diskLink   = runDir + "/disk" // symbolic link to the disk that started the machine, if one did
 	keptFile   = keptDir + "/sallyport.yaml"
 )
 
-// StatusPort is where a machine without a file says how to give it one.
+// StatusPort is the port at which a machine without a file answers how to give it one.
 const StatusPort = 9090
 
-// State is what became of the file. It holds no secret.
+// State describes the file in use, and what is wrong with the machine. It holds no
+// secret.
 type State struct {
-	// Source is where the file in use came from. Empty: there is none.
+	// Source names where the file in use came from. Empty: no file is in use.
 	Source string `json:"source,omitempty"`
-	// Refused is a file that was found and is not used.
+	// Refused describes a file that was found and is not used.
 	Refused *Refusal `json:"refused,omitempty"`
-	// Notices are what wants a look, a sentence each, but for Refused.
+	// Notices lists everything else that needs attention, a sentence each.
 	Notices []string `json:"notices,omitempty"`
 	// Hostname is the name of the machine.
 	Hostname string `json:"hostname"`
-	// Status is where the process tells about itself (status.listen).
+	// Status is the address of the process's status endpoint (status.listen).
 	Status netip.AddrPort `json:"status"`
-	// Seen is the mark of what the sources held.
+	// Seen is the mark of the file that the sources had last.
 	Seen string `json:"seen,omitempty"`
-	// Closed is why only the boot disk's volume may have another file. Empty: all
-	// volumes may.
+	// Closed says why no volume but the boot disk's is read. Empty: all volumes are
+	// read.
 	Closed string `json:"closed,omitempty"`
 }
 
-// Refusal is a file that is not used.
+// Refusal describes a file that is not used.
 type Refusal struct {
 	Source string   `json:"source"`
 	Why    []string `json:"why"` // a mistake each
@@ -97,7 +98,7 @@ func (m Machine) mount(device, dir, kind string) error {
 	return nil
 }
 
-// State reads what the last Prepare left.
+// State returns the State that the last Prepare or Watch wrote.
 func (m Machine) State() (State, error) {
 	var s State
 	data, err := os.ReadFile(m.path(stateFile))
@@ -110,7 +111,7 @@ func (m Machine) State() (State, error) {
 	return s, nil
 }
 
-// tell writes the State, and for the process the notices.
+// tell writes the State, and the notices that the process shows.
 func (m Machine) tell(s State) error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -122,7 +123,7 @@ func (m Machine) tell(s State) error {
 	)
 }
 
-// Lines are all that is wrong, a line each.
+// Lines returns everything that is wrong, a line each.
 func (s State) Lines() []string {
 	lines := append([]string{}, s.Notices...)
 	if s.Refused != nil {
@@ -133,13 +134,14 @@ func (s State) Lines() []string {
 	return lines
 }
 
-// file is one to be written.
+// A file is the mode and the content of a file to write.
 type file struct {
 	mode    fs.FileMode
 	content string
 }
 
-// write replaces a file in one step. One that is as wanted is left alone.
+// write replaces a file in one step. It does not touch a file that has the content
+// already.
 func (m Machine) write(name string, f file) error {
 	path := m.path(name)
 	if have, err := readRegular(path, len(f.content)); err == nil && string(have) == f.content {

@@ -11,11 +11,11 @@ import (
 
 const networkDir = "/run/systemd/network/"
 
-// ours is what the names of our files in folders of systemd begin with; systemd
-// reads them in the order of their names, and takes the first that matches.
+// ours begins the names of our files in systemd's folders. systemd reads files in the
+// order of their names, and uses the first that matches.
 const ours = "50-sallyport-"
 
-// unit is a file of systemd's: sections of lines.
+// A unit is a configuration file of systemd: sections of lines.
 type unit struct{ text strings.Builder }
 
 func (u *unit) section(name string) {
@@ -28,7 +28,7 @@ func (u *unit) section(name string) {
 func (u *unit) set(key string, value any) { fmt.Fprintf(&u.text, "%s=%v\n", key, value) }
 
 // networkFiles returns the files of systemd-networkd (systemd.network(5),
-// systemd.netdev(5)) that make the interfaces.
+// systemd.netdev(5)) that configure the interfaces.
 func networkFiles(s config.System) map[string]file {
 	files := map[string]file{}
 	add := func(name string, u *unit) { files[networkDir+ours+name] = file{0o644, u.text.String()} }
@@ -36,12 +36,12 @@ func networkFiles(s config.System) map[string]file {
 		u := new(unit)
 		u.section("Match")
 		u.set("Type", "ether")
-		u.set("Kind", "!*") // none that is made, such as a bridge
+		u.set("Kind", "!*") // no virtual interface, such as a bridge
 		networkOf(u, config.Interface{DHCP: true}, nil, s)
 		add("any.network", u)
 		return files
 	}
-	// What an interface carries: VLANs on it, or the bond it is in.
+	// By interface: the VLANs on it, or the bond that it belongs to.
 	carries := map[string][]string{}
 	for _, in := range s.Interfaces {
 		if in.VLAN.Link != "" {
@@ -62,7 +62,7 @@ func networkFiles(s config.System) map[string]file {
 		u.section("Match")
 		if in.MAC != "" {
 			u.set("PermanentMACAddress", strings.ToLower(in.MAC))
-			u.set("Kind", "!*") // a VLAN has the address of what is below it
+			u.set("Kind", "!*") // a VLAN has the MAC address of its parent
 		} else {
 			u.set("Name", in.Name)
 		}
@@ -77,13 +77,13 @@ func networkFiles(s config.System) map[string]file {
 		u.section("Match")
 		u.set("Name", name)
 		networkOf(u, config.Interface{}, carries[name], s)
-		// Before the others: a name is more than a pattern.
+		// 40 comes before 50: an exact name overrides a pattern.
 		files[fmt.Sprintf("%s40-sallyport-%02d.network", networkDir, i)] = file{0o644, u.text.String()}
 	}
 	return files
 }
 
-// netdev is the file that makes an interface, or nil for one that is there.
+// netdev returns the file that creates a virtual interface; nil for a physical one.
 func netdev(in config.Interface) *unit {
 	u := new(unit)
 	switch {
@@ -99,7 +99,7 @@ func netdev(in config.Interface) *unit {
 		u.set("Kind", "bond")
 		u.section("Bond")
 		u.set("Mode", in.Bond.Mode)
-		u.set("MIIMonitorSec", "100ms") // without it a bond does not notice a lost link
+		u.set("MIIMonitorSec", "100ms") // without it, a bond does not notice a lost link
 		if in.Bond.Mode == "802.3ad" {
 			u.set("LACPTransmitRate", "fast")
 			u.set("TransmitHashPolicy", "layer3+4")
@@ -110,13 +110,13 @@ func netdev(in config.Interface) *unit {
 	return u
 }
 
-// networkOf writes all of a .network file but its [Match].
+// networkOf writes a .network file after its section [Match].
 func networkOf(u *unit, in config.Interface, carries []string, s config.System) {
 	u.section("Link")
 	if in.MTU != 0 {
 		u.set("MTUBytes", in.MTU)
 	}
-	// systemd-networkd-wait-online is off, but a state of "degraded" is not for this.
+	// systemd-networkd-wait-online is off; this keeps the state from "degraded".
 	u.set("RequiredForOnline", "no")
 	u.section("Network")
 	for _, line := range carries {
@@ -126,7 +126,7 @@ func networkOf(u *unit, in config.Interface, carries []string, s config.System) 
 	case in.DHCP && s.DHCP.UseRA:
 		u.set("DHCP", "yes")
 	case in.DHCP:
-		u.set("DHCP", "ipv4") // routers say whether there is a DHCPv6 server to ask
+		u.set("DHCP", "ipv4") // without router advertisements nothing announces a DHCPv6 server
 	default:
 		u.set("DHCP", "no")
 	}
@@ -144,7 +144,7 @@ func networkOf(u *unit, in config.Interface, carries []string, s config.System) 
 		u.set("DNS", a)
 	}
 	if in.VLAN.Link != "" || len(in.Bond.Members) > 0 || len(in.Addresses) > 0 {
-		// Addresses are there before the link is: HAProxy and BGP can listen on them.
+		// HAProxy and BGP can listen on the addresses before the link is up.
 		u.set("ConfigureWithoutCarrier", "yes")
 	}
 	for _, r := range in.Routes {
@@ -160,23 +160,23 @@ func networkOf(u *unit, in config.Interface, carries []string, s config.System) 
 	}
 }
 
-// learn writes what is taken from a DHCP server and from routers. Whoever answers
-// first is one of them, and is not to lead traffic away from the pods.
+// learn writes what the machine accepts from DHCP servers and routers. Anybody on the
+// link may answer as one, and must not divert traffic from the pods.
 func learn(u *unit, s config.System) {
 	u.section("DHCPv4")
 	u.set("UseHostname", "no")
-	u.set("ClientIdentifier", "mac") // what the operator sees on the machine is what a reservation names
+	u.set("ClientIdentifier", "mac") // reservations name what the operator reads on the machine
 	u.set("UseGateway", "yes")
 	u.set("UseRoutes", yesNo(s.DHCP.UseRoutes))
 	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
 	u.set("UseNTP", yesNo(s.DHCP.UseNTP))
-	// Otherwise a pod that is called a server for names gets a route of its own.
+	// Otherwise an answer that names a pod as its DNS server adds a route to that pod.
 	u.set("RoutesToDNS", "no")
 	u.set("RoutesToNTP", "no")
 	if !slices.ContainsFunc(s.Interfaces, func(in config.Interface) bool { return in.Gateway.IsValid() || len(in.Routes) > 0 }) {
-		// The kernel looks there after the table main has nothing: no network that the
-		// server invents is more specific than the routes to pods. Routes of the file,
-		// which are in main, would hide it.
+		// The kernel reads this table after main, where the routes to pods are: a network
+		// that the server invents never overrides them. With routes of the file, main has
+		// an answer for every address, and would hide this table.
 		u.set("RouteTable", "default")
 	}
 	if !s.DHCP.UseRA {
@@ -189,8 +189,8 @@ func learn(u *unit, s config.System) {
 	u.section("IPv6AcceptRA")
 	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
 	u.set("UseRoutePrefix", yesNo(s.DHCP.UseRoutes))
-	// Any router may call a single pod on-link. IPv4 alone has the rule for this table
-	// from the kernel.
+	// A router may advertise a single pod's address as on-link. The kernel has a rule for
+	// this table in IPv4 only.
 	u.set("RouteTable", "default")
 	u.section("RoutingPolicyRule")
 	u.set("Family", "ipv6")

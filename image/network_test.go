@@ -17,7 +17,7 @@ import (
 
 var anew = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares got with a file of testdata.
+// golden compares got with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -35,13 +35,13 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// cluster is what every file has.
+// cluster is the part that every file needs.
 const cluster = `
 clusters:
 - kubeconfig: {apiVersion: v1, kind: Config}
 `
 
-// machines are files of machines, by the name of their goldens.
+// machines returns the configurations of machines, by the names of their goldens.
 func machines(t *testing.T) map[string]*config.Config {
 	t.Helper()
 	all := map[string]*config.Config{"none": nil}
@@ -79,8 +79,8 @@ func TestAMachineIsMadeOfTheseFiles(t *testing.T) {
 	}
 }
 
-// TestNftTakesTheFirewalls also shows that nft does refuse what is no ruleset. The
-// image has no names of protocols and services.
+// TestNftTakesTheFirewalls also shows that nft rejects a bad ruleset. It hides the names
+// of protocols and services, which the image does not have.
 func TestNftTakesTheFirewalls(t *testing.T) {
 	check := func(ruleset string) error {
 		cmd := exec.Command("unshare", "--net", "--mount", "sh", "-c",
@@ -102,8 +102,8 @@ func TestNftTakesTheFirewalls(t *testing.T) {
 	}
 }
 
-// TestNoRouteFromDHCPCoversAPod lays the routes as systemd-networkd does with
-// RouteTable=default, whatever a server tells, and asks the kernel.
+// TestNoRouteFromDHCPCoversAPod adds routes as systemd-networkd does with
+// RouteTable=default, the worst that a server can offer, and asks the kernel.
 func TestNoRouteFromDHCPCoversAPod(t *testing.T) {
 	s := newStreet(t)
 	ip := func(args ...string) string { return s.run("ip", append([]string{"-n", s.machine}, args...)...) }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside runs f in a network namespace; sockets that it opens stay there.
+// inside runs f in a network namespace. Sockets that f opens stay in it.
 func inside(t *testing.T, ns string, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -49,7 +49,7 @@ const (
 	urg
 )
 
-// tcpPacket makes a TCP header in an IPv4 packet, with any flags and any sender.
+// tcpPacket returns an IPv4 packet with a TCP header of these flags.
 func tcpPacket(from, to netip.AddrPort, flags byte) []byte {
 	p := make([]byte, 40)
 	p[0], p[8], p[9] = 0x45, 64, unix.IPPROTO_TCP // the kernel fills in the length and its checksum
@@ -77,7 +77,7 @@ func tcpPacket(from, to netip.AddrPort, flags byte) []byte {
 	return p
 }
 
-// sender opens a socket that sends packets with their headers, and hears TCP.
+// sender opens a raw socket that sends packets with their headers, and receives TCP.
 func sender() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)
 	if err != nil {
@@ -102,9 +102,9 @@ func listen(at netip.AddrPort, backlog int) (int, error) {
 	return fd, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}), unix.Listen(fd, backlog))
 }
 
-// TestNoPacketTellsWhichPortsListen sends what scanners send, to a port that
-// listens for others and to one where nobody does. An ACK to the port of HTTP comes
-// last, and its answer shows that there is no other to wait for.
+// TestNoPacketTellsWhichPortsListen sends the packets of scanners to a port that is open
+// for others, and to a closed one. Last it sends an ACK to the port of HTTP: once that is
+// answered, no other answer is to come.
 func TestNoPacketTellsWhichPortsListen(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
@@ -163,9 +163,10 @@ func (s street) worker(script string) (string, error) {
 	return string(out), err
 }
 
-// TestHAProxyReachesItsServersAndNothingElse tries what a worker could that a
-// stranger has taken over. Where it may connect nobody listens, and the neighbour
-// says so; where it may not, the machine says so, and the neighbour hears nothing.
+// TestHAProxyReachesItsServersAndNothingElse connects as a worker that an attacker
+// controls. Nobody listens at the allowed addresses, so the neighbour resets these
+// connections. At all others the machine rejects them, and the neighbour receives
+// nothing.
 func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 	s := newStreet(t)
 	ruleset := firewall(machines(t)["static"])
@@ -247,8 +248,8 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestASocketThatListenedConnectsNowhere turns around sockets as HAProxy's master
-// leaves them to the worker: root opened them.
+// TestASocketThatListenedConnectsNowhere connects with listening sockets that root
+// opened, as HAProxy's worker inherits them from the master.
 func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
@@ -305,8 +306,8 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	})
 }
 
-// TestAFloodOfSYNsLeavesRoomForClients sends more SYNs from invented addresses than
-// a machine of 512 MiB may hold half open.
+// TestAFloodOfSYNsLeavesRoomForClients sends more SYNs from invented addresses than a
+// machine of 512 MiB keeps as half-open connections.
 func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
@@ -360,8 +361,8 @@ func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
 	}
 }
 
-// TestStrangersFillNoTableOfConnections sends what is let in from everywhere. A full
-// table would drop the answers that the machine itself waits for.
+// TestStrangersFillNoTableOfConnections sends the packets that the firewall accepts from
+// anywhere. A full conntrack table would drop answers to the machine itself.
 func TestStrangersFillNoTableOfConnections(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))

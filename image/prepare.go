@@ -22,17 +22,17 @@ import (
 	"sallyport/image/update"
 )
 
-// lastGood is what the file is called that was kept.
+// lastGood names the last accepted file, as a source.
 const lastGood = "the last good file"
 
-// defaultName is the name of a machine that was given none.
+// defaultName is the host name where the file has none.
 const defaultName = "sallyport"
 
-// Prepare finds the file and makes the machine of it. It returns what became of
-// the file; its error is what leaves the machine without its firewall.
+// Prepare finds the file and configures the machine by it. A bad file is no error
+// but part of the State. After an error the machine may have no firewall.
 func (m Machine) Prepare(ctx context.Context) (State, error) {
-	// At a start the boot disk may have lost its file on purpose; what the last good
-	// file says of volumes holds on.
+	// Somebody may have removed the boot disk's file on purpose. system.volumes of the
+	// last good file still applies.
 	closed := ""
 	if kept, err := m.kept(); err == nil {
 		if cfg, err := accept(kept.data); err == nil {
@@ -42,8 +42,8 @@ func (m Machine) Prepare(ctx context.Context) (State, error) {
 	return m.make(ctx, m.look(ctx, closed))
 }
 
-// closedBy returns why a machine with this file reads no volume but the boot disk's,
-// or nothing.
+// closedBy returns why a machine with this file reads no volume but the boot disk's.
+// Empty: it reads all.
 func closedBy(cfg *config.Config) string {
 	if cfg.System.Volumes == config.BootVolume {
 		return "system.volumes is boot"
@@ -51,7 +51,7 @@ func closedBy(cfg *config.Config) string {
 	return ""
 }
 
-// make makes the machine of what was looked up.
+// make configures the machine by the result of look.
 func (m Machine) make(ctx context.Context, l looked) (State, error) {
 	err := m.place(files(l.config, l.data))
 	if err == nil {
@@ -61,20 +61,20 @@ func (m Machine) make(ctx context.Context, l looked) (State, error) {
 		err = errors.Join(err, unix.Sethostname([]byte(l.state.Hostname)), m.limitBacklogs())
 	}
 	if err != nil {
-		l.state.Notices = append(l.state.Notices, fmt.Sprintf("the machine could not be made of the file: %v", err))
+		l.state.Notices = append(l.state.Notices, fmt.Sprintf("the file could not be applied to this machine: %v", err))
 	}
 	return l.state, errors.Join(err, m.tell(l.state))
 }
 
-// looked is what the sources and the state partition had.
+// looked is the result of look.
 type looked struct {
 	state  State
-	config *config.Config // nil: none that is accepted
+	config *config.Config // nil: no file was accepted
 	data   []byte         // its text
 }
 
-// look finds the file that is to be used, and keeps it. A reason in closed keeps it
-// from foreign volumes.
+// look finds the file to use, and keeps a copy for the next start. With a reason in
+// closed it reads no volume but the boot disk's.
 func (m Machine) look(ctx context.Context, closed string) looked {
 	var l looked
 	s := &l.state
@@ -118,11 +118,11 @@ func (m Machine) look(ctx context.Context, closed string) looked {
 	return l
 }
 
-// machinePorts are the ports at which programs of this machine listen, or may
-// with another file: sshd, the resolver, and the clients of DHCP.
+// machinePorts lists the ports of sshd, the resolver and the DHCP clients. They listen
+// on this machine, or would with another file.
 var machinePorts = []uint16{22, 53, 68, 546}
 
-// accept checks the file: all mistakes are in the error, a line each.
+// accept parses and checks the file. Its error lists all mistakes, a line each.
 func accept(data []byte) (*config.Config, error) {
 	cfg, err := config.Parse("sallyport.yaml", data)
 	if err != nil {
@@ -151,12 +151,12 @@ func accept(data []byte) (*config.Config, error) {
 		"stateDir":       cfg.StateDir != stateDir,
 	} {
 		if given {
-			refuse(key, "is not for the image to choose; leave it out")
+			refuse(key, "is fixed on the image; leave it out")
 		}
 	}
 	for _, port := range machinePorts {
 		if !slices.Contains(h.ReservedPorts, port) {
-			refuse("haproxy.reservedPorts", fmt.Sprintf("needs %d, a port of this machine's own; it has at least %v", port, machinePorts))
+			refuse("haproxy.reservedPorts", fmt.Sprintf("lacks %d, which a program of this machine uses; it needs at least %v", port, machinePorts))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -166,7 +166,8 @@ func accept(data []byte) (*config.Config, error) {
 	return cfg, nil
 }
 
-// files are all the files that a machine with this file has, or one with none.
+// files returns all files that a machine with this configuration has, by name. cfg is
+// nil for a machine without a file.
 func files(cfg *config.Config, data []byte) map[string]file {
 	var s config.System
 	if cfg != nil {
@@ -210,8 +211,8 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	return all
 }
 
-// agent returns the configuration of QEMU's guest agent (qemu-ga(8)). The list of
-// what it does is closed, so that a newer agent does no more.
+// agent returns the configuration of QEMU's guest agent (qemu-ga(8)). It lists the
+// allowed calls, so that a newer agent gets no new ones.
 func agent(s config.System) []string {
 	if s.GuestExec {
 		return []string{"[general]"}
@@ -224,7 +225,7 @@ func agent(s config.System) []string {
 	}, ",")}
 }
 
-// calendar is the schedule as systemd.time(7) has it.
+// calendar converts a schedule to systemd.time(7).
 func calendar(schedule string) string {
 	if day, at, ok := strings.Cut(schedule, " "); ok {
 		return day + " *-*-* " + at
@@ -240,7 +241,7 @@ func join(addrs []netip.Addr) string {
 	return strings.Join(words, " ")
 }
 
-// place writes the files, and removes those of ours that are none of them.
+// place writes the files, and removes files of ours that are not among them.
 func (m Machine) place(files map[string]file) error {
 	var errs []error
 	for _, pattern := range []string{networkDir + "*-sallyport-*", "/run/systemd/*.conf.d/" + ours + "*", "/run/systemd/system/sallyport-update.timer"} {
@@ -267,11 +268,10 @@ func (m Machine) place(files map[string]file) error {
 	return errors.Join(errs...)
 }
 
-// keptMark is how the kept file begins: the line says where it came from.
+// keptMark begins the first line of the kept file. The line names the file's source.
 const keptMark = "# from "
 
-// keep puts the file where the next boot finds it. One that is there already is
-// not written again.
+// keep saves the file for the next boot. It does not write the same file again.
 func (m Machine) keep(f found) error {
 	if have, err := m.kept(); err == nil && have.source == "from "+f.source && bytes.Equal(have.data, f.data) {
 		return nil
@@ -282,7 +282,7 @@ func (m Machine) keep(f found) error {
 	return m.write(keptFile, file{0o600, keptMark + f.source + "\n" + string(f.data)})
 }
 
-// kept is the last good file.
+// kept returns the file that keep saved.
 func (m Machine) kept() (found, error) {
 	data, err := readRegular(m.path(keptFile), maxFile+1<<10)
 	if err != nil {
@@ -290,18 +290,18 @@ func (m Machine) kept() (found, error) {
 	}
 	first, rest, ok := strings.Cut(string(data), "\n")
 	if !ok || !strings.HasPrefix(first, keptMark) {
-		return found{}, errors.New("it does not begin with where it came from")
+		return found{}, errors.New("its first line does not name its source")
 	}
 	source := strings.TrimPrefix(first, "# ")
 	return found{source, source, []byte(rest)}, nil
 }
 
-// openState sees to it that the state directory can be written, at least in
-// memory, and tells what is wrong with it.
+// openState ensures that the state directory can be written, at least in memory. It
+// returns what is wrong with it.
 func (m Machine) openState() []string {
 	dir := m.path(stateDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return []string{fmt.Sprintf("the state directory cannot be made: %v", err)}
+		return []string{fmt.Sprintf("the state directory cannot be created: %v", err)}
 	}
 	var root, state unix.Stat_t
 	if errors.Join(unix.Stat(m.path("/"), &root), unix.Stat(dir, &state)) == nil && root.Dev == state.Dev {
@@ -322,12 +322,12 @@ func (m Machine) openState() []string {
 		err = unix.Mount("overlay", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+dir+",upperdir="+upper+",workdir="+work)
 	}
 	if err != nil {
-		notice += fmt.Sprintf("; nor can memory be put over it: %v", err)
+		notice += fmt.Sprintf("; mounting memory over it failed, too: %v", err)
 	}
 	return []string{notice}
 }
 
-// tryWrite writes as much as the files of a small cluster need.
+// tryWrite writes and removes a file of the size that a small cluster's state needs.
 func tryWrite(dir string) error {
 	f, err := os.CreateTemp(dir, ".try-*")
 	if err != nil {
@@ -338,7 +338,7 @@ func tryWrite(dir string) error {
 	return reason(errors.Join(err, f.Close(), os.Remove(f.Name())))
 }
 
-// reason is an error without the path that only this program knows.
+// reason returns the error without its path, which only this program knows.
 func reason(err error) error {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 		return pathErr.Err
@@ -346,16 +346,16 @@ func reason(err error) error {
 	return err
 }
 
-// lookEvery is how often Watch looks. A stick that is put in is found as soon.
+// lookEvery is the interval in which Watch looks for another file.
 const lookEvery = 30 * time.Second
 
-// Watch looks again and again whether a source has another file, and makes the
-// machine of that, until ctx ends. What it does it says to say.
+// Watch looks for another file until ctx ends, and configures the machine by it. It
+// calls say with each thing it does.
 //
-// Two things happen here: the time to look comes, or the end.
+// Two things happen here: the ticker fires, or ctx ends.
 func (m Machine) Watch(ctx context.Context, say func(string)) error {
 	if _, err := os.Stat(m.path(update.URLFile)); err == nil {
-		// Prepare runs before systemd can be asked to read a unit.
+		// Prepare runs too early to ask systemd for it.
 		if err := m.timer(ctx); err != nil {
 			say(err.Error())
 		}
@@ -374,8 +374,8 @@ func (m Machine) Watch(ctx context.Context, say func(string)) error {
 	}
 }
 
-// again looks once. A source that has nothing any more changes nothing: a stick
-// may be pulled.
+// again looks once. A source that lost its file changes nothing: somebody may have
+// pulled the stick.
 func (m Machine) again(ctx context.Context, say func(string)) error {
 	before, err := m.State()
 	if err != nil {
@@ -397,7 +397,7 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 	}
 	l := m.look(ctx, before.Closed)
 	if l.state.Refused != nil {
-		// What is in use stays, if anything is: it may never have been kept.
+		// The file in use stays in use. It may never have been kept.
 		now := before
 		now.Refused, now.Seen = l.state.Refused, l.state.Seen
 		for _, text := range now.Lines() {
@@ -409,12 +409,12 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 	if err != nil {
 		return err
 	}
-	say("the file from " + s.Source + " is used from now on")
+	say("the file from " + s.Source + " is in use from now on")
 	return m.enliven(ctx)
 }
 
-// enliven lets the services see what was written. A unit whose condition does not
-// hold any more stops and is not started.
+// enliven makes the services read the new files. A unit whose condition fails now
+// stops, and does not start again.
 func (m Machine) enliven(ctx context.Context) error {
 	return errors.Join(
 		m.start(ctx, "", "networkctl", "reload"),
@@ -425,7 +425,7 @@ func (m Machine) enliven(ctx context.Context) error {
 	)
 }
 
-// timer starts the timer of updates, if there is one, or ends it.
+// timer starts the timer of updates, or stops it if the file sets no address for them.
 func (m Machine) timer(ctx context.Context) error {
 	verb := "restart"
 	if _, err := os.Stat(m.path(update.URLFile)); err != nil {
@@ -437,7 +437,7 @@ func (m Machine) timer(ctx context.Context) error {
 	return m.start(ctx, "", "systemctl", "--no-block", verb, "sallyport-update.timer")
 }
 
-// pains are what a machine suffers from that only time shows.
+// pains returns what is wrong with the machine that only shows after a while.
 func (m Machine) pains() (notices []string) {
 	var up unix.Sysinfo_t
 	_ = unix.Sysinfo(&up)
@@ -449,7 +449,7 @@ func (m Machine) pains() (notices []string) {
 		ip, ok := a.(*net.IPNet)
 		return ok && ip.IP.IsGlobalUnicast()
 	}) {
-		notices = append(notices, "no interface has an address: no link, or no DHCP server answers")
+		notices = append(notices, "no interface has an address: there is no link, or no DHCP server answers")
 	}
 	return notices
 }

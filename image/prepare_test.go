@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A house is a root folder and what was started in it.
+// A house is a machine below a root folder, and records the programs it starts.
 type house struct {
 	Machine
 	t       *testing.T
@@ -27,7 +27,7 @@ type house struct {
 	volumes map[string]blockDevice // by name
 }
 
-// blockDevice is one as lsblk has it.
+// A blockDevice is an entry of lsblk's JSON.
 type blockDevice struct {
 	Name   string  `json:"name"`
 	PKName *string `json:"pkname"`
@@ -186,7 +186,7 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 
 	h.put(credential, named("two"))
-	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is used from now on") || h.get(configFile) != named("two") {
+	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is in use from now on") || h.get(configFile) != named("two") {
 		t.Errorf("another file: said %q", said)
 	}
 	if !strings.Contains(strings.Join(h.started, "\n"), "restart sallyport.service") {
@@ -200,9 +200,8 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 }
 
-// volume plugs in a volume with these files. It stands in for file systems that the
-// kernel of this machine need not know: the tests that boot the image have the real
-// ones.
+// volume plugs in a volume with these files. It is a folder: this machine's kernel may
+// lack the file systems. The tests that boot the image have real ones.
 func (h *house) volume(device, label string, files map[string]string) {
 	h.t.Helper()
 	d := blockDevice{Name: device, FSType: "vfat", Label: label}
@@ -222,14 +221,14 @@ func (h *house) volume(device, label string, files map[string]string) {
 	}
 }
 
-// pull takes a volume out.
+// pull removes a volume.
 func (h *house) pull(device string) {
 	h.t.Helper()
 	delete(h.volumes, device)
 	h.list()
 }
 
-// list has lsblk list the volumes, by name.
+// list replaces lsblk by a program that lists the volumes, by name.
 func (h *house) list() {
 	h.t.Helper()
 	all := []blockDevice{{Name: "/dev/zram0", FSType: "swap"}}
@@ -243,7 +242,7 @@ func (h *house) list() {
 	h.program("/usr/bin/lsblk", "cat <<'END'\n"+string(text)+"\nEND")
 }
 
-// program puts a shell script in the place of a program.
+// program replaces a program by a shell script.
 func (h *house) program(name, script string) {
 	h.t.Helper()
 	h.put(name, "#!/bin/sh\n"+script+"\n")
@@ -260,7 +259,7 @@ func (h *house) link(name, target string) {
 	}
 }
 
-// startedFrom makes this the disk that the machine was started from.
+// startedFrom sets the disk that started the machine.
 func (h *house) startedFrom(disk string) { h.link(diskLink, disk) }
 
 func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
@@ -469,7 +468,7 @@ func TestADamagedVolumeIsToldAndNotTheEnd(t *testing.T) {
 	}
 	// It is not the end of the file in use either.
 	h.program("/usr/bin/lsblk", "echo no such table >&2; exit 1")
-	if s := h.prepare(); s.Hostname != "seed" || !strings.Contains(strings.Join(s.Notices, "\n"), "cannot be looked for: lsblk: exit status 1") {
+	if s := h.prepare(); s.Hostname != "seed" || !strings.Contains(strings.Join(s.Notices, "\n"), "the volumes cannot be listed: lsblk: exit status 1") {
 		t.Errorf("no list of volumes: got %+v", s)
 	}
 }
@@ -492,8 +491,7 @@ func TestGuestinfoIsPlainBase64OrZipped(t *testing.T) {
 	}
 }
 
-// TestAStateThatCannotBeWrittenIsPutIntoMemory fills a disk, and starts a machine
-// on it.
+// TestAStateThatCannotBeWrittenIsPutIntoMemory starts a machine on a full disk.
 func TestAStateThatCannotBeWrittenIsPutIntoMemory(t *testing.T) {
 	h := newHouse(t)
 	state := h.path(stateDir)

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// The screen is that of the oldest terminal: 80 columns, 24 lines.
+// The screen fits the smallest terminal: 80 columns, 24 lines.
 const (
-	columns = 79 // the last one makes some terminals begin a new line
+	columns = 79 // some terminals begin a new line after the last one
 	lines   = 24
 )
 
-// screenEvery is how often the screen is drawn.
+// screenEvery is the interval in which the screen is drawn.
 const screenEvery = 2 * time.Second
 
-// process is what the screen shows of the process's own status.
+// process is the part of the process's status that the screen shows.
 type process struct {
 	Version  string   `json:"version"`
 	Ready    bool     `json:"ready"`
@@ -45,7 +45,7 @@ type process struct {
 	} `json:"backends"`
 }
 
-// scene is what a screen shows.
+// scene is the content of the screen.
 type scene struct {
 	version   string
 	now       time.Time
@@ -68,8 +68,8 @@ func (m Machine) Screen(ctx context.Context, w io.Writer, version string, once b
 		case first:
 			text = "\x1b[2J\x1b[H" + text
 		default:
-			// Over what is there, so that it does not flicker; the kernel may have
-			// written between.
+			// Clearing first would flicker. The kernel may have written between the
+			// lines, so each one is cleared to its end.
 			text = "\x1b[H" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J"
 		}
 		if _, err := io.WriteString(w, text); err != nil || once {
@@ -94,7 +94,7 @@ func (m Machine) scene(ctx context.Context, version string) scene {
 	return s
 }
 
-// addresses are the interfaces with what they have.
+// addresses returns a line for each interface, with its addresses.
 func addresses() (all []string) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -119,7 +119,7 @@ func addresses() (all []string) {
 	return all
 }
 
-// draw is the screen as text.
+// draw returns the screen as text.
 func draw(s scene) string {
 	var out []string
 	add := func(indent, text string) { out = append(out, fold(indent, text)...) }
@@ -139,7 +139,7 @@ func draw(s scene) string {
 	if s.state.Source != "" {
 		add("", "The file in use is from "+s.state.Source)
 	}
-	// The process shows the notices it was given among its warnings.
+	// The process repeats the notices among its warnings.
 	warnings := s.process.Warnings
 	if len(warnings) == 0 {
 		warnings = s.state.Lines()
@@ -186,7 +186,7 @@ func draw(s scene) string {
 	return printable(strings.Join(out[:min(len(out), lines-1)], "\n") + "\n")
 }
 
-// some are the first lines, and how many are left.
+// some returns the lines that fit, and the number of the others.
 func some(all []string, room int) []string {
 	if len(all) <= room {
 		return all
@@ -195,7 +195,7 @@ func some(all []string, room int) []string {
 	return append(all[:room-1:room-1], fmt.Sprintf("  ... and %d more", len(all)-room+1))
 }
 
-// fold breaks a text between its words into lines of the screen.
+// fold breaks a text between words into lines of the screen.
 func fold(indent, text string) (out []string) {
 	line := indent
 	for len(text) > columns-len(line) {

@@ -17,7 +17,7 @@ import (
 	"sallyport/bgp"
 )
 
-// status is what a process of this version says.
+// status returns the status page of a process with this many nodes.
 func status(t *testing.T, nodes int) []byte {
 	t.Helper()
 	s := appliance.Status{
@@ -90,7 +90,7 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 	}
 }
 
-// TestReadyIsWhatTheProcessSays asks real servers.
+// TestReadyIsWhatTheProcessSays asks real HTTP servers.
 func TestReadyIsWhatTheProcessSays(t *testing.T) {
 	ready := make(chan bool, 1)
 	ready <- false

@@ -26,31 +26,31 @@ import (
 	"sallyport/image/update"
 )
 
-// maxFile bounds what is read as the one file.
+// maxFile bounds the size of the one file.
 const maxFile = config.MaxSize
 
-// found is the file as a source had it.
+// found is the file and its source.
 type found struct {
-	source string // with its device, for whoever looks at the machine
-	way    string // without: a stick that is plugged in again may get another one
+	source string // with the device, for the operator
+	way    string // without: a stick may get another device when it is plugged in again
 	data   []byte
 }
 
-// mark tells this found from another.
+// mark returns a digest of the file and its source.
 func (f found) mark() string {
 	sum := sha256.Sum256(append([]byte(f.way+"\x00"), f.data...))
 	return hex.EncodeToString(sum[:])
 }
 
-// A source is one way for the file to be given to this one machine from outside.
-// Its read returns [fs.ErrNotExist] when it has none.
+// A source is a place outside the volumes that may hold the file of this machine.
+// Its read returns [fs.ErrNotExist] if there is none.
 type source struct {
 	name string
 	read func(ctx context.Context, m Machine) ([]byte, error)
 }
 
-// sources are asked in this order, before all volumes: a disk may be a copy of
-// another machine's.
+// sources lists the sources in order. They come before all volumes, for a disk may be
+// a copy of another machine's.
 var sources = []source{
 	{"a systemd credential (sallyport.yaml)", func(_ context.Context, m Machine) ([]byte, error) {
 		return readRegular(m.path("/run/credentials/@system/sallyport.yaml"), maxFile)
@@ -58,13 +58,12 @@ var sources = []source{
 	{"VMware guestinfo (guestinfo.sallyport.yaml)", readGuestinfo},
 }
 
-// find returns the file that the first source or volume has, and a notice for each
-// that cannot be read. A reason in closed keeps it from all volumes but the boot
+// find returns the file of the first source or volume that has one, and a notice for
+// each that cannot be read. With a reason in closed it reads no volume but the boot
 // disk's.
 //
-// Whoever can plug in a stick must not take the machine with it. So a foreign volume
-// counts only where the boot disk has no file; one that cannot be read may have a
-// file.
+// Nobody must take over the machine by plugging in a stick. So a foreign volume counts
+// only if the boot disk has no file; an unreadable boot disk may have one.
 func (m Machine) find(ctx context.Context, closed string) (file *found, notices []string) {
 	for _, s := range sources {
 		data, err := s.read(ctx, m)
@@ -77,11 +76,11 @@ func (m Machine) find(ctx context.Context, closed string) (file *found, notices 
 	}
 	volumes, err := m.volumes(ctx)
 	if err != nil {
-		return nil, append(notices, fmt.Sprintf("volumes with the one file cannot be looked for: %v", err))
+		return nil, append(notices, fmt.Sprintf("no volume is searched for the one file, since the volumes cannot be listed: %v", err))
 	}
 	for _, v := range volumes {
 		if closed != "" && !v.boot {
-			// Platforms make a seed for every guest: that one is ignored is no news.
+			// Platforms make a seed for every guest: ignoring one needs no notice.
 			if v.label == configLabel {
 				notices = append(notices, fmt.Sprintf("%s is not read: %s", v, closed))
 			}
@@ -107,25 +106,25 @@ func (m Machine) find(ctx context.Context, closed string) (file *found, notices 
 	return file, notices
 }
 
-// configLabel is the label of the volume that is for the one file.
+// configLabel is the label of the volume for the one file.
 const configLabel = "CONFIG"
 
-// kinds are the file systems that a volume of this label may have.
+// kinds lists the file systems that a volume may have, by its label.
 var kinds = map[string][]string{
 	configLabel: {"vfat"},
 	"CIDATA":    {"iso9660", "vfat"},
 	"cidata":    {"iso9660", "vfat"},
 }
 
-// A volume is a file system whose label says that it may have the file.
+// A volume is a file system that may have the file, by its label.
 type volume struct {
 	device string
 	label  string
 	kind   string
-	boot   bool // CONFIG of the disk that the machine was started from
+	boot   bool // CONFIG on the disk that started the machine
 }
 
-// bootEnd ends the name of the boot disk's volume, and of no other.
+// bootEnd ends the name of the boot disk's volume, and of no other volume.
 const bootEnd = ", boot disk)"
 
 func (v volume) way() string {
@@ -137,7 +136,8 @@ func (v volume) way() string {
 
 func (v volume) String() string { return v.device + " " + v.way() }
 
-// names returns those that the file may have there; the first that is there counts.
+// names returns the names that the file may have on the volume. The first that exists
+// counts.
 func (v volume) names() []string {
 	if v.label == configLabel {
 		return []string{"sallyport.yaml"}
@@ -145,12 +145,12 @@ func (v volume) names() []string {
 	return []string{"sallyport.yaml", "user-data"}
 }
 
-// volumes lists the volumes: the boot disk's, then others for the one file, then
+// volumes lists the volumes: first the boot disk's, then others labelled CONFIG, then
 // seeds. A platform makes a seed for every guest, with user-data of its own.
 func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	// Links in /dev/disk/by-label show one volume of several with the same label.
+	// /dev/disk/by-label has one link for several volumes of the same label.
 	out, err := exec.CommandContext(ctx, m.path("/usr/bin/lsblk"), "--json", "--list", "--paths", "--output", "NAME,PKNAME,FSTYPE,LABEL").Output()
 	if err != nil {
 		return nil, fmt.Errorf("lsblk: %w", err)
@@ -161,8 +161,7 @@ func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 	if err := json.Unmarshal(out, &list); err != nil {
 		return nil, fmt.Errorf("lsblk: %w", err)
 	}
-	// Without a boot disk, as when a CD or the network started the machine, all
-	// volumes are foreign.
+	// A CD or the network may have started the machine: then all volumes are foreign.
 	disk, _ := os.Readlink(m.path(diskLink))
 	for _, d := range list.BlockDevices {
 		if slices.Contains(kinds[d.Label], d.FSType) {
@@ -177,7 +176,7 @@ func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 	return all, nil
 }
 
-// readVolume reads the file of a volume: the first of its names that is there.
+// readVolume returns the content of the file on a volume.
 func (m Machine) readVolume(v volume) ([]byte, error) {
 	dir, err := os.MkdirTemp(m.path("/run"), "sallyport-volume-")
 	if err != nil {
@@ -216,11 +215,11 @@ func readAll(r io.Reader, most int) ([]byte, error) {
 	return data, err
 }
 
-// readGuestinfo asks VMware's hypervisor, where there is one.
+// readGuestinfo asks VMware's hypervisor for the file. Elsewhere there is none.
 func readGuestinfo(ctx context.Context, m Machine) ([]byte, error) {
 	vendor, err := os.ReadFile(m.path("/sys/class/dmi/id/sys_vendor"))
 	if err != nil || !strings.HasPrefix(string(vendor), "VMware") {
-		return nil, fs.ErrNotExist // elsewhere the question alone would be an error
+		return nil, fs.ErrNotExist // elsewhere the program fails
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -235,12 +234,12 @@ func readGuestinfo(ctx context.Context, m Machine) ([]byte, error) {
 	return unpack(out)
 }
 
-// unpack takes text as it is, in base64, or in base64 of gzip. No file of ours is
-// base64: it has a colon.
+// unpack decodes base64, and gzip inside it. Other text it returns as it is: a file
+// of ours has a colon, and so is no base64.
 func unpack(text []byte) ([]byte, error) {
 	plain, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(text)), ""))
 	if err != nil {
-		return text, nil //nolint:nilerr // it is as it is
+		return text, nil //nolint:nilerr // it is plain text
 	}
 	if !bytes.HasPrefix(plain, []byte{0x1f, 0x8b}) {
 		return plain, nil

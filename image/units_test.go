@@ -16,16 +16,17 @@ const unitDir = "units/usr/lib/systemd/system"
 
 const recipeDir = "recipe/tree/usr/lib/systemd/system"
 
-// exposed has systemd judge a unit: a line with the figure, and an error if it is
-// over this many tenths, of 100. Up to 49 is what systemd calls OK.
+// exposed returns the line with a unit's exposure level of systemd-analyze security, and
+// an error if the level is over this many tenths. systemd calls up to 49 OK.
 func exposed(unit string, most int) (string, error) {
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", fmt.Sprintf("--threshold=%d", most), unit).CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return lines[len(lines)-1], err
 }
 
-// TestEveryUnitIsHardened holds each unit to what it has reached. HAProxy is in the
-// unit of the process. Those that mount for all, or give a shell, cannot have more.
+// TestEveryUnitIsHardened bounds the exposure level of each unit by its present one.
+// HAProxy runs in the unit of the process. Units that mount for all units, or that give a
+// shell, cannot be hardened further.
 func TestEveryUnitIsHardened(t *testing.T) {
 	most := map[string]int{
 		"sallyport.service": 32, "sallyport-wait.service": 16, "sallyport-screen@.service": 23, "sallyport-ready.service": 16,
@@ -81,7 +82,7 @@ func TestWhatAKeyboardStartsIsMasked(t *testing.T) {
 	}
 }
 
-// verify has systemd read the units of a root, and returns what it complains of.
+// verify runs systemd-analyze verify on the units of a root, and returns its complaints.
 func verify(t *testing.T, root string, units ...string) string {
 	t.Helper()
 	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--root=" + root}, units...)...).CombinedOutput()
@@ -138,8 +139,8 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	}
 }
 
-// TestThePresetNamesEveryUnit keeps a unit from being forgotten: in the image
-// nothing is on that the preset does not name.
+// TestThePresetNamesEveryUnit finds a forgotten unit: the image enables only units that
+// the preset names.
 func TestThePresetNamesEveryUnit(t *testing.T) {
 	preset, err := os.ReadFile("units/usr/lib/systemd/system-preset/10-sallyport.preset")
 	if err != nil {
@@ -161,8 +162,8 @@ func TestThePresetNamesEveryUnit(t *testing.T) {
 	}
 }
 
-// TestTheDiskIsTheOneThatStartedTheMachine runs the script that looks for it, among
-// programs that stand in for those of a machine with disks.
+// TestTheDiskIsTheOneThatStartedTheMachine runs the script that finds the disk, with
+// stand-ins for the programs that list a machine's disks.
 func TestTheDiskIsTheOneThatStartedTheMachine(t *testing.T) {
 	script, err := os.ReadFile("recipe/tree/usr/lib/sallyport/state")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// HowTo says how to give a machine its file.
+// HowTo explains how to give a machine its file.
 const HowTo = `This machine needs one file, sallyport.yaml, and has none that it can use.
 Write one after the example that "sallyport config example" prints, with the
 kubeconfig itself in it, and give it in one of these ways:
@@ -26,8 +26,8 @@ kubeconfig itself in it, and give it in one of these ways:
 It is looked for at each start, and every 30 seconds.
 `
 
-// Wait answers on the status port of a machine without a file, with how to give
-// it one and what is wrong with the one it has, until ctx ends.
+// Wait serves HowTo, and what is wrong with a file that was found, on the status port
+// of a machine without a file. It returns when ctx ends.
 func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	answer := func(code int) http.HandlerFunc {
@@ -48,7 +48,7 @@ func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 		}
 	}
 	mux.HandleFunc("GET /{$}", answer(http.StatusOK))
-	// Who asks for the status, or whether it is ready, is not to take this for it.
+	// A probe of /readyz or a reader of /status must not take this page for an answer.
 	mux.HandleFunc("/", answer(http.StatusServiceUnavailable))
 	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -59,12 +59,12 @@ func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// readyEvery is how often Ready asks.
+// readyEvery is the interval in which Ready asks the process.
 const readyEvery = time.Second
 
-// Ready returns when the process says that it serves what it should, or the
-// machine says that it needs a file. It returns an error with the reason when ctx
-// ends before. What keeps it waiting it says to say, when that changes.
+// Ready waits until the process is ready, or until a machine without a file serves
+// HowTo. If ctx ends before, it returns an error with the reason. It calls say with
+// each new reason to wait.
 func (m Machine) Ready(ctx context.Context, say func(string)) error {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
@@ -86,7 +86,7 @@ func (m Machine) Ready(ctx context.Context, say func(string)) error {
 	}
 }
 
-// errNotTaken is a file that was good for another version.
+// errNotTaken says that this version rejects a file that another version accepted.
 var errNotTaken = errors.New("this version does not accept the file that another one kept")
 
 func (m Machine) isReady(ctx context.Context) error {
@@ -104,8 +104,8 @@ func (m Machine) isReady(ctx context.Context) error {
 	return err
 }
 
-// ask gets a page of the process, from this machine. An answer that is not 200 is
-// an error with its text.
+// ask requests a page of the process. An answer other than 200 is an error with the
+// answer's text.
 func ask(ctx context.Context, at netip.AddrPort, page string) ([]byte, error) {
 	if !at.IsValid() {
 		return nil, errors.New("there is no status endpoint")
@@ -135,7 +135,8 @@ func ask(ctx context.Context, at netip.AddrPort, page string) ([]byte, error) {
 	return body, nil
 }
 
-// printable takes out what a terminal would act on, or an old one cannot show.
+// printable replaces control characters, which a terminal would act on, and characters
+// that an old terminal cannot show.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if (r < ' ' && r != '\n') || r > '~' {

@@ -11,7 +11,7 @@ import (
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, or show what may be in one",
+		Short: "Check a configuration file, or print its schema or an example",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -19,7 +19,7 @@ func configCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check a configuration file and the files it names",
 		Long: `Check a configuration file and the files it names. Every mistake is shown with its
-line, the key, and what is allowed there. The exit code is 2 if there is one.`,
+line, its key, and what is allowed there. The exit code is 2 if there is a mistake.`,
 		Example: "  sallyport config check /etc/sallyport/sallyport.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: work(func(cmd *cobra.Command, args []string) error {
@@ -41,7 +41,7 @@ line, the key, and what is allowed there. The exit code is 2 if there is one.`,
 		Use:   "schema",
 		Short: "Print the JSON Schema of the configuration file",
 		Long: `Print the JSON Schema of the configuration file: every key with its meaning, its
-default and what is allowed. Editors check and complete YAML with it.`,
+default and its allowed values. Editors use it to check and complete YAML.`,
 		Example: "  sallyport config schema > sallyport.schema.json",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {

@@ -22,7 +22,7 @@ func imageCommand() *cobra.Command {
 		Use:   "image",
 		Short: "Commands of the bootable image",
 		Long: `Commands of the bootable image. Its services run all of them but update, which is
-for whoever has the maintenance key.`,
+for operators who log in with the maintenance key.`,
 		Example: "  sallyport image screen --once\n  sallyport image update sallyport_1.2.3.efi",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -34,10 +34,10 @@ for whoever has the maintenance key.`,
 func prepareCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "prepare",
-		Short: "Find the one file, and make the machine of it",
-		Long: `Find the one file, and make the machine of it: addresses, names, firewall, and the
-configuration of the process. A file with a mistake is not used; the last good one
-is, or none.`,
+		Short: "Find the one file, and configure the machine by it",
+		Long: `Find the one file, and configure the machine by it: addresses, names, firewall, and
+the configuration of the process. A file with a mistake is not used. The last good
+file is used instead, if there is one.`,
 		Example: "  sallyport image prepare",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +48,7 @@ is, or none.`,
 	}
 }
 
-// writeState says what became of the file.
+// writeState writes which file is in use, and what is wrong.
 func writeState(w io.Writer, s image.State) {
 	if s.Source != "" {
 		_, _ = fmt.Fprintf(w, "the file in use is from %s\n", s.Source)
@@ -64,7 +64,7 @@ func writeState(w io.Writer, s image.State) {
 func watchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "watch",
-		Short:   "Look again and again whether the one file has changed",
+		Short:   "Configure the machine anew whenever the one file changes",
 		Example: "  sallyport image watch",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +75,7 @@ func watchCommand() *cobra.Command {
 	}
 }
 
-// untilSignal is a context that ends with the service.
+// untilSignal returns a context that ends when systemd stops the service.
 func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 }
@@ -83,7 +83,7 @@ func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 func waitCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "wait",
-		Short:   "Answer on the status port how to give this machine its file",
+		Short:   "Serve a page on the status port that explains how to give this machine its file",
 		Example: "  sallyport image wait",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
@@ -102,7 +102,7 @@ func screenCommand() *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use:     "screen",
-		Short:   "Draw the state of the machine, every two seconds",
+		Short:   "Show the state of the machine on the console, drawn anew every two seconds",
 		Example: "  sallyport image screen --once",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
@@ -111,7 +111,7 @@ func screenCommand() *cobra.Command {
 			return image.Machine{}.Screen(ctx, cmd.OutOrStdout(), versionText(), once)
 		}),
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "draw it once, without the codes of a terminal")
+	cmd.Flags().BoolVar(&once, "once", false, "print it once, without terminal codes")
 	return cmd
 }
 
@@ -119,7 +119,7 @@ func readyCommand() *cobra.Command {
 	var within time.Duration
 	cmd := &cobra.Command{
 		Use:     "ready",
-		Short:   "Wait until the machine serves what it should, or says that it needs a file",
+		Short:   "Wait until the appliance is ready, or until the machine asks for its file",
 		Example: "  sallyport image ready --within 1m",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
@@ -137,7 +137,7 @@ func readyCommand() *cobra.Command {
 func blessCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "bless",
-		Short:   "Let the version that runs start as often as it likes: it is ready",
+		Short:   "Mark the version that runs as good, so that its starts are no longer counted",
 		Example: "  sallyport image bless",
 		Args:    cobra.NoArgs,
 		RunE:    work(func(*cobra.Command, []string) error { return update.Machine{}.Bless() }),
@@ -149,21 +149,22 @@ func updateCommand() *cobra.Command {
 	var stay bool
 	cmd := &cobra.Command{
 		Use:   "update [FILE|URL]",
-		Short: "Put another version beside the one that runs, and reboot into it",
-		Long: `Put another version beside the one that runs, and reboot into it. It is checked
-against the keys in this image before anything can start it. If it does not get
-ready in three starts, the one that runs now is started again.
+		Short: "Install another version beside the one that runs, and reboot into it",
+		Long: `Install another version beside the one that runs, and reboot into it. A key in this
+image must have signed the version's manifest; until that is verified, nothing can
+start the new version. If it is not ready within three starts, the machine returns to
+the version that runs now.
 
-A URL is that of the file, or of a folder whose file "latest" names it; without one
-it is system.update.url. Beside the file are its manifest, with .manifest behind the
-name, and the manifest's signature, with .manifest.sig.`,
+URL is the address of the file, or of a folder whose file "latest" names the file.
+The default is system.update.url. The folder must also have the file's manifest, with
+.manifest after its name, and the manifest's signature, with .manifest.sig.`,
 		Example: `  sallyport image update sallyport_1.2.3.efi
   sallyport image update https://updates.example.org/sallyport/ --no-reboot`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	cmd.Flags().BoolVar(&stay, "no-reboot", false, "leave the next start to somebody else")
-	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false, "take a version that is older than the one that runs, too")
-	cmd.Flags().BoolVar(&r.Newer, "newer", false, "take only a version that is newer than the one that runs, and has not failed here")
+	cmd.Flags().BoolVar(&stay, "no-reboot", false, "do not reboot; the new version starts at the next start")
+	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false, "install the version even if it is older than the one that runs")
+	cmd.Flags().BoolVar(&r.Newer, "newer", false, "install the version only if it is newer than the one that runs, and has not failed here")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(cmd)
@@ -183,7 +184,7 @@ name, and the manifest's signature, with .manifest.sig.`,
 			e.SetIndent("", "  ")
 			err = e.Encode(done)
 		case done.Installed == "":
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing to do, %s runs: %s\n", done.Running, done.Why)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing is installed: %s\n", done.Why)
 		default:
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s starts next; %s runs, and is kept\n", done.Installed, done.Running)
 		}

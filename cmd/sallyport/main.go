@@ -1,10 +1,10 @@
 // Command sallyport is the appliance and the few tools around it.
 //
-// It owns the command line, the logger, the signals and the conversation with
-// systemd, and builds nothing else: package appliance is what runs.
+// It owns the command line, the logger, the signals and the notifications to systemd.
+// Package appliance does the rest.
 //
-// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line or in
-// the configuration, which starting again does not mend.
+// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line or in the
+// configuration, which a restart does not fix.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	exitUsage   = 2
 )
 
-// defaultConfig is where the configuration is looked for.
+// defaultConfig is the path of the configuration without --config.
 const defaultConfig = "/etc/sallyport/sallyport.yaml"
 
 func main() {
@@ -52,8 +52,8 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// A failure is an error of a command's work. Any other error of a command line
-// is cobra's: it was not understood.
+// A failure is an error of a command's work. Any other error is cobra's, about the
+// command line.
 type failure struct {
 	code int
 	err  error
@@ -62,10 +62,10 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// badConfig is the failure of a configuration that is not accepted.
+// badConfig returns the failure of a configuration with mistakes.
 func badConfig(err error) error { return &failure{exitUsage, err} }
 
-// work makes the errors of a command's work failures.
+// work wraps a command's work, and turns its errors into failures.
 func work(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
@@ -95,13 +95,14 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 	return root
 }
 
-// oneOf is the value of a flag that takes one of a few words.
+// A oneOf is the value of a flag that accepts one of a few words.
 type oneOf struct {
 	value string
 	words []string
 }
 
-// oneOfFlag adds such a flag, with completion; the first word is the default.
+// oneOfFlag adds a flag that accepts one of the words, with completion. The first word
+// is the default.
 func oneOfFlag(cmd *cobra.Command, name, short, usage string, words ...string) *oneOf {
 	o := &oneOf{words[0], words}
 	cmd.Flags().VarP(o, name, short, usage)
@@ -113,10 +114,10 @@ func oneOfFlag(cmd *cobra.Command, name, short, usage string, words ...string) *
 // String returns the word.
 func (o *oneOf) String() string { return o.value }
 
-// Type names the words in the help.
+// Type returns the words, for the help.
 func (o *oneOf) Type() string { return strings.Join(o.words, "|") }
 
-// Set takes one of the words.
+// Set accepts one of the words.
 func (o *oneOf) Set(s string) error {
 	if !slices.Contains(o.words, s) {
 		return fmt.Errorf("allowed: %s", o.Type())

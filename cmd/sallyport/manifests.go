@@ -32,7 +32,7 @@ var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
 	},
 }).Parse(manifestsText))
 
-// wish is what the manifests are made from.
+// A wish holds the values of the manifests' template.
 type wish struct {
 	Namespace, CalicoNamespace string
 	Rules                      []ingress.Rule // of the ClusterRole
@@ -47,18 +47,18 @@ type wish struct {
 	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
 }
 
-// role is a Role of one namespace.
+// A role is a Role in one namespace.
 type role struct {
 	Name, Namespace string
 	Rules           []ingress.Rule
 }
 
-// account is the name of the ServiceAccount, and of all it gets.
+// account is the name of the ServiceAccount, its roles and their bindings.
 const account = "sallyport"
 
-// roles sorts rules into those for the whole cluster, and a role for each
-// namespace that others are for. The right to renew the token has a role of its
-// own: its namespace is that of the account, which need not be one of Ingresses.
+// roles splits the rules into those of the whole cluster, and a role for each namespace
+// of the others. The right to renew the token is a role of its own, in the namespace of
+// the account, which may have no Ingresses.
 func roles(rules []ingress.Rule, namespace string) (everywhere []ingress.Rule, each []role) {
 	for _, rule := range rules {
 		if len(rule.Namespaces) == 0 {
@@ -76,10 +76,10 @@ func roles(rules []ingress.Rule, namespace string) (everywhere []ingress.Rule, e
 	return everywhere, append(each, role{account + "-token", namespace, []ingress.Rule{ingress.Renewal(namespace, account)}})
 }
 
-// peer is a BGPPeer: where the nodes find one address of an appliance.
+// A peer is a BGPPeer: one address of an appliance.
 type peer struct{ Name, Address string }
 
-// manifestsFlags are what the command line says.
+// manifestsFlags holds the flags of the command.
 type manifestsFlags struct {
 	config, cluster            string
 	addresses                  []string
@@ -94,16 +94,16 @@ func manifestsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
-		Long: `Print what the cluster needs: a ServiceAccount with no more rights than the appliance
-uses, the IngressClass, and Calico's BGPConfiguration, BGPFilter and BGPPeer. How to
-make the kubeconfig of the appliance is told in the comments.
+		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
+uses, the IngressClass, and Calico's BGPConfiguration, BGPFilter and BGPPeer. Comments
+explain how to create the appliance's kubeconfig.
 
-Where the configuration file names the namespaces of the Ingresses (ingress.namespaces),
-Secrets are read by a Role in each of these, and not in the whole cluster. Apply the
+If the configuration file lists the namespaces of the Ingresses (ingress.namespaces),
+the appliance may read Secrets in these namespaces only, by a Role in each. Apply the
 manifests again when that list changes.
 
-What is not given by a flag comes from the configuration file, if one is given; the
-kubeconfig it names need not exist yet.`,
+Flags override the configuration file. The kubeconfig that the file names need not
+exist yet.`,
 		Example: `  sallyport manifests --address 192.168.50.21 | kubectl apply -f -
   sallyport manifests --config sallyport.yaml > sallyport-manifests.yaml
   sallyport manifests --address 192.168.50.21 --address 192.168.50.20   # two appliances
@@ -113,13 +113,13 @@ kubeconfig it names need not exist yet.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.config, "config", "c", "", "take the values from this configuration file")
 	flags.StringVar(&f.cluster, "cluster", "", "name of the cluster in that file, if it has several")
-	flags.StringSliceVar(&f.addresses, "address", nil, "address the nodes peer with; may be given several times")
+	flags.StringSliceVar(&f.addresses, "address", nil, "address of the appliance that the nodes peer with; may be repeated")
 	flags.Uint32Var(&f.asn, "asn", 0, "AS number of the appliance (default 65000)")
-	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: they alone peer with the appliance, and tell it the blocks of all")
+	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: only they peer with the appliance, and announce the blocks of all nodes")
 	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
-	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, for the key of signed sessions")
-	flags.BoolVar(&f.tokenSecret, "token-secret", false, "make a Secret with a token that never expires, instead of one that the appliance renews")
-	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto is that of the configuration file, or else the first",
+	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, where the password of the BGP sessions belongs")
+	flags.BoolVar(&f.tokenSecret, "token-secret", false, "create a Secret with a token that never expires, instead of one that the appliance renews")
+	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto: as in the configuration file, or else crd.projectcalico.org/v1",
 		string(config.AutoGroup), string(config.CRDv1), string(config.APIv3))
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "yaml", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
@@ -140,10 +140,10 @@ kubeconfig it names need not exist yet.`,
 	return cmd
 }
 
-// namespaceName is what Kubernetes allows (DNS label, RFC 1123 section 2.1).
+// namespaceName matches a DNS label (RFC 1123 section 2.1), as Kubernetes requires.
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// wish joins the flags with the configuration file.
+// wish returns the template's values from the flags and the configuration file.
 func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	cfg, cluster, err := f.read()
 	if err != nil {
@@ -151,7 +151,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	}
 	for _, namespace := range []string{f.namespace, f.calicoNamespace} {
 		if !namespaceName.MatchString(namespace) {
-			return wish{}, fmt.Errorf("%q is not the name of a namespace", namespace)
+			return wish{}, fmt.Errorf("%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63", namespace)
 		}
 	}
 	rules, each := roles(ingress.RulesFor(ingress.Options{
@@ -182,8 +182,8 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	return w, err
 }
 
-// read returns the configuration file and the cluster that is meant; without a
-// file it is the defaults.
+// read returns the configuration file and the cluster that --cluster names. Without a
+// file it returns the defaults.
 func (f manifestsFlags) read() (*config.Config, *config.Cluster, error) {
 	name, data := "defaults", []byte("clusters: [{kubeconfig: /etc/sallyport/kubeconfig}]")
 	if f.config != "" {
@@ -207,13 +207,13 @@ func (f manifestsFlags) read() (*config.Config, *config.Cluster, error) {
 	return nil, nil, fmt.Errorf("--cluster %q is not in %s; allowed: %s", f.cluster, name, strings.Join(names, ", "))
 }
 
-// peers are the addresses given, or else those the configuration listens on.
+// peers returns the addresses of --address, or else those of bgp.listen.
 func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
 	var addrs []netip.Addr
 	for _, text := range f.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" || !addr.Unmap().IsGlobalUnicast() {
-			return nil, fmt.Errorf("--address %q is not the address of a machine; it is where the nodes reach the appliance, such as 192.168.50.21", text)
+			return nil, fmt.Errorf("--address %q is not the address of a machine; give the address at which the nodes reach the appliance, such as 192.168.50.21", text)
 		}
 		addrs = append(addrs, addr.Unmap())
 	}
@@ -221,7 +221,7 @@ func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
 		addrs = slices.DeleteFunc(slices.Clone(bgp.Listen), func(a netip.Addr) bool { return a.IsUnspecified() })
 	}
 	if len(addrs) == 0 {
-		return nil, errors.New("--address is missing: where do the nodes reach the appliance? (a configuration file whose bgp.listen names addresses says it too)")
+		return nil, errors.New("--address is missing: give the address at which the nodes reach the appliance, or a configuration file whose bgp.listen has it")
 	}
 	var all []peer
 	for _, addr := range addrs {
@@ -234,7 +234,7 @@ func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
 	return all, nil
 }
 
-// manifests are the documents, as YAML with comments.
+// manifests returns the documents as YAML with comments.
 func (w wish) manifests() ([]byte, error) {
 	var b bytes.Buffer
 	if err := manifests.Execute(&b, w); err != nil {
@@ -243,7 +243,7 @@ func (w wish) manifests() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// toJSON makes one List of YAML documents.
+// toJSON converts YAML documents to one List.
 func toJSON(text []byte) ([]byte, error) {
 	list := struct {
 		APIVersion string            `json:"apiVersion"`

@@ -10,26 +10,25 @@ import (
 	"time"
 )
 
-// systemd tells the service manager how the service is doing, by datagrams to
-// the socket the manager names (sd_notify(3)). Without such a socket it says
-// nothing. It is safe for concurrent use.
+// systemd reports the state of the service to the service manager, by datagrams to
+// the socket in NOTIFY_SOCKET (sd_notify(3)). Without that variable it sends nothing.
+// It is safe for concurrent use.
 type systemd struct {
 	log      *slog.Logger
 	socket   string
-	watchdog time.Duration // between two signs of life; 0: none are asked for
+	watchdog time.Duration // interval of keep-alives; 0: the manager wants none
 
 	mu    sync.Mutex
 	ready bool
-	last  time.Time // of the last sign of life
+	last  time.Time // of the last keep-alive
 }
 
-// startTime is how long the manager is asked to wait for readiness, again and
-// again while the appliance is alive: an API server that is down is no reason to
-// be killed.
+// startTime is the time that each keep-alive adds to the manager's start timeout.
+// An API server that is down is no reason to kill the appliance.
 const startTime = 30 * time.Second
 
-// newSystemd takes the manager's wishes out of the environment, so that HAProxy
-// does not inherit them and speak in our place.
+// newSystemd reads the manager's variables and removes them from the environment, so
+// that HAProxy does not inherit them and notify in our place.
 func newSystemd(log *slog.Logger) *systemd {
 	take := func(key string) string {
 		value := os.Getenv(key)
@@ -46,7 +45,7 @@ func newSystemd(log *slog.Logger) *systemd {
 	return s
 }
 
-// Ready says that the service has started.
+// Ready reports that the service has started.
 func (s *systemd) Ready(status string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +53,8 @@ func (s *systemd) Ready(status string) {
 	s.send("READY=1\nSTATUS=" + status)
 }
 
-// Alive is a sign of life, to be called much more often than the watchdog asks.
+// Alive sends a keep-alive if one is due. Call it much more often than the watchdog's
+// interval.
 func (s *systemd) Alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *systemd) Alive() {
 	}
 }
 
-// Stopping says that the service is on its way out.
+// Stopping reports that the service ends.
 func (s *systemd) Stopping() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *systemd) send(state string) {
 		_ = conn.Close()
 	}
 	if err != nil {
-		s.log.Warn("the service manager cannot be told", "err", err)
+		s.log.Warn("the service manager cannot be notified", "err", err)
 		s.socket = ""
 	}
 }

@@ -25,15 +25,15 @@ func runCommand() *cobra.Command {
 		Short: "Run the appliance",
 		Long: `Run the appliance in the foreground, until SIGTERM or SIGINT.
 
-On the way out HAProxy goes on serving and the routes stay in the kernel: the next
-start adopts both. Under systemd (Type=notify) it says when it is ready, and feeds
-the watchdog.`,
+At its end HAProxy goes on serving, and the routes stay in the kernel: the next start
+adopts both. Under systemd (Type=notify) it reports when it is ready, and feeds the
+watchdog.`,
 		Example: "  sallyport run --config /etc/sallyport/sallyport.yaml",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
-	cmd.Flags().StringVar(&notices, "notices", "", "a file whose lines are shown as warnings of the status; the bootable image writes it")
-	cmd.Flags().BoolVar(&firewall, "firewall", false, "tell the firewall of the bootable image what to let in")
+	cmd.Flags().StringVar(&notices, "notices", "", "file whose lines the status shows as warnings; the bootable image writes it")
+	cmd.Flags().BoolVar(&firewall, "firewall", false, "fill the sets of the bootable image's firewall")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
@@ -51,7 +51,7 @@ the watchdog.`,
 	return cmd
 }
 
-// run runs the appliance until a signal ends it. A second signal kills.
+// run runs the appliance until a signal. A second signal kills the process.
 func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 	log := hooks.Log
 	for _, warning := range cfg.Warnings {
@@ -78,7 +78,7 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 	return err
 }
 
-// linesOf are the lines of a file; one that is not there has none.
+// linesOf returns the lines of a file; none if there is no such file.
 func linesOf(path string) []string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -87,7 +87,7 @@ func linesOf(path string) []string {
 	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 }
 
-// logger is the log of the whole process, in the form the configuration asks for.
+// logger returns the log of the whole process, in the configured format.
 func logger(cfg config.Log, w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: cfg.Level}
 	if cfg.Format == config.JSON {

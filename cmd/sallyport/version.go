@@ -11,8 +11,8 @@ import (
 // version is set by the linker (-X main.version=v1.2.3).
 var version string
 
-// versionText is the version the linker set, or else the one the Go module or
-// the revision control system gave this build.
+// versionText returns the version that the linker set, or else the version of the Go
+// module, or else the revision of this build.
 func versionText() string {
 	if version != "" {
 		return version

@@ -29,11 +29,10 @@ var (
 	keep = flag.String("keep", "", "folder that screenshots and figures are kept in")
 )
 
-// patience is how long a machine may take to whatever it is to do, emulated on
-// two cores that are not its own.
+// patience bounds every wait. A machine that is emulated on two shared cores is slow.
 const patience = 10 * time.Minute
 
-// images is the folder with what was built; newPlace fills it.
+// images is the folder of the built image. newPlace sets it.
 var images string
 
 func TestMain(m *testing.M) {
@@ -44,7 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// build builds the image, quickly, unless SALLYPORT_TEST_IMAGE is the folder of one.
+// build makes a quick build of the image, unless SALLYPORT_TEST_IMAGE names a folder with
+// one.
 func build(t *testing.T) {
 	t.Helper()
 	given := os.Getenv("SALLYPORT_TEST_IMAGE")
@@ -68,7 +68,7 @@ func tail(text string, lines int) string {
 	return strings.Join(parts[max(0, len(parts)-lines):], "\n")
 }
 
-// newest is the file of that ending in the folder of images.
+// newest returns the file with that ending in the folder of the image.
 func newest(t *testing.T, ending string) string {
 	t.Helper()
 	names, err := filepath.Glob(images + "/sallyport_*" + ending)
@@ -78,8 +78,7 @@ func newest(t *testing.T, ending string) string {
 	return names[0]
 }
 
-// place is a lab with the sample application in it, for a machine in the place of
-// its appliance.
+// A place is a lab with the sample application. A machine replaces its appliance.
 type place struct {
 	*rig.Rig
 	t    *testing.T
@@ -121,7 +120,7 @@ func newPlace(t *testing.T) *place {
 	return &place{Rig: r, t: t, file: oneFile(string(credentials), "edge")}
 }
 
-// oneFile is all that the machine is given.
+// oneFile is the content of the machine's one file.
 func oneFile(kubeconfig, hostname string) string {
 	return fmt.Sprintf(`identity: %s
 clusters:
@@ -141,7 +140,7 @@ system:
 `, hostname, strings.ReplaceAll(strings.TrimSpace(kubeconfig), "\n", "\n    "))
 }
 
-// machine is a new one, that is off.
+// machine returns a new machine that is off.
 func (p *place) machine(t *testing.T) Machine {
 	t.Helper()
 	m, err := NewMachine(t.Context(), p.Netns("lan"), newest(t, ".raw"), t.TempDir())
@@ -151,7 +150,7 @@ func (p *place) machine(t *testing.T) Machine {
 	return m
 }
 
-// configured has the one file on its partition.
+// configured returns a machine that has the one file on its partition CONFIG.
 func (p *place) configured(t *testing.T) Machine {
 	t.Helper()
 	m := p.machine(t)
@@ -182,7 +181,7 @@ func (p *place) on(t *testing.T, m Machine) *VM {
 	return vm
 }
 
-// ask is a GET from the client's host.
+// ask sends a GET from the client's host.
 func (p *place) ask(ctx context.Context, url string, more ...string) (string, error) {
 	return p.Exec(ctx, world.Client, append([]string{"curl", "-sfg", "--max-time", "3", url}, more...)...)
 }
@@ -209,7 +208,7 @@ func (p *place) until(t *testing.T, vm *VM, what string, ask func() error) {
 	p.held(t, vm, what, soon(vm, ask))
 }
 
-// held ends the test, with a picture of the screen, unless there is no error.
+// held ends the test after an error, and keeps a picture of the screen.
 func (p *place) held(t *testing.T, vm *VM, what string, err error) {
 	t.Helper()
 	if err == nil {
@@ -231,7 +230,7 @@ func goesOff(t *testing.T, vm *VM, by string) {
 	}
 }
 
-// soon asks until the answer is no error, or the machine is off.
+// soon asks until the answer is no error. It fails if the machine goes off.
 func soon(vm *VM, ask func() error) error {
 	deadline := time.After(patience)
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -251,7 +250,7 @@ func soon(vm *VM, ask func() error) error {
 	}
 }
 
-// status is what the status endpoint says.
+// status returns the page of the status endpoint.
 func (p *place) status(t *testing.T) (s appliance.Status, err error) {
 	t.Helper()
 	out, err := p.ask(t.Context(), status, "--max-time", "30")
@@ -261,7 +260,7 @@ func (p *place) status(t *testing.T) (s appliance.Status, err error) {
 	return s, err
 }
 
-// shell runs a script inside.
+// shell runs a script on the machine.
 func shell(t *testing.T, vm *VM, script string) {
 	t.Helper()
 	if _, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", script); err != nil {
@@ -269,7 +268,7 @@ func shell(t *testing.T, vm *VM, script string) {
 	}
 }
 
-// available tells how much memory the machine could still give.
+// available returns the memory that is available on the machine.
 func available(t *testing.T, vm *VM, with string) {
 	t.Helper()
 	free, err := vm.Run(t.Context(), "/usr/bin/cat", "/proc/meminfo")
@@ -279,7 +278,7 @@ func available(t *testing.T, vm *VM, with string) {
 	figure(t, "memory available in a machine of 512 MiB with "+with, inside(free, "MemAvailable:"))
 }
 
-// tells waits until the status endpoint says this.
+// tells waits until the status page has this text.
 func (p *place) tells(t *testing.T, vm *VM, url, want string) {
 	t.Helper()
 	p.until(t, vm, url+" tells "+want, func() error {
@@ -291,7 +290,7 @@ func (p *place) tells(t *testing.T, vm *VM, url, want string) {
 	})
 }
 
-// says waits until the serial console says this.
+// says waits until the serial console has this text.
 func (p *place) says(t *testing.T, vm *VM, want string) {
 	t.Helper()
 	p.until(t, vm, "its console says "+want, func() error {
@@ -303,7 +302,7 @@ func (p *place) says(t *testing.T, vm *VM, want string) {
 	})
 }
 
-// shows waits until the first VGA console shows this, and keeps a picture of it.
+// shows waits until the first VGA console has this text, and keeps a picture of it.
 func (p *place) shows(t *testing.T, vm *VM, want, name string) {
 	t.Helper()
 	p.until(t, vm, "its screen shows "+want, func() error {
@@ -333,7 +332,7 @@ func (p *place) shot(t *testing.T, vm *VM, name string) {
 
 const status = "http://192.168.50.21:9090/status"
 
-// TestTheImageServesFromOneFile is the life of machines in one lab.
+// TestTheImageServesFromOneFile runs all cases in one lab.
 func TestTheImageServesFromOneFile(t *testing.T) {
 	p := newPlace(t)
 	t.Run("a bad file changes nothing", p.aBadFileChangesNothing)
@@ -364,7 +363,7 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 	t.Run("512 MiB are enough for a thousand Services", p.aThousandServices)
 }
 
-// written is the one file as a file of that name, alone in a folder.
+// written writes the one file under this name to a new folder, and returns its path.
 func (p *place) written(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -374,7 +373,7 @@ func (p *place) written(t *testing.T, name string) string {
 	return path
 }
 
-// knows has systemd tell where the time of a start went, once that is over.
+// knows logs how long the parts of a start took, once systemd has finished it.
 func (p *place) knows(t *testing.T, vm *VM) {
 	t.Helper()
 	p.until(t, vm, "it says where the time went", func() error {
@@ -424,7 +423,7 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	goesOff(t, again, "the power button")
 }
 
-// isHardened asks the machine what its units, its keyboard and HAProxy may.
+// isHardened asks the machine for the rights of its units, its keyboard and HAProxy.
 func (p *place) isHardened(t *testing.T, vm *VM) {
 	t.Helper()
 	for range 8 { // systemd acts on seven within two seconds
@@ -456,7 +455,7 @@ func (p *place) isHardened(t *testing.T, vm *VM) {
 	}
 }
 
-// thePowerIsCut does so at random moments of starts and changes of the file.
+// thePowerIsCut cuts the power at random moments of starts and of changes of the file.
 func (p *place) thePowerIsCut(t *testing.T) {
 	m := p.configured(t)
 	m.Forgets = true
@@ -490,12 +489,12 @@ func (p *place) thePowerIsCut(t *testing.T) {
 	figure(t, fmt.Sprintf("power on → first request served, after %d power cuts, %d of them while it served", *cuts, served), p.serves(t, vm).Round(100*time.Millisecond))
 }
 
-// moment is one at random.
+// moment returns a random duration.
 func moment(longest time.Duration) time.Duration { return rand.N(longest) } //nolint:gosec // any will do
 
 func (p *place) withoutAFile(t *testing.T) {
 	vm := p.on(t, p.machine(t))
-	// No DHCP server is here: by the address that IPv6 makes of the hardware's.
+	// The lab has no DHCP server: ssh connects to the link-local address of IPv6.
 	p.tells(t, vm, "http://[fe80::5054:ff:fe50:21%25eth0]:9090/", "needs one file")
 	if out, err := p.ask(t.Context(), "http://[fe80::5054:ff:fe50:21%25eth0]/"); err == nil {
 		t.Errorf("port 80 answers %q, want nothing", out)
@@ -553,7 +552,7 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 	p.serves(t, vm)
 }
 
-// arrives boots a machine that gets its file by what QEMU is told more.
+// arrives boots a machine that gets its file by these arguments of QEMU.
 func (p *place) arrives(t *testing.T, source string, args ...string) *VM {
 	t.Helper()
 	m := p.machine(t)
@@ -570,9 +569,8 @@ func (p *place) arrives(t *testing.T, source string, args ...string) *VM {
 	return vm
 }
 
-// aSeedArrivesPastBadSticks has two sticks that come before the seed: one with a file
-// that is too large, and one whose file says that it has 4 GB, in a chain of
-// clusters that goes round.
+// aSeedArrivesPastBadSticks plugs in two sticks that come before the seed. The file of one
+// is too large. The file of the other claims 4 GB, and its chain of clusters is a loop.
 func (p *place) aSeedArrivesPastBadSticks(t *testing.T) {
 	args := []string{"-device", "qemu-xhci,id=usb"}
 	plug := func(disk, device string) {
@@ -607,8 +605,8 @@ func (p *place) aSeedArrivesPastBadSticks(t *testing.T) {
 	p.tells(t, vm, status, "is larger than ")
 }
 
-// goRound has the first cluster of the file sallyport.yaml of a FAT16 file system be
-// followed by itself (Microsoft's FAT specification, sections 3.1, 4 and 6).
+// goRound makes the chain of clusters of sallyport.yaml in a FAT16 file system a loop:
+// the first cluster follows itself (Microsoft's FAT specification, sections 3.1, 4 and 6).
 func goRound(t *testing.T, disk string) {
 	t.Helper()
 	data, err := os.ReadFile(disk)
@@ -629,8 +627,8 @@ func goRound(t *testing.T, disk string) {
 	}
 }
 
-// aStickReplacesNothing plugs in a copy of the machine's own disk, with the same
-// labels and numbers, whose partition CONFIG has another file.
+// aStickReplacesNothing plugs in a copy of the machine's disk, with the same labels and
+// UUIDs, but another file on its partition CONFIG.
 func (p *place) aStickReplacesNothing(t *testing.T) {
 	m := p.configured(t)
 	m.Args = []string{"-device", "qemu-xhci,id=usb"}
@@ -654,7 +652,7 @@ func (p *place) aStickReplacesNothing(t *testing.T) {
 				t.Errorf("%s has %q (%v), want %q", file, out, err, want)
 			}
 		}
-		// It is mounted when someone looks.
+		// The first access mounts it.
 		shell(t, vm, "ls /efi/EFI/Linux && grep '^/dev/vda1 /efi vfat ' /proc/self/mounts")
 		p.serves(t, vm)
 	}
@@ -684,7 +682,7 @@ func (vm *VM) plugIn(disk string) error {
 	return err
 }
 
-// withoutADisk is a machine whose disk fails between the start and the state.
+// withoutADisk starts a machine whose disk fails before the state is mounted.
 func (p *place) withoutADisk(t *testing.T) {
 	m := p.machine(t)
 	m.Diskless = true
@@ -696,7 +694,7 @@ func (p *place) withoutADisk(t *testing.T) {
 	p.tells(t, vm, status, "state partition")
 }
 
-// theDiskIsFull fills the state partition to the last byte that root may have.
+// theDiskIsFull fills the state partition to the last byte that root may write.
 func (p *place) theDiskIsFull(t *testing.T) {
 	m := p.configured(t)
 	vm := p.on(t, m)
@@ -708,7 +706,7 @@ func (p *place) theDiskIsFull(t *testing.T) {
 	p.serves(t, vm)
 	const notice = "in memory, and lost at a reboot"
 	p.tells(t, vm, status, notice)
-	// Memory is over the partition now.
+	// Memory is mounted over the partition now.
 	shell(t, vm, "mount /dev/disk/by-partlabel/sallyport-state /mnt && rm /mnt/rest* && umount /mnt && sync")
 	vm.Pull()
 	vm = p.on(t, m)
@@ -718,9 +716,9 @@ func (p *place) theDiskIsFull(t *testing.T) {
 	}
 }
 
-// theClockIsWrong is a machine whose battery is empty, and that no time server
-// answers. It begins with the time that its image is of, and serves; when somebody
-// sets it to long before, certificates seem to be of the future.
+// theClockIsWrong starts a machine whose clock battery is empty, without a time server.
+// Its clock starts at the build time of the image, and it serves. Then the clock is set
+// far back, so that certificates seem not to be valid yet.
 func (p *place) theClockIsWrong(t *testing.T) {
 	m := p.configured(t)
 	m.Args = []string{"-rtc", "base=2001-01-01"}
@@ -751,13 +749,13 @@ func (p *place) theLinkIsLate(t *testing.T) {
 	p.serves(t, vm)
 }
 
-// theKernelHangs, and the watchdog that the machine has resets it.
+// theKernelHangs stops the kernel. The machine's watchdog resets it.
 func (p *place) theKernelHangs(t *testing.T) {
 	m := p.rebooting(t)
 	m.Args = append(m.Args, "-device", "i6300esb", "-action", "watchdog=reset")
 	vm := p.on(t, m)
 	p.serves(t, vm)
-	// The agent would hang with it, and not answer.
+	// The agent would hang, too, and not answer.
 	if _, err := vm.Run(t.Context(), "/usr/bin/systemd-run", "--on-active=1", "/usr/bin/sh", "-c", "echo 0 >/proc/sys/kernel/panic && echo c >/proc/sysrq-trigger"); err != nil {
 		t.Fatal(err)
 	}
@@ -766,8 +764,8 @@ func (p *place) theKernelHangs(t *testing.T) {
 	p.serves(t, p.on(t, m))
 }
 
-// aThousandServices have five pods each. They are checked once a minute: that is
-// what an emulated processor has time for.
+// aThousandServices serves 1,000 Services of five pods each. HAProxy checks a pod once a
+// minute: an emulated processor has no time for more.
 func (p *place) aThousandServices(t *testing.T) {
 	const many = 1000
 	var manifest strings.Builder
@@ -821,7 +819,7 @@ spec:
 	figure(t, "power on → 1,000 Services of 5 pods open", time.Since(vm.Began).Round(100*time.Millisecond))
 	available(t, vm, "1,000 Services")
 
-	// A reload is two HAProxys at a time, and another start reads all anew.
+	// During a reload two HAProxys run, and a restart reads everything again.
 	if _, err := p.Kubectl(t.Context(), "annotate", "ingress", "s7", "haproxy.org/timeout-server=77s"); err != nil {
 		t.Fatal(err)
 	}
@@ -833,21 +831,21 @@ spec:
 	if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: s999.test", "--max-time", "10"); err != nil {
 		t.Error(err)
 	}
-	// What was compressed comes back to be unmounted.
+	// Before it is unmounted, compressed memory has to be read back.
 	if err := vm.Button(); err != nil {
 		t.Fatal(err)
 	}
 	goesOff(t, vm, "the power button")
 }
 
-// inside is the rest of the line that begins so.
+// inside returns the rest of the line that begins with this text.
 func inside(text, begin string) string {
 	_, rest, _ := strings.Cut(text, begin)
 	rest, _, _ = strings.Cut(rest, "\n")
 	return strings.TrimSpace(rest)
 }
 
-// figure is said, and kept.
+// figure logs a measured figure, and keeps it.
 func figure(t *testing.T, what string, value any) {
 	t.Helper()
 	line := fmt.Sprintf("%-64s %v", what, value)

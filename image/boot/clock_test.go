@@ -8,9 +8,9 @@ import (
 	"sallyport/appliance"
 )
 
-// theClockJumps sets the machine's clock an hour ahead, back, an hour behind and
-// right again, while a client asks one request after another: nobody notices, no
-// session ends, HAProxy is not touched.
+// theClockJumps sets the machine's clock an hour ahead, back, an hour behind and back
+// again. Meanwhile a client sends one request after another. None fails, no session ends,
+// and HAProxy does not reload.
 func (p *place) theClockJumps(t *testing.T) {
 	vm := p.on(t, p.configured(t))
 	p.serves(t, vm)
@@ -20,8 +20,8 @@ func (p *place) theClockJumps(t *testing.T) {
 		if out, err := vm.Run(t.Context(), "/usr/bin/date", "--set="+jump); err != nil {
 			t.Fatalf("%s: %s %v", jump, out, err)
 		}
-		// Longer than sessions are held without a word, and than the API server may
-		// be silent before it is asked again.
+		// Longer than the hold time of a session, and than the timeout of a silent watch
+		// of the API server.
 		for began := time.Now(); time.Since(began) < 20*time.Second; asked++ {
 			if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local", "--max-time", "10"); err != nil {
 				t.Errorf("request %d, after %q: %v", asked, jump, err)
@@ -40,7 +40,7 @@ func (p *place) theClockJumps(t *testing.T) {
 	figure(t, "requests while the clock jumps by an hour, none of them lost", asked)
 }
 
-// ready is what the status endpoint says once the machine is ready.
+// ready returns the status page once the machine is ready.
 func (p *place) ready(t *testing.T, vm *VM) (s appliance.Status) {
 	t.Helper()
 	p.until(t, vm, "it is ready", func() error {

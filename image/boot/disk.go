@@ -11,15 +11,15 @@ import (
 	"os"
 )
 
-// Disk is the file that is its disk.
+// Disk returns the path of the machine's disk.
 func (m Machine) Disk() string { return m.path("disk.raw") }
 
-// A disk that forgets is two: the one that QEMU writes to, and the one that it was
-// when the power came, with a log of what QEMU wrote since.
+// A disk that forgets has two files: the one that QEMU writes to, and a copy from before
+// the machine was switched on, with a log of the writes since.
 func (m Machine) flushed() string { return m.path("flushed.raw") }
 func (m Machine) writes() string  { return m.path("writes.log") }
 
-// disks are all the files that hold its disk.
+// disks returns all files of the machine's disk.
 func (m Machine) disks() []string {
 	list := []string{m.Disk()}
 	if _, err := os.Stat(m.flushed()); err == nil {
@@ -28,7 +28,7 @@ func (m Machine) disks() []string {
 	return list
 }
 
-// drive is how QEMU is told of the disk.
+// drive returns the arguments of QEMU for the disk.
 func (m Machine) drive(ctx context.Context) ([]string, error) {
 	switch {
 	case m.Diskless:
@@ -43,14 +43,14 @@ func (m Machine) drive(ctx context.Context) ([]string, error) {
 	}, err
 }
 
-// Cut takes the power away from a machine whose disk forgets. Everything up to the
-// last flush is on it; of the writes after that, chance takes some.
+// Cut cuts the power of a machine whose disk forgets. The disk keeps all writes up to the
+// last flush, and a random choice of the writes after it.
 func (vm *VM) Cut() error {
 	vm.Pull()
 	return errors.Join(vm.forget(), os.Rename(vm.flushed(), vm.Disk()))
 }
 
-// forget brings the disk of before up to the cut.
+// forget replays the log to the copy of the disk, up to the cut.
 func (m Machine) forget() (err error) {
 	log, err := os.Open(m.writes())
 	if err != nil {
@@ -91,7 +91,7 @@ type write struct {
 	data   []byte
 }
 
-// What flags an entry has.
+// Flags of an entry.
 const (
 	flush   = 1 << iota // what was written before is to stay
 	forced              // this one is to stay when it is done
@@ -100,7 +100,7 @@ const (
 
 const sectorSize = 512
 
-// logged are the writes of a log, up to one that was being written to it.
+// logged returns the writes of a log. It leaves out a last one that is incomplete.
 func logged(from io.Reader) (all []write, err error) {
 	in := bufio.NewReaderSize(from, 1<<20)
 	header := make([]byte, sectorSize)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// entry is a write as the log of writes has it.
+// entry returns a write as an entry of the log.
 func entry(sector, flags uint64, text string) []byte {
 	data := make([]byte, (len(text)+sectorSize-1)/sectorSize*sectorSize)
 	copy(data, text)

@@ -1,11 +1,9 @@
-// Command boot switches the image on as a virtual machine, in the place of a lab's
-// appliance.
+// Command boot boots the image as a virtual machine, in place of a lab's appliance.
 //
-// It owns QEMU's process and the port on the lab's bridge. It alone knows how
-// QEMU is told to be a machine: its firmware, its disk, the ways the one file
-// arrives, its plug, and what a disk has lost when the power goes. It promises that
-// power is cut at once when it is, and that nothing is left running after it. Its
-// limit: a disk that loses what it was told to flush is not among its machines.
+// It owns QEMU's process and the port on the lab's bridge. It alone knows QEMU's
+// arguments: the firmware, the disk, the sources of the one file and the network. It also
+// knows which writes a disk loses in a power cut. It promises to cut the power at once,
+// and to leave nothing running. Its limit: it has no disk that loses flushed writes.
 package main
 
 import (
@@ -31,7 +29,7 @@ func main() {
 	}
 }
 
-// boot runs the machine until it is switched off, or the context ends.
+// boot runs the machine until it goes off, or the context ends.
 func boot(ctx context.Context, lan, image, config, dir string) error {
 	file, err := os.ReadFile(config)
 	if err != nil {

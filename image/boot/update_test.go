@@ -21,7 +21,7 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// cache is where the build keeps what it made for itself.
+// cache returns the folder of the build's keys and tools.
 func cache(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("SALLYPORT_CACHE")
@@ -35,9 +35,8 @@ func cache(t *testing.T) string {
 	return filepath.Join(dir, "image")
 }
 
-// variant is the image as another version: with more on the kernel's command line
-// and more files, signed by the build's own key. It is put into dir, as the newest
-// there.
+// variant writes another version of the image to dir, as the newest one there. Its kernel
+// command line and files are extended, and the build's key signs it.
 func variant(t *testing.T, dir, version, cmdline string, files map[string]string) string {
 	t.Helper()
 	image, err := pe.Open(newest(t, ".efi"))
@@ -122,7 +121,7 @@ func flat(files map[string]string) (list []string) {
 	return list
 }
 
-// archive is a cpio of files, named and filled in turn, as the kernel reads it
+// archive returns a cpio of pairs of file name and content, as the kernel reads it
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
 func archive(files ...string) []byte {
 	var b bytes.Buffer
@@ -149,7 +148,7 @@ func archive(files ...string) []byte {
 	return b.Bytes()
 }
 
-// serveFolder is this program as a web server on the client's host.
+// serveFolder runs this program as a web server on the client's host.
 const serveFolder = "SALLYPORT_TEST_SERVE"
 
 func serve(dir string) error {
@@ -157,7 +156,7 @@ func serve(dir string) error {
 	return server.ListenAndServe()
 }
 
-// offers is a folder that the machine fetches from by http://192.168.50.10:8000/.
+// offers returns a folder that http://192.168.50.10:8000/ serves to the machine.
 func (p *place) offers(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -178,7 +177,7 @@ func (p *place) offers(t *testing.T) string {
 	return dir
 }
 
-// version waits until the machine serves, and is that version.
+// version waits until the machine serves and runs this version.
 func (p *place) version(t *testing.T, vm *VM, want string) {
 	t.Helper()
 	p.until(t, vm, "version "+want+" runs", func() error {
@@ -191,8 +190,8 @@ func (p *place) version(t *testing.T, vm *VM, want string) {
 	p.serves(t, vm)
 }
 
-// rebooting is a machine that goes off where another would reset: emulated, QEMU
-// takes minutes for a reset, and a fresh start takes seconds.
+// rebooting returns a machine that goes off instead of a reset. Without KVM, QEMU takes
+// minutes for a reset, and seconds for a new start.
 func (p *place) rebooting(t *testing.T) Machine {
 	t.Helper()
 	m := p.configured(t)
@@ -200,11 +199,11 @@ func (p *place) rebooting(t *testing.T) Machine {
 	return m
 }
 
-// update asks the machine for an update, and measures how long it does not serve,
-// for one start or several.
+// update runs an update on the machine, and returns how long it does not serve, over one
+// start or several.
 func (p *place) update(t *testing.T, vm *VM, name string, more ...string) (*VM, time.Duration) {
 	t.Helper()
-	// The agent goes with the machine: it is not to wait.
+	// The reboot ends the agent, so nothing waits for its answer.
 	if _, err := vm.Run(t.Context(), "/usr/bin/systemd-run", append([]string{
 		"--property=StandardError=journal+console", "--",
 		"/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/" + name,
@@ -256,8 +255,8 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A downgrade is an update that is asked for by name. The firmware starts it,
-	// for lack of memory.
+	// An operator installs an older version by its name. The firmware starts it, for lack
+	// of memory.
 	vm.Pull()
 	m.Memory = 512
 	vm = p.on(t, m)
@@ -266,12 +265,12 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	vm, took = p.update(t, vm, one, "--allow-downgrade")
 	figure(t, "update, started by the firmware → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "0.1")
-	// The mark of the one that failed is still there, and does not start.
+	// The mark of the failed version is still there, and does not start.
 	p.until(t, vm, "it is blessed", func() error {
 		return p.versions(t, vm, "sallyport_0.1.efi", "sallyport_90.2+0.efi", "sallyport_90.3+0-3.efi")
 	})
 
-	// What is not signed by the key is not installed.
+	// A version without the key's signature is not installed.
 	forged := variant(t, dir, "90.4", "", nil)
 	if err := os.WriteFile(filepath.Join(dir, forged+".manifest.sig"), make([]byte, ed25519.SignatureSize), 0o644); err != nil {
 		t.Fatal(err)
@@ -281,15 +280,14 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	}
 }
 
-// aServerThatLiesRemovesNothing has room for what it offers only if the version to
-// fall back to goes.
+// aServerThatLiesRemovesNothing offers versions that fit only in place of the older one.
 func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	dir := p.offers(t)
 	vm := p.on(t, p.configured(t))
 	p.serves(t, vm)
 	const fallback, mark = "sallyport_0.0.2.efi", "sallyport_0.0.3+0-3.efi"
 	running := filepath.Base(newest(t, ".efi"))
-	// Of 320 MB less than 100 are left.
+	// Less than 100 of 320 MB are free.
 	shell(t, vm, "cd /efi/EFI/Linux && head -c 1000 /dev/zero >"+mark+" && head -c $(($(df --output=avail -B1 . | tail -1) - 95000000)) /dev/zero >"+fallback+" && sync -f .")
 	update := func(name string) (string, error) {
 		return vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--no-reboot", "http://192.168.50.10:8000/"+name)
@@ -303,7 +301,7 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 			t.Errorf("%s without a manifest: got %q, %v", name, out, err)
 		}
 	}
-	// The manifest is good, and the length is not.
+	// The manifest is valid, but the length differs.
 	good := variant(t, dir, "91.2", "", nil)
 	data, err := os.ReadFile(filepath.Join(dir, good))
 	if err == nil {
@@ -318,7 +316,7 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	if err := p.versions(t, vm, fallback, mark, running); err != nil {
 		t.Error(err)
 	}
-	// What is signed takes their place, and leaves the mark.
+	// A signed version replaces them, and the mark of the failed one stays.
 	if err := os.WriteFile(filepath.Join(dir, good), data, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +328,7 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	}
 }
 
-// versions says whether these are the files of versions on its disk.
+// versions checks the files of versions on the machine's disk.
 func (p *place) versions(t *testing.T, vm *VM, want ...string) error {
 	t.Helper()
 	got, err := versions(t, vm)
@@ -340,7 +338,7 @@ func (p *place) versions(t *testing.T, vm *VM, want ...string) error {
 	return err
 }
 
-// versions are the files of versions on its disk.
+// versions returns the files of versions on the disk.
 func versions(t *testing.T, vm *VM) ([]string, error) {
 	t.Helper()
 	out, err := vm.Run(t.Context(), "/usr/bin/ls", "/efi/EFI/Linux")
@@ -360,8 +358,7 @@ func same(got, want []string) bool {
 	return len(got) == len(want)
 }
 
-// thePowerIsCutInUpdates does so while a version is being written, and while it
-// starts.
+// thePowerIsCutInUpdates cuts the power while a version is written, and while it starts.
 func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 	dir := p.offers(t)
 	m := p.rebooting(t)
@@ -380,7 +377,7 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+name)
 			done <- err
 		}()
-		// At any moment until it would be ready again.
+		// A moment between the update and the next time it is ready.
 		after := moment(took * 3 / 2)
 		cut := time.After(after)
 		rebooted := false
@@ -414,7 +411,7 @@ func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	if err := m.put(t.Context(), "ESP", "loader/loader.conf", append(loader, "secure-boot-enroll force\nsecure-boot-enroll-timeout-sec 1\n"...)); err != nil {
 		t.Fatal(err)
 	}
-	// systemd-boot takes the keys of the folder auto by itself.
+	// systemd-boot enrols the keys in the folder auto without a question.
 	for _, list := range []string{"PK", "KEK", "db"} {
 		data, err := m.get(t.Context(), "ESP", "loader/keys/sallyport/"+list+".auth")
 		if err == nil {
@@ -432,7 +429,7 @@ func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	}
 	vm.Pull()
 
-	// The unsigned variant, in the place of the signed one.
+	// The unsigned variant replaces the signed one.
 	dir := t.TempDir()
 	name := variant(t, dir, "90.2", "", nil)
 	data, err := os.ReadFile(filepath.Join(dir, name))
@@ -446,7 +443,7 @@ func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	p.says(t, again, "enied")
 }
 
-// get reads a file of a partition of the disk.
+// get returns the content of a file on a partition of the disk.
 func (m Machine) get(ctx context.Context, partition, name string) ([]byte, error) {
 	at, err := m.partition(ctx, partition)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Machine is what is switched on.
+// A Machine is a virtual machine that is off.
 type Machine struct {
 	Lan      string   // the lab's network namespace that holds its bridge
 	Dir      string   // its disk, its firmware's variables, its sockets; they stay when it is off
@@ -40,16 +40,16 @@ type VM struct {
 	log   bytes.Buffer // what QEMU complains of
 }
 
-// Firmware of Debian's package ovmf: without and with Secure Boot, and the
-// variables of one that was never on.
+// Firmware of Debian's package ovmf, without and with Secure Boot, and the variables of a
+// new machine.
 const (
 	firmware       = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	secureFirmware = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
 	variables      = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// NewMachine makes a machine in dir, whose disk begins as a copy of the image with
-// more room behind it.
+// NewMachine creates a machine in dir. Its disk is a copy of the image with free space
+// after it.
 func NewMachine(ctx context.Context, lan, image, dir string) (Machine, error) {
 	m := Machine{Lan: lan, Dir: dir, Memory: 512}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,8 +74,8 @@ func run(ctx context.Context, program string, args ...string) error {
 
 func (m Machine) path(name string) string { return filepath.Join(m.Dir, name) }
 
-// Write puts a file on the partition CONFIG, as a laptop would. A machine that is
-// on sees it when it looks next.
+// Write writes a file to the partition CONFIG, as a laptop would. A running machine finds
+// it when it looks next.
 func (m Machine) Write(ctx context.Context, name string, data []byte) error {
 	return m.put(ctx, "CONFIG", name, data)
 }
@@ -98,7 +98,8 @@ func (m Machine) put(ctx context.Context, partition, name string, data []byte) e
 	return nil
 }
 
-// partition is where one of the disk's is, as mtools say it behind the disk's name.
+// partition returns the offset of a partition, in the form that mtools want after the
+// name of the disk.
 func (m Machine) partition(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "partx", "--raw", "--noheadings", "--output", "NAME,START", m.Disk()).Output()
 	if err != nil {
@@ -114,17 +115,16 @@ func (m Machine) partition(ctx context.Context, name string) (string, error) {
 	return "", fmt.Errorf("the disk has no partition %s", name)
 }
 
-// Serial is the file with all that its serial console said since it was switched
-// on last.
+// Serial returns the path of the serial console's output since the last start.
 func (m Machine) Serial() string { return m.path("serial.log") }
 
-// On switches it on. It is off when the context ends.
+// On switches the machine on. The end of the context switches it off.
 func (m Machine) On(ctx context.Context) (*VM, error) {
 	if err := m.plug(ctx); err != nil {
 		return nil, err
 	}
-	// Emulated, a string instruction copies byte by byte (which a kernel does that
-	// takes it for fast), and a fifth level of page tables is one more to walk.
+	// Without KVM a string instruction copies byte by byte, so the kernel must not believe
+	// it to be fast; and a fifth level of page tables costs time.
 	accel := []string{"-accel", "tcg,thread=multi", "-cpu", "max,erms=off,fsrm=off,la57=off"}
 	if KVM(ctx) {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
@@ -175,14 +175,14 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	return vm, nil
 }
 
-// option is a path as part of an option of QEMU's, where a comma ends it.
+// option escapes a path for an option of QEMU, where a comma would end it.
 func option(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
-// hardware is the address of its network card.
+// hardware returns the MAC address of the machine's network card.
 const hardware = "52:54:00:50:00:21"
 
-// plug gives the bridge a port for the machine in the place of the appliance's
-// host, which keeps its namespace and loses its cable.
+// plug connects the machine to the bridge in place of the appliance's host. That host
+// keeps its namespace, but loses its link.
 func (m Machine) plug(ctx context.Context) error {
 	if run(ctx, "ip", "-n", m.Lan, "link", "show", "vm") != nil {
 		if err := run(ctx, "ip", "-n", m.Lan, "tuntap", "add", "vm", "mode", "tap"); err != nil {
@@ -196,14 +196,14 @@ func (m Machine) plug(ctx context.Context) error {
 	)
 }
 
-// Cable puts the cable in, or pulls it out.
+// Cable plugs the network cable in, or unplugs it.
 func (vm *VM) Cable(ctx context.Context, in bool) error {
 	state := map[bool]string{true: "up", false: "down"}[in]
 	_, err := vm.qmp.ask("set_link", map[string]any{"name": "lan", "up": in})
 	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", "vm", state))
 }
 
-// Pull takes the power away.
+// Pull cuts the power.
 func (vm *VM) Pull() {
 	_ = vm.cmd.Process.Kill()
 	<-vm.ended
@@ -211,7 +211,7 @@ func (vm *VM) Pull() {
 
 var errOff = errors.New("the machine is off")
 
-// Ended is closed once the machine is off.
+// Ended returns a channel that is closed once the machine is off.
 func (vm *VM) Ended() <-chan struct{} { return vm.ended }
 
 // Button presses the power button.
@@ -220,7 +220,7 @@ func (vm *VM) Button() error {
 	return err
 }
 
-// Press presses keys of the keyboard together, by QEMU's names for them.
+// Press presses keys together, by QEMU's names for them.
 func (vm *VM) Press(keys ...string) error {
 	var list []any
 	for _, k := range keys {
@@ -230,14 +230,13 @@ func (vm *VM) Press(keys ...string) error {
 	return err
 }
 
-// Screenshot writes what the screen shows as a PNG.
+// Screenshot writes a picture of the screen as PNG.
 func (vm *VM) Screenshot(file string) error {
 	_, err := vm.qmp.ask("screendump", map[string]any{"filename": file, "format": "png"})
 	return err
 }
 
-// Run runs a program inside, by the agent that a hypervisor has there, and waits
-// for its end.
+// Run runs a program on the machine by QEMU's guest agent, and waits for its end.
 func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, error) {
 	agent, err := vm.dial(ctx, "agent")
 	if err != nil {
@@ -279,14 +278,14 @@ func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, 
 	}
 }
 
-// talk is a conversation in QEMU's language: a JSON object asks, another answers.
+// A talk is a connection that speaks QEMU's protocol: JSON requests and answers.
 type talk struct {
 	mu   sync.Mutex
 	conn net.Conn
 	in   *json.Decoder
 }
 
-// dial waits for QEMU to listen.
+// dial connects to QEMU, and waits until it listens.
 func (vm *VM) dial(ctx context.Context, name string) (*talk, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -305,7 +304,7 @@ func (vm *VM) dial(ctx context.Context, name string) (*talk, error) {
 	}
 }
 
-// ask waits for the answer, past greetings and events.
+// ask sends a request and returns its answer. It skips greetings and events.
 func (t *talk) ask(verb string, args any) (json.RawMessage, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -315,8 +314,8 @@ func (t *talk) ask(verb string, args any) (json.RawMessage, error) {
 	return t.answer(verb)
 }
 
-// sync waits until the agent answers this conversation: it may first answer what
-// another asked while it was away.
+// sync waits until the agent answers this connection. Before that it may answer requests
+// of an earlier one.
 func (t *talk) sync() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -331,7 +330,7 @@ func (t *talk) sync() error {
 	return err
 }
 
-// send asks.
+// send sends a request.
 func (t *talk) send(verb string, args any) error {
 	question := map[string]any{"execute": verb}
 	if args != nil {
@@ -348,7 +347,7 @@ func (t *talk) send(verb string, args any) error {
 	return err
 }
 
-// answer is the next one.
+// answer returns the next answer.
 func (t *talk) answer(verb string) (json.RawMessage, error) {
 	for {
 		var answer struct {
@@ -378,8 +377,8 @@ func (t *talk) into(v any, verb string, args any) error {
 	return json.Unmarshal(answer, v)
 }
 
-// KVM says whether guests run on the processor itself here. The device alone says
-// little: where this machine is a guest too, the firmware may already fail.
+// KVM reports whether this machine can run guests with KVM. The device is no proof: on a
+// machine that is itself a guest, the firmware may already fail.
 func KVM(ctx context.Context) bool {
 	kvm.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -390,7 +389,7 @@ func KVM(ctx context.Context) bool {
 		if err != nil || cmd.Start() != nil {
 			return
 		}
-		// The firmware says that it has nothing to start.
+		// The firmware has come as far as to find nothing to start.
 		for line := bufio.NewScanner(out); line.Scan() && !works; {
 			works = strings.Contains(line.Text(), "BdsDxe")
 		}

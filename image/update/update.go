@@ -117,9 +117,9 @@ func (m Machine) Install(ctx context.Context, r Request) (Result, error) {
 	order := compareVersions(to.version, done.Running)
 	switch {
 	case order == 0:
-		done.Why = "it is running already"
+		done.Why = to.version + " is running already"
 	case order < 0 && r.Newer:
-		done.Why = to.version + " is older"
+		done.Why = to.version + " is older than " + done.Running + ", which is running"
 	case order < 0 && !r.Older:
 		return done, fmt.Errorf("%s is older than %s, which is running; give --allow-downgrade to install it", to.version, done.Running)
 	case r.Newer && failed(have, to.version):

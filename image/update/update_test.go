@@ -32,7 +32,7 @@ func TestVersionsHaveTheOrderOfSystemdBoot(t *testing.T) {
 		"~1", "", "~", "ab", "abb", "abc", "0001", "002", "12", "122", "122.9", "123~rc1", "123", "123-a", "123-a.1", "123-3", "123^a", "123.a-1", "123.1-1", "124-1",
 		"1000.0~dev", "1000.0", "1000.0-5-gabc", "1000.0.1", "1000.1",
 	}
-	order = order[3:] // what is nothing but separators is no version of ours
+	order = order[3:] // versions of ours have more than separators
 	for i, a := range order {
 		for j, b := range order {
 			want := 0
@@ -76,8 +76,8 @@ func TestNamesOfVersionsSayHowOftenTheyMayStart(t *testing.T) {
 	}
 }
 
-// efi is a file that says which system it is, as a unified kernel image does, and
-// has these other sections, named and filled in turn.
+// efi returns a file that names its system, as a unified kernel image does, and that has
+// more sections: pairs of name and content.
 func efi(id, version string, more ...string) []byte {
 	parts := append([]string{".osrel", fmt.Sprintf("NAME=x\nIMAGE_ID=%s\nIMAGE_VERSION=\"%s\"\n", id, version)}, more...)
 	const header, entry, unit = 20, 40, 512
@@ -96,7 +96,7 @@ func efi(id, version string, more ...string) []byte {
 	return append(head.Bytes(), body.Bytes()...)
 }
 
-// A publisher signs manifests of versions with OpenSSL, into a folder.
+// A publisher writes versions to a folder, and signs their manifests with OpenSSL.
 type publisher struct {
 	t      *testing.T
 	folder string
@@ -139,7 +139,7 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// describe writes the manifest of a file, and signs it.
+// describe writes and signs the manifest of a file.
 func (p publisher) describe(path string, m manifest) {
 	p.t.Helper()
 	text, err := json.Marshal(m)
@@ -308,7 +308,7 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 	}
 }
 
-// small gives a machine a partition of versions with room for this much.
+// small limits the machine's partition of versions to this size.
 func (h *house) small(size string) {
 	h.t.Helper()
 	efi := h.path("/efi")
@@ -321,8 +321,8 @@ func (h *house) small(size string) {
 	h.t.Cleanup(func() { _ = exec.Command("umount", "--lazy", efi).Run() })
 }
 
-// TestNothingIsRemovedForWhatIsNotVerified has servers that lie, on a partition that
-// has no room for another version unless the lie is in the content.
+// TestNothingIsRemovedForWhatIsNotVerified updates from servers that lie. The partition
+// has no room for another version, but where the lie is in the content.
 func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 	p, other := newPublisher(t), newPublisher(t)
 	good := append(efi("sallyport", "1.10"), make([]byte, 1<<20)...)
@@ -383,7 +383,7 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		})
 	}
 
-	// What is verified may take room: but not before what runs has been ready.
+	// A verified version may replace others, but not before the running one was ready.
 	for running, want := range map[string][]string{
 		"sallyport_1.9+2-1.efi": {"sallyport_1.7+0-3.efi", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi"},
 		"sallyport_1.9.efi":     {"sallyport_1.10+3.efi", "sallyport_1.7+0-3.efi", "sallyport_1.9.efi"},
@@ -437,7 +437,7 @@ func TestTheMarkOfAFailedVersionStays(t *testing.T) {
 	if done, err := h.install(Request{From: path, Newer: true}); err != nil || !strings.Contains(done.Why, "did not get ready") {
 		t.Errorf("the timer: got %+v, %v", done, err)
 	}
-	// Whoever asks for it by name gets it, and the mark goes when it is there.
+	// An operator who names the version gets it, and its mark is removed.
 	if done, err := h.install(Request{From: path}); err != nil || done.Installed != "1.10" {
 		t.Errorf("by name: got %+v, %v", done, err)
 	}
@@ -446,7 +446,7 @@ func TestTheMarkOfAFailedVersionStays(t *testing.T) {
 	}
 }
 
-// stream is a server's answer that comes in pieces: after each it waits.
+// A stream is a server whose answer comes in pieces, and waits before each.
 type stream struct {
 	ctx   context.Context
 	piece int
@@ -529,7 +529,7 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 
-	// Whoever went back is not brought forward by the timer again.
+	// After a downgrade the timer does not install the newer version again.
 	h.runs(p, "1.9")
 	h.put(URLFile, "file:///nowhere\n")
 	p.publish("sallyport_2.0.efi", efi("sallyport", "2.0"))
