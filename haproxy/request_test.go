@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// heads returns a server that answers with the head of each request, and agrees to
-// whatever else it is asked to speak.
-func heads(t testing.TB) Server {
+// serving returns a server that does what speak does on each of its connections.
+func serving(t testing.TB, speak func(net.Conn)) Server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,31 +27,40 @@ func heads(t testing.TB) Server {
 			}
 			go func() {
 				defer conn.Close()
-				in := bufio.NewReader(conn)
-				for {
-					head := ""
-					for {
-						line, err := in.ReadString('\n')
-						if err != nil {
-							return
-						}
-						if line == "\r\n" {
-							break
-						}
-						head += line
-					}
-					status := "200 OK\r\ncontent-length: " + fmt.Sprint(len(head))
-					if strings.Contains(strings.ToLower(head), "\nupgrade:") {
-						status = "101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other"
-					}
-					if _, err := io.WriteString(conn, "HTTP/1.1 "+status+"\r\n\r\n"+head); err != nil {
-						return
-					}
-				}
+				speak(conn)
 			}()
 		}
 	}()
 	return serverAt(l.Addr())
+}
+
+// heads returns a server that answers each request with the head of that request, and accepts
+// every upgrade.
+func heads(t testing.TB) Server {
+	t.Helper()
+	return serving(t, func(conn net.Conn) {
+		in := bufio.NewReader(conn)
+		for {
+			head := ""
+			for {
+				line, err := in.ReadString('\n')
+				if err != nil {
+					return
+				}
+				if line == "\r\n" {
+					break
+				}
+				head += line
+			}
+			status := "200 OK\r\ncontent-length: " + fmt.Sprint(len(head))
+			if strings.Contains(strings.ToLower(head), "\nupgrade:") {
+				status = "101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other"
+			}
+			if _, err := io.WriteString(conn, "HTTP/1.1 "+status+"\r\n\r\n"+head); err != nil {
+				return
+			}
+		}
+	})
 }
 
 // send writes a request, and another one behind it. It returns all that comes back

@@ -13,37 +13,22 @@ import (
 	"time"
 )
 
-// caller is a server that says its name and who it hears, as the PROXY protocol
-// tells if it is spoken, and then says back what it hears.
+// caller returns a server that writes its name, and the client's address if the connection
+// begins with the PROXY protocol; then it echoes.
 func caller(t *testing.T, name string, proxied bool) Server {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
+	return serving(t, func(conn net.Conn) {
+		in, who := bufio.NewReader(conn), ""
+		if proxied {
+			line, err := in.ReadString('\n')
 			if err != nil {
 				return
 			}
-			go func() {
-				defer conn.Close()
-				in, who := bufio.NewReader(conn), ""
-				if proxied {
-					line, err := in.ReadString('\n')
-					if err != nil {
-						return
-					}
-					who = " hears " + strings.Fields(line)[2]
-				}
-				fmt.Fprintf(conn, "%s%s\n", name, who)
-				_, _ = io.Copy(conn, in)
-			}()
+			who = " hears " + strings.Fields(line)[2]
 		}
-	}()
-	return serverAt(l.Addr())
+		fmt.Fprintf(conn, "%s%s\n", name, who)
+		_, _ = io.Copy(conn, in)
+	})
 }
 
 // said is the first line that a server says on a connection to an address, from

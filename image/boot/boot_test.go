@@ -110,7 +110,7 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Apply(t.Context(), strings.ReplaceAll(string(sample), "sample-app", "app")); err != nil {
+	if err := r.Apply(t.Context(), string(sample)); err != nil {
 		t.Fatal(err)
 	}
 	credentials, err := os.ReadFile(dir + "/kubeconfig")

@@ -136,7 +136,7 @@ func TestACookieTellsNoServerOfAnotherInstallation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := service("victim", "app", "app") + ingressOf("victim", "sticky", []string{"cookie-persistence: led"}, rule("sticky.test", path("/", "app")))
+	manifest := rig.Service("victim", "app", "app") + ingressOf("victim", "sticky", []string{"cookie-persistence: led"}, rule("sticky.test", path("/", "app")))
 	seen := map[string]bool{}
 	for _, name := range []string{"one", "another"} {
 		t.Run(name, func(t *testing.T) {

@@ -16,14 +16,8 @@ import (
 // clients returns the attacks of someone who may send to the appliance what they like.
 func clients() []attack {
 	all := []attack{
-		{
-			tries: "spells a guarded path in another way", promise: "a path that a server may read as another one does not pass a guard",
-			holds: spellings,
-		},
-		{
-			tries: "spells a path in another way where nothing is guarded", promise: "other hosts get every path as it was sent",
-			holds: unchanged,
-		},
+		{tries: "spells a guarded path in another way", promise: "a path that a server may read as another one does not pass a guard", holds: spellings},
+		{tries: "spells a path in another way where nothing is guarded", promise: "other hosts get every path as it was sent", holds: unchanged},
 		{
 			tries: "asks in absolute form, with a port, a dot, capitals, a user", promise: "one host, however it is written",
 			holds: barred(
@@ -76,34 +70,16 @@ func clients() []attack {
 				"GET /admin\r\n",
 			),
 		},
-		{
-			tries: "shows no name or another one in the handshake", promise: "a host that demands certificates is served to connections that it made itself",
-			holds: otherNames,
-		},
-		{
-			tries: "asks for a guarded host by another one's HTTP/2 connection", promise: "a host that demands certificates is served to connections that it made itself",
-			holds: coalesced,
-		},
-		{
-			tries: "ends lines where none ends", promise: "what a client sends becomes no line of a request or an answer",
-			holds: lineEnds,
-		},
+		{tries: "shows no name or another one in the handshake", promise: "a host that demands certificates is served to connections that it made itself", holds: otherNames},
+		{tries: "asks for a guarded host by another one's HTTP/2 connection", promise: "a host that demands certificates is served to connections that it made itself", holds: coalesced},
+		{tries: "ends lines where none ends", promise: "what a client sends becomes no line of a request or an answer", holds: lineEnds},
 		{
 			tries: "hides a request in another one", promise: "HAProxy and pods see the same requests",
 			holds: barred(smuggled()...),
 		},
-		{
-			tries: "says in HTTP/2 what HTTP/1 cannot say", promise: "HAProxy and pods see the same requests",
-			holds: says,
-		},
-		{
-			tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on",
-			holds: upgrades,
-		},
-		{
-			tries: "speaks for another client", promise: "the PROXY protocol is heard from those whom the operator names; what is said of the client is what the appliance saw",
-			holds: speaksFor,
-		},
+		{tries: "says in HTTP/2 what HTTP/1 cannot say", promise: "HAProxy and pods see the same requests", holds: says},
+		{tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on", holds: upgrades},
+		{tries: "speaks for another client", promise: "the PROXY protocol is heard from those whom the operator names; what is said of the client is what the appliance saw", holds: speaksFor},
 		{
 			tries: "sends headers that a pod may take for ours", promise: "what the appliance says of a client cannot be said by the client",
 			holds: both(
@@ -111,14 +87,8 @@ func clients() []attack {
 				both(sees(request{host: "plain.test", header: "X-Forwarded-Proto: https\r\n"}, false, "X-Forwarded-Proto", "http"),
 					sees(request{host: "plain.test", header: "Connection: X-Forwarded-For, X-Forwarded-Proto, close\r\n"}, false, "X-Forwarded-Proto", "http"))),
 		},
-		{
-			tries: "reads with one page what another page's credentials got", promise: "an answer that depends on the origin says so to caches",
-			holds: origins,
-		},
-		{
-			tries: "sends long passwords against slow hashes", promise: "the cost of a wrong password is bounded",
-			holds: longPasswords,
-		},
+		{tries: "reads with one page what another page's credentials got", promise: "an answer that depends on the origin says so to caches", holds: origins},
+		{tries: "sends long passwords against slow hashes", promise: "the cost of a wrong password is bounded", holds: longPasswords},
 	}
 	for i := range all {
 		all[i].by = "client"

@@ -224,6 +224,6 @@ func garbage(ctx context.Context, s *stage, r *rig.Rig) error {
 
 // node returns one of the lab's.
 func node(r *rig.Rig, name string) world.Host {
-	hosts := r.Hosts()
-	return hosts[slices.IndexFunc(hosts, func(h world.Host) bool { return h.Name == name })]
+	h, _ := r.Host(name)
+	return h
 }

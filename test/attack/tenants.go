@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sallyport/test/rig"
 )
 
 //go:embed testdata
@@ -220,7 +222,7 @@ func tenants() []attack {
 			objects: func(*stage) string {
 				const snippet = "http-request return status 299"
 				said := []string{"backend-config-snippet: " + snippet, "frontend-config-snippet: " + snippet, "global-config-snippet: maxconn 1", "sallyport.dev/backend-config-snippet: " + snippet, "route-acl: always_true"}
-				of := strings.Replace(service("evil", "snippets", "app"), "name: snippets}", "name: snippets, annotations: {haproxy.org/backend-config-snippet: http-request return status 299, haproxy.org/route-acl: always_true}}", 1)
+				of := strings.Replace(rig.Service("evil", "snippets", "app"), "name: snippets}", "name: snippets, annotations: {haproxy.org/backend-config-snippet: http-request return status 299, haproxy.org/route-acl: always_true}}", 1)
 				return of + ingressOf("evil", "snippets", said, rule("snippets."+evilHost, path("/", "snippets")))
 			},
 			holds: both(told("snippets", "nippet"), func(ctx context.Context, s *stage) error {
@@ -254,10 +256,7 @@ func tenants() []attack {
 				return err
 			},
 		},
-		{
-			tries: "uses a class of our name that is another controller's", promise: "spec.ingressClassName requires an existing class with our controller",
-			holds: otherClass,
-		},
+		{tries: "uses a class of our name that is another controller's", promise: "spec.ingressClassName requires an existing class with our controller", holds: otherClass},
 		{
 			by: "nobody", tries: "has guards under the bare names that HAProxy's own controller reads", promise: "a guard is put up under every name that was ever written",
 			objects: func(*stage) string {

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"sallyport/test/rig"
 )
 
 // ingressOf returns the manifest of an Ingress; annotations are "key: value", and keys
@@ -56,36 +58,8 @@ func withTLS(secret string, hosts ...string) string {
 
 func quoted(words []string) string { return `"` + strings.Join(words, `", "`) + `"` }
 
-func service(namespace, name, app string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec:\n  selector: {app: %s}\n  ports: [{name: web, port: 80, targetPort: http}]\n", namespace, name, app)
-}
-
 func deployment(namespace, name string, args ...string) string {
-	scheme := "HTTP"
-	if len(args) > 0 {
-		scheme = "HTTPS"
-	}
-	return fmt.Sprintf(`---
-apiVersion: apps/v1
-kind: Deployment
-metadata: {namespace: %[1]s, name: %[2]s}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: %[2]s}}
-  template:
-    metadata: {labels: {app: %[2]s}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: app
-        image: app
-        args: [%[3]s]
-        env:
-        - {name: POD_NAME, value: %[1]s-%[2]s}
-        - {name: POD_NAMESPACE, value: %[1]s}
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: %[4]s}, periodSeconds: 1}
-`, namespace, name, strings.Join(args, ", "), scheme)
+	return rig.App{Namespace: namespace, Name: name, Args: args, Pod: namespace + "-" + name}.Manifest()
 }
 
 func namespace(name string) string {
@@ -120,10 +94,10 @@ const basicAuth = "Authorization: Basic YW5uOnNlY3JldA==\r\n" // ann:secret
 func (k *keys) world() string {
 	return strings.Join([]string{
 		namespace("victim"), namespace("evil"),
-		deployment("default", "fallback"), service("default", "fallback", "fallback"),
-		deployment("victim", "app"), service("victim", "app", "app"),
-		deployment("victim", "secure", "-tls-cert", k.dir+"/through.pem", "-tls-key", k.dir+"/through.pem"), service("victim", "secure", "secure"),
-		deployment("evil", "app"), service("evil", "app", "app"),
+		deployment("default", "fallback"), rig.Service("default", "fallback", "fallback"),
+		deployment("victim", "app"), rig.Service("victim", "app", "app"),
+		deployment("victim", "secure", "-tls-cert", k.dir+"/through.pem", "-tls-key", k.dir+"/through.pem"), rig.Service("victim", "secure", "secure"),
+		deployment("evil", "app"), rig.Service("evil", "app", "app"),
 
 		members, k.victim.trusted("authority"),
 		k.victim.certificate("shop", "shop.test"), k.victim.certificate("bank", "bank.test"),

@@ -73,7 +73,7 @@ spec:
     metadata: {labels: {app: app}}
     spec:
       containers:
-      - {name: app, image: app, ports: [{containerPort: 8080}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
+      - {name: app, image: sample-app, ports: [{containerPort: 8080}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
 `, endpoints)
 	if err := s.Apply(ctx, deployment); err != nil {
 		return err

@@ -253,8 +253,7 @@ func badIngresses(ctx context.Context, s *stage) error {
 	if out, err := create.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl create: %w\n%s", err, out)
 	}
-	service := "\n---\napiVersion: v1\nkind: Service\nmetadata: {name: good}\nspec:\n  selector: {app: app}\n  ports: [{name: web, port: 80, targetPort: http}]\n"
-	if err := s.Apply(ctx, service+ingressOf("good", "good.local", "good")); err != nil {
+	if err := s.Apply(ctx, rig.Service("default", "good", "app")+ingressOf("good", "good.local", "good")); err != nil {
 		return err
 	}
 	err := rig.Eventually(ctx, "the good one is served", func() error {
@@ -357,8 +356,7 @@ func churn(length time.Duration) func(context.Context, *stage) error {
 				err = errors.Join(perr, derr, s.rollout(ctx))
 			case 4:
 				name := fmt.Sprintf("churn-%d", rounds)
-				service := fmt.Sprintf("\n---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec:\n  selector: {app: app}\n  ports: [{name: web, port: 80, targetPort: http}]\n", name)
-				err = errors.Join(s.Apply(ctx, service+ingressOf(name, name+".local", name)), pause(ctx, 2*time.Second))
+				err = errors.Join(s.Apply(ctx, rig.Service("default", name, "app")+ingressOf(name, name+".local", name)), pause(ctx, 2*time.Second))
 				_, derr := s.Kubectl(ctx, "delete", "ingress/"+name, "service/"+name)
 				err = errors.Join(err, derr)
 			case 5:

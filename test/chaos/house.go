@@ -73,45 +73,6 @@ func (s *stage) fail(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
-const application = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: app}
-spec:
-  replicas: %d
-  selector: {matchLabels: {app: app}}
-  template:
-    metadata: {labels: {app: app}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      containers:
-      - name: app
-        image: app
-        args: [-drain=3s]
-        env:
-        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: app}
-spec:
-  selector: {app: app}
-%s  ports: [{name: web, port: 80, targetPort: http}]
-`
-
-// service is one more Service of the application, by name.
-const service = `
----
-apiVersion: v1
-kind: Service
-metadata: {name: %s}
-spec:
-  selector: {app: app}
-  ports: [{name: web, port: 80, targetPort: http}]
-`
-
 // ingressOf makes an Ingress for a host, to the Service of the application.
 func ingressOf(name, host, service string) string {
 	return fmt.Sprintf(`
@@ -202,11 +163,11 @@ func clean(dir string) error {
 }
 
 func (s *stage) furnish(ctx context.Context, h house) error {
-	families := ""
+	service := rig.Service("default", "app", "app")
 	if h.options.IPv6 {
-		families = "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
+		service += "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
 	}
-	if err := s.Apply(ctx, fmt.Sprintf(application, replicas, families)+ingressOf("app", "test.local", "app")); err != nil {
+	if err := s.Apply(ctx, rig.App{Name: "app", Replicas: replicas, Grace: 5, Args: []string{"-drain=3s"}}.Manifest()+service+ingressOf("app", "test.local", "app")); err != nil {
 		return err
 	}
 	if h.unfiltered {

@@ -134,7 +134,7 @@ func reloads(ctx context.Context, s *stage) error {
 	}
 	for i := range 20 {
 		name := fmt.Sprintf("more-%d", i)
-		if err := s.Apply(ctx, fmt.Sprintf(service, name)+ingressOf(name, name+".local", name)); err != nil {
+		if err := s.Apply(ctx, rig.Service("default", name, "app")+ingressOf(name, name+".local", name)); err != nil {
 			return err
 		}
 		err := rig.Eventually(ctx, "a reload", func() error {
@@ -441,7 +441,7 @@ func rewind(ctx context.Context, s *stage) error {
 	if err := s.Backup(ctx, backup); err != nil {
 		return err
 	}
-	if err := s.Apply(ctx, fmt.Sprintf(service, "later")+ingressOf("later", "later.local", "later")); err != nil {
+	if err := s.Apply(ctx, rig.Service("default", "later", "app")+ingressOf("later", "later.local", "later")); err != nil {
 		return err
 	}
 	s.backends = 2

@@ -15,67 +15,19 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"sallyport/test/rig"
 )
 
-const application = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: app}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: app}}
-  template:
-    metadata: {labels: {app: app}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: app
-        image: app
-        args: [-proxy]
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: secure}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: secure}}
-  template:
-    metadata: {labels: {app: secure}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: app
-        image: app
-        args: [-proxy, -tls-cert, DIR/ann.pem, -tls-key, DIR/ann.pem]
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: HTTPS}, periodSeconds: 1}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: scaled}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: scaled}}
-  template:
-    metadata: {labels: {app: scaled}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      containers:
-      - name: app
-        image: app
-        args: [-drain, 2s]
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: scaled}
-spec:
-  selector: {app: scaled}
-  ports: [{name: web, port: 80, targetPort: http}]
----
+// objects returns what every case shares. dir has the certificate of the pods that speak TLS.
+func objects(dir string) string {
+	return rig.App{Name: "app", Args: []string{"-proxy"}}.Manifest() + rig.Service("default", "app", "app") +
+		rig.App{Name: "secure", Args: []string{"-proxy", "-tls-cert", dir + "/ann.pem", "-tls-key", dir + "/ann.pem"}}.Manifest() +
+		rig.App{Name: "scaled", Grace: 5, Args: []string{"-drain", "2s"}}.Manifest() + rig.Service("default", "scaled", "scaled") +
+		configMaps
+}
+
+const configMaps = `---
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: lists}
@@ -90,13 +42,6 @@ data:
   "15432": default/scaled:web
   "15433": default/scaled:web:ssl
   "443": default/scaled:web
----
-apiVersion: v1
-kind: Service
-metadata: {name: app}
-spec:
-  selector: {app: app}
-  ports: [{name: web, port: 80, targetPort: http}]
 ---
 apiVersion: v1
 kind: ConfigMap

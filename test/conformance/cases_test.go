@@ -23,7 +23,7 @@ func TestEveryKeyHasACase(t *testing.T) {
 	for _, c := range cases() {
 		said = slices.Concat(said, c.config, c.ingress, c.service, c.canary)
 	}
-	said = append(said, strings.Split(application, "\n  ")...) // what the ConfigMap says all the time
+	said = append(said, strings.Split(configMaps, "\n  ")...) // what the ConfigMap says all the time
 	for _, d := range annotations.Docs() {
 		has := slices.ContainsFunc(said, func(s string) bool {
 			return strings.HasPrefix(s, d.Name+": ") || strings.HasPrefix(s, "haproxy.org/"+d.Name+": ")

@@ -85,7 +85,7 @@ func run(ctx context.Context) error {
 	ingress := []string{"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists", "trust: cluster"}
 	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) error {
 		var manifest strings.Builder
-		manifest.WriteString(strings.ReplaceAll(application, "DIR", r.Dir))
+		manifest.WriteString(objects(r.Dir))
 		if err := certificate(&manifest, r.Dir); err != nil {
 			return err
 		}

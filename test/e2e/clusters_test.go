@@ -1,22 +1,28 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
-	r := newRig(t, world.Options{Name: "bird2", Workers: 2, Bird: 2})
+	r := newTestbed(t, world.Options{Name: "bird2", Workers: 2, Bird: 2}, settings{})
 	if out, err := r.BIRD(t.Context(), "worker1", 4, "show", "status"); err != nil || !strings.Contains(out, "BIRD 2.") {
 		t.Fatalf("worker1 speaks with %q (%v), want BIRD 2", out, err)
 	}
-	r.install("")
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
 	if got, want := r.sessions(), []string{"master", "worker1", "worker2"}; !slices.Equal(got, want) {
@@ -32,7 +38,7 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 
 // reflect makes worker1 a route reflector, as Calico's documents do it: every
 // node peers with it. That it alone peers with the appliance is in the manifests.
-func (r *rig) reflect() {
+func (r *testbed) reflect() {
 	r.t.Helper()
 	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
 	r.kubectl("label", "node", "worker1", "route-reflector=true")
@@ -45,26 +51,25 @@ spec: {nodeSelector: all(), peerSelector: route-reflector == 'true'}
 }
 
 // patchPeer changes the BGPPeer that the manifests made of the appliance.
-func (r *rig) patchPeer(patch string) {
+func (r *testbed) patchPeer(patch string) {
 	r.t.Helper()
 	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=merge", "-p", patch)
 }
 
 func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
-	r := newRig(t, world.Options{Name: "reflect", Workers: 2})
-	r.install("", "--reflectors", "route-reflector == 'true'")
+	r := newTestbed(t, world.Options{Name: "reflect", Workers: 2}, settings{manifests: []string{"--reflectors", "route-reflector == 'true'"}})
 	r.reflect()
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 
-	r.sub("one session brings all blocks, each with its owner's next hop", func(t *testing.T, r *rig) {
+	r.sub("one session brings all blocks, each with its owner's next hop", func(t *testing.T, r *testbed) {
 		r.routed(threeRoutes)
 		if got, want := r.sessions(), []string{"worker1"}; !slices.Equal(got, want) {
 			t.Errorf("sessions with %q, want %q", got, want)
 		}
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("a restart of the appliance changes nothing", func(t *testing.T, r *rig) {
+	r.sub("a restart of the appliance changes nothing", func(t *testing.T, r *testbed) {
 		r.end(syscall.SIGTERM)
 		said := len(r.log())
 		r.start()
@@ -81,7 +86,7 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 			t.Errorf("the log tells of servers closed or routes changed:\n%s", log)
 		}
 	})
-	r.sub("then, with itself as the next hop, it is refused what is not its own", func(t *testing.T, r *rig) {
+	r.sub("then, with itself as the next hop, it is refused what is not its own", func(t *testing.T, r *testbed) {
 		r.patchPeer(`{"spec":{"nextHopMode":"Self"}}`)
 		r.routed([]string{"172.16.171.64/26 via 192.168.50.23"})
 		r.refuses(map[string]string{"172.16.49.64/26": "bad-next-hop", "172.16.189.64/26": "bad-next-hop"}, "worker1")
@@ -97,9 +102,8 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 }
 
 func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
-	r := newRig(t, world.Options{Name: "podcidr", Workers: 2, HostLocal: true})
-	r.install("")
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r := newTestbed(t, world.Options{Name: "podcidr", Workers: 2, HostLocal: true}, settings{})
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
 	want := []string{"172.16.49.0/24 via 192.168.50.22", "172.16.171.0/24 via 192.168.50.23", "172.16.189.0/24 via 192.168.50.24"}
@@ -123,30 +127,24 @@ func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
 }
 
 func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
-	r := newRig(t, world.Options{Name: "late", Workers: 2, NoCalico: true})
-	r.configure("")
-	known := slices.DeleteFunc(strings.Split(r.manifests(), "\n---\n"), func(document string) bool {
-		return strings.Contains(document, "apiVersion: crd.projectcalico.org/v1")
-	})
-	r.apply(strings.Join(known, "\n---\n"))
-	r.authorize()
-	r.apply(application("app", 4, "") + application("node", 1, "hostNetwork: true") +
+	r := newTestbed(t, world.Options{Name: "late", Workers: 2, NoCalico: true}, settings{})
+	r.apply(application("app", 4) + onHostNetwork("node") +
 		ingress("app", "", "test.local / Prefix app", "node.local / Prefix node"))
 	r.start()
 
-	r.sub("a sentence says that it is missing, and nothing is served", func(_ *testing.T, r *rig) {
+	r.sub("a sentence says that it is missing, and nothing is served", func(_ *testing.T, r *testbed) {
 		r.says("none of Calico's objects", "not installed")
 		r.ready()
 		r.says("none of Calico's objects", "not installed")
 		r.expect("http://node.local/", 503, "")
 		r.expect("http://test.local/", 503, "")
 	})
-	r.sub("once it is there, all is served without a restart", func(t *testing.T, r *rig) {
+	r.sub("once it is there, all is served without a restart", func(t *testing.T, r *testbed) {
 		before := r.mustStatus()
-		if err := r.InstallCalico(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		r.apply(r.manifests())
+		r.must(r.InstallCalico(t.Context()))
+		manifests, err := r.Manifests(t.Context())
+		r.must(err)
+		r.apply(manifests)
 		r.routed(threeRoutes)
 		r.answeredBy("http://test.local/", 4)
 		r.expect("http://node.local/", 503, "") // hostNetwork is not set
@@ -157,5 +155,144 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 		if said := strings.Join(slices.Concat(after.NotReady, after.Warnings), "; "); strings.Contains(said, "Calico") {
 			t.Errorf("it still says %q", said)
 		}
+	})
+}
+
+// asking sends requests one after another, each on a connection of its own, until stop is
+// called. Stop fails the test unless pods of the application answered every one.
+func (r *testbed) asking(url, application string) (stop func()) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return r.Dial(ctx, world.Client, "192.168.50.21:80")
+	}}
+	client := &http.Client{Timeout: rig.Limit, Transport: transport}
+	ctx, cancel := context.WithCancel(r.t.Context())
+	sent, failed, done := 0, []string(nil), make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.Tick(10 * time.Millisecond); ctx.Err() == nil; <-tick {
+			answer, err := client.Get(url)
+			if err == nil {
+				err = answer.Body.Close()
+				if pod := answer.Header.Get("X-Pod"); answer.StatusCode != 200 || !strings.HasPrefix(pod, application+"-") {
+					err = fmt.Errorf("it answers %s by %q", answer.Status, pod)
+				}
+			}
+			if sent++; err != nil {
+				failed = append(failed, fmt.Sprintf("%s: %v", time.Now().Format(time.TimeOnly), err))
+			}
+		}
+	}()
+	return func() {
+		r.t.Helper()
+		cancel()
+		<-done
+		if len(failed) > 0 || sent == 0 {
+			r.t.Errorf("%d of %d requests for %s failed; the first: %q", len(failed), sent, url, failed[:min(len(failed), 3)])
+		}
+		r.t.Logf("%d requests for %s", sent, url)
+	}
+}
+
+// undisturbed does something while requests come in, and holds that none of them fails and that
+// HAProxy stays the same process and reloads nothing.
+func (r *testbed) undisturbed(url, application string, do func()) {
+	r.t.Helper()
+	before, stop := r.mustStatus(), r.asking(url, application)
+	do()
+	stop()
+	after := r.mustStatus()
+	reloads := before.HAProxy.Reloads
+	if !after.Started.Equal(before.Started) {
+		reloads = 0
+	}
+	if after.HAProxy.Pid != before.HAProxy.Pid || after.HAProxy.Reloads != reloads {
+		r.t.Errorf("HAProxy was process %d and is %d, after %d reloads, want %d; the last because %q", before.HAProxy.Pid, after.HAProxy.Pid, after.HAProxy.Reloads, reloads, after.HAProxy.LastReason)
+	}
+}
+
+// established waits until a session stands with this many nodes of a cluster.
+func (r *testbed) established(cluster string, n int) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%d sessions with cluster %s", n, cluster), func() error {
+		s, err := r.status()
+		stand := 0
+		for _, p := range s.Peers {
+			if p.Cluster == cluster && p.State == "Established" {
+				stand++
+			}
+		}
+		if err == nil && stand != n {
+			err = fmt.Errorf("%d stand: %+v", stand, s.Peers)
+		}
+		return err
+	})
+}
+
+func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
+	later := t.TempDir() + "/kubeconfig"
+	r := newTestbed(t, world.Options{Name: "one", Workers: 1}, settings{
+		clusters: []rig.Cluster{
+			{Name: "one", Pools: "172.16.0.0/16", Ingress: []string{`hosts: [{host: "*.one.test", namespaces: ["*"]}]`}},
+			{Name: "two", Pools: "172.17.0.0/16", Ingress: []string{`hosts: [{host: "*.two.test", namespaces: ["*"]}]`}, Kubeconfig: later},
+		},
+		manifests: []string{"--cluster", "one"},
+	})
+	r.apply(application("one", 2) + ingress("app", "", "app.one.test / Prefix one", "stolen.two.test / Prefix one"))
+	r.start()
+	two := newTestbed(t, world.Options{Name: "two", Site: 1, Workers: 1}, settings{}) // while the appliance waits for it
+	two.apply(application("two", 2))
+
+	r.sub("one is served while two was never seen, and two's hosts are kept for it", func(_ *testing.T, r *testbed) {
+		r.answeredBy("http://app.one.test/", 2)
+		r.expect("http://stolen.two.test/", 404, "")
+		r.says("cluster two")
+	})
+	r.sub("two comes, and nothing changes for one", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://app.one.test/", "one", func() {
+			r.must(two.Lend(r.t.Context(), r.Lab))
+			r.must(os.Link(two.file("kubeconfig"), later))
+			r.established("two", 2)
+			r.ready()
+		})
+	})
+	r.sub("both are served, each by its own pods", func(t *testing.T, r *testbed) {
+		two.apply(ingress("app", "", "app.two.test / Prefix two", "app.one.test / Prefix two", "stolen.one.test / Prefix two"))
+		r.answeredBy("http://app.two.test/", 2)
+		r.expect("http://app.two.test/", 200, "two-")
+		r.expect("http://app.one.test/", 200, "one-")
+		r.expect("http://stolen.one.test/", 404, "")
+		r.expect("http://stolen.two.test/", 404, "")
+		want := []string{
+			"172.16.49.64/26 via 192.168.50.22", "172.16.171.64/26 via 192.168.50.23",
+			"172.17.49.64/26 via 192.168.51.22", "172.17.171.64/26 via 192.168.51.23",
+		}
+		r.routed(want)
+	})
+	two.pictured(r.file("state/picture-two.json"))
+	r.sub("two loses its power: one is served, and follows its own cluster", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://app.one.test/", "one", func() {
+			r.must(errors.Join(two.KillNode(r.t.Context(), "worker1"), two.KillNode(r.t.Context(), "master")))
+			r.established("two", 0)
+			r.kubectl("scale", "deployment", "one", "--replicas", "3")
+			r.answeredBy("http://app.one.test/", 3)
+		})
+	})
+	r.sub("a restart without two changes nothing for one", func(t *testing.T, r *testbed) {
+		r.undisturbed("http://app.one.test/", "one", func() {
+			r.end(syscall.SIGKILL)
+			r.start()
+			r.established("one", 2)
+			r.says("cluster two", "picture")
+			r.answeredBy("http://app.one.test/", 3)
+		})
+		if n := open(r.mustStatus(), "one_default_one_web"); n != 3 {
+			t.Errorf("%d open servers, want 3", n)
+		}
+	})
+	r.sub("two is back, and served", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://app.one.test/", "one", func() {
+			r.must(errors.Join(two.ReviveNode(r.t.Context(), "master"), two.ReviveNode(r.t.Context(), "worker1")))
+			r.answeredBy("http://app.two.test/", 2)
+		})
 	})
 }

@@ -14,38 +14,32 @@ import (
 )
 
 // apiServer closes or opens the appliance's way to the API server.
-func (r *rig) apiServer(reachable bool) {
+func (r *testbed) apiServer(reachable bool) {
 	r.t.Helper()
 	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
 	if reachable {
 		script = "nft delete table inet cut"
 	}
-	if _, err := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script); err != nil {
-		r.t.Fatal(err)
-	}
+	r.exec("sh", "-c", script)
 }
 
 // reboot takes away all that a reboot does: processes, routes, /run.
-func (r *rig) reboot() {
+func (r *testbed) reboot() {
 	r.t.Helper()
 	r.end(syscall.SIGKILL)
 	script := "for p in $(ip netns pids " + r.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip -4 route flush proto 78; ip -6 route flush proto 78"
 	_, _ = r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script) // the shell is in the namespace too, and its own kill may end it
-	if _, err := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", "ip -4 route flush proto 78"); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.RemoveAll(r.file("run")); err != nil {
-		r.t.Fatal(err)
-	}
+	r.exec("ip", "-4", "route", "flush", "proto", "78")
+	r.must(os.RemoveAll(r.file("run")))
 }
 
-// pictured waits until the last good picture holds every pod there is: it is
-// written a few seconds after a change.
-func (r *rig) pictured() {
+// pictured waits until the last good picture of the lab's cluster, in the directory of the
+// appliance, holds every pod there is: it is written a few seconds after a change.
+func (r *testbed) pictured(file string) {
 	r.t.Helper()
 	pods := strings.Fields(r.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.podIP}"))
 	r.eventually("the picture holds all pods", func() error {
-		picture, err := os.ReadFile(r.file("state/picture-lab.json"))
+		picture, err := os.ReadFile(file)
 		for _, pod := range pods {
 			if err == nil && !strings.Contains(string(picture), `"`+pod+`"`) {
 				err = fmt.Errorf("%s is not in it", pod)
@@ -57,12 +51,10 @@ func (r *rig) pictured() {
 
 // outlives restarts calico-node on a node: its session is lost once, and back,
 // and no server is closed and no route changed for that.
-func (r *rig) outlives(node string) {
+func (r *testbed) outlives(node string) {
 	r.t.Helper()
 	said, routes := len(r.log()), r.routes("-4")
-	if err := r.RestartCalico(r.t.Context(), node, 3*time.Second); err != nil {
-		r.t.Fatal(err)
-	}
+	r.must(r.RestartCalico(r.t.Context(), node, 3*time.Second))
 	r.eventually("the session is back", func() error {
 		for _, p := range r.mustStatus().Peers {
 			if p.Node == node && (p.Flaps != 1 || p.State != "Established") {
@@ -80,17 +72,16 @@ func (r *rig) outlives(node string) {
 }
 
 func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
-	r := newRig(t, world.Options{Name: "faults", Workers: 2})
-	r.install("")
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r := newTestbed(t, world.Options{Name: "faults", Workers: 2}, settings{})
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
 	r.answeredBy("http://test.local/", 4)
 	all := r.routes("-4")
 
-	r.sub("calico-node restarts: nothing is closed", func(_ *testing.T, r *rig) { r.outlives("worker1") })
-	r.sub("the API server is gone: traffic flows, and a restart changes nothing", func(_ *testing.T, r *rig) {
-		r.pictured()
+	r.sub("calico-node restarts: nothing is closed", func(_ *testing.T, r *testbed) { r.outlives("worker1") })
+	r.sub("the API server is gone: traffic flows, and a restart changes nothing", func(_ *testing.T, r *testbed) {
+		r.pictured(r.file("state/picture-lab.json"))
 		r.apiServer(false)
 		r.answeredBy("http://test.local/", 4)
 		r.end(syscall.SIGKILL)
@@ -104,7 +95,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		})
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("a reboot without the API server serves from the last good picture", func(t *testing.T, r *rig) {
+	r.sub("a reboot without the API server serves from the last good picture", func(t *testing.T, r *testbed) {
 		r.reboot()
 		if got := r.routes("-4"); len(got) > 0 {
 			t.Fatalf("routes %q after the reboot, want none", got)
@@ -115,10 +106,8 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		r.ready()
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("a node dies: its servers are closed, then its route goes, the others serve", func(t *testing.T, r *rig) {
-		if err := r.KillNode(t.Context(), "worker2"); err != nil {
-			t.Fatal(err)
-		}
+	r.sub("a node dies: its servers are closed, then its route goes, the others serve", func(t *testing.T, r *testbed) {
+		r.must(r.KillNode(t.Context(), "worker2"))
 		r.eventually("its route is gone", func() error {
 			for _, route := range r.routes("-4") {
 				if strings.HasSuffix(route, "192.168.50.24") {
@@ -132,24 +121,19 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 				t.Errorf("answer %d (%v), want 200", answer.Code, err)
 			}
 		}
-		if err := r.ReviveNode(t.Context(), "worker2"); err != nil {
-			t.Fatal(err)
-		}
+		r.must(r.ReviveNode(t.Context(), "worker2"))
 		r.routed(all)
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("HAProxy is killed: it serves again", func(t *testing.T, r *rig) {
-		if err := syscall.Kill(r.mustStatus().HAProxy.Pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+	r.sub("HAProxy is killed: it serves again", func(t *testing.T, r *testbed) {
+		r.must(syscall.Kill(r.mustStatus().HAProxy.Pid, syscall.SIGKILL))
 		r.answeredBy("http://test.local/", 4)
 	})
 }
 
 func TestBothFamiliesAreRouted(t *testing.T) {
-	r := newRig(t, world.Options{Name: "six", Workers: 2, IPv6: true})
-	r.install("", "--address", "fd00:50::21")
-	r.apply(strings.Replace(application("app", 4, ""), "spec:\n  selector: {app", "spec:\n  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n  selector: {app", 1) +
+	r := newTestbed(t, world.Options{Name: "six", Workers: 2, IPv6: true}, settings{manifests: []string{"--address", "fd00:50::21"}})
+	r.apply(application("app", 4) + "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n" +
 		ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
@@ -172,10 +156,9 @@ func TestBothFamiliesAreRouted(t *testing.T) {
 // With another AS and the mesh on, every node announces the blocks of all
 // nodes with itself as the next hop (the BGPFilter that forbids it is taken away).
 func TestOfABlockAnnouncedByAllOnlyTheOwnersRouteCounts(t *testing.T) {
-	r := newRig(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true})
-	r.install("bgp: {asn: 65010}", "--config", r.file("sallyport.yaml"))
+	r := newTestbed(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true}, settings{lines: "bgp: {asn: 65010}"})
 	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`)
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
 	r.eventually("the blocks of others are refused", func() error {

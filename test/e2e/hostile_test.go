@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,13 +12,12 @@ import (
 
 // announce makes the BIRD of a node tell the appliance these prefixes and
 // nothing else, whatever Calico would say.
-func (r *rig) announce(node world.Host, prefixes ...string) {
+func (r *testbed) announce(node world.Host, prefixes ...string) {
 	r.t.Helper()
 	var routes strings.Builder
 	for _, p := range prefixes {
 		fmt.Fprintf(&routes, "  route %s blackhole;\n", p)
 	}
-	conf := r.file("hostile.conf")
 	text := fmt.Sprintf(`
 router id %[1]s;
 protocol device {}
@@ -34,17 +32,15 @@ protocol bgp Global_192_168_50_21 {
   export all;
 }
 `, node.Addr.Addr(), routes.String())
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
-	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+conf+`"`); err != nil || !strings.Contains(out, "econfigur") {
+	r.write("hostile.conf", text)
+	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+r.file("hostile.conf")+`"`); err != nil || !strings.Contains(out, "econfigur") {
 		r.t.Fatalf("birdc configure: %v\n%s", err, out)
 	}
 }
 
 // refuses waits until exactly these prefixes of a node are refused, each for
 // its reason.
-func (r *rig) refuses(want map[string]string, node string) {
+func (r *testbed) refuses(want map[string]string, node string) {
 	r.t.Helper()
 	addr := r.host(node).Addr.Addr()
 	r.eventually("all that "+node+" offers is judged", func() error {
@@ -66,13 +62,10 @@ func (r *rig) refuses(want map[string]string, node string) {
 }
 
 func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
-	r := newRig(t, world.Options{Name: "hostile", Workers: 2})
-	r.install("")
-	r.apply(application("app", 4, "") + ingress("app", "", "test.local / Prefix app"))
+	r := newTestbed(t, world.Options{Name: "hostile", Workers: 2}, settings{})
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	evil, err := r.AddNode(t.Context(), "evil")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.must(err)
 	r.start()
 	r.ready()
 	r.answeredBy("http://test.local/", 4)
@@ -81,7 +74,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		t.Fatalf("routes %q, want four", good)
 	}
 
-	r.sub("what is not its own is refused, each with its reason", func(t *testing.T, r *rig) {
+	r.sub("what is not its own is refused, each with its reason", func(t *testing.T, r *testbed) {
 		want := map[string]string{
 			"0.0.0.0/0":        "default-route",
 			"172.16.171.64/26": "not-owner",    // of another node
@@ -105,7 +98,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 		}
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("100,000 prefixes end its session and hurt nobody", func(t *testing.T, r *rig) {
+	r.sub("100,000 prefixes end its session and hurt nobody", func(t *testing.T, r *testbed) {
 		flood := make([]string, 0, 100_000)
 		for i := range 100_000 {
 			flood = append(flood, fmt.Sprintf("10.%d.%d.%d/32", 128+i>>16, i>>8&255, i&255))
@@ -132,12 +125,12 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 			}
 		}
 	})
-	r.sub("it is heard again once it behaves", func(t *testing.T, r *rig) {
+	r.sub("it is heard again once it behaves", func(t *testing.T, r *testbed) {
 		r.announce(evil, evil.Blocks[0].String())
 		r.routed(good)
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("the address of another node stays that node's", func(t *testing.T, r *rig) {
+	r.sub("the address of another node stays that node's", func(t *testing.T, r *testbed) {
 		claim := func(address string) {
 			r.kubectl("annotate", "node", "evil", "--overwrite", "projectcalico.org/IPv4Address="+address)
 		}

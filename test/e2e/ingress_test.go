@@ -17,46 +17,23 @@ import (
 	"time"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
-// application is a Deployment with its Service of the same name.
-func application(name string, replicas int, podSpec string) string {
-	return fmt.Sprintf(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: %[1]s}
-spec:
-  replicas: %[2]d
-  selector: {matchLabels: {app: %[1]s}}
-  template:
-    metadata: {labels: {app: %[1]s}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      %[3]s
-      containers:
-      - name: app
-        image: sample-app
-        args: [-listen=:8080]
-        env:
-        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-        - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-        ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s}
-spec:
-  selector: {app: %[1]s}
-  ports: [{name: web, port: 80, targetPort: http}]
----
-`, name, replicas, podSpec)
+// application returns a Deployment with a Service of the same name.
+func application(name string, replicas int) string {
+	return rig.App{Name: name, Replicas: replicas, Grace: 5}.Manifest() + rig.Service("default", name, name)
+}
+
+// onHostNetwork returns the same, with one pod on the network of its node.
+func onHostNetwork(name string) string {
+	return rig.App{Name: name, HostNetwork: true}.Manifest() + rig.Service("default", name, name)
 }
 
 // ingress is an Ingress; each rule is "host path pathType service".
 func ingress(name, tls string, rules ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
+	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
 	for _, rule := range rules {
 		f := strings.Fields(rule)
 		host := fmt.Sprintf("host: %q, ", f[0])
@@ -65,7 +42,7 @@ func ingress(name, tls string, rules ...string) string {
 		}
 		fmt.Fprintf(&b, "  - {%shttp: {paths: [{path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}]}}\n", host, f[1], f[2], f[3])
 	}
-	return b.String() + "---\n"
+	return b.String()
 }
 
 // secret is a TLS Secret with a fresh certificate for a name.
@@ -93,12 +70,12 @@ func secret(t *testing.T, name, host string) string {
 	encode := func(kind string, der []byte) string {
 		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 	}
-	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n---\n",
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n",
 		name, encode("CERTIFICATE", cert), encode("PRIVATE KEY", der))
 }
 
 // serial is that of the certificate served for a name.
-func (r *rig) serial(host string) (string, error) {
+func (r *testbed) serial(host string) (string, error) {
 	out, err := r.Exec(r.t.Context(), world.Client, "sh", "-c",
 		"openssl s_client -connect 192.168.50.21:443 -servername "+host+" </dev/null 2>/dev/null | openssl x509 -noout -subject -serial")
 	return strings.Join(strings.Fields(out), " "), err
@@ -106,7 +83,7 @@ func (r *rig) serial(host string) (string, error) {
 
 // expect waits until a URL answers with a code, by a pod of an application if
 // one is named.
-func (r *rig) expect(url string, code int, by string, more ...string) {
+func (r *testbed) expect(url string, code int, by string, more ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s answers %d %s", url, code, by), func() error {
 		answer, err := r.get(url, more...)
@@ -118,14 +95,12 @@ func (r *rig) expect(url string, code int, by string, more ...string) {
 }
 
 func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
-	r := newRig(t, world.Options{Name: "ingress", Workers: 2})
-	r.ingress = "hostNetwork: true"
-	r.install("")
-	r.apply(application("one", 1, "") + application("two", 1, "") + application("node", 1, "hostNetwork: true"))
+	r := newTestbed(t, world.Options{Name: "ingress", Workers: 2}, settings{clusters: []rig.Cluster{{Ingress: []string{"hostNetwork: true"}}}})
+	r.apply(application("one", 1) + application("two", 1) + onHostNetwork("node"))
 	r.start()
 	r.ready()
 
-	r.sub("hosts and paths", func(t *testing.T, r *rig) {
+	r.sub("hosts and paths", func(t *testing.T, r *testbed) {
 		r.apply(ingress("paths", "",
 			"a.local / Prefix one", "a.local /two Prefix two", "a.local /two/exact Exact one",
 			"*.wild.local / Prefix two", "any /anywhere Prefix one"))
@@ -141,24 +116,22 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			r.expect(url, 404, "")
 		}
 	})
-	r.sub("a pod on the host's network is served", func(t *testing.T, r *rig) {
+	r.sub("a pod on the host's network is served", func(t *testing.T, r *testbed) {
 		r.apply(ingress("node", "", "node.local / Prefix node"))
 		r.expect("http://node.local/", 200, "node-")
 	})
-	r.sub("a pod that is not ready is out, and back when it is", func(t *testing.T, r *rig) {
+	r.sub("a pod that is not ready is out, and back when it is", func(t *testing.T, r *testbed) {
 		pod := r.kubectl("get", "pods", "-l", "app=two", "-o", "jsonpath={.items[0].status.podIP}")
 		tell := func(path string) {
 			// From the appliance, which has a route to every pod.
-			if _, err := r.Exec(t.Context(), world.Appliance, "curl", "-sf", "-X", "POST", "http://"+pod+":8080/"+path); err != nil {
-				t.Fatal(err)
-			}
+			r.exec("curl", "-sf", "-X", "POST", "http://"+pod+":8080/"+path)
 		}
 		tell("fail")
 		r.expect("http://a.local/two", 503, "")
 		tell("heal")
 		r.expect("http://a.local/two", 200, "two-")
 	})
-	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T, r *rig) {
+	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T, r *testbed) {
 		r.apply(secret(t, "web-tls", "tls.local") + ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
 		r.expect("https://tls.local/", 200, "one-")
 		answer, err := r.get("http://tls.local/path?q=1")
@@ -182,7 +155,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			t.Errorf("%d reloads, %d before; last because %q", s.HAProxy.Reloads, reloads, s.HAProxy.LastReason)
 		}
 	})
-	r.sub("of two claims to one path the older wins, and the other is told", func(t *testing.T, r *rig) {
+	r.sub("of two claims to one path the older wins, and the other is told", func(t *testing.T, r *testbed) {
 		r.apply(ingress("thief", "", "a.local /two Prefix one", "thief.local / Prefix one"))
 		r.expect("http://thief.local/", 200, "one-")
 		r.expect("http://a.local/two", 200, "two-")
@@ -193,8 +166,8 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			return nil
 		})
 	})
-	r.sub("a broken Ingress stops nobody", func(t *testing.T, r *rig) {
-		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n---\n" +
+	r.sub("a broken Ingress stops nobody", func(t *testing.T, r *testbed) {
+		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n" +
 			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody", "half.local / Prefix one") +
 			ingress("after", "", "after.local / Prefix two"))
 		r.expect("http://after.local/", 200, "two-")
@@ -207,17 +180,17 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		}
 		t.Errorf("no problem of it among %+v", r.mustStatus().Problems)
 	})
-	r.sub("an Ingress of another class is not ours", func(t *testing.T, r *rig) {
+	r.sub("an Ingress of another class is not ours", func(t *testing.T, r *testbed) {
 		r.apply(strings.Replace(ingress("other", "", "other-class.local / Prefix one"), "haproxy", "nginx", 1) +
 			ingress("ours", "", "ours.local / Prefix one"))
 		r.expect("http://ours.local/", 200, "one-")
 		r.expect("http://other-class.local/", 404, "")
 	})
-	r.sub("a deleted Ingress is not served any more", func(t *testing.T, r *rig) {
+	r.sub("a deleted Ingress is not served any more", func(t *testing.T, r *testbed) {
 		r.kubectl("delete", "ingress", "after")
 		r.expect("http://after.local/", 404, "")
 	})
-	r.sub("what a slice names is served if it is its namespace's own", func(t *testing.T, r *rig) {
+	r.sub("what a slice names is served if it is its namespace's own", func(t *testing.T, r *testbed) {
 		pod := r.kubectl("get", "pods", "-l", "app=one", "-o", "jsonpath={.items[0].status.podIP}")
 		r.kubectl("create", "namespace", "evil")
 		wants := map[string]string{ // socket, to a part of why there is no server

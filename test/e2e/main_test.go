@@ -26,33 +26,30 @@ var threeRoutes = []string{
 
 // The journey of the README, step by step, in one lab.
 func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
-	r := newRig(t, world.Options{Name: "main", Workers: 2})
-	r.install("")
+	r := newTestbed(t, world.Options{Name: "main", Workers: 2}, settings{})
 	sample, err := os.ReadFile("../demo/app.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.must(err)
 	r.apply(string(sample))
 	r.start()
 	r.ready()
 
-	r.sub("three sessions are established", func(t *testing.T, r *rig) {
+	r.sub("three sessions are established", func(t *testing.T, r *testbed) {
 		if got, want := r.sessions(), []string{"master", "worker1", "worker2"}; !slices.Equal(got, want) {
 			t.Errorf("sessions with %q, want %q", got, want)
 		}
 	})
-	r.sub("exactly the three blocks are routed", func(t *testing.T, r *rig) {
+	r.sub("exactly the three blocks are routed", func(t *testing.T, r *testbed) {
 		if got := r.routes("-4"); !slices.Equal(got, threeRoutes) {
 			t.Errorf("routes %q, want %q", got, threeRoutes)
 		}
 	})
-	r.sub("all five pods answer in turn", func(_ *testing.T, r *rig) { r.answeredBy("http://test.local/", 5) })
-	r.sub("what no Ingress names is not found", func(t *testing.T, r *rig) {
+	r.sub("all five pods answer in turn", func(_ *testing.T, r *testbed) { r.answeredBy("http://test.local/", 5) })
+	r.sub("what no Ingress names is not found", func(t *testing.T, r *testbed) {
 		if answer, err := r.get("http://other.local/"); err != nil || answer.Code != 404 {
 			t.Errorf("other.local answers %d (%v), want 404", answer.Code, err)
 		}
 	})
-	r.sub("the Ingress tells its address", func(t *testing.T, r *rig) {
+	r.sub("the Ingress tells its address", func(t *testing.T, r *testbed) {
 		r.eventually("status.loadBalancer is published", func() error {
 			if ip := r.kubectl("get", "ingress", "test-ingress", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"); ip != "192.168.50.21" {
 				return fmt.Errorf("it is %q", ip)
@@ -60,7 +57,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			return nil
 		})
 	})
-	r.sub("scaling changes servers without a reload", func(t *testing.T, r *rig) {
+	r.sub("scaling changes servers without a reload", func(t *testing.T, r *testbed) {
 		before := r.mustStatus()
 		r.kubectl("scale", "deployment", "app", "--replicas", "20")
 		r.answeredBy("http://test.local/", 20)
@@ -71,11 +68,9 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReason)
 		}
 	})
-	r.sub("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T, r *rig) {
+	r.sub("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T, r *testbed) {
 		host, err := r.AddNode(t.Context(), "worker9")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r.must(err)
 		route := fmt.Sprintf("%s via %s", host.Blocks[0], host.Addr.Addr())
 		r.eventually("its block is routed", func() error { return contains(r.routes("-4"), route) })
 		r.kubectl("scale", "deployment", "app", "--replicas", "12")
@@ -87,9 +82,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			}
 			return errors.New("none of 12 answers was from it")
 		})
-		if err := r.RemoveNode(t.Context(), "worker9"); err != nil {
-			t.Fatal(err)
-		}
+		r.must(r.RemoveNode(t.Context(), "worker9"))
 		r.eventually("its route is gone", func() error {
 			if contains(r.routes("-4"), route) == nil {
 				return errors.New("it is still there")
@@ -118,11 +111,9 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.kubectl("scale", "deployment", "app", "--replicas", "5")
 		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 	})
-	r.sub("routes that somebody flushes come back", func(t *testing.T, r *rig) {
+	r.sub("routes that somebody flushes come back", func(t *testing.T, r *testbed) {
 		want := r.routes("-4")
-		if _, err := r.Exec(t.Context(), world.Appliance, "ip", "route", "flush", "proto", "78"); err != nil {
-			t.Fatal(err)
-		}
+		r.exec("ip", "route", "flush", "proto", "78")
 		r.eventually("they are back", func() error {
 			if got := r.routes("-4"); !slices.Equal(got, want) {
 				return fmt.Errorf("routes %q", got)
@@ -130,12 +121,10 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			return serversOf(r, 5, 5)
 		})
 	})
-	r.sub("routes come back when the interface does", func(t *testing.T, r *rig) {
+	r.sub("routes come back when the interface does", func(t *testing.T, r *testbed) {
 		want := r.routes("-4")
 		for _, state := range []string{"down", "up"} {
-			if _, err := r.Exec(t.Context(), world.Appliance, "ip", "link", "set", "eth0", state); err != nil {
-				t.Fatal(err)
-			}
+			r.exec("ip", "link", "set", "eth0", state)
 		}
 		r.eventually("they are back", func() error {
 			if got := r.routes("-4"); !slices.Equal(got, want) {
@@ -146,7 +135,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.answeredBy("http://test.local/", 5)
 	})
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		r.sub("a restart after "+signal.String()+" takes over what runs", func(t *testing.T, r *rig) {
+		r.sub("a restart after "+signal.String()+" takes over what runs", func(t *testing.T, r *testbed) {
 			before := r.mustStatus()
 			routes := r.routes("-4")
 			r.end(signal)
@@ -175,7 +164,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 
 // serversOf says whether the sample application has this many servers, and this
 // many of them open.
-func serversOf(r *rig, all, opened int) error {
+func serversOf(r *testbed, all, opened int) error {
 	s, err := r.status()
 	if err != nil {
 		return err

@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 // squat holds a port of the appliance's host until it is told to go.
-func (r *rig) squat(address string) (leave func()) {
+func (r *testbed) squat(address string) (leave func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
-	cmd := r.Command(ctx, world.Appliance, programs.app, "-listen", address)
+	cmd := r.Command(ctx, world.Appliance, r.file("app"), "-listen", address)
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func (r *rig) squat(address string) (leave func()) {
 }
 
 // says waits until a warning, or a reason for not being ready, holds all words.
-func (r *rig) says(words ...string) {
+func (r *testbed) says(words ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("the status says %q", words), func() error {
 		s, err := r.status()
@@ -58,28 +59,22 @@ func (r *rig) says(words ...string) {
 }
 
 func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
-	r := newRig(t, world.Options{Name: "trouble", Workers: 1})
-	r.peering = "mode: passive, "
-	r.install("")
-	r.apply(application("app", 1, "") + ingress("app", "", "test.local / Prefix app"))
+	r := newTestbed(t, world.Options{Name: "trouble", Workers: 1}, settings{clusters: []rig.Cluster{{BGP: []string{"mode: passive"}}}})
+	r.apply(application("app", 1) + ingress("app", "", "test.local / Prefix app"))
 
-	r.sub("what no waiting mends ends the program with a sentence", func(t *testing.T, r *rig) {
+	r.sub("what no waiting mends ends the program with a sentence", func(t *testing.T, r *testbed) {
 		for name, c := range map[string]struct {
 			before []string
 			change [2]string
 			words  string
 		}{
 			"no right to change routes": {before: []string{"setpriv", "--bounding-set=-net_admin"}, words: "CAP_NET_ADMIN"},
-			"no HAProxy":                {change: [2]string{"haproxy:", "haproxy:\n  binary: /nonexistent/haproxy"}, words: "/nonexistent/haproxy"},
+			"no HAProxy":                {change: [2]string{"binary: /", "binary: /nonexistent/"}, words: "/nonexistent/"},
 			"an unknown key":            {change: [2]string{"identity:", "identiti:"}, words: "identity"},
 		} {
-			r.sub(name, func(t *testing.T, r *rig) {
-				config, err := r.Exec(t.Context(), world.Appliance, "cat", r.file("sallyport.yaml"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.write("other.yaml", strings.Replace(config, c.change[0], c.change[1], 1))
-				args := slices.Concat(c.before, []string{programs.sallyport, "run", "--config", r.file("other.yaml")})
+			r.sub(name, func(t *testing.T, r *testbed) {
+				r.write("other.yaml", strings.Replace(r.read("sallyport.yaml"), c.change[0], c.change[1], 1))
+				args := slices.Concat(c.before, []string{r.file("sallyport"), "run", "--config", r.file("other.yaml")})
 				out, err := r.Command(t.Context(), world.Appliance, args...).CombinedOutput()
 				if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || !strings.Contains(string(out), c.words) {
 					t.Errorf("ended with %v, saying %s; want a failure and a word of %q", err, out, c.words)
@@ -88,29 +83,26 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 		}
 	})
 
-	good, err := r.Exec(t.Context(), world.Appliance, "cat", r.file("kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := r.read("kubeconfig")
 	r.write("kubeconfig", "nonsense")
 	leaveBGP, leaveHTTP := r.squat("192.168.50.21:179"), r.squat("192.168.50.21:80")
 	r.start()
-	r.sub("bad credentials, a taken BGP port", func(_ *testing.T, r *rig) {
+	r.sub("bad credentials, a taken BGP port", func(_ *testing.T, r *testbed) {
 		r.says("kubeconfig")
 		r.says("BGP", "179")
 		r.write("kubeconfig", good)
 		leaveBGP()
 	})
-	r.sub("a taken HTTP port", func(_ *testing.T, r *rig) {
+	r.sub("a taken HTTP port", func(_ *testing.T, r *testbed) {
 		r.says(":80 is taken by app")
 		leaveHTTP()
 		r.ready()
 		r.answeredBy("http://test.local/", 1)
 	})
-	r.sub("nodes that connect, and nothing shows that it is they", func(_ *testing.T, r *rig) {
+	r.sub("nodes that connect, and nothing shows that it is they", func(_ *testing.T, r *testbed) {
 		r.says("any pod can do so in the place of its node", "bgp.mode: passive")
 	})
-	r.sub("a node without a BGP address", func(_ *testing.T, r *rig) {
+	r.sub("a node without a BGP address", func(_ *testing.T, r *testbed) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address-")
 		r.says("worker1", "projectcalico.org/IPv4Address")
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/IPv4Address=192.168.50.23/24")

@@ -123,30 +123,28 @@ func lastWords(name string, err error) string {
 	return fmt.Sprintf("the agent ended: %v (see %s)", err, logFile(name))
 }
 
-// different names the first thing in which two labs differ; images may.
+// different names the first option in which two labs differ; images may.
 func different(have, want world.Options) string {
-	switch {
-	case have.Workers != want.Workers:
-		return "number of workers"
-	case have.IPv6 != want.IPv6:
-		return "choice of families"
-	case have.HostAccess != want.HostAccess:
-		return "access from the host"
-	case have.Mesh != want.Mesh:
-		return "mesh"
-	case have.AS != want.AS:
-		return "AS number"
-	case have.NoCalico != want.NoCalico:
-		return "beginning of Calico"
-	case have.HostLocal != want.HostLocal:
-		return "IPAM"
-	case have.Bird != want.Bird:
-		return "BIRD"
-	case have.Bare != want.Bare:
-		return "control plane"
-	default:
-		return ""
+	for _, option := range []struct {
+		name       string
+		have, want any
+	}{
+		{"number of workers", have.Workers, want.Workers},
+		{"site", have.Site, want.Site},
+		{"choice of families", have.IPv6, want.IPv6},
+		{"access from the host", have.HostAccess, want.HostAccess},
+		{"mesh", have.Mesh, want.Mesh},
+		{"AS number", have.AS, want.AS},
+		{"beginning of Calico", have.NoCalico, want.NoCalico},
+		{"IPAM", have.HostLocal, want.HostLocal},
+		{"BIRD", have.Bird, want.Bird},
+		{"control plane", have.Bare, want.Bare},
+	} {
+		if option.have != option.want {
+			return option.name
+		}
 	}
+	return ""
 }
 
 // down ends the agent, then removes what it may have left.

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,7 +69,7 @@ func In(ctx context.Context, opts world.Options, lines string, ingress []string,
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	if err := errors.Join(Build(ctx, dir), Configure(dir, lines, ingress...)); err != nil {
+	if err := errors.Join(Build(ctx, dir), Configure(dir, lines, Cluster{Ingress: ingress})); err != nil {
 		return err
 	}
 	progress("a cluster")
@@ -133,11 +134,11 @@ func Report(ctx context.Context, out io.Writer, asJSON bool, cases []Case) error
 	return nil
 }
 
-// New brings up a lab whose pods may run the image "app", and gives the
-// cluster what `sallyport manifests` prints for the config file. dir holds what
-// Build and Configure made.
+// New brings up a lab whose pods may run the image "sample-app", and gives the cluster
+// what `sallyport manifests` prints for the config file. dir holds what Build and
+// Configure made. A cluster without Calico gets the rest of the manifests.
 func New(ctx context.Context, dir string, opts world.Options, manifests ...string) (*Rig, error) {
-	opts.Images = map[string]string{"app": dir + "/app"}
+	opts.Images = map[string]string{"sample-app": dir + "/app"}
 	lab, err := world.Up(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -150,12 +151,15 @@ func New(ctx context.Context, dir string, opts world.Options, manifests ...strin
 }
 
 func (r *Rig) install(ctx context.Context, more []string) error {
-	args := append([]string{"manifests", "--config", r.Dir + "/sallyport.yaml", "--address", "192.168.50.21"}, more...)
-	text, err := exec.CommandContext(ctx, r.Dir+"/sallyport", args...).Output()
+	text, err := r.Manifests(ctx, more...)
 	if err != nil {
-		return fmt.Errorf("sallyport manifests: %w", err)
+		return err
 	}
-	if err := r.Apply(ctx, string(text)); err != nil {
+	if r.Options().NoCalico {
+		documents := strings.Split(text, "\n---\n")
+		text = strings.Join(slices.DeleteFunc(documents, func(d string) bool { return strings.Contains(d, "crd.projectcalico.org") }), "\n---\n")
+	}
+	if err := r.Apply(ctx, text); err != nil {
 		return err
 	}
 	credentials, err := r.ServiceAccountKubeconfig(ctx, "kube-system", "sallyport", 24*time.Hour)
@@ -165,14 +169,45 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 	return os.WriteFile(r.Dir+"/kubeconfig", credentials, 0o600)
 }
 
-// Configure writes the appliance's config file into dir. Lines are added to what
-// every rig has, and pairs to what it says of Ingresses. HAProxy is the program
-// that SALLYPORT_TEST_HAPROXY names, if that is set.
-func Configure(dir, lines string, ingress ...string) error {
-	said := strings.Join(append([]string{"publish: [192.168.50.21]"}, ingress...), ", ")
+// Manifests returns what `sallyport manifests` prints, with more flags.
+func (r *Rig) Manifests(ctx context.Context, flags ...string) (string, error) {
+	host, _ := r.Host(world.Appliance)
+	cmd := exec.CommandContext(ctx, r.Dir+"/sallyport", append([]string{"manifests", "--config", r.Dir + "/sallyport.yaml", "--address", host.Addr.Addr().String()}, flags...)...)
+	var complaint strings.Builder
+	cmd.Stderr = &complaint
+	text, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("sallyport manifests: %w: %s", err, complaint.String())
+	}
+	return string(text), nil
+}
+
+// A Cluster is an entry of clusters in the config file. Pairs are "key: value", added to
+// those that every rig has.
+type Cluster struct {
+	Name       string   // default: lab
+	Kubeconfig string   // default: the one that New writes into dir
+	Pools      string   // a YAML list without brackets
+	BGP        []string // pairs of bgp
+	Ingress    []string // pairs of ingress
+}
+
+// Configure writes the appliance's config file into dir: the clusters (one, unless some are
+// given), and lines of further keys. HAProxy is the program that SALLYPORT_TEST_HAPROXY
+// names, if that is set.
+func Configure(dir, lines string, clusters ...Cluster) error {
+	if len(clusters) == 0 {
+		clusters = []Cluster{{}}
+	}
+	var file strings.Builder
+	file.WriteString("clusters:\n")
+	for _, c := range clusters {
+		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}}\n", cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
+			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "), strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "))
+	}
 	binary := cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy")
-	file := fmt.Sprintf("clusters:\n- kubeconfig: kubeconfig\n  bgp: {asn: 65000}\n  ingress: {%[3]s}\nhaproxy: {binary: %[4]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[2]s\n", dir, lines, said, binary)
-	return os.WriteFile(dir+"/sallyport.yaml", []byte(file), 0o600)
+	fmt.Fprintf(&file, "haproxy: {binary: %[2]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[3]s\n", dir, binary, lines)
+	return os.WriteFile(dir+"/sallyport.yaml", []byte(file.String()), 0o600)
 }
 
 // Start runs the appliance on its host.

@@ -103,10 +103,10 @@ func (l *Lab) createCalico(ctx context.Context) error {
 }
 
 func (l *Lab) createPools(ctx context.Context) error {
-	if err := l.createOne(ctx, poolObject("default-ipv4-ippool", pool4, 26)); err != nil || !l.opts.IPv6 {
+	if err := l.createOne(ctx, poolObject("default-ipv4-ippool", l.opts.pool4(), 26)); err != nil || !l.opts.IPv6 {
 		return err
 	}
-	return l.createOne(ctx, poolObject("default-ipv6-ippool", pool6, 122))
+	return l.createOne(ctx, poolObject("default-ipv6-ippool", l.opts.pool6(), 122))
 }
 
 // claimBlock makes a block the node's, the way Calico's IPAM leaves it.

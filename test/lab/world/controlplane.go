@@ -166,7 +166,7 @@ func (l *Lab) startControlPlane(ctx context.Context) error {
 }
 
 func (l *Lab) startAPIServer() error {
-	master, _ := l.host(Master)
+	master, _ := l.Host(Master)
 	addrs := []net.IP{net.IPv4(127, 0, 0, 1), master.Addr.Addr().AsSlice(), service4.Addr().Next().AsSlice()}
 	services := service4.String()
 	if l.opts.IPv6 {

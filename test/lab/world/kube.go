@@ -54,7 +54,7 @@ func (l *Lab) restConfigFrom(ns string) *rest.Config {
 }
 
 func (l *Lab) apiServer() string {
-	master, _ := l.host(Master)
+	master, _ := l.Host(Master)
 	return "https://" + net.JoinHostPort(master.Addr.Addr().String(), strconv.Itoa(apiPort))
 }
 

@@ -7,16 +7,31 @@ import (
 	"slices"
 )
 
-// The networks of every lab. Labs are apart from each other, so all use the
-// same.
+// The Services' networks of every lab.
 var (
-	lan4     = netip.MustParsePrefix("192.168.50.0/24")
-	lan6     = netip.MustParsePrefix("fd00:50::/64")
-	pool4    = netip.MustParsePrefix("172.16.0.0/16")
-	pool6    = netip.MustParsePrefix("fd00:172:16::/48")
 	service4 = netip.MustParsePrefix("10.96.0.0/16")
 	service6 = netip.MustParsePrefix("fd00:10:96::/112")
 )
+
+// maxSite keeps the digits of both families the same, and pools private.
+const maxSite = 9
+
+// lan4, lan6, pool4 and pool6 return the networks of a lab's hosts and of its pods.
+func (o Options) lan4() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(50 + o.Site), 0}), 24)
+}
+
+func (o Options) lan6() netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", 50+o.Site))
+}
+
+func (o Options) pool4() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + o.Site)}), 16)
+}
+
+func (o Options) pool6() netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d::/48", 16+o.Site))
+}
 
 // The hosts every lab has beside its workers.
 const (
@@ -71,65 +86,57 @@ func checkNode(name string) error {
 }
 
 // plan lays out the hosts of a new lab.
-func plan(lab string, workers int, ipv6 bool) []Host {
-	hosts := []Host{
-		host(lab, Client, 10, ipv6),
-		host(lab, Appliance, 21, ipv6),
-		nodeHost(lab, Master, 22, ipv6),
-	}
-	for i := range workers {
-		hosts = append(hosts, nodeHost(lab, fmt.Sprintf("worker%d", i+1), firstWorker+i, ipv6))
+func (o Options) plan() []Host {
+	hosts := []Host{o.host(Client, 10), o.host(Appliance, 21), o.node(Master, 22)}
+	for i := range o.Workers {
+		hosts = append(hosts, o.node(fmt.Sprintf("worker%d", i+1), firstWorker+i))
 	}
 	return hosts
 }
 
-// nextNode gives a node that joins the lowest free address.
-func nextNode(lab, name string, hosts []Host, ipv6 bool) (Host, error) {
+// next gives a node that joins the lowest free address.
+func (o Options) next(name string, hosts []Host) (Host, error) {
 	for octet := firstWorker; octet < firstWorker+maxNodes-1; octet++ {
-		h := nodeHost(lab, name, octet, ipv6)
-		if !slices.ContainsFunc(hosts, func(o Host) bool { return o.Addr == h.Addr }) {
+		h := o.node(name, octet)
+		if !slices.ContainsFunc(hosts, func(other Host) bool { return other.Addr == h.Addr }) {
 			return h, nil
 		}
 	}
 	return Host{}, fmt.Errorf("no address is left for node %s: a lab has at most %d nodes", name, maxNodes)
 }
 
-// settle gives a node whole podCIDRs in the place of its first blocks, in a lab
-// that wants them.
-func (o Options) settle(h Host) Host {
-	for i, b := range h.Blocks {
-		if o.HostLocal {
-			h.Blocks[i] = netip.PrefixFrom(b.Addr(), b.Addr().BitLen()-8).Masked()
-		}
-	}
-	return h
-}
-
 func netnsName(lab, host string) string { return "sp-" + lab + "-" + host }
 
-func host(lab, name string, octet int, ipv6 bool) Host {
+// host returns a host with the octet that ends its address. The digits read the same in
+// both families: 192.168.50.23, fd00:50::23.
+func (o Options) host(name string, octet int) Host {
 	h := Host{
 		Name:  name,
-		Netns: netnsName(lab, name),
-		Addr:  netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 50, byte(octet)}), lan4.Bits()),
+		Netns: netnsName(o.Name, name),
+		Addr:  netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, byte(50 + o.Site), byte(octet)}), o.lan4().Bits()),
 	}
-	if ipv6 {
-		// The digits read the same in both families: 192.168.50.23, fd00:50::23.
-		h.Addr6 = netip.MustParsePrefix(fmt.Sprintf("fd00:50::%d/%d", octet, lan6.Bits()))
+	if o.IPv6 {
+		h.Addr6 = netip.MustParsePrefix(fmt.Sprintf("fd00:%d::%d/%d", 50+o.Site, octet, o.lan6().Bits()))
 	}
 	return h
 }
 
-func nodeHost(lab, name string, octet int, ipv6 bool) Host {
-	h := host(lab, name, octet, ipv6)
+// node returns a host with the blocks it has from the beginning: with HostLocal, its podCIDRs.
+func (o Options) node(name string, octet int) Host {
+	h := o.host(name, octet)
 	h.Node = true
 	third, ok := docBlocks[octet]
 	if !ok {
 		third = 2 * (octet - firstWorker)
 	}
-	h.Blocks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(third), 64}), 26)}
-	if ipv6 {
-		h.Blocks = append(h.Blocks, netip.MustParsePrefix(fmt.Sprintf("fd00:172:16:%d::40/122", third)))
+	h.Blocks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + o.Site), byte(third), 64}), 26)}
+	if o.IPv6 {
+		h.Blocks = append(h.Blocks, netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d:%d::40/122", 16+o.Site, third)))
+	}
+	for i, b := range h.Blocks {
+		if o.HostLocal {
+			h.Blocks[i] = netip.PrefixFrom(b.Addr(), b.Addr().BitLen()-8).Masked()
+		}
 	}
 	return h
 }

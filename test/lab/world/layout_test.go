@@ -17,7 +17,7 @@ func TestTheHostsAreThoseOfTheDocuments(t *testing.T) {
 		"worker2":   {"192.168.50.24/24", "172.16.189.64/26"},
 	}
 	got := map[string]row{}
-	for _, h := range plan("demo", 2, false) {
+	for _, h := range (Options{Name: "demo", Workers: 2}).plan() {
 		r := row{Addr: h.Addr.String()}
 		if h.Node {
 			r.Block = h.Blocks[0].String()
@@ -30,32 +30,36 @@ func TestTheHostsAreThoseOfTheDocuments(t *testing.T) {
 }
 
 func TestNoTwoNodesMeet(t *testing.T) {
-	hosts := plan("demo", maxNodes-1, true)
+	full := Options{Name: "demo", Workers: maxNodes - 1, IPv6: true}
+	hosts := full.plan()
 	seen := map[netip.Prefix]string{}
-	for _, h := range hosts {
+	beside := full
+	beside.Name, beside.Site = "beside", 1
+	for _, h := range append(beside.plan(), hosts...) {
 		for _, p := range append([]netip.Prefix{netip.PrefixFrom(h.Addr.Addr(), 32), netip.PrefixFrom(h.Addr6.Addr(), 128)}, h.Blocks...) {
 			if p != p.Masked() {
 				t.Errorf("%s of %s is no whole prefix", p, h.Name)
 			}
 			if other, there := seen[p]; there {
-				t.Errorf("%s is that of %s and of %s", p, other, h.Name)
+				t.Errorf("%s is that of %s and of %s", p, other, h.Netns)
 			}
-			seen[p] = h.Name
+			seen[p] = h.Netns
 		}
 	}
-	if h, err := nextNode("demo", "late", hosts, true); err == nil {
+	if h, err := full.next("late", hosts); err == nil {
 		t.Errorf("a full lab: want an error, got %v", h)
 	}
 }
 
 func TestANewNodeTakesTheLowestFreeAddress(t *testing.T) {
-	hosts := plan("demo", 3, false)
+	options := Options{Name: "demo", Workers: 3}
+	hosts := options.plan()
 	hosts = append(hosts[:3], hosts[4:]...) // without worker1
-	got, err := nextNode("demo", "new", hosts, false)
+	got, err := options.next("new", hosts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := nodeHost("demo", "new", 23, false)
+	want := options.node("new", 23)
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -81,7 +85,8 @@ func TestNamesFitIntoTheKernel(t *testing.T) {
 }
 
 func TestANodesPodsAreNotThoseOfANodeWithALongerName(t *testing.T) {
-	short, long := nodeHost("demo", "edge", 23, false), nodeHost("demo", "edge-1", 24, false)
+	options := Options{Name: "demo"}
+	short, long := options.node("edge", 23), options.node("edge-1", 24)
 	hosts := []Host{short, long}
 	for ns, want := range map[string]bool{
 		"sp-demo-edge-0123456789":   true,

@@ -104,10 +104,10 @@ func sysctl(ctx context.Context, ns string, settings ...string) error {
 
 // giveHostAccess puts the real machine on the lan, if it does not use the
 // lan's addresses itself: if it does, the returned reason says by what.
-func giveHostAccess(ctx context.Context, lab, lan string, ipv6 bool) (reason string, err error) {
-	prefixes := []netip.Prefix{lan4}
-	if ipv6 {
-		prefixes = append(prefixes, lan6)
+func (o Options) giveHostAccess(ctx context.Context, lan string) (reason string, err error) {
+	prefixes := []netip.Prefix{o.lan4()}
+	if o.IPv6 {
+		prefixes = append(prefixes, o.lan6())
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -142,24 +142,37 @@ func giveHostAccess(ctx context.Context, lab, lan string, ipv6 bool) (reason str
 			}
 		}
 	}
-	name := "sp-" + lab
+	name := "sp-" + o.Name
 	if err := ip(ctx, "link", "add", "name", name, "type", "veth", "peer", "name", uplink, "netns", lan); err != nil {
 		return "", err
 	}
 	if err := ipBatch(ctx, lan, fmt.Sprintf("link set dev %s master %s up", uplink, lanHost)); err != nil {
 		return "", err
 	}
-	me := host(lab, "", hostOctet, ipv6)
+	me := o.host("", hostOctet)
 	if err := ip(ctx, "address", "add", me.Addr.String(), "broadcast", "+", "dev", name); err != nil {
 		return "", err
 	}
 	if err := ip(ctx, "link", "set", name, "up"); err != nil {
 		return "", err
 	}
-	if ipv6 {
+	if o.IPv6 {
 		return "", ip(ctx, "address", "add", me.Addr6.String(), "dev", name, "nodad")
 	}
 	return "", nil
+}
+
+// Lend gives the appliance of another lab, of another site, a leg in this one: the interface and
+// the address of this lab's own appliance, which has none from then on.
+func (l *Lab) Lend(ctx context.Context, to *Lab) error {
+	h, _ := l.Host(Appliance)
+	if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(Appliance), "name", l.Name()); err != nil {
+		return err
+	}
+	return ipBatch(ctx, to.Netns(Appliance),
+		fmt.Sprintf("address add %s broadcast + dev %s", h.Addr, l.Name()),
+		"link set "+l.Name()+" up",
+	)
 }
 
 // namespaces lists the network namespaces of a lab: its hosts' and its pods'.

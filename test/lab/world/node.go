@@ -238,14 +238,13 @@ func (l *Lab) AddNode(ctx context.Context, name string) (Host, error) {
 	if err := checkNode(name); err != nil {
 		return Host{}, err
 	}
-	if _, taken := l.host(name); taken {
+	if _, taken := l.Host(name); taken {
 		return Host{}, fmt.Errorf("node %s is there already", name)
 	}
-	h, err := nextNode(l.opts.Name, name, l.Hosts(), l.opts.IPv6)
+	h, err := l.opts.next(name, l.Hosts())
 	if err != nil {
 		return Host{}, err
 	}
-	h = l.opts.settle(h)
 	l.mu.Lock()
 	l.hosts = append(l.hosts, h)
 	l.mu.Unlock()
@@ -571,12 +570,12 @@ func (l *Lab) joinBare(h Host) error {
 	l.mu.Lock()
 	l.nodes[h.Name] = n
 	l.mu.Unlock()
-	appliance, _ := l.host(Appliance)
+	appliance, _ := l.Host(Appliance)
 	return n.configure(l, func(source netip.Addr) (bird.Config, error) {
 		c := bird.Config{Node: h.Name, Version: l.opts.Bird, RouterID: h.Addr.Addr(), Source: source, AS: l.opts.AS}
-		neighbour, pool := appliance.Addr.Addr(), pool4
+		neighbour, pool := appliance.Addr.Addr(), l.opts.pool4()
 		if source.Is6() {
-			neighbour, pool = appliance.Addr6.Addr(), pool6
+			neighbour, pool = appliance.Addr6.Addr(), l.opts.pool6()
 		}
 		for _, b := range h.Blocks {
 			if b.Addr().Is4() == source.Is4() {

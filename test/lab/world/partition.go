@@ -53,7 +53,7 @@ func (l *Lab) Heal(ctx context.Context, a, b string) error {
 
 func (l *Lab) twoHosts(a, b string) error {
 	for _, name := range []string{a, b} {
-		if _, ok := l.host(name); !ok {
+		if _, ok := l.Host(name); !ok {
 			return fmt.Errorf("no host is called %q", name)
 		}
 	}

@@ -45,6 +45,7 @@ type Options struct {
 	Name       string            `json:"name"`
 	Workers    int               `json:"workers"`
 	IPv6       bool              `json:"ipv6,omitempty"`
+	Site       int               `json:"site,omitempty"`       // 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
 	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
@@ -116,11 +117,8 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		dir:      filepath.Join(Root, opts.Name),
 		progress: opts.Progress,
 		log:      opts.Log,
-		hosts:    plan(opts.Name, opts.Workers, opts.IPv6),
+		hosts:    opts.plan(),
 		nodes:    map[string]*node{},
-	}
-	for i := range l.hosts {
-		l.hosts[i] = l.opts.settle(l.hosts[i])
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
@@ -141,6 +139,9 @@ func (o Options) check() error {
 	}
 	if o.Workers < 0 || o.Workers >= maxNodes {
 		return fmt.Errorf("%d workers: want 0 to %d", o.Workers, maxNodes-1)
+	}
+	if o.Site < 0 || o.Site > maxSite {
+		return fmt.Errorf("site %d: want 0 to %d", o.Site, maxSite)
 	}
 	if o.Bird != 1 && o.Bird != 2 {
 		return fmt.Errorf("BIRD %d: want 1 or 2", o.Bird)
@@ -169,7 +170,7 @@ func (l *Lab) build(ctx context.Context) error {
 			return err
 		}
 	}
-	l.say("lab %s: %d hosts on %s", l.opts.Name, len(l.hosts), lan4)
+	l.say("lab %s: %d hosts on %s", l.opts.Name, len(l.hosts), l.opts.lan4())
 	if err := l.save(); err != nil {
 		return err
 	}
@@ -221,7 +222,7 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if l.hostAccess, err = giveHostAccess(ctx, l.opts.Name, lan, l.opts.IPv6); err != nil {
+	if l.hostAccess, err = l.opts.giveHostAccess(ctx, lan); err != nil {
 		return err
 	}
 	if l.hostAccess != "" {
@@ -377,7 +378,8 @@ func (l *Lab) nodeHosts() []Host {
 	return slices.DeleteFunc(l.Hosts(), func(h Host) bool { return !h.Node })
 }
 
-func (l *Lab) host(name string) (Host, bool) {
+// Host returns the host of a name; false if the lab has none.
+func (l *Lab) Host(name string) (Host, bool) {
 	hosts := l.Hosts()
 	i := slices.IndexFunc(hosts, func(h Host) bool { return h.Name == name })
 	if i < 0 {

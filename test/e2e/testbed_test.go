@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sallyport/appliance"
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// programs is the directory of the programs under test, built once by TestMain.
+var programs string
+
+func TestMain(m *testing.M) {
+	code, err := func() (code int, err error) {
+		if programs, err = os.MkdirTemp("", "sallyport-e2e-"); err != nil {
+			return 1, err
+		}
+		defer os.RemoveAll(programs) //nolint:errcheck // scratch
+		if err := rig.Build(context.Background(), programs); err != nil {
+			return 1, err
+		}
+		return m.Run(), nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// A testbed is a rig whose methods fail a test.
+type testbed struct {
+	*rig.Rig
+	t *testing.T
+}
+
+// sub runs a subtest, whose testbed fails the subtest and no other.
+func (r *testbed) sub(name string, f func(t *testing.T, r *testbed)) {
+	r.t.Helper()
+	r.t.Run(name, func(t *testing.T) { f(t, &testbed{r.Rig, t}) })
+}
+
+// settings are what a testbed has beside what every rig has.
+type settings struct {
+	lines     string        // of the appliance's config file
+	clusters  []rig.Cluster // in that file; none: the lab's
+	manifests []string      // flags of `sallyport manifests`
+}
+
+// newTestbed brings up a lab with an appliance that is configured, and does not run yet.
+func newTestbed(t *testing.T, opts world.Options, s settings) *testbed {
+	t.Helper()
+	if s.clusters == nil {
+		s.clusters = []rig.Cluster{{Pools: `172.16.0.0/16, "fd00:172:16::/48"`}}
+	}
+	dir := t.TempDir()
+	for _, program := range []string{"/sallyport", "/app"} {
+		if err := os.Symlink(programs+program, dir+program); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rig.Configure(dir, "identity: e2e\nlog: {level: debug}\n"+s.lines, s.clusters...); err != nil {
+		t.Fatal(err)
+	}
+	opts.Progress = testWriter{t}
+	lab, err := rig.New(t.Context(), dir, opts, s.manifests...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &testbed{lab, t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the appliance:\n%s", tail(r.log(), 150))
+		}
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// must fails the test on an error.
+func (r *testbed) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *testbed) start()                  { r.t.Helper(); r.must(r.Start(r.t.Context())) }
+func (r *testbed) end(s syscall.Signal)    { r.t.Helper(); r.must(r.Stop(s)) }
+func (r *testbed) ready()                  { r.t.Helper(); r.must(r.Ready(r.t.Context())) }
+func (r *testbed) apply(manifest string)   { r.t.Helper(); r.must(r.Apply(r.t.Context(), manifest)) }
+func (r *testbed) file(name string) string { return filepath.Join(r.Dir, name) }
+
+func (r *testbed) eventually(what string, ask func() error) {
+	r.t.Helper()
+	r.must(rig.Eventually(r.t.Context(), what, ask))
+}
+
+func (r *testbed) kubectl(args ...string) string {
+	r.t.Helper()
+	out, err := r.Kubectl(r.t.Context(), args...)
+	r.must(err)
+	return out
+}
+
+func (r *testbed) status() (appliance.Status, error) { return r.Status(r.t.Context()) }
+
+func (r *testbed) mustStatus() appliance.Status {
+	r.t.Helper()
+	s, err := r.status()
+	r.must(err)
+	return s
+}
+
+// exec runs a command on the appliance's host and returns what it printed.
+func (r *testbed) exec(args ...string) string {
+	r.t.Helper()
+	out, err := r.Exec(r.t.Context(), world.Appliance, args...)
+	r.must(err)
+	return out
+}
+
+func (r *testbed) host(name string) world.Host {
+	r.t.Helper()
+	host, there := r.Host(name)
+	if !there {
+		r.t.Fatalf("the lab has no host %s", name)
+	}
+	return host
+}
+
+func (r *testbed) write(name, text string) {
+	r.t.Helper()
+	r.must(os.WriteFile(r.file(name), []byte(text), 0o600))
+}
+
+func (r *testbed) read(name string) string {
+	r.t.Helper()
+	text, err := os.ReadFile(r.file(name))
+	r.must(err)
+	return string(text)
+}
+
+// log returns what the appliance has logged so far.
+func (r *testbed) log() string {
+	text, err := os.ReadFile(r.LogFile())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Error(err)
+	}
+	return string(text)
+}
+
+// A reply is what the sample application says of a request, or what HAProxy
+// answers in its place.
+type reply struct {
+	Code     int
+	Location string
+	Pod      string              `json:"pod"`
+	Node     string              `json:"node"`
+	URL      string              `json:"url"`
+	Host     string              `json:"host"`
+	Headers  map[string][]string `json:"headers"`
+}
+
+// get asks from the client's host: for a URL whose name is that of the
+// appliance. More curl arguments may follow.
+func (r *testbed) get(url string, more ...string) (answer reply, err error) {
+	name, port, _ := strings.Cut(strings.SplitN(url, "/", 4)[2], ":")
+	if port == "" {
+		port = map[bool]string{true: "443", false: "80"}[strings.HasPrefix(url, "https:")]
+	}
+	args := append([]string{
+		"curl", "-sk", "--max-time", "10", "--resolve", name + ":" + port + ":192.168.50.21",
+		"-H", "Accept: application/json", "-w", "\n%{http_code} %{redirect_url}", url,
+	}, more...)
+	out, err := r.Exec(r.t.Context(), world.Client, args...)
+	if err != nil {
+		return answer, err
+	}
+	body, last := out[:strings.LastIndexByte(out, '\n')], out[strings.LastIndexByte(out, '\n')+1:]
+	code, location, _ := strings.Cut(last, " ")
+	if answer.Code, err = strconv.Atoi(code); err != nil {
+		return answer, err
+	}
+	answer.Location = strings.TrimSpace(location)
+	if answer.Code == 200 {
+		err = json.Unmarshal([]byte(body), &answer)
+	}
+	return answer, err
+}
+
+// pods asks n times and counts who answered. Any answer but 200 is an error.
+func (r *testbed) pods(url string, n int) (map[string]int, error) {
+	seen := map[string]int{}
+	for range n {
+		answer, err := r.get(url)
+		if err != nil {
+			return nil, err
+		}
+		if answer.Code != 200 {
+			return nil, fmt.Errorf("%s answers %d", url, answer.Code)
+		}
+		seen[answer.Pod]++
+	}
+	return seen, nil
+}
+
+// answeredBy waits until all of n pods answer, and nobody else.
+func (r *testbed) answeredBy(url string, n int) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%s is answered by %d pods", url, n), func() error {
+		seen, err := r.pods(url, 2*n)
+		if err == nil && len(seen) != n {
+			err = fmt.Errorf("answered by %v", seen)
+		}
+		return err
+	})
+}
+
+// routes lists the appliance's own routes as "PREFIX via HOP".
+func (r *testbed) routes(family string) []string {
+	r.t.Helper()
+	var routes []string
+	for line := range strings.Lines(r.exec("ip", family, "-o", "route", "show", "proto", "78")) {
+		if f := strings.Fields(line); len(f) >= 3 {
+			routes = append(routes, strings.Join(f[:3], " "))
+		}
+	}
+	return routes
+}
+
+// routed waits until the appliance has exactly these routes.
+func (r *testbed) routed(want []string) {
+	r.t.Helper()
+	r.eventually("the routes are right", func() error {
+		if got := r.routes("-4"); !slices.Equal(got, want) {
+			return fmt.Errorf("routes %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// sessions lists the nodes with an established session, sorted.
+func (r *testbed) sessions() (nodes []string) {
+	r.t.Helper()
+	for _, p := range r.mustStatus().Peers {
+		if p.State == "Established" {
+			nodes = append(nodes, p.Node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// open counts the open servers of a backend.
+func open(s appliance.Status, backend string) int {
+	for _, b := range s.Backends {
+		if b.Name == backend {
+			return b.Open
+		}
+	}
+	return 0
+}
+
+func tail(text string, lines int) string {
+	all := strings.Split(text, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
