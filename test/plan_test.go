@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// plan is what each package may import of ours. A package that is not named
-// here has no place in the plan yet.
+// plan maps each package to those of ours that it may import. A package that is missing here has
+// no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport":       {"appliance", "appliance/config", "image", "image/update", "ingress"},
 	"appliance":           {"appliance/config", "bgp", "routes", "haproxy", "ingress"},
@@ -28,8 +28,8 @@ var plan = map[string][]string{
 	"haproxy":             {},
 }
 
-// doors is where each big dependency comes in, and nowhere else. What is under
-// test may use them all.
+// doors maps each big dependency to the packages that may import it. Code under test may import
+// any.
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
 	"github.com/vishvananda/":               {"routes"},
@@ -109,7 +109,7 @@ func TestThePlanRefusesAStray(t *testing.T) {
 	}
 }
 
-// strays says what a package imports that the plan does not have.
+// strays returns the imports that the plan does not allow.
 func strays(name string, imports []string) (all []string) {
 	allowed, ok := plan[name]
 	if !ok {

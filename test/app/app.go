@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// An app answers requests. Its fields are set once, but for the two switches.
+// An app answers requests. Its fields are set once, except for the two switches.
 type app struct {
 	pod, namespace, node string
 	failing, draining    atomic.Bool
 }
 
-// An echo is what the app tells about a request, and about itself.
+// An echo describes a request and the pod that answers it.
 type echo struct {
 	Pod       string      `json:"pod"`
 	Namespace string      `json:"namespace,omitempty"`
@@ -39,7 +39,7 @@ type echo struct {
 	BodyBytes int64       `json:"bodyBytes"`
 }
 
-// newApp learns where it runs from the environment: POD_NAME or HOSTNAME,
+// newApp reads the pod's name, namespace and node from the environment: POD_NAME or HOSTNAME,
 // POD_NAMESPACE, NODE_NAME.
 func newApp(getenv func(string) string) *app {
 	pod := getenv("POD_NAME")
@@ -132,7 +132,7 @@ func (a *app) turn(failing bool) http.HandlerFunc {
 	}
 }
 
-// status answers with the status asked, and what it saw.
+// status answers with the requested status and the headers it saw.
 func (a *app) status(w http.ResponseWriter, r *http.Request) {
 	code, err := strconv.Atoi(r.PathValue("code"))
 	if err != nil || code < 200 || code > 599 {
@@ -148,7 +148,7 @@ func (a *app) status(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(code)
 }
 
-// slow streams for the time asked, at most an hour.
+// slow streams for the requested time, at most an hour.
 func (a *app) slow(w http.ResponseWriter, r *http.Request) {
 	query, d, every := r.URL.Query(), time.Second, 100*time.Millisecond
 	for name, to := range map[string]*time.Duration{"d": &d, "every": &every} {
@@ -184,7 +184,7 @@ func (a *app) slow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// bytes sends the number of bytes asked, at most 1 GiB.
+// bytes sends the requested number of bytes, at most 1 GiB.
 func (a *app) bytes(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.URL.Query().Get("n"), 10, 64)
 	if err != nil || n < 0 || n > 1<<30 {

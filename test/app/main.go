@@ -32,7 +32,7 @@ import (
 	"time"
 )
 
-// addrs is a flag that may be given several times.
+// addrs is a flag that may be repeated.
 type addrs []string
 
 func (a *addrs) String() string { return fmt.Sprint(*a) }

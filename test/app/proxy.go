@@ -12,14 +12,15 @@ import (
 	"sync"
 )
 
-// How the PROXY protocol begins (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
+// The beginnings of the PROXY protocol, versions 1 and 2
+// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt).
 const (
 	proxyText   = "PROXY "
 	proxyBinary = "\r\n\r\n\x00\r\nQUIT\n"
 )
 
-// A spokenFor is a listener whose connections may begin with the PROXY protocol,
-// version 1 or 2: they come from where that says, then.
+// A spokenFor is a listener whose connections may begin with the PROXY protocol, version 1 or 2.
+// Their remote address is then the client's that the protocol names.
 type spokenFor struct{ net.Listener }
 
 func (l spokenFor) Accept() (net.Conn, error) {
@@ -30,8 +31,8 @@ func (l spokenFor) Accept() (net.Conn, error) {
 	return &spokenForConn{Conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
-// A spokenForConn reads that beginning when it is first asked for anything, so
-// that a silent client does not keep others waiting.
+// A spokenForConn reads the PROXY protocol at its first use, so that a silent client does not keep
+// others waiting.
 type spokenForConn struct {
 	net.Conn
 	in   *bufio.Reader
@@ -63,10 +64,10 @@ func (c *spokenForConn) RemoteAddr() net.Addr {
 	return c.Conn.RemoteAddr()
 }
 
-// readProxy takes the PROXY protocol off the beginning, if it is there. The
-// address is not valid if it speaks for nobody, as a health check does.
+// readProxy consumes the PROXY protocol at the beginning of a connection, if it is there. The
+// address is invalid for LOCAL connections, such as health checks.
 func readProxy(in *bufio.Reader) (from netip.AddrPort, err error) {
-	// No request is shorter, and no other begins like one of the two.
+	// No HTTP request is shorter than these bytes or begins like them.
 	switch first, _ := in.Peek(len(proxyText)); string(first) {
 	case proxyText:
 		line, err := in.ReadString('\n')

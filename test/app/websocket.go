@@ -21,8 +21,7 @@ const (
 
 const maxFrame = 1 << 20
 
-// socket opens a WebSocket and sends every message back, until the client
-// closes it.
+// socket upgrades to a WebSocket and echoes every message, until the client closes it.
 func (a *app) socket(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Sec-WebSocket-Key")
 	if key == "" || !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || r.ProtoMajor != 1 {
@@ -56,14 +55,13 @@ func (a *app) socket(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// accept is the server's answer to the client's key (RFC 6455, section 4.2.2).
+// accept returns the server's answer to the client's key (RFC 6455, section 4.2.2).
 func accept(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // RFC 6455 asks for it
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// readFrame reads one frame: its first byte (FIN and opcode), and its payload
-// without the mask.
+// readFrame reads one frame. It returns the first byte (FIN and opcode) and the unmasked payload.
 func readFrame(r *bufio.Reader) (head byte, payload []byte, err error) {
 	var two [2]byte
 	if _, err := io.ReadFull(r, two[:]); err != nil {
@@ -97,7 +95,7 @@ func readFrame(r *bufio.Reader) (head byte, payload []byte, err error) {
 	return two[0], payload, nil
 }
 
-// writeFrame writes one frame; a server's is not masked.
+// writeFrame writes one unmasked frame, as a server does.
 func writeFrame(w *bufio.Writer, head byte, payload []byte) error {
 	frame := []byte{head}
 	switch n := len(payload); {

@@ -11,42 +11,41 @@ import (
 	"sallyport/test/rig"
 )
 
-// An attack is a case: who tries what, and what holds all the same. Beside what
-// it looks at itself, the answers that clients get from victim stay byte for
-// byte the same, and what victim adds meanwhile is served.
+// An attack is a case: who tries what, and the promise that holds all the same. In every case
+// clients get the answers from victim that they got before, byte for byte, and Ingresses that
+// victim adds are served.
 type attack struct {
 	by      string // tenant, client, pod, node, peer, neighbour
 	tries   string
 	promise string
 
-	config  string                                        // lines that the operator's ConfigMap has meanwhile, "key: value"
-	objects func(*stage) string                           // manifests that are there meanwhile
-	holds   func(context.Context, *stage) error           // nil: what holds for all is enough
-	lab     func(context.Context, *stage, *rig.Rig) error // in the place of holds, where HAProxy is not enough to show it
+	config  string                                          // lines that the operator's ConfigMap has meanwhile, "key: value"
+	objects func(*testbed) string                           // manifests that are there meanwhile
+	holds   func(context.Context, *testbed) error           // nil: what holds for all is enough
+	lab     func(context.Context, *testbed, *rig.Rig) error // in the place of holds, where HAProxy is not enough to show it
 }
 
 func (a attack) name() string { return a.by + " " + a.tries }
 
-// A house is what is attacked: an appliance in a lab, or the two halves of one
-// that need none, the compiler of objects and HAProxy.
-type house interface {
+// A target is an appliance in a lab; or, without a lab, the compiler of objects and HAProxy.
+type target interface {
 	Apply(ctx context.Context, manifest string) error
-	// Try is Apply but for what the API server itself refuses.
+	// Try applies a manifest, and ignores that the API server rejects it as invalid.
 	Try(ctx context.Context, manifest string) error
 	Delete(ctx context.Context, manifest string) error
 	// Dial connects a client to a port of the appliance.
 	Dial(ctx context.Context, port string) (net.Conn, error)
-	// Pod is the address of a pod of a Deployment.
+	// Pod returns the address of a pod of a Deployment.
 	Pod(ctx context.Context, namespace, deployment string) (string, error)
-	// Worker is the process id of HAProxy's worker.
+	// Worker returns the process id of HAProxy's worker.
 	Worker(ctx context.Context) (int, error)
-	// Told is what users are told of an object, as "Reason: why" lines.
+	// Told returns the Events about an object, as lines "Reason: why".
 	Told(ctx context.Context, kind, namespace, name string) (string, error)
 }
 
-// A stage is a house with victim in it.
-type stage struct {
-	house
+// A testbed is a target with victim in it.
+type testbed struct {
+	target
 	*keys
 	patience time.Duration // how long to wait for what is to come
 	before   []string      // answers to baseline
@@ -55,9 +54,9 @@ type stage struct {
 	rig      *rig.Rig // nil: there is no lab
 }
 
-// enter brings victim's objects, waits until they are served, and notes how.
-func enter(ctx context.Context, h house, k *keys, patience time.Duration) (*stage, error) {
-	s := &stage{house: h, keys: k, patience: patience}
+// enter applies victim's objects, waits until they are served, and records the answers.
+func enter(ctx context.Context, h target, k *keys, patience time.Duration) (*testbed, error) {
+	s := &testbed{target: h, keys: k, patience: patience}
 	if err := errors.Join(h.Apply(ctx, defaults("")), h.Apply(ctx, k.world())); err != nil {
 		return nil, err
 	}
@@ -69,15 +68,15 @@ func enter(ctx context.Context, h house, k *keys, patience time.Duration) (*stag
 	return s, err
 }
 
-// Addresses, as in every lab.
+// The addresses of every lab.
 const (
 	clientAddr    = "192.168.50.10"
 	applianceAddr = "192.168.50.21"
 	nodeAddr      = "192.168.50.22"
 )
 
-// note notes the answers to baseline, once they are what they are meant to be.
-func (s *stage) note(ctx context.Context) error {
+// note waits until every answer is as baseline wants it, and records the answers.
+func (s *testbed) note(ctx context.Context) error {
 	return s.eventually(ctx, func() error {
 		s.before = nil
 		for _, b := range s.baseline() {
@@ -94,8 +93,8 @@ func (s *stage) note(ctx context.Context) error {
 	})
 }
 
-// unharmed holds the answers to what they were.
-func (s *stage) unharmed(ctx context.Context) error {
+// unharmed checks that victim's answers are those that note recorded.
+func (s *testbed) unharmed(ctx context.Context) error {
 	var errs []error
 	for i, b := range s.baseline() {
 		got, err := s.ask(ctx, b.request)
@@ -109,7 +108,7 @@ func (s *stage) unharmed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// change tells two answers apart, by the lines that differ.
+// change reports the lines in which two answers differ.
 func change(was, is string) error {
 	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")
 	if len(a) != len(b) {
@@ -124,8 +123,8 @@ func change(was, is string) error {
 	return errors.Join(errs...)
 }
 
-// play lets the attack begin, holds it to its promise, and ends it.
-func (s *stage) play(ctx context.Context, a attack) (err error) {
+// run starts the attack, checks its promise, and ends it.
+func (s *testbed) run(ctx context.Context, a attack) (err error) {
 	if a.config != "" {
 		if err := s.Apply(ctx, defaults(a.config)); err != nil {
 			return err
@@ -138,7 +137,7 @@ func (s *stage) play(ctx context.Context, a attack) (err error) {
 		}
 	}
 	if a.lab != nil {
-		a.holds = func(ctx context.Context, s *stage) error { return a.lab(ctx, s, s.rig) }
+		a.holds = func(ctx context.Context, s *testbed) error { return a.lab(ctx, s, s.rig) }
 	}
 	objects := ""
 	if a.objects != nil {
@@ -164,19 +163,19 @@ func (s *stage) play(ctx context.Context, a attack) (err error) {
 	return errors.Join(err, s.harmless(ctx, a))
 }
 
-// harmless holds what unharmed does, unless the operator's ConfigMap says something else than at
-// the beginning: then it is for the attack to say what has to be.
-func (s *stage) harmless(ctx context.Context, a attack) error {
+// harmless checks that victim's answers stay, unless the attack changes the operator's ConfigMap:
+// then its own check says what the answers have to be.
+func (s *testbed) harmless(ctx context.Context, a attack) error {
 	if a.config != "" {
 		return nil
 	}
 	return s.unharmed(ctx)
 }
 
-// seen waits until a new Ingress of victim is served, and then until it is so no
-// more: victim was not stopped. It sets something, so it has a backend of its own,
-// which takes a reload: all that was said before has been acted on by then.
-func (s *stage) seen(ctx context.Context) error {
+// seen adds an Ingress of victim and waits until it is served, then deletes it and waits until it
+// is not. The Ingress has a backend of its own, which takes a reload: everything applied before it
+// is in effect by then.
+func (s *testbed) seen(ctx context.Context) error {
 	s.rounds++
 	host := fmt.Sprintf("round%d.test", s.rounds)
 	manifest := ingressOf("victim", fmt.Sprintf("round%d", s.rounds), []string{fmt.Sprintf("timeout-server: %ds", 100+s.rounds)}, rule(host, path("/", "app")))
@@ -203,8 +202,8 @@ func (s *stage) seen(ctx context.Context) error {
 	return errors.Join(err, s.Delete(ctx, manifest), served(false))
 }
 
-// eventually asks until the answer is no error, as long as the stage is patient.
-func (s *stage) eventually(ctx context.Context, ask func() error) error {
+// eventually repeats ask until it succeeds, for as long as the testbed's patience.
+func (s *testbed) eventually(ctx context.Context, ask func() error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.patience, fmt.Errorf("not within %s", s.patience))
 	defer cancel()
 	var last error
@@ -223,8 +222,8 @@ func (s *stage) eventually(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// cost returns the processor time that HAProxy's worker takes for something.
-func (s *stage) cost(ctx context.Context, do func() error) (time.Duration, error) {
+// cost returns the processor time of HAProxy's worker while do runs.
+func (s *testbed) cost(ctx context.Context, do func() error) (time.Duration, error) {
 	pid, err := s.Worker(ctx)
 	if err != nil {
 		return 0, err

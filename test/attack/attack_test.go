@@ -17,7 +17,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// again runs this program once more, in a new network namespace.
+// again runs this test program once more, in a new network namespace.
 func again(mark string) int {
 	self, err := os.Executable()
 	if err != nil {
@@ -55,7 +55,7 @@ func TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother(t *testing.T) {
 					continue
 				}
 				t.Run(a.name(), func(t *testing.T) {
-					if err := s.play(t.Context(), a); err != nil {
+					if err := s.run(t.Context(), a); err != nil {
 						t.Error(err)
 					}
 				})
@@ -112,19 +112,19 @@ func TestWhatSECURITYNamesIsThere(t *testing.T) {
 			t.Errorf("there is no %s", name[1])
 		}
 	}
-	players := regexp.MustCompile(`attack`+"`"+`, "(\w+)"`).FindAllSubmatch(text, -1)
-	for _, who := range players {
+	attackers := regexp.MustCompile(`attack`+"`"+`, "(\w+)"`).FindAllSubmatch(text, -1)
+	for _, who := range attackers {
 		if !slices.ContainsFunc(attacks(), func(a attack) bool { return a.by == string(who[1]) }) {
 			t.Errorf("no case is tried by a %s", who[1])
 		}
 	}
-	if len(named) == 0 || len(players) == 0 {
+	if len(named) == 0 || len(attackers) == 0 {
 		t.Error("it names nothing")
 	}
 }
 
-// TestACookieTellsNoServerOfAnotherInstallation shows that who knows the address of
-// a server and our code cannot tell the cookie that leads to it.
+// The address of a server and our code are not enough to compute the cookie that selects the
+// server.
 func TestACookieTellsNoServerOfAnotherInstallation(t *testing.T) {
 	dir := t.TempDir()
 	k, err := newKeys(dir)
@@ -140,7 +140,7 @@ func TestACookieTellsNoServerOfAnotherInstallation(t *testing.T) {
 	seen := map[string]bool{}
 	for _, name := range []string{"one", "another"} {
 		t.Run(name, func(t *testing.T) {
-			s := &stage{house: open(t, binaries[0]), keys: k, patience: rig.Limit}
+			s := &testbed{target: open(t, binaries[0]), keys: k, patience: rig.Limit}
 			if err := s.Apply(t.Context(), manifest); err != nil {
 				t.Fatal(err)
 			}

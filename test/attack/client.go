@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// A request is for one connection. Empty are: GET, "/", and the host for the name
-// in the handshake.
+// A request goes over one connection. Empty fields mean GET, "/", and the host as name in the
+// handshake.
 type request struct {
 	https  bool
 	method string
@@ -58,7 +58,8 @@ func (r request) text() string {
 	return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n%s\r\n", or(r.method, "GET"), or(r.target, "/"), r.host, r.header)
 }
 
-// An answer is what a client got. Its String is what has to stay the same.
+// An answer is all that a client received. Its String leaves out what may differ between two equal
+// requests.
 type answer struct {
 	status int // 0: there is none
 	header http.Header
@@ -69,7 +70,7 @@ type answer struct {
 	err    error // why there is no answer
 }
 
-// A sight is what a pod saw of a request.
+// A sight is a request as a pod saw it.
 type sight struct {
 	Namespace string
 	URL       string
@@ -78,8 +79,8 @@ type sight struct {
 	Headers   http.Header
 }
 
-// passing is what is another with each request: where the proxy asked from, and
-// whether it goes on with that connection, as the worker of before a reload does not.
+// passing matches what differs with each request: the port the proxy dialled from, and whether the
+// connection stays open (a worker that a reload replaced closes it).
 var passing = regexp.MustCompile(`"client":"[^"]*"|"Connection":\["close"\],?`)
 
 func (a answer) String() string {
@@ -103,8 +104,8 @@ func (a answer) String() string {
 // patience bounds one exchange. It measures nothing.
 const patience = 10 * time.Second
 
-// connect opens a connection as the request wants it.
-func (s *stage) connect(ctx context.Context, r request, more ...func(*tls.Config)) (net.Conn, error) {
+// connect opens the connection for a request, with TLS and a client certificate if it has them.
+func (s *testbed) connect(ctx context.Context, r request, more ...func(*tls.Config)) (net.Conn, error) {
 	port := "80"
 	if r.https {
 		port = "443"
@@ -134,11 +135,11 @@ func (s *stage) connect(ctx context.Context, r request, more ...func(*tls.Config
 	return secure, nil
 }
 
-// noSNI is the sni of a request whose handshake names nobody.
+// noSNI as sni of a request: the handshake names no host.
 const noSNI = "-"
 
-// ask asks once. No answer is an answer, too.
-func (s *stage) ask(ctx context.Context, r request, more ...func(*tls.Config)) (answer, error) {
+// ask sends a request once. A connection that ends without an answer is an answer, too.
+func (s *testbed) ask(ctx context.Context, r request, more ...func(*tls.Config)) (answer, error) {
 	conn, err := s.connect(ctx, r, more...)
 	if err != nil {
 		if !r.https || ctx.Err() != nil {
@@ -174,9 +175,9 @@ func (s *stage) ask(ctx context.Context, r request, more ...func(*tls.Config)) (
 	return a, nil
 }
 
-// hear sends text on a new connection and returns all that comes back, until
-// the other side closes it or is silent.
-func (s *stage) hear(ctx context.Context, r request) (string, error) {
+// hear sends text on a new connection and returns everything that comes back, until the other side
+// closes the connection or is silent.
+func (s *testbed) hear(ctx context.Context, r request) (string, error) {
 	conn, err := s.connect(ctx, r)
 	if err != nil {
 		return "", err
@@ -198,9 +199,9 @@ func (s *stage) hear(ctx context.Context, r request) (string, error) {
 	}
 }
 
-// hears sends each of the texts on connections of its own, plain and with TLS for a
-// name, and says of which ones what was heard is wrong.
-func (s *stage) hears(ctx context.Context, texts []string, name string, wrong func(heard string) string) error {
+// hears sends each text on two connections of its own, plain and TLS, and reports the texts whose
+// answers are wrong.
+func (s *testbed) hears(ctx context.Context, texts []string, name string, wrong func(heard string) string) error {
 	errs := make([]error, len(texts))
 	var all sync.WaitGroup
 	room := make(chan struct{}, 16)
@@ -224,5 +225,5 @@ func (s *stage) hears(ctx context.Context, texts []string, name string, wrong fu
 	return errors.Join(errs...)
 }
 
-// silence is how long nothing comes once all has come.
+// silence is the time without a byte after which an answer counts as complete.
 const silence = 300 * time.Millisecond

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// clients returns the attacks of someone who may send to the appliance what they like.
+// clients returns the attacks by a client, who may send any bytes to the appliance.
 func clients() []attack {
 	all := []attack{
 		{tries: "spells a guarded path in another way", promise: "a path that a server may read as another one does not pass a guard", holds: spellings},
@@ -96,15 +96,15 @@ func clients() []attack {
 	return all
 }
 
-// spelling are other ways to write /admin, as some server reads them.
+// spelling lists other ways to write /admin that some servers take for it.
 var spelling = []string{
 	"/%61dmin", "/%61%64%6d%69%6e", "/%2561dmin", "/a/..%2fadmin", "/a%2f../admin", "/a/../admin", "/a/%2e%2e/admin", "/%2e/admin", "/.%2e/admin", "//admin", "///admin", "/./admin",
 	"/admin;x", "/admin;/../", "/;/admin", "/;x=1/admin", "/a/..;/admin", "/a/..;x/admin", "/%2fadmin", "/\\admin", "/%5cadmin", "/a\\..\\admin", "/a/..%5cadmin", "/admin%00", "/admin%2f", "/admin%3b",
 	"/%c0%afadmin", "/a/%c0%ae%c0%ae/admin", "/admin%0a", "/admin%09", "/%u0061dmin", "/admi%6e/", "/admin/..%2fadmin",
 }
 
-// spellings holds that no pod of a guarded host sees any of them.
-func spellings(ctx context.Context, s *stage) error {
+// spellings checks that no pod of a guarded host sees any spelling of the guarded path.
+func spellings(ctx context.Context, s *testbed) error {
 	var texts []string
 	for _, p := range spelling {
 		texts = append(texts, "GET "+p+" HTTP/1.1\r\nHost: guarded.test\r\nConnection: close\r\n\r\n")
@@ -117,9 +117,9 @@ func spellings(ctx context.Context, s *stage) error {
 	})
 }
 
-// unchanged holds that a host without a guard gets them as they are, but for what no
-// path can have.
-func unchanged(ctx context.Context, s *stage) error {
+// unchanged checks that a host without a guard gets each path as the client wrote it, unless it is
+// malformed.
+func unchanged(ctx context.Context, s *testbed) error {
 	var errs []error
 	for _, p := range spelling {
 		got, err := s.ask(ctx, request{host: "plain.test", target: p})
@@ -137,13 +137,13 @@ func unchanged(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// malformed is what Go's server or HAProxy refuse in any path.
+// malformed matches paths that Go's server or HAProxy rejects for every host.
 var malformed = regexp.MustCompile(`%u|\\`)
 
-// barred holds that none of these gets the guarded page, nor anything else of
-// guarded.test, alone or together.
-func barred(texts ...string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// barred checks that none of the texts, alone or all on one connection, gets the guarded page or
+// anything else of guarded.test.
+func barred(texts ...string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		return s.hears(ctx, texts, "guarded.test", func(heard string) string {
 			for told := range strings.SplitSeq(heard, "pod: ") {
 				if strings.HasPrefix(told, "victim") {
@@ -157,13 +157,13 @@ func barred(texts ...string) func(context.Context, *stage) error {
 	}
 }
 
-// guardedPage is how a pod of victim, asked for the guarded page, tells of it, as
-// text or as JSON.
+// guardedPage matches the answer of victim's pod to a request for the guarded page, as text or as
+// JSON.
 var guardedPage = regexp.MustCompile(`(?i)(GET|POST|HEAD) (http://[^/]*)?/admin[^\n]*\nHost: ([^\n]*guarded|plain\.test[, ]|a@)[^\n]*`)
 
-// rejected holds that these are answered with a status.
-func rejected(status string, texts ...string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// rejected checks that each text gets this status.
+func rejected(status string, texts ...string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		var errs []error
 		for _, text := range texts {
 			heard, err := s.hear(ctx, request{raw: text})
@@ -176,7 +176,7 @@ func rejected(status string, texts ...string) func(context.Context, *stage) erro
 	}
 }
 
-func otherNames(ctx context.Context, s *stage) error {
+func otherNames(ctx context.Context, s *testbed) error {
 	var errs []error
 	for _, name := range []string{noSNI, "shop.test", "nobody.example", evilHost, "plain.test", "BANK.test.evil.test"} {
 		for _, cert := range []*tls.Certificate{nil, &s.victim.client, &s.evil.client} {
@@ -203,8 +203,8 @@ func otherNames(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// coalesced asks by one HTTP/2 connection for several hosts, as browsers do.
-func coalesced(ctx context.Context, s *stage) error {
+// coalesced sends requests for several hosts over one HTTP/2 connection, as browsers do.
+func coalesced(ctx context.Context, s *testbed) error {
 	transport := &http.Transport{
 		Protocols: new(http.Protocols),
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -251,8 +251,8 @@ func coalesced(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// lineEnds holds that line ends in paths and headers stay where they are.
-func lineEnds(ctx context.Context, s *stage) error {
+// lineEnds checks that line ends in paths and headers start no new line.
+func lineEnds(ctx context.Context, s *testbed) error {
 	var errs []error
 	for _, r := range []request{
 		{host: "shop.test", target: "/cart/%0d%0aX-Broken:%20yes"},
@@ -279,15 +279,15 @@ func lineEnds(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// smuggled returns requests that two readers may divide in two ways. Whoever sees the
-// second one sees the guarded page.
+// smuggled returns requests that two parsers may split in two ways. The parser that sees a second
+// request sees one for the guarded page.
 func smuggled() []string {
 	const inner = "GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-A: b\r\n\r\n"
 	head := "POST / HTTP/1.1\r\nHost: guarded.test\r\n"
 	chunked := func(text string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(text), text) }
 	length := func(n int) string { return fmt.Sprintf("Content-Length: %d\r\n", n) }
 	var all []string
-	// A length and chunks: the body is of the one kind to the one, of the other to the other.
+	// Both Content-Length and chunks: one parser reads the one body, one the other.
 	for _, te := range []string{
 		"Transfer-Encoding: chunked", "transfer-encoding:chunked", "Transfer-Encoding : chunked", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, identity", "Transfer-Encoding: identity, chunked",
 		"Transfer-Encoding: chunked\r\nTransfer-Encoding: x", "Transfer-Encoding: x\r\nTransfer-Encoding: chunked", "Transfer-Encoding:\tchunked", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: \"chunked\"",
@@ -299,7 +299,7 @@ func smuggled() []string {
 			head+te+"\r\n"+length(4)+"\r\n"+chunked(inner)[:0]+fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(inner), inner),
 		)
 	}
-	// Two lengths, and lengths that are none.
+	// Two lengths, and lengths that are no numbers.
 	for _, l := range []string{
 		"Content-Length: 0\r\nContent-Length: %d", "Content-Length: %d\r\nContent-Length: 0", "Content-Length: 0, %d", "Content-Length: +%d", "Content-Length: 0%d", "Content-Length: 0x%x", "Content-Length: %d ", "Content-Length: -%d", "Content-Length : %d",
 		"Content-Length:\x0b%d", "Content-Length: %d\x00", "Content_Length: %d", "Content-Length: 0\r\nContent_Length: %d", "Content-Length: %d;x", "Content-Length:\r\n %d", "X: y\nContent-Length: %d", "Content-Length: 99999999999999999999%d",
@@ -307,13 +307,13 @@ func smuggled() []string {
 	} {
 		all = append(all, head+fmt.Sprintf(l, len(inner))+"\r\n\r\n"+inner)
 	}
-	// Chunks that are read in two ways.
+	// Chunks that two parsers read in two ways.
 	for _, c := range []string{
 		"0;\n\r\n\r\n", "0\n\n", "0\r\r\n\r\n", "0 \r\n\r\n", "0x0\r\n\r\n", "00000000000000000000\r\n\r\n", "1;a=\"\r\n\"\r\nx\r\n0\r\n\r\n", "2;\rxx\r\nab\r\n0\r\n\r\n", "1\r\nxx0\r\n\r\n", "10000000000000001\r\nx\r\n0\r\n\r\n", "-1\r\n\r\n", "0\r\nContent-Length: 50\r\n\r\n", "0\r\nX: y\n\r\n",
 	} {
 		all = append(all, head+"Transfer-Encoding: chunked\r\n\r\n"+c+inner)
 	}
-	// A request that has no body, and one that asks whether it may send it.
+	// A request without a body, and one with Expect.
 	return append(all,
 		"GET / HTTP/1.1\r\nHost: guarded.test\r\n"+length(len(inner))+"\r\n"+inner,
 		"HEAD / HTTP/1.1\r\nHost: guarded.test\r\n"+length(len(inner))+"\r\n"+inner,
@@ -331,9 +331,8 @@ func smuggled() []string {
 	)
 }
 
-// upgrades holds that no pod is asked to speak HTTP/2 in the clear, and that
-// WebSockets go on.
-func upgrades(ctx context.Context, s *stage) error {
+// upgrades checks that no pod is asked for HTTP/2 in the clear, and that WebSockets still work.
+func upgrades(ctx context.Context, s *testbed) error {
 	var texts []string
 	for _, how := range []string{
 		"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n", "Upgrade: H2C\r\nConnection: Upgrade\r\n", "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
@@ -355,7 +354,7 @@ func upgrades(ctx context.Context, s *stage) error {
 	return errors.Join(passed, err)
 }
 
-func speaksFor(ctx context.Context, s *stage) error {
+func speaksFor(ctx context.Context, s *testbed) error {
 	return errors.Join(
 		barred(
 			"PROXY TCP4 10.99.0.1 192.168.50.21 1 80\r\nGET /admin HTTP/1.1\r\nHost: guarded.test\r\n\r\n",
@@ -373,10 +372,10 @@ func speaksFor(ctx context.Context, s *stage) error {
 	)
 }
 
-// sees holds that the pod saw of a header, under whatever name a server makes the
-// same of it, nothing but this.
-func sees(r request, withCert bool, header, want string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// sees checks that a pod gets this one value of a header, under all names that servers may treat
+// as the same header.
+func sees(r request, withCert bool, header, want string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		if withCert {
 			r.cert = &s.victim.client
 		}
@@ -397,8 +396,8 @@ func sees(r request, withCert bool, header, want string) func(context.Context, *
 	}
 }
 
-// origins holds what answers to pages of other origins say with credentials.
-func origins(ctx context.Context, s *stage) error {
+// origins checks the CORS headers of answers to pages of other origins.
+func origins(ctx context.Context, s *testbed) error {
 	var errs []error
 	const page = "Origin: https://page.test\r\n"
 	for _, r := range []request{
@@ -422,9 +421,8 @@ func origins(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// longPasswords holds that a password of 510 bytes costs about as much as one of
-// three.
-func longPasswords(ctx context.Context, s *stage) error {
+// longPasswords checks that a password of 510 bytes costs about as much as one of three.
+func longPasswords(ctx context.Context, s *testbed) error {
 	cost := func(password string) (time.Duration, error) {
 		return s.cost(ctx, func() error {
 			for range 50 {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames are requests as HTTP/2 can write them and HTTP/1 cannot: names, then values.
+// frames are requests that HTTP/2 can express and HTTP/1 cannot: names, then values.
 var frames = [][]string{
 	{":path", "/admin", "host", "plain.test"},
 	{":path", "/admin", ":authority", "plain.test", "host", "guarded.test"},
@@ -63,9 +63,9 @@ var frames = [][]string{
 	{":x-broken", "yes"},
 }
 
-// says sends each of them on a connection of its own, with a body that is a request
-// for the guarded page, and holds that no pod sees that.
-func says(ctx context.Context, s *stage) error {
+// says sends each of frames on a connection of its own, with a body that is a request for the
+// guarded page, and checks that no pod sees that request.
+func says(ctx context.Context, s *testbed) error {
 	const inner = "GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-Broken: yes\r\n\r\n"
 	var errs []error
 	for _, fields := range frames {
@@ -85,12 +85,11 @@ func says(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// lineOfOurs is a header that a pod tells of and that nobody may write so.
+// lineOfOurs matches a header, in the answer of a pod, that no client may set.
 var lineOfOurs = regexp.MustCompile(`\n(X-Broken: |Transfer-Encoding: |Upgrade: h)`)
 
-// frame sends a request by HTTP/2 and returns what the answer's body is, on any
-// stream.
-func (s *stage) frame(ctx context.Context, fields []string, body string) (string, error) {
+// frame sends a request over HTTP/2 and returns the body of the answer, on any stream.
+func (s *testbed) frame(ctx context.Context, fields []string, body string) (string, error) {
 	conn, err := s.connect(ctx, request{https: true, host: "guarded.test"}, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
 	if err != nil {
 		return "", err
@@ -115,7 +114,7 @@ func (s *stage) frame(ctx context.Context, fields []string, body string) (string
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return "", err
 	}
-	// A connection that is closed meanwhile is an answer.
+	// A closed connection is an answer, too.
 	_ = framer.WriteSettings()
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: body == ""})
 	if body != "" {

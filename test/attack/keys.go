@@ -24,7 +24,7 @@ type keys struct {
 	victim, evil *authority
 }
 
-// An authority is a tenant's own, with a client that has its certificate.
+// An authority is a tenant's certificate authority, with a client certificate that it issued.
 type authority struct {
 	name   string
 	der    []byte
@@ -73,12 +73,12 @@ func newAuthority(name string) (*authority, error) {
 	return a, err
 }
 
-// pem returns what clients are checked by.
+// pem returns the certificate that verifies clients.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
 }
 
-// pair returns a certificate for names with its key. The first name is its subject, too.
+// pair returns a certificate and its key for names. The first name is also the subject.
 func (a *authority) pair(names ...string) (crt, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// A lab is a house of real parts, all of them.
+// A lab is a target whose parts are all real.
 type lab struct{ *rig.Rig }
 
 func (l *lab) Delete(ctx context.Context, manifest string) error {

@@ -19,10 +19,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"sallyport/test/lab/debian"
@@ -31,12 +29,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "attack:", err)
-		os.Exit(1)
-	}
+	rig.Main("attack", run)
 }
 
 // attacks returns all there are.
@@ -70,7 +63,7 @@ func run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// inLab plays the cases in a lab of their own.
+// inLab runs the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	options := world.Options{Name: "attack", Workers: 2, Progress: io.Discard}
 	return rig.In(ctx, options, "", []string{"configMap: default/defaults", `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}, func(r *rig.Rig) error {
@@ -93,13 +86,13 @@ func inLab(ctx context.Context, list []attack, asJSON bool) error {
 		s.rig = r
 		lines := make([]rig.Case, len(list))
 		for i, a := range list {
-			lines[i] = rig.Case{Name: a.name(), Run: func(ctx context.Context) error { return s.play(ctx, a) }}
+			lines[i] = rig.Case{Name: a.name(), Run: func(ctx context.Context) error { return s.run(ctx, a) }}
 		}
 		return rig.Report(ctx, os.Stdout, asJSON, lines)
 	})
 }
 
-// table formats the cases for people.
+// table formats the cases as a Markdown table.
 func table() string {
 	var b strings.Builder
 	b.WriteString("| who | tries what | what holds | without a lab |\n|---|---|---|---|\n")

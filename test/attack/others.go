@@ -31,7 +31,7 @@ func others() []attack {
 		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach HTTP and HTTPS", lab: ports},
 		{
 			by: "neighbour", tries: "asks the status endpoint by a name of its own (DNS rebinding)", promise: "the status endpoint answers to its own names",
-			lab: func(ctx context.Context, _ *stage, r *rig.Rig) error {
+			lab: func(ctx context.Context, _ *testbed, r *rig.Rig) error {
 				out, err := r.Exec(ctx, world.Appliance, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: status.evil.example", "http://127.0.0.1:9090/status")
 				if err == nil && !strings.HasPrefix(out, "4") {
 					err = fmt.Errorf("it answers %s", out)
@@ -49,14 +49,14 @@ func others() []attack {
 	}
 }
 
-// badKeys returns the objects of the tenant's attack with keys.
-func badKeys(s *stage) string {
+// badKeys returns the objects of the case "brings keys ...".
+func badKeys(s *testbed) string {
 	all := tenants()
 	return all[slices.IndexFunc(all, func(a attack) bool { return strings.HasPrefix(a.tries, "brings keys") })].objects(s)
 }
 
 // restarts ends the appliance and HAProxy, and waits until victim is served again.
-func restarts(ctx context.Context, s *stage, r *rig.Rig) error {
+func restarts(ctx context.Context, s *testbed, r *rig.Rig) error {
 	for _, alone := range []bool{true, false} {
 		status, err := r.Status(ctx)
 		if err != nil {
@@ -84,8 +84,8 @@ func restarts(ctx context.Context, s *stage, r *rig.Rig) error {
 	return nil
 }
 
-// hoards holds that resident memory does not grow by what nobody names.
-func hoards(ctx context.Context, s *stage, r *rig.Rig) error {
+// hoards checks that the appliance's resident memory does not grow by Secrets that nobody names.
+func hoards(ctx context.Context, s *testbed, r *rig.Rig) error {
 	before, err := rig.Resident(r.Pid())
 	if err != nil {
 		return err
@@ -111,10 +111,10 @@ func hoards(ctx context.Context, s *stage, r *rig.Rig) error {
 	return err
 }
 
-// hello is the beginning of a TLS handshake that says how much is to come.
+// hello is the beginning of a TLS handshake; its length field announces more bytes.
 const hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
-func halfDone(ctx context.Context, s *stage, r *rig.Rig) error {
+func halfDone(ctx context.Context, s *testbed, r *rig.Rig) error {
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
@@ -152,8 +152,8 @@ func halfDone(ctx context.Context, s *stage, r *rig.Rig) error {
 	return nil
 }
 
-// ports holds that nothing else listens, at addresses that others reach.
-func ports(ctx context.Context, _ *stage, r *rig.Rig) error {
+// ports checks that only 80 and 443 listen at addresses that others can reach.
+func ports(ctx context.Context, _ *testbed, r *rig.Rig) error {
 	out, err := r.Exec(ctx, world.Appliance, "cat", "/proc/net/tcp", "/proc/net/tcp6")
 	if err != nil {
 		return err
@@ -175,8 +175,8 @@ func ports(ctx context.Context, _ *stage, r *rig.Rig) error {
 	return errors.Join(errs...)
 }
 
-// secrets looks for what is secret wherever others may look.
-func secrets(ctx context.Context, _ *stage, r *rig.Rig) error {
+// secrets searches status, metrics, logs and arguments of processes for secrets.
+func secrets(ctx context.Context, _ *testbed, r *rig.Rig) error {
 	hidden := map[string]string{"a hash of a password": "kpa26zwgX83BPSR8d7w93OIXbFt", "a password": encode("ann:secret")}
 	for _, name := range []string{"shop", "bank"} {
 		key, err := r.Kubectl(ctx, "get", "secret", "-n", "victim", name, "-o", `jsonpath={.data.tls\.key}`)
@@ -248,9 +248,9 @@ func secrets(ctx context.Context, _ *stage, r *rig.Rig) error {
 	return errors.Join(errs...)
 }
 
-// takesSession holds the BGP port of the appliance from a node whose BIRD is gone, as
-// a pod does whose traffic leaves under its node's address.
-func takesSession(ctx context.Context, s *stage, r *rig.Rig) error {
+// takesSession opens connections to the appliance's BGP port from a node whose BIRD is dead, as a
+// pod can: its traffic leaves under its node's address.
+func takesSession(ctx context.Context, s *testbed, r *rig.Rig) error {
 	before, err := kernelRoutes(ctx, r)
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func takesSession(ctx context.Context, s *stage, r *rig.Rig) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	// While they are held, the node's own session comes back.
+	// The node's own session returns although the connections stay open.
 	return s.eventually(ctx, func() error {
 		status, err := r.Status(ctx)
 		if err != nil {
@@ -305,7 +305,7 @@ func takesSession(ctx context.Context, s *stage, r *rig.Rig) error {
 	})
 }
 
-func manyConnections(ctx context.Context, s *stage, r *rig.Rig) error {
+func manyConnections(ctx context.Context, s *testbed, r *rig.Rig) error {
 	var mu sync.Mutex
 	var conns []net.Conn
 	var all sync.WaitGroup
@@ -332,9 +332,8 @@ func manyConnections(ctx context.Context, s *stage, r *rig.Rig) error {
 	return errors.Join(s.seen(ctx), s.unharmed(ctx), r.Ready(ctx))
 }
 
-// claims has a node say, in its own Node object and by Calico's annotation, that it
-// has another's address.
-func claims(ctx context.Context, s *stage, r *rig.Rig) error {
+// claims gives a node the address of another one, in its Node object and in Calico's annotation.
+func claims(ctx context.Context, s *testbed, r *rig.Rig) error {
 	const key = "projectcalico.org/IPv4Address"
 	mine, theirs := node(r, "worker2").Addr.String(), node(r, "worker1").Addr
 	patch := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"worker2"}]}}`, theirs.Addr(), clientAddr)
@@ -353,8 +352,8 @@ func claims(ctx context.Context, s *stage, r *rig.Rig) error {
 	return errors.Join(err, err1, err2, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
 }
 
-// harmlessTo holds that the session with a node stands.
-func (s *stage) harmlessTo(ctx context.Context, name string) error {
+// harmlessTo checks that the session with a node is established.
+func (s *testbed) harmlessTo(ctx context.Context, name string) error {
 	status, err := s.rig.Status(ctx)
 	if err != nil {
 		return err
@@ -367,8 +366,9 @@ func (s *stage) harmlessTo(ctx context.Context, name string) error {
 	return fmt.Errorf("there is no session with %s", name)
 }
 
-// deep has the program read such a file, in 3 GB of address space, of which Go takes most.
-func deep(ctx context.Context, _ *stage, r *rig.Rig) error {
+// deep runs the program on such files, in 3 GB of address space, most of which Go's runtime
+// reserves.
+func deep(ctx context.Context, _ *testbed, r *rig.Rig) error {
 	for name, text := range map[string]string{
 		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000), "dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
 		"large": "# " + strings.Repeat("x", 64<<20) + "\n", "aliases": aliases(),
@@ -392,7 +392,7 @@ func deep(ctx context.Context, _ *stage, r *rig.Rig) error {
 	return nil
 }
 
-// aliases returns a document of little text that grows when it is read.
+// aliases returns a short document whose YAML aliases expand to 10 billion values.
 func aliases() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")

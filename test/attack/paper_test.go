@@ -28,7 +28,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// pods are where the pods of each Deployment run; and what else listens.
+// pods maps each Deployment to the addresses of its pods, and names what else listens.
 var pods = map[string][]string{
 	"default/fallback": {"172.16.10.1:8080"},
 	"victim/app":       {"172.16.20.1:8080"},
@@ -38,10 +38,9 @@ var pods = map[string][]string{
 	"appliance/status": {applianceAddr + ":9090", applianceAddr + ":8080"},
 }
 
-// A paper is a house without a cluster: objects are kept here, compiled, and given
-// to a real HAProxy whose servers are real pods: open, unless the
-// records say that they belong to somebody else. It belongs to one
-// goroutine.
+// A paper is a target without a cluster. It keeps objects, compiles them, and configures a real
+// HAProxy whose servers are real pods; a server is open unless the records assign its address to
+// another namespace. It is for one goroutine.
 type paper struct {
 	t        *testing.T
 	proxy    *haproxy.Proxy
@@ -53,7 +52,7 @@ type paper struct {
 	owners   *ingress.HostOwners
 }
 
-// open starts the house with one HAProxy. It goes when the test ends.
+// open starts a paper with one HAProxy. Both end with the test.
 func open(t *testing.T, binary string) *paper {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spa")
@@ -124,7 +123,7 @@ func (p *paper) Told(_ context.Context, kind, namespace, name string) (string, e
 	return b.String(), nil
 }
 
-// keep takes objects in, as an API server would: a name that is known keeps its age.
+// keep stores objects as an API server would: an object that exists keeps its age.
 func (p *paper) keep(manifest string) error {
 	docs, err := read(manifest)
 	if err != nil {
@@ -146,7 +145,7 @@ func name(o metav1.Object) string {
 	return fmt.Sprintf("%T %s/%s", o, o.GetNamespace(), o.GetName())
 }
 
-// read reads manifests. What nothing is made of is left out.
+// read parses manifests, and leaves out kinds that the compiler does not read.
 func read(manifest string) (all []metav1.Object, err error) {
 	for doc := range strings.SplitSeq(manifest, "---\n") {
 		var kind metav1.TypeMeta
@@ -189,7 +188,7 @@ func read(manifest string) (all []metav1.Object, err error) {
 	return all, nil
 }
 
-// snapshot returns what a watcher would have.
+// snapshot returns the stored objects as a watcher would.
 func (p *paper) snapshot() ingress.Snapshot {
 	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults", Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}}}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
@@ -214,7 +213,7 @@ func (p *paper) snapshot() ingress.Snapshot {
 	return s
 }
 
-// sliceOf returns what a cluster writes for a Service with a selector.
+// sliceOf returns the EndpointSlice that a cluster writes for a Service with a selector.
 func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 	listens, is := pods[s.Namespace+"/"+s.Spec.Selector["app"]]
 	if !is {
@@ -233,8 +232,8 @@ func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 	}
 }
 
-// serve brings HAProxy to what the objects say, as the appliance does: HAProxy
-// answers each question, and what it refuses as a whole is looked for.
+// serve configures HAProxy by the objects, as the appliance does: it asks HAProxy each question,
+// and looks for the part because of which HAProxy refuses a configuration.
 func (p *paper) serve(ctx context.Context) error {
 	for range 10 {
 		p.compiler.Judge(maps.Clone(p.verdicts))
@@ -295,8 +294,7 @@ func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
 	}
 }
 
-// facts returns what Calico's records say of pods and of the node, and the kernel of the
-// appliance.
+// facts returns Calico's records of the pods and the node, and the networks of the appliance.
 func (p *paper) facts() routes.Facts {
 	node := routes.Node{Name: "master", Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr)}}
 	block := &routes.IPAMBlock{Prefix: netip.MustParsePrefix("172.16.0.0/16"), Pods: map[netip.Addr]string{}}
@@ -311,8 +309,8 @@ func (p *paper) facts() routes.Facts {
 	}
 }
 
-// TestMain runs the tests in a network namespace of their own, where the appliance,
-// clients and pods have addresses as in a lab.
+// TestMain runs the tests in a network namespace of their own, in which the appliance, clients and
+// pods have the addresses of a lab.
 func TestMain(m *testing.M) {
 	const inside = "SALLYPORT_TEST_INSIDE"
 	if os.Getenv(inside) == "" {
@@ -336,7 +334,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startPods runs the sample application as each of the pods.
+// startPods runs the sample application once for each pod.
 func startPods(t *testing.T, dir string) {
 	t.Helper()
 	if err := rig.Compile(t.Context(), dir, "test/app"); err != nil {

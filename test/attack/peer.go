@@ -17,8 +17,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// A liar speaks BGP (RFC 4271) in the place of a node's BIRD: just enough of it to
-// say whatever it likes.
+// A liar speaks BGP (RFC 4271) in place of a node's BIRD: just enough to send any message.
 type liar struct{ net.Conn }
 
 // Types of messages (RFC 4271, 4.1).
@@ -35,7 +34,7 @@ func (l liar) say(kind byte, body []byte) error {
 	return err
 }
 
-// hear reads messages until one is of a kind.
+// hear reads messages until one is of this type.
 func (l liar) hear(kind byte) error {
 	for {
 		var head [19]byte
@@ -51,14 +50,14 @@ func (l liar) hear(kind byte) error {
 	}
 }
 
-// establish makes a session of the connection, as the node of that address.
+// establish completes the session, as the node of that address.
 func (l liar) establish(as uint16, id netip.Addr) error {
 	body := []byte{4, byte(as >> 8), byte(as), 0, 90}
 	body = append(body, id.AsSlice()...)
 	return errors.Join(l.say(openMessage, append(body, 0)), l.hear(openMessage), l.say(keepaliveMessage, nil), l.hear(keepaliveMessage))
 }
 
-// offer returns the body of an UPDATE that offers prefixes over a next hop to an iBGP peer.
+// offer returns the body of an UPDATE that announces prefixes with a next hop to an iBGP peer.
 func offer(hop string, prefixes ...string) []byte {
 	attributes := []byte{0x40, 1, 1, 0, 0x40, 2, 0, 0x40, 3, 4} // ORIGIN IGP, an empty AS_PATH, NEXT_HOP
 	attributes = append(attributes, netip.MustParseAddr(hop).AsSlice()...)
@@ -72,9 +71,9 @@ func offer(hop string, prefixes ...string) []byte {
 	return body
 }
 
-// asNode has BIRD of a node killed, as a restart of calico-node does, and its place
-// taken: what comes to the node's BGP port, or is accepted at the appliance's, is
-// for do. The node's BIRD comes back afterwards.
+// asNode kills a node's BIRD, as a restart of calico-node does, and takes its place: do gets the
+// first connection, dialled by the appliance to the node's BGP port or accepted by the appliance.
+// Afterwards the node's BIRD runs again.
 func asNode(ctx context.Context, r *rig.Rig, node world.Host, do func(liar) error) error {
 	down, up := context.WithCancel(ctx)
 	restarted := make(chan error, 1)
@@ -97,7 +96,7 @@ func asNode(ctx context.Context, r *rig.Rig, node world.Host, do func(liar) erro
 	return errors.Join(err, <-restarted)
 }
 
-// accept hands over the first connection.
+// accept passes the first connection to do.
 func accept(ctx context.Context, l net.Listener, do func(liar) error) error {
 	defer l.Close() //nolint:errcheck // nothing is lost with it
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -112,7 +111,7 @@ func accept(ctx context.Context, l net.Listener, do func(liar) error) error {
 	return do(liar{conn})
 }
 
-// kernelRoutes returns those of the appliance in the kernel.
+// kernelRoutes returns the appliance's own routes in its kernel.
 func kernelRoutes(ctx context.Context, r *rig.Rig) ([]string, error) {
 	out, err := r.Exec(ctx, world.Appliance, "ip", "-o", "route", "show", "proto", "78")
 	var all []string
@@ -126,8 +125,8 @@ func kernelRoutes(ctx context.Context, r *rig.Rig) ([]string, error) {
 	return all, err
 }
 
-// lies has a node offer what is not its own.
-func lies(ctx context.Context, s *stage, r *rig.Rig) error {
+// lies announces prefixes that are not the node's own.
+func lies(ctx context.Context, s *testbed, r *rig.Rig) error {
 	liarNode, honest := node(r, "worker2"), node(r, "worker1")
 	before, err := kernelRoutes(ctx, r)
 	if err != nil {
@@ -165,8 +164,7 @@ func lies(ctx context.Context, s *stage, r *rig.Rig) error {
 	return errors.Join(err, s.eventually(ctx, func() error { return same(ctx, r, before) }))
 }
 
-// same holds the appliance's routes to what they were, but for those that are gone
-// for the moment.
+// same checks that every route of the appliance is one that it had before.
 func same(ctx context.Context, r *rig.Rig, before []string) error {
 	now, err := kernelRoutes(ctx, r)
 	for _, route := range now {
@@ -177,8 +175,8 @@ func same(ctx context.Context, r *rig.Rig, before []string) error {
 	return err
 }
 
-// garbage has a node say what is no BGP.
-func garbage(ctx context.Context, s *stage, r *rig.Rig) error {
+// garbage sends bytes that are no BGP.
+func garbage(ctx context.Context, s *testbed, r *rig.Rig) error {
 	node := node(r, "worker2")
 	before, err := kernelRoutes(ctx, r)
 	if err != nil {
@@ -222,7 +220,7 @@ func garbage(ctx context.Context, s *stage, r *rig.Rig) error {
 	return errors.Join(same(ctx, r, before), s.unharmed(ctx))
 }
 
-// node returns one of the lab's.
+// node returns a host of the lab.
 func node(r *rig.Rig, name string) world.Host {
 	h, _ := r.Host(name)
 	return h

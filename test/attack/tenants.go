@@ -28,40 +28,40 @@ func testfile(name string) []byte {
 
 const evilHost = "evil.test"
 
-// tenants returns the attacks of someone who may write every object in namespace evil
-// and nothing anywhere else.
+// tenants returns the attacks by a tenant who may write every object in namespace evil, and
+// nothing elsewhere.
 func tenants() []attack {
 	all := []attack{
 		{
 			tries: "resumes under victim's name a TLS session made under its own client-ca", promise: "no session made under one client-ca, or none, resumes under another",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return ingressOf("evil", "session", []string{"client-ca: authority"}, withTLS("anything", "session."+evilHost), rule("session."+evilHost, path("/", "app")))
 			},
 			holds: resumes,
 		},
 		{
 			tries: "brings a certificate and a client-ca for victim's hosts, without a rule", promise: "certificates and client-ca of a host come from the namespace that owns it",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return ingressOf("evil", "tls", []string{"client-ca: authority"}, withTLS("anything", "bank.test", "shop.test", "plain.test", "*.wild.test"), rule("tls."+evilHost, path("/", "app")))
 			},
 			holds: told("tls", "HostOwned"),
 		},
 		{
 			tries: "brings a certificate with victim's names in it, and names no host", promise: "a certificate is served for hosts of its own namespace",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return ingressOf("evil", "names", nil, "  tls: [{secretName: anything}]\n", rule("names."+evilHost, path("/", "app")))
 			},
 		},
 		{
 			tries: "brings a certificate, a client-ca and rules for *.test", promise: "a wildcard does not reach into hosts that others own",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return ingressOf("evil", "wildcard", []string{"client-ca: authority"}, withTLS("anything", "*.test"), rule("*.test", path("/", "app"), path("/login", "app")))
 			},
 		},
 		{
 			tries: "sets its own client-ca where the ConfigMap demands one of all", promise: "an Ingress can make stricter what the ConfigMap demands of all, never weaker",
 			config: "client-ca: victim/authority",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return ingressOf("evil", "own-ca", []string{"client-ca: authority"}, withTLS("anything", evilHost)) +
 					ingressOf("evil", "optional", []string{"client-crt-optional: true", "ssl-redirect: false"}, rule("optional."+evilHost, path("/", "app")))
 			},
@@ -69,7 +69,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "brings keys that Go parses and HAProxy refuses", promise: "a key that HAProxy does not take stops the Ingress that names it, and no other",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				crt, key, err := s.evil.pair("foo." + evilHost)
 				if err != nil {
 					panic(err) // no randomness is left
@@ -92,7 +92,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "brings authorities that Go parses and HAProxy refuses", promise: "an authority that HAProxy does not take closes the Ingress that names it, and no other",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				weak := fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: weak}\nstringData:\n  ca.crt: %q\n  tls.crt: %q\n  tls.key: %q\n", testfile("sha1.crt"), testfile("sha1.crt"), testfile("sha1.key"))
 				return weak +
 					ingressOf("evil", "weak-clients", []string{"client-ca: weak"}, withTLS("anything", "clients."+evilHost), rule("clients."+evilHost, path("/", "app"))) +
@@ -101,7 +101,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "uses samples of the wrong direction, type and arguments", promise: "a sample that HAProxy does not take stops the Ingress that has it, and no other",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				var b strings.Builder
 				for i, sample := range badSamples {
 					host := fmt.Sprintf("sample%d.%s", i, evilHost)
@@ -114,7 +114,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "adds younger rules to victim's hosts", promise: "rules of a host come from the namespace that owns it",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "exact", nil, rule("guarded.test", pathOf("/", "Exact", "app"), pathOf("/admin", "Exact", "app"), path("/login", "app"))) +
 					ingressOf("evil", "login", nil, rule("shop.test", path("/login", "app"), pathOf("/", "Exact", "app"))) +
 					ingressOf("evil", "regex", []string{"sallyport.dev/path-type: regex"}, rule("guarded.test", pathOf("/.*", "ImplementationSpecific", "app")), rule("shop.test", pathOf("/.*", "ImplementationSpecific", "app"))) +
@@ -124,41 +124,41 @@ func tenants() []attack {
 		},
 		{
 			tries: "names hosts that are reserved for victim, before victim does", promise: "what ingress.hosts reserves belongs to nobody else",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "squats", nil, withTLS("anything", "*.reserved.test", "b.reserved.test"), rule("a.reserved.test", path("/", "app")), rule("*.reserved.test", path("/", "app")))
 			},
-			holds: both(told("squats", "Host"), func(ctx context.Context, s *stage) error {
+			holds: both(told("squats", "Host"), func(ctx context.Context, s *testbed) error {
 				return errors.Join(s.gets(ctx, "200 default", request{host: "a.reserved.test"}), s.gets(ctx, "200 default", request{host: "b.reserved.test"}), s.gets(ctx, "200 default", request{host: "b.reserved.test", https: true}))
 			}),
 		},
 		{
 			tries: "is the default of victim's host", promise: "the default of a host comes from the namespace that owns it",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n  rules: [{host: shop.test}, {host: regex.test}]\n")
 			},
 		},
 		{
 			tries: "is the default of all, without a rule", promise: "the operator's default-backend-service stays",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n")
 			},
 		},
 		{
 			tries: "says that victim's hosts are passed through", promise: "whether TLS of a host ends here says the namespace that owns it",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "through", []string{"ssl-passthrough: true"}, rule("shop.test", path("/", "app")), rule("bank.test", path("/", "app")), rule("*.test", path("/", "app"))) +
 					ingressOf("evil", "not-through", nil, withTLS("anything", "through.test"), rule("through.test", path("/x", "app")))
 			},
 		},
 		{
 			tries: "is a canary of victim's", promise: "a canary is of the namespace of what it is a canary of",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "canary", []string{"sallyport.dev/canary-weight: 100"}, rule("plain.test", path("/", "app")), rule("shop.test", path("/cart", "app")))
 			},
 		},
 		{
 			tries: "has 10,000 regular expressions, and 5,000 rewrites for a request", promise: "rules of one host are not evaluated for another, and a host has no more than it can try",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				var b strings.Builder
 				for i := range 100 {
 					var paths []string
@@ -174,28 +174,28 @@ func tenants() []attack {
 		},
 		{
 			tries: "has an EndpointSlice with victim's pod", promise: "a server has an address that the records assign to its namespace",
-			objects: func(s *stage) string {
+			objects: func(s *testbed) string {
 				return borrowed("pod", s.pod, 8080)
 			},
 			holds: notServed("pod"),
 		},
 		{
 			tries: "has EndpointSlices with the ports of nodes", promise: "addresses of nodes are closed, unless the operator allows them",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return borrowed("api", nodeAddr, 6443, "server-ssl: true") + borrowed("kubelet", nodeAddr, 10250) + borrowed("bgp", nodeAddr, 179)
 			},
 			holds: both(notServed("api"), both(notServed("kubelet"), notServed("bgp"))),
 		},
 		{
 			tries: "has EndpointSlices with the appliance itself", promise: "no server is the appliance",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return borrowed("self", applianceAddr, 80) + borrowed("status", applianceAddr, 9090) + borrowed("other", applianceAddr, 8080)
 			},
 			holds: both(notServed("self"), both(notServed("status"), notServed("other"))),
 		},
 		{
 			tries: "has Services that are other names", promise: "a Service of type ExternalName is not asked",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				const name = "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: evil, name: name}\nspec: {type: ExternalName, externalName: app.victim.svc.cluster.local, ports: [{name: web, port: 80}]}\n"
 				return name + ingressOf("evil", "name", nil, rule("name."+evilHost, path("/", "name")))
 			},
@@ -203,7 +203,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "names Secrets of victim", promise: "an Ingress names Secrets of its own namespace; a guard that cannot be put up closes",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "members", []string{"auth-secret: victim/members"}, rule("members."+evilHost, path("/", "app"))) +
 					ingressOf("evil", "ca", []string{"client-ca: victim/authority"}, withTLS("anything", "ca."+evilHost), rule("ca."+evilHost, path("/", "app"))) +
 					ingressOf("evil", "shown", []string{"server-ca: victim/authority", "server-crt: victim/shop"}, rule("shown."+evilHost, path("/", "app")))
@@ -212,20 +212,20 @@ func tenants() []attack {
 		},
 		{
 			tries: "has victim's Service asked who may come in", promise: "an Ingress has Services of its own namespace asked",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("evil", "asks", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/200"}, rule("asks."+evilHost, path("/", "app")))
 			},
 			holds: notServed("asks"),
 		},
 		{
 			tries: "brings snippets", promise: "snippets of Ingresses and Services are left out, and that is told",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				const snippet = "http-request return status 299"
 				said := []string{"backend-config-snippet: " + snippet, "frontend-config-snippet: " + snippet, "global-config-snippet: maxconn 1", "sallyport.dev/backend-config-snippet: " + snippet, "route-acl: always_true"}
 				of := strings.Replace(rig.Service("evil", "snippets", "app"), "name: snippets}", "name: snippets, annotations: {haproxy.org/backend-config-snippet: http-request return status 299, haproxy.org/route-acl: always_true}}", 1)
 				return of + ingressOf("evil", "snippets", said, rule("snippets."+evilHost, path("/", "snippets")))
 			},
-			holds: both(told("snippets", "nippet"), func(ctx context.Context, s *stage) error {
+			holds: both(told("snippets", "nippet"), func(ctx context.Context, s *testbed) error {
 				got, err := s.ask(ctx, request{host: "snippets." + evilHost})
 				if err == nil && got.status == 299 {
 					err = errors.New("its snippet is in effect")
@@ -235,7 +235,7 @@ func tenants() []attack {
 		},
 		{
 			tries: "writes values that end a line, a quote or a word of the configuration", promise: "what an object says is a value, whatever is in it",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				var b strings.Builder
 				for i, bad := range breakouts {
 					host := fmt.Sprintf("quote%d.%s", i, evilHost)
@@ -248,7 +248,7 @@ func tenants() []attack {
 				}
 				return b.String()
 			},
-			holds: func(ctx context.Context, s *stage) error {
+			holds: func(ctx context.Context, s *testbed) error {
 				got, err := s.ask(ctx, request{host: "plain.test"})
 				if err == nil && got.header.Get("X-Broken") != "" {
 					err = errors.New("a value has become a line of the configuration")
@@ -259,21 +259,21 @@ func tenants() []attack {
 		{tries: "uses a class of our name that is another controller's", promise: "spec.ingressClassName requires an existing class with our controller", holds: otherClass},
 		{
 			by: "nobody", tries: "has guards under the bare names that HAProxy's own controller reads", promise: "a guard is put up under every name that was ever written",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return ingressOf("victim", "bare-deny", []string{"bare deny-list: 192.168.50.0/24"}, rule("bare-deny.test", path("/", "app"))) +
 					ingressOf("victim", "bare-auth", []string{"bare auth-type: basic-auth", "bare auth-secret: members"}, rule("bare-auth.test", path("/", "app"))) +
 					ingressOf("victim", "bare-typo", []string{"bare allow-list: nobody"}, rule("bare-typo.test", path("/", "app")))
 			},
-			holds: func(ctx context.Context, s *stage) error {
+			holds: func(ctx context.Context, s *testbed) error {
 				return errors.Join(s.gets(ctx, "403", request{host: "bare-deny.test"}), s.gets(ctx, "401", request{host: "bare-auth.test"}), s.gets(ctx, "503", request{host: "bare-typo.test"}))
 			},
 		},
 		{
 			tries: "brings a key of 8,192 bits", promise: "a key that costs everybody a core is not served",
-			objects: func(*stage) string {
+			objects: func(*testbed) string {
 				return secret("evil", "large", testfile("large.crt"), testfile("large.key")) + ingressOf("evil", "large", nil, withTLS("large", "large."+evilHost), rule("large."+evilHost, path("/", "app")))
 			},
-			holds: func(ctx context.Context, s *stage) error {
+			holds: func(ctx context.Context, s *testbed) error {
 				conn, err := s.connect(ctx, request{https: true, host: "large." + evilHost})
 				if err != nil {
 					return err
@@ -292,7 +292,7 @@ func tenants() []attack {
 	return all
 }
 
-// badSamples are log-format strings that look right.
+// badSamples are log-format strings that look right and that HAProxy rejects.
 var badSamples = []string{
 	"%[res.hdr(a)]", "%[status]", "%[res.cook(a)]", "%[res.fhdr(a)]", "%[req.hdr(a)]", "%[path]", "%[method]", "%[url_param(a)]", "%[capture.req.hdr(99)]", "%[capture.req.hdr(a)]",
 	"%[date(a)]", "%[date(1,x)]", "%[rand(x)]", "%[rand(0)]", "%[src,base64]", "%[src,sha2(7)]", "%[str(a),sha2(7)]", "%[str(a),mod(0)]", "%[str(a),mod(x)]", "%[str(a),mod]",
@@ -301,20 +301,21 @@ var badSamples = []string{
 	"%[str(a),hex,mod(1)]", "%[str(a),ltrim]", "%[str(a),rtrim]", "%[src_port,base64]", "%[unique-id(a)]", "%[uuid(5)]", "%[ssl_fc(x)]", "%[str(a),length(1)]", "%[str(a),url_dec(x)]", "%[str(a),xxh32(x)]",
 }
 
-// breakouts are values that would be more than a value, were they written as they are.
+// breakouts are values that would end their word, quote or line if they were written without
+// quoting.
 var breakouts = []string{
 	"a\nhttp-response set-header X-Broken yes", "a\" if TRUE\nhttp-response set-header X-Broken yes\n#", "a' if FALSE", "a\\", "a # b", "${HOME}", "$HOME", "%[env(HOME)]", "%[src,lua.x]",
 	"a\r\nX-Broken: yes", "a\x00b", "a\tb", "\"", "'", "\\\"", "%", "%[", "%[]", "]", "{", "a if { always_true }", "backend victim_app", "\nbackend x\n  http-request return status 299\n", strings.Repeat("a", 3000),
 }
 
-// both holds two things.
-func both(first, second func(context.Context, *stage) error) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error { return errors.Join(first(ctx, s), second(ctx, s)) }
+// both runs two checks.
+func both(first, second func(context.Context, *testbed) error) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error { return errors.Join(first(ctx, s), second(ctx, s)) }
 }
 
-// told holds that the owner of an Ingress of evil is told this.
-func told(name, word string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// told checks that an Event on an Ingress of evil contains this word.
+func told(name, word string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		return s.eventually(ctx, func() error {
 			got, err := s.Told(ctx, "Ingress", "evil", name)
 			if err == nil && !strings.Contains(got, word) {
@@ -325,8 +326,8 @@ func told(name, word string) func(context.Context, *stage) error {
 	}
 }
 
-// gets holds how an answer begins.
-func (s *stage) gets(ctx context.Context, want string, r request) error {
+// gets checks how an answer begins.
+func (s *testbed) gets(ctx context.Context, want string, r request) error {
 	got, err := s.ask(ctx, r)
 	if err == nil && !strings.HasPrefix(got.String(), want) {
 		err = fmt.Errorf("%s: want %s, got %.300s", r, want, got)
@@ -334,7 +335,7 @@ func (s *stage) gets(ctx context.Context, want string, r request) error {
 	return err
 }
 
-// borrowed returns a host of evil whose server has an address that is not evil's.
+// borrowed returns the objects of a host of evil with a server at an address that is not evil's.
 func borrowed(name, address string, port int, said ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -351,9 +352,9 @@ ports: [{name: web, port: %[3]d}]
 `, name, address, port) + ingressOf("evil", name, said, rule(name+"."+evilHost, path("/", name)))
 }
 
-// notServed holds that a host of evil leads to no pod.
-func notServed(name string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// notServed checks that no pod answers for a host of evil.
+func notServed(name string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		for _, https := range []bool{false, true} {
 			got, err := s.ask(ctx, request{host: name + "." + evilHost, https: https, cert: &s.victim.client, header: basicAuth})
 			if err != nil {
@@ -371,7 +372,7 @@ func notServed(name string) func(context.Context, *stage) error {
 	}
 }
 
-// A thief is a cache of TLS sessions that gives the last to everybody.
+// A thief is a cache of TLS sessions that returns the newest session for every name.
 type thief struct{ state *tls.ClientSessionState }
 
 func (t *thief) Get(string) (*tls.ClientSessionState, bool) { return t.state, t.state != nil }
@@ -382,9 +383,9 @@ func (t *thief) Put(_ string, state *tls.ClientSessionState) {
 	}
 }
 
-// resumes takes sessions from hosts of evil, and from those of victim that demand
-// nothing, to the one that demands a certificate.
-func resumes(ctx context.Context, s *stage) error {
+// resumes tries to resume TLS sessions, made with hosts that demand no certificate or another one,
+// under the name of the host that demands victim's.
+func resumes(ctx context.Context, s *testbed) error {
 	var errs []error
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		for _, from := range []string{"session." + evilHost, evilHost, "shop.test", "nobody.example"} {
@@ -409,9 +410,9 @@ func resumes(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// demanded holds that nobody gets to a pod without a certificate of the ConfigMap's
+// demanded checks that no request reaches a pod without a certificate from the ConfigMap's
 // authority.
-func demanded(ctx context.Context, s *stage) error {
+func demanded(ctx context.Context, s *testbed) error {
 	var errs []error
 	for _, name := range []string{evilHost, "optional." + evilHost, "plain.test", "shop.test", "nobody.example", noSNI} {
 		for _, host := range []string{"plain.test", "shop.test", evilHost, "optional." + evilHost} {
@@ -445,9 +446,9 @@ func whose(cert *tls.Certificate) string {
 	return "a certificate of evil"
 }
 
-// cheaply holds what requests to victim cost, where one of evil is as dear as evil can
-// make it.
-func cheaply(ctx context.Context, s *stage) error {
+// cheaply bounds the cost of requests to victim while requests to evil cost as much as evil can
+// arrange.
+func cheaply(ctx context.Context, s *testbed) error {
 	long := "/" + strings.Repeat("ab", 40) + "!x-0123456789"
 	if _, err := s.ask(ctx, request{host: "rewrites." + evilHost, target: long}); err != nil {
 		return err
@@ -468,8 +469,8 @@ func cheaply(ctx context.Context, s *stage) error {
 
 const classManifest = "---\napiVersion: networking.k8s.io/v1\nkind: IngressClass\nmetadata: {name: haproxy}\nspec: {controller: %s}\n"
 
-// otherClass replaces the class, and brings it back.
-func otherClass(ctx context.Context, s *stage) error {
+// otherClass replaces the IngressClass by another controller's, and restores it.
+func otherClass(ctx context.Context, s *testbed) error {
 	ours, others := fmt.Sprintf(classManifest, "haproxy.org/ingress-controller"), fmt.Sprintf(classManifest, "example.com/controller")
 	gone := func() error {
 		return s.eventually(ctx, func() error {

@@ -41,7 +41,7 @@ func annotate(b *strings.Builder, annotations []string) {
 	}
 }
 
-// rule returns a rule of an Ingress, path one of its paths; withTLS one of spec.tls.
+// rule returns a rule of an Ingress, path returns one of its paths, withTLS an entry of spec.tls.
 func rule(host string, paths ...string) string {
 	return fmt.Sprintf("  - host: %q\n    http:\n      paths:\n%s", host, strings.Join(paths, ""))
 }
@@ -66,7 +66,7 @@ func namespace(name string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)
 }
 
-// defaults returns the operator's ConfigMap with more lines.
+// defaults returns the operator's ConfigMap with further lines.
 func defaults(more string) string {
 	var text strings.Builder
 	text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n")
@@ -76,10 +76,10 @@ func defaults(more string) string {
 	return text.String()
 }
 
-// reserved are hosts that the operator keeps for victim.
+// reserved is the pattern of hosts that the operator keeps for victim.
 const reserved = "*.reserved.test"
 
-// members has the name "ann" with the password "secret".
+// members holds the user "ann" with the password "secret".
 const members = `---
 apiVersion: v1
 kind: Secret
@@ -89,8 +89,8 @@ stringData: {ann: "$5$salt$kpa26zwgX83BPSR8d7w93OIXbFt/d3UOTZaAu5vsTM6"}
 
 const basicAuth = "Authorization: Basic YW5uOnNlY3JldA==\r\n" // ann:secret
 
-// world returns what the operator, victim and evil have before anything happens. The
-// pods of evil are as good as anybody's, and so are its hosts.
+// world returns the objects of the operator, of victim and of evil before any attack. Evil's own
+// pods and hosts are served like any other.
 func (k *keys) world() string {
 	return strings.Join([]string{
 		namespace("victim"), namespace("evil"),
@@ -118,14 +118,14 @@ func (k *keys) world() string {
 	}, "")
 }
 
-// A wanted is a request and how the answer to it begins.
+// A wanted is a request, and the beginning of its answer.
 type wanted struct {
 	request
 	want string
 }
 
-// baseline returns how clients see victim.
-func (s *stage) baseline() []wanted {
+// baseline returns requests to victim's hosts, and their answers while nobody attacks.
+func (s *testbed) baseline() []wanted {
 	return []wanted{
 		{request{host: "shop.test", target: "/cart"}, "302 no pod"},
 		{request{host: "shop.test", target: "/cart/1?a=b", https: true}, "200 victim"},

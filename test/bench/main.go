@@ -18,9 +18,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -45,13 +43,13 @@ func (t *table) add(r row) {
 	progress("%s: %.3g %s", r.What, r.Value, r.Unit)
 }
 
-// atMost is a row with a bound on its value.
+// atMost adds a row with a bound on its value.
 func (t *table) atMost(what string, value float64, unit string, bound float64) {
 	met := value <= bound
 	t.add(row{What: what, Value: value, Unit: unit, Target: fmt.Sprintf("≤ %g %s", bound, unit), Met: &met})
 }
 
-// beside is a row held against another figure of the same run.
+// beside adds a row with another figure of the same run for comparison.
 func (t *table) beside(what string, value, other float64, unit, name string) {
 	t.add(row{What: what, Value: value, Unit: unit, Beside: fmt.Sprintf("%s %.3g %s", name, other, unit), Ratio: value / other})
 }
@@ -81,7 +79,7 @@ func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 }
 
-// percentile of unsorted samples, in milliseconds.
+// percentile returns a percentile of unsorted samples, in milliseconds.
 func percentile(samples []time.Duration, p float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	return float64(sorted[min(int(p*float64(len(sorted))), len(sorted)-1)]) / float64(time.Millisecond)
@@ -92,12 +90,7 @@ func main() {
 		poll()
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	rig.Main("bench", run)
 }
 
 func run(ctx context.Context) (err error) {
@@ -117,7 +110,7 @@ func run(ctx context.Context) (err error) {
 	if err := rig.Build(ctx, dir); err != nil {
 		return err
 	}
-	s, err := newStage(ctx, dir, *endpoints)
+	s, err := newTestbed(ctx, dir, *endpoints)
 	if err != nil {
 		return err
 	}
@@ -175,16 +168,16 @@ func run(ctx context.Context) (err error) {
 		t.atMost("start "+what+" → all hosts served, p50", percentile(took, 0.5)/1000, "s", 3)
 		t.add(row{What: "start " + what + " → all hosts served, slowest", Value: slices.Max(took).Seconds(), Unit: "s"})
 	}
-	// Last, for each reload leaves a worker that goes on checking every server
-	// until its connections end.
+	// Last, because each reload leaves a worker that goes on checking every server until its
+	// connections end.
 	if err := s.ingresses(ctx, t, *services, *samples); err != nil {
 		return err
 	}
 	return t.print(cmp.Or(*format, "text"))
 }
 
-// ingresses are the rows of Ingresses that are added to a cluster of n Services.
-func (s *stage) ingresses(ctx context.Context, t *table, n, samples int) error {
+// ingresses adds the rows about Ingresses that join a cluster of n Services.
+func (s *testbed) ingresses(ctx context.Context, t *table, n, samples int) error {
 	for _, backend := range []bool{false, true} {
 		kind := map[bool]string{false: "known backend", true: "new backend (reload)"}[backend]
 		took, err := s.newIngresses(ctx, max(samples/10, 3), backend)

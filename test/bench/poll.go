@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// pollArg makes this program the poller: a process on the client's host that
-// reads lines of hosts, asks 192.168.50.21 for each until it answers 200, and
-// writes the time at which the last of a line did, in nanoseconds.
+// pollArg makes this program the poller, a process on the client's host. It reads lines of host
+// names, sends requests to 192.168.50.21 until every host of a line has answered 200, and prints
+// the time of the last such answer in nanoseconds.
 const pollArg = "poll"
 
 func poll() {
@@ -52,7 +52,7 @@ func served(client *http.Client, host string) bool {
 		return false
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read from
-	// Read to its end, the connection serves the next request too.
+	// A body that is read to its end lets the connection serve the next request.
 	_, err = io.Copy(io.Discard, resp.Body)
 	return err == nil && resp.StatusCode == http.StatusOK
 }

@@ -22,11 +22,10 @@ import (
 	"sallyport/test/rig"
 )
 
-// endpointChanges adds an endpoint to the first Service and takes it away
-// again. It returns the times from the API's answer until the server is open,
-// and until a bare watch of the slice has heard of it and one exchange with
-// HAProxy's socket is done.
-func (s *stage) endpointChanges(ctx context.Context, samples int) (open, floor []time.Duration, err error) {
+// endpointChanges adds an endpoint to the first Service and removes it again. It returns two
+// times, both counted from the API's answer: until the server is open, and until a bare watch has
+// the slice and one exchange with HAProxy's socket is done.
+func (s *testbed) endpointChanges(ctx context.Context, samples int) (open, floor []time.Duration, err error) {
 	slices := s.kube.DiscoveryV1().EndpointSlices("default")
 	watch, err := slices.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name(0)})
 	if err != nil {
@@ -102,7 +101,7 @@ func isOpen(answer, server string) bool {
 }
 
 // newIngresses adds Ingresses and waits for their first 200.
-func (s *stage) newIngresses(ctx context.Context, samples int, backend bool) (took []time.Duration, err error) {
+func (s *testbed) newIngresses(ctx context.Context, samples int, backend bool) (took []time.Duration, err error) {
 	for i := range samples {
 		id := fmt.Sprintf("new-%d-%t-%d", s.size, backend, i)
 		service := name(0)
@@ -125,10 +124,9 @@ func (s *stage) newIngresses(ctx context.Context, samples int, backend bool) (to
 	return took, nil
 }
 
-// restart kills the appliance and starts it again; cold takes HAProxy, the
-// routes and all state away as well. It returns the time until every host is
-// served.
-func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
+// restart kills the appliance and starts it again. With cold it also removes HAProxy, the routes
+// and all state. It returns the time until every host is served.
+func (s *testbed) restart(ctx context.Context, cold bool) (time.Duration, error) {
 	if err := s.Stop(syscall.SIGKILL); err != nil {
 		return 0, err
 	}
@@ -156,7 +154,7 @@ func (s *stage) restart(ctx context.Context, cold bool) (time.Duration, error) {
 }
 
 // memory returns the resident megabytes of the appliance and of HAProxy's worker.
-func (s *stage) memory() (appliance, worker float64, err error) {
+func (s *testbed) memory() (appliance, worker float64, err error) {
 	info, err := s.exchange("show info")
 	if err != nil {
 		return 0, 0, err
@@ -172,8 +170,8 @@ func (s *stage) memory() (appliance, worker float64, err error) {
 	return float64(ours) / (1 << 20), float64(theirs) / (1 << 20), errors.Join(err1, err2)
 }
 
-// idle is the share of one processor the appliance uses while nothing happens.
-func (s *stage) idle(ctx context.Context, span time.Duration) (float64, error) {
+// idle returns the share of one processor that the appliance uses while nothing happens.
+func (s *testbed) idle(ctx context.Context, span time.Duration) (float64, error) {
 	before, err := rig.CPU(s.Pid())
 	if err != nil {
 		return 0, err
@@ -187,10 +185,9 @@ func (s *stage) idle(ctx context.Context, span time.Duration) (float64, error) {
 	return (after - before).Seconds() / span.Seconds(), err
 }
 
-// blocks lets worker1 announce a second block of its own, again and again, to
-// the appliance and to a BIRD on the client's host, and compares when each has
-// the route in its kernel.
-func (s *stage) blocks(ctx context.Context, t *table, samples int) error {
+// blocks makes worker1 announce a second block of its own, again and again, to the appliance and
+// to a BIRD on the client's host, and compares when each has the route in its kernel.
+func (s *testbed) blocks(ctx context.Context, t *table, samples int) error {
 	const block = "172.16.200.0/26"
 	if err := s.Apply(ctx, `
 apiVersion: crd.projectcalico.org/v1
@@ -237,7 +234,7 @@ spec: {node: worker1, cidr: `+block+`, state: confirmed, deleted: "false"}
 	}
 	defer func() {
 		stop()
-		// The node's own configuration comes back with the next change; this asks for it.
+		// A change makes the lab write the node's own BIRD configuration again.
 		_, _ = s.Kubectl(context.WithoutCancel(ctx), "delete", "blockaffinity", "worker1-172-16-200-0-26")
 	}()
 	tell := func(want string, args ...string) error {
@@ -291,14 +288,14 @@ spec: {node: worker1, cidr: `+block+`, state: confirmed, deleted: "false"}
 	return nil
 }
 
-// change is a route that came or went, and when.
+// change is a route that was added or removed, and the time.
 type change struct {
 	added bool
 	at    time.Time
 }
 
-// watchRoute hears from a host's kernel when a route comes and goes.
-func (s *stage) watchRoute(ctx context.Context, host, prefix string) (<-chan change, error) {
+// watchRoute sends a change whenever a host's kernel adds or removes a route.
+func (s *testbed) watchRoute(ctx context.Context, host, prefix string) (<-chan change, error) {
 	ns, err := netns.GetFromName(s.Netns(host))
 	if err != nil {
 		return nil, err
@@ -318,7 +315,7 @@ func (s *stage) watchRoute(ctx context.Context, host, prefix string) (<-chan cha
 	return changes, nil
 }
 
-// next waits until a route is there, or is not.
+// next waits until a route is there, or is gone.
 func next(ctx context.Context, changes <-chan change, added bool) (time.Time, error) {
 	for {
 		select {

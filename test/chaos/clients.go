@@ -16,11 +16,10 @@ import (
 	"time"
 )
 
-// inFlight bounds the requests under way: more than these, and the next one
-// counts as failed.
+// inFlight bounds the requests that wait for an answer. A request beyond that counts as failed.
 const inFlight = 4000
 
-// clients are the ways in which requests are sent.
+// clients are the HTTP clients that requests are sent with.
 type clients struct {
 	host        string
 	dial        func(ctx context.Context, port string) (net.Conn, error) // to the appliance
@@ -48,8 +47,8 @@ func newClients(host string, dial func(ctx context.Context, port string) (net.Co
 	return &clients{host: host, dial: dial, kept: client(true), fresh: client(false), slots: make(chan struct{}, inFlight)}
 }
 
-// request sends the nth request. One in five is a POST, one in three goes by
-// TLS, one in four on a connection of its own.
+// request sends the nth request. One in five is a POST, one in three uses TLS, one in four has a
+// connection of its own.
 func (c *clients) request(n int, due time.Time) (o outcome) {
 	scheme, client, method := "http", c.kept, http.MethodGet
 	if n%3 == 0 {
@@ -100,8 +99,8 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 	return o
 }
 
-// keep holds one lasting connection open, again and again. What ends before its
-// time is a failure of the phase in which it ended.
+// keep opens a lasting connection again whenever it ends. An early end is a failure of the phase
+// in which it happens.
 func (c *clients) keep(ctx context.Context, current func() *phase, class string, hold func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -119,7 +118,7 @@ func (c *clients) keep(ctx context.Context, current func() *phase, class string,
 	}
 }
 
-// download takes 10 s, and gets a line each 100 ms.
+// download reads for 10 s from a response that has a line each 100 ms.
 func (c *clients) download(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+"/slow?d=10s", nil)
 	if err != nil {
@@ -141,7 +140,7 @@ func (c *clients) download(ctx context.Context) error {
 	return err
 }
 
-// websocket sends a message each 200 ms for 10 s and wants it back (RFC 6455).
+// websocket sends a message each 200 ms for 10 s and expects its echo (RFC 6455).
 func (c *clients) websocket(ctx context.Context) error {
 	conn, err := c.dial(ctx, "80")
 	if err != nil {
@@ -171,7 +170,7 @@ func (c *clients) websocket(ctx context.Context) error {
 		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 			return err
 		}
-		// FIN and text; masked, with a mask that changes nothing.
+		// FIN and text, masked with zeros.
 		frame := binary.BigEndian.AppendUint32([]byte{0x81, 0x84, 0, 0, 0, 0}, uint32(i)) //nolint:gosec // small
 		if _, err := conn.Write(frame); err != nil {
 			return err

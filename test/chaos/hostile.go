@@ -17,20 +17,20 @@ import (
 	"sallyport/test/rig"
 )
 
-// Blocks of the lab's nodes.
+// The blocks of the lab's nodes.
 const (
 	blockOf1 = "172.16.171.64/26"
 	blockOf2 = "172.16.189.64/26"
 )
 
-// affinity says that a block is a node's.
+// affinity returns a BlockAffinity of a node and a block.
 func affinity(node, block, state string) string {
 	name := node + "-" + strings.NewReplacer(".", "-", "/", "-").Replace(block)
 	return fmt.Sprintf("\n---\napiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: %s}\nspec: {cidr: %s, node: %s, state: %s, deleted: \"false\"}\n", name, block, node, state)
 }
 
-// via is the next hop that the kernel has for a prefix, by our route.
-func (s *stage) via(ctx context.Context, prefix string) (string, error) {
+// via returns the next hop of our route for a prefix.
+func (s *testbed) via(ctx context.Context, prefix string) (string, error) {
 	out, err := s.Exec(ctx, world.Appliance, "ip", "-o", "route", "show", prefix, "proto", strconv.Itoa(protocol))
 	f := strings.Fields(out)
 	if err != nil || len(f) < 3 {
@@ -39,7 +39,7 @@ func (s *stage) via(ctx context.Context, prefix string) (string, error) {
 	return f[2], nil
 }
 
-func (s *stage) awaitVia(ctx context.Context, prefix, want string) error {
+func (s *testbed) awaitVia(ctx context.Context, prefix, want string) error {
 	return rig.Eventually(ctx, prefix+" goes by "+want, func() error {
 		got, err := s.via(ctx, prefix)
 		if err == nil && got != want {
@@ -49,9 +49,9 @@ func (s *stage) awaitVia(ctx context.Context, prefix, want string) error {
 	})
 }
 
-// moveBlock gives the second worker's block to the first, once its pods have
-// moved there, while the rest of the pods are replaced, and back again.
-func moveBlock(ctx context.Context, s *stage) error {
+// moveBlock moves the second worker's block to the first worker and back, while the pods of other
+// blocks are replaced.
+func moveBlock(ctx context.Context, s *testbed) error {
 	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
 		return err
 	}
@@ -75,15 +75,15 @@ func moveBlock(ctx context.Context, s *stage) error {
 		return errors.Join(s.awaitVia(ctx, blockOf2, hop), s.rollout(ctx))
 	}
 	err := move("worker2", "worker1", "192.168.50.23")
-	// No pod may be left in it when it goes back.
+	// The block may go back only without pods in it.
 	err = errors.Join(err, move("worker1", "worker2", "192.168.50.24"))
 	_, uncordon := s.Kubectl(ctx, "uncordon", "worker2")
 	return errors.Join(err, uncordon)
 }
 
-// claimBlock lets the second worker claim the first one's block, in every way
-// that Calico's records allow. The block's own record says whose it is.
-func claimBlock(ctx context.Context, s *stage) error {
+// claimBlock makes the second worker claim the first one's block in every way that Calico's
+// records allow. The block's own record still names the owner.
+func claimBlock(ctx context.Context, s *testbed) error {
 	name := "worker2-172-16-171-64-26"
 	mark := s.mark()
 	for _, state := range []string{"pending", "confirmed", "pendingDeletion"} {
@@ -105,9 +105,8 @@ func claimBlock(ctx context.Context, s *stage) error {
 	return errors.Join(err, deleted)
 }
 
-// announce makes the BIRD of a node tell the appliance these prefixes and
-// nothing else.
-func (s *stage) announce(ctx context.Context, node world.Host, asn int, prefixes ...string) error {
+// announce makes a node's BIRD announce exactly these prefixes to the appliance.
+func (s *testbed) announce(ctx context.Context, node world.Host, asn int, prefixes ...string) error {
 	var routes strings.Builder
 	for _, p := range prefixes {
 		fmt.Fprintf(&routes, "  route %s blackhole;\n", p)
@@ -135,10 +134,10 @@ protocol bgp Global_192_168_50_21 {
 	return nil
 }
 
-// hostilePeer has a node that tells lies: others' blocks, our own network, the
-// default route, 100,000 prefixes; that is of another AS; that comes and goes
-// without end. (Malformed messages are for the tests of package bgp.)
-func hostilePeer(ctx context.Context, s *stage) error {
+// hostilePeer adds a node that announces others' blocks, our own network, the default route and
+// 100,000 prefixes, that has another AS, and whose session flaps. (Package bgp tests malformed
+// messages.)
+func hostilePeer(ctx context.Context, s *testbed) error {
 	evil, err := s.AddNode(ctx, "evil")
 	if err != nil {
 		return err
@@ -236,8 +235,9 @@ func hostilePeer(ctx context.Context, s *stage) error {
 	return s.RemoveNode(ctx, "evil")
 }
 
-// badIngresses come with what cannot be served; then a good one comes, and is.
-func badIngresses(ctx context.Context, s *stage) error {
+// badIngresses adds Ingresses that cannot be served, then one that can, and waits until that one
+// is served.
+func badIngresses(ctx context.Context, s *testbed) error {
 	var long strings.Builder
 	for i := range 4000 {
 		fmt.Fprintf(&long, "\n      - {path: /%s/%d, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}", strings.Repeat("x", 100), i)
@@ -247,7 +247,7 @@ func badIngresses(ctx context.Context, s *stage) error {
 		"\n---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: garbage}\nstringData: {tls.crt: \"no certificate\", tls.key: \"no key\"}\n" +
 		ingressOf("bad-twin", "test.local", "app") +
 		"\n---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: bad-length}\nspec:\n  ingressClassName: haproxy\n  rules:\n  - host: bad3.local\n    http:\n      paths:" + long.String() + "\n"
-	// apply would keep a second copy of each in an annotation, and that has a limit.
+	// kubectl apply would copy each object into an annotation, whose size is limited.
 	create := s.Lab.Kubectl(ctx, "create", "-f", "-")
 	create.Stdin = strings.NewReader(bad)
 	if out, err := create.CombinedOutput(); err != nil {
@@ -273,9 +273,8 @@ func badIngresses(ctx context.Context, s *stage) error {
 	return errors.Join(err, deleted)
 }
 
-// noDisk takes the configuration directory away, in two ways, while pods come
-// and go.
-func noDisk(ctx context.Context, s *stage) error {
+// noDisk makes the configuration directory read-only, then full, while pods come and go.
+func noDisk(ctx context.Context, s *testbed) error {
 	files := filepath.Join(s.Dir, "haproxy")
 	says := func(words string) error {
 		return rig.Eventually(ctx, "the status says it", func() error {
@@ -311,10 +310,10 @@ func noDisk(ctx context.Context, s *stage) error {
 	return errors.Join(err, os.Remove(filler), s.rollout(ctx))
 }
 
-// churn changes something of everything for a time, and then looks whether
-// anything has grown.
-func churn(length time.Duration) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// churn changes objects of every kind for a time, and then checks that memory, goroutines and open
+// files have not grown.
+func churn(length time.Duration) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		size := func() (map[string]int, error) {
 			err := rig.Eventually(ctx, "old workers have ended", func() error {
 				st, err := s.Status(ctx)

@@ -17,22 +17,20 @@ import (
 	"time"
 )
 
-// loadArg makes this program the load: a process on the client's host that
-// sends requests at fixed times, whatever becomes of them, and counts. It reads
-// lines from its standard input, each the name of the phase that begins, and
-// then tells of the phase that ended, as one line of JSON, when the last of its
-// requests is done. It ends with its input.
+// loadArg makes this program the load, a process on the client's host. It sends requests at fixed
+// times, whether or not earlier ones were answered, and counts. Each line of its standard input
+// names a phase and begins it. When the last request of a phase is done, the process prints a
+// report of that phase as a line of JSON. The process ends with its input.
 const loadArg = "load"
 
-// patience is the time a request may take before it counts as failed.
+// patience is the time after which a request without an answer counts as failed.
 const patience = 5 * time.Second
 
-// slowAfter is the time from which a request counts as slow. It runs from the
-// moment the request was due, so that a request that waited behind others does
-// not look quick.
+// slowAfter is the time after which a request counts as slow. The time runs from the moment the
+// request was due, so that a request that waited in a queue counts with that wait.
 const slowAfter = time.Second
 
-// A tally is what became of the requests of one class.
+// A tally counts the requests of one class by their outcome.
 type tally struct {
 	Sent    int            `json:"sent"`
 	Failed  map[string]int `json:"failed,omitempty"` // by reason
@@ -54,7 +52,7 @@ func (t *tally) failures() (n int) {
 	return n
 }
 
-// A report is a phase, counted.
+// A report is the count of one phase.
 type report struct {
 	Phase   string            `json:"phase"`
 	Seconds float64           `json:"seconds"`
@@ -63,7 +61,7 @@ type report struct {
 	First   []string          `json:"first,omitempty"` // the first failures
 }
 
-// phase collects a report. Its requests are those that were due in it.
+// phase collects the outcomes of the requests that were due in it.
 type phase struct {
 	began   time.Time
 	pending sync.WaitGroup
@@ -78,7 +76,7 @@ func newPhase(name string) *phase {
 	return &phase{began: now, last: now, report: report{Phase: name, Classes: map[string]*tally{}}}
 }
 
-// outcome is what became of one request, or of a connection that is to last.
+// outcome is the result of one request, or of one lasting connection.
 type outcome struct {
 	class string
 	due   time.Time
@@ -119,7 +117,7 @@ func (p *phase) add(o outcome) {
 	}
 }
 
-// end waits for the phase's requests and tells of them.
+// end waits for the phase's requests and returns the report.
 func (p *phase) end() report {
 	took := time.Since(p.began)
 	p.pending.Wait()
@@ -137,12 +135,12 @@ func (p *phase) end() report {
 	return p.report
 }
 
-// A statusError is an answer that is no 200.
+// A statusError is an answer with another status than 200.
 type statusError struct{ text string }
 
 func (e statusError) Error() string { return e.text }
 
-// reason sorts failures for counting.
+// reason returns the class of a failure, for counting.
 func reason(err error) string {
 	var status statusError
 	switch {
@@ -160,7 +158,7 @@ func reason(err error) string {
 	return "other"
 }
 
-// load is the process's main.
+// load runs the process that loadArg names.
 func load(args []string) error {
 	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
 	target := flags.String("target", "192.168.50.21", "address of the appliance")
@@ -205,8 +203,7 @@ func load(args []string) error {
 	for n, ok := 0, true; ok; {
 		select {
 		case <-tick.C:
-			// The ticker drops ticks that nobody took; those requests were due
-			// all the same.
+			// A ticker drops ticks that nobody takes. Their requests were due all the same.
 			for due := began; ; n++ {
 				if due = began.Add(time.Duration(n) * time.Second / time.Duration(*rate)); due.After(time.Now()) {
 					break

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// served are the clients of a server on loopback, which answers TLS too.
+// served returns clients of a server on loopback that also speaks TLS.
 func served(t *testing.T, answer http.HandlerFunc) *clients {
 	t.Helper()
 	plain, secure := httptest.NewServer(answer), httptest.NewTLSServer(answer)
@@ -24,12 +24,12 @@ func served(t *testing.T, answer http.HandlerFunc) *clients {
 	})
 }
 
-// echo answers as the sample application does.
+// echo answers with the request line.
 func echo(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s %s\n", r.Method, r.RequestURI, r.Proto)
 }
 
-// hijack breaks a connection off, with or without a reset.
+// hijack closes the connection without an answer, with or without a reset.
 func hijack(reset bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -62,8 +62,8 @@ func TestWhatBecomesOfARequestIsCountedForWhatItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clients := served(t, c.answer)
 			p := newPhase(name)
-			// Both methods, kept and fresh connections; without TLS, whose
-			// library has words of its own for an end.
+			// Both methods, on kept and on new connections. Without TLS, whose library words the end of a
+			// connection in its own way.
 			for _, n := range []int{1, 4, 5, 20} {
 				p.add(clients.request(n, time.Now()))
 			}
@@ -84,7 +84,7 @@ func TestWhatBecomesOfARequestIsCountedForWhatItIs(t *testing.T) {
 	}
 }
 
-// A browser's silent second attempt would hide what is looked for here.
+// A silent second attempt, as browsers make it, would hide failures.
 func TestNoPostIsSentTwice(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}

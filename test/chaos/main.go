@@ -17,19 +17,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"sallyport/test/rig"
 )
 
-// A result is one scenario, judged.
+// A result is the outcome of one scenario, held to its bounds.
 type result struct {
 	Number   int     `json:"number"`
 	Name     string  `json:"name"`
@@ -56,12 +54,7 @@ func main() {
 		}
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
+	rig.Main("chaos", run)
 }
 
 func progress(format string, args ...any) {
@@ -102,12 +95,12 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	var results []result
-	for _, house := range houses(*soak) {
-		list := slices.DeleteFunc(house.scenarios, func(s scenario) bool { return len(chosen) > 0 && !slices.Contains(chosen, s.number) })
+	for _, suite := range suites(*soak) {
+		list := slices.DeleteFunc(suite.scenarios, func(s scenario) bool { return len(chosen) > 0 && !slices.Contains(chosen, s.number) })
 		if len(list) == 0 {
 			continue
 		}
-		more, err := house.play(ctx, dir, slices.Repeat(list, max(*count, 1)), *keep)
+		more, err := suite.run(ctx, dir, slices.Repeat(list, max(*count, 1)), *keep)
 		results = append(results, more...)
 		if err != nil {
 			return errors.Join(err, write(results, *file))
@@ -131,7 +124,7 @@ func countBroken(results []result) (n int) {
 	return n
 }
 
-// write prints the table, and the file if one is wanted.
+// write prints the table, and writes the file if one is named.
 func write(results []result, file string) error {
 	table(os.Stdout, results)
 	if file == "" {

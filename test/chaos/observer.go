@@ -16,13 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protocol is the mark of the appliance's routes in the kernel.
+// protocol marks the appliance's routes in the kernel.
 const protocol = 78
 
-// An observer holds the promise against the kernel and HAProxy from outside: it
-// reads the routes, then the servers, then the routes again, a hundred times a
-// second and whenever a route goes, and counts the time in which a server is
-// open while no route of the appliance leads to it.
+// An observer checks the promise from outside, in the kernel and in HAProxy. A hundred times a
+// second, and whenever a route goes, it reads the routes, the servers, and the routes again. It
+// counts the time in which a server is open while no route of the appliance leads to it.
 type observer struct {
 	socket string
 	kernel *netlink.Handle
@@ -49,8 +48,7 @@ func observe(ctx context.Context, ns, socket string) (*observer, error) {
 	return o, nil
 }
 
-// take returns the time counted since it was last asked, and what was seen
-// first.
+// take returns the time counted since the last call, and the first finding.
 func (o *observer) take() (time.Duration, string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -93,7 +91,7 @@ func (o *observer) run(ctx context.Context) {
 	}
 }
 
-// look names a server that is open and has no route, before and after.
+// look returns a server that is open and had no route before and after it was read.
 func (o *observer) look() (stray string, err error) {
 	before, err := o.routes()
 	if err != nil {
@@ -143,7 +141,7 @@ func (o *observer) routes() (prefixes []netip.Prefix, err error) {
 // maintenance and drain (HAProxy's management guide, "show servers state").
 const closedBits = 0x01 | 0x02 | 0x08 | 0x10 | 0x20 | 0x40
 
-// open are the servers that HAProxy sends new requests to.
+// open returns the servers that HAProxy sends new requests to.
 func (o *observer) open() (map[string]netip.Addr, error) {
 	answer, err := o.ask("show servers state")
 	if err != nil {

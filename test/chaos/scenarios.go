@@ -14,8 +14,8 @@ import (
 	"sallyport/test/rig"
 )
 
-func houses(soak time.Duration) []house {
-	main := house{
+func suites(soak time.Duration) []suite {
+	main := suite{
 		options: world.Options{Name: "chaos", Workers: 2},
 		asn:     65000,
 		target:  "192.168.50.21",
@@ -32,7 +32,7 @@ func houses(soak time.Duration) []house {
 			{10, "BGP with one node is filtered", bounds{gets: true}, cutBGP},
 			{11, "BGP with every node is filtered", bounds{gets: true, posts: true, lasting: true}, cutAllBGP},
 			{12, "the API server is gone for 60 s, restart meanwhile", bounds{gets: true, posts: true}, apiAway},
-			// BIRD dials again after up to 30 s, if it has met several losses.
+			// After several losses BIRD waits up to 30 s before it dials again.
 			{12, "reboot with an empty /run, the API server gone", bounds{gap: 35 * time.Second}, reboot},
 			{13, "etcd restored from a backup, then every watch expired", bounds{gets: true, posts: true}, rewind},
 			{14, "routes flushed; link down and up; a foreign route", bounds{inflicted: true}, flush},
@@ -52,7 +52,7 @@ func houses(soak time.Duration) []house {
 		}
 		return list
 	}
-	six := house{
+	six := suite{
 		suffix:    ", IPv6",
 		options:   world.Options{Name: "chaos", Workers: 2, IPv6: true},
 		manifests: []string{"--address", "fd00:50::21"},
@@ -60,7 +60,7 @@ func houses(soak time.Duration) []house {
 		target:    "fd00:50::21",
 		scenarios: some(),
 	}
-	external := house{
+	external := suite{
 		suffix:     ", another AS",
 		options:    world.Options{Name: "chaos", Workers: 2, Mesh: true},
 		config:     "bgp: {asn: 65010}",
@@ -69,23 +69,23 @@ func houses(soak time.Duration) []house {
 		target:     "192.168.50.21",
 		scenarios:  some(),
 	}
-	return []house{main, six, external}
+	return []suite{main, six, external}
 }
 
-// rollout waits until the Deployment is as it was asked to be.
-func (s *stage) rollout(ctx context.Context) error {
+// rollout waits until all pods of the Deployment are current and available.
+func (s *testbed) rollout(ctx context.Context) error {
 	_, err := s.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", rig.Limit.String())
 	return err
 }
 
-func rollingRestart(ctx context.Context, s *stage) error {
+func rollingRestart(ctx context.Context, s *testbed) error {
 	if _, err := s.Kubectl(ctx, "rollout", "restart", "deployment/app"); err != nil {
 		return err
 	}
 	return s.rollout(ctx)
 }
 
-func (s *stage) scaleTo(ctx context.Context, n int) error {
+func (s *testbed) scaleTo(ctx context.Context, n int) error {
 	if _, err := s.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", n)); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (s *stage) scaleTo(ctx context.Context, n int) error {
 	return s.settle(ctx)
 }
 
-func scale(ctx context.Context, s *stage) error {
+func scale(ctx context.Context, s *testbed) error {
 	reloads, err := s.reloads(ctx)
 	if err != nil {
 		return err
@@ -111,23 +111,23 @@ func scale(ctx context.Context, s *stage) error {
 	return err
 }
 
-func (s *stage) reloads(ctx context.Context) (int, error) {
+func (s *testbed) reloads(ctx context.Context) (int, error) {
 	st, err := s.Status(ctx)
 	return st.HAProxy.Reloads, err
 }
 
-func drain(ctx context.Context, s *stage) error {
+func drain(ctx context.Context, s *testbed) error {
 	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
 		return err
 	}
 	err := errors.Join(s.rollout(ctx), s.settle(ctx))
 	_, uncordon := s.Kubectl(ctx, "uncordon", "worker2")
-	// So that the scenarios to come find pods on each worker again.
+	// Later scenarios need pods on each worker.
 	return errors.Join(err, uncordon, rollingRestart(ctx, s))
 }
 
-// reloads brings backends that HAProxy can only take by a reload.
-func reloads(ctx context.Context, s *stage) error {
+// reloads adds backends, each of which takes a reload.
+func reloads(ctx context.Context, s *testbed) error {
 	before, err := s.reloads(ctx)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func reloads(ctx context.Context, s *stage) error {
 	return nil
 }
 
-func killAppliance(ctx context.Context, s *stage) error {
+func killAppliance(ctx context.Context, s *testbed) error {
 	st, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func killAppliance(ctx context.Context, s *stage) error {
 	return err
 }
 
-func upgrade(ctx context.Context, s *stage) error {
+func upgrade(ctx context.Context, s *testbed) error {
 	text, err := os.ReadFile(s.Dir + "/sallyport")
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func upgrade(ctx context.Context, s *stage) error {
 	return s.Start(ctx)
 }
 
-func killHAProxy(ctx context.Context, s *stage) error {
+func killHAProxy(ctx context.Context, s *testbed) error {
 	for _, victim := range []string{"worker", "master"} {
 		st, err := s.Status(ctx)
 		if err != nil {
@@ -263,7 +263,7 @@ func killHAProxy(ctx context.Context, s *stage) error {
 	return nil
 }
 
-func restartCalico(ctx context.Context, s *stage) error {
+func restartCalico(ctx context.Context, s *testbed) error {
 	mark := s.mark()
 	if err := s.RestartCalico(ctx, "worker1", 10*time.Second); err != nil {
 		return err
@@ -287,7 +287,7 @@ func restartCalico(ctx context.Context, s *stage) error {
 	return nil
 }
 
-func powerLoss(ctx context.Context, s *stage) error {
+func powerLoss(ctx context.Context, s *testbed) error {
 	st, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -323,8 +323,8 @@ func powerLoss(ctx context.Context, s *stage) error {
 	return errors.Join(err, s.ReviveNode(ctx, "worker2"))
 }
 
-// lost waits until the sessions with these nodes are over.
-func (s *stage) lost(ctx context.Context, nodes ...string) error {
+// lost waits until the sessions with these nodes have ended.
+func (s *testbed) lost(ctx context.Context, nodes ...string) error {
 	return rig.Eventually(ctx, "the sessions are over", func() error {
 		st, err := s.Status(ctx)
 		for _, p := range st.Peers {
@@ -338,7 +338,7 @@ func (s *stage) lost(ctx context.Context, nodes ...string) error {
 	})
 }
 
-func cutBGP(ctx context.Context, s *stage) error {
+func cutBGP(ctx context.Context, s *testbed) error {
 	if err := s.Partition(ctx, world.Appliance, "worker1", world.OnlyBGP); err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func cutBGP(ctx context.Context, s *stage) error {
 	return errors.Join(err, s.Heal(ctx, world.Appliance, "worker1"))
 }
 
-func cutAllBGP(ctx context.Context, s *stage) error {
+func cutAllBGP(ctx context.Context, s *testbed) error {
 	nodes := []string{"master", "worker1", "worker2"}
 	mark := s.mark()
 	for _, node := range nodes {
@@ -373,8 +373,8 @@ func cutAllBGP(ctx context.Context, s *stage) error {
 	return err
 }
 
-// api opens or closes the appliance's way to the API server.
-func (s *stage) api(ctx context.Context, open bool) error {
+// api opens or filters the appliance's connections to the API server.
+func (s *testbed) api(ctx context.Context, open bool) error {
 	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
 	if open {
 		script = "nft delete table inet cut"
@@ -383,7 +383,7 @@ func (s *stage) api(ctx context.Context, open bool) error {
 	return err
 }
 
-func apiAway(ctx context.Context, s *stage) error {
+func apiAway(ctx context.Context, s *testbed) error {
 	if err := s.api(ctx, false); err != nil {
 		return err
 	}
@@ -402,8 +402,8 @@ func apiAway(ctx context.Context, s *stage) error {
 	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), s.api(ctx, true))
 }
 
-// reboot leaves of the appliance what is on its disk.
-func reboot(ctx context.Context, s *stage) error {
+// reboot ends everything on the appliance's host, and keeps only its files on disk.
+func reboot(ctx context.Context, s *testbed) error {
 	st, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -432,9 +432,9 @@ func reboot(ctx context.Context, s *stage) error {
 	return errors.Join(err, s.api(ctx, true))
 }
 
-// rewind takes the cluster back to before an Ingress was made, then lets the
-// appliance miss changes whose history the API server has lost.
-func rewind(ctx context.Context, s *stage) error {
+// rewind restores etcd to a moment before an Ingress was made. Then it makes changes that the
+// appliance misses, because the API server has lost their history.
+func rewind(ctx context.Context, s *testbed) error {
 	mark := s.mark()
 	backup := s.Dir + "/etcd"
 	defer os.RemoveAll(backup) //nolint:errcheck // goes with the directory
@@ -464,20 +464,20 @@ func rewind(ctx context.Context, s *stage) error {
 	if err := s.api(ctx, false); err != nil {
 		return err
 	}
-	// Few enough to be the ones that go again: nobody tells the appliance.
+	// So few that the added pods are removed again: the appliance never hears of them.
 	err := errors.Join(s.scaleUnseen(ctx, replicas+2), s.scaleUnseen(ctx, replicas), s.RestartControlPlane(ctx))
 	return errors.Join(err, s.api(ctx, true))
 }
 
-// scaleUnseen scales while the appliance does not hear of it.
-func (s *stage) scaleUnseen(ctx context.Context, n int) error {
+// scaleUnseen scales while the appliance cannot reach the API server.
+func (s *testbed) scaleUnseen(ctx context.Context, n int) error {
 	if _, err := s.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", n)); err != nil {
 		return err
 	}
 	return s.rollout(ctx)
 }
 
-func flush(ctx context.Context, s *stage) error {
+func flush(ctx context.Context, s *testbed) error {
 	on := func(script string) error {
 		_, err := s.Exec(ctx, world.Appliance, "sh", "-c", script)
 		return err
@@ -504,7 +504,7 @@ func flush(ctx context.Context, s *stage) error {
 	if err := errors.Join(on("ip link set eth0 down; ip link set eth0 up"), repaired("link down and up")); err != nil {
 		return err
 	}
-	// With a better metric the kernel follows it and not ours.
+	// The kernel prefers the route with the better metric to ours.
 	if err := errors.Join(on("ip route add 172.16.171.64/26 via 192.168.50.22 metric 1"), pause(ctx, 2*time.Second)); err != nil {
 		return err
 	}

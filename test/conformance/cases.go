@@ -19,7 +19,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// objects returns what every case shares. dir has the certificate of the pods that speak TLS.
+// objects returns the manifest that all cases share. dir holds the certificate of the pods that
+// speak TLS.
 func objects(dir string) string {
 	return rig.App{Name: "app", Args: []string{"-proxy"}}.Manifest() + rig.Service("default", "app", "app") +
 		rig.App{Name: "secure", Args: []string{"-proxy", "-tls-cert", dir + "/ann.pem", "-tls-key", dir + "/ann.pem"}}.Manifest() +
@@ -61,7 +62,7 @@ data:
   syslog-server: "address:192.168.50.10, port:5514, facility:local1"
 `
 
-// secrets are those that cases name. The password is "secret".
+// secrets are the Secrets that cases name. The password is "secret".
 const secrets = `---
 apiVersion: v1
 kind: Secret
@@ -79,9 +80,9 @@ metadata: {name: htpasswd}
 stringData: {auth: "# members\nbob:$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00\n"}
 `
 
-// certificate adds a Secret that is good for every case, and one with its
-// authority; and a stranger's, that has another. In dir it leaves what a client
-// shows or trusts, as ann.pem and stranger.pem.
+// certificate adds two Secrets, each with a certificate for every case and its authority:
+// certificate, which clients and cases use, and stranger, from another authority. It writes
+// ann.pem and stranger.pem into dir, which clients present or trust.
 func certificate(to io.Writer, dir string) error {
 	_, _ = io.WriteString(to, secrets)
 	encode := base64.StdEncoding.EncodeToString
@@ -127,7 +128,7 @@ func cases() []conformity {
 		{name: "forwarded-for off", ingress: []string{"forwarded-for: false"}, asks: get("request X-Forwarded-For: (none)")},
 		{name: "allow-list with the client", ingress: []string{"allow-list: 10.0.0.0/8, 192.168.50.10"}, asks: get()},
 		{name: "allow-list without it", ingress: []string{"allow-list: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
-		{name: "allow-list by a list that grows", ingress: []string{"allow-list: patterns/clients"}, asks: []ask{{request: "GET /", want: []string{"403"}}}, play: listed},
+		{name: "allow-list by a list that grows", ingress: []string{"allow-list: patterns/clients"}, asks: []ask{{request: "GET /", want: []string{"403"}}}, check: listed},
 		{name: "whitelist, the older name", ingress: []string{"ingress.kubernetes.io/whitelist: 10.0.0.0/8"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
 		{name: "deny-list without a prefix", ingress: []string{"bare deny-list: 192.168.50.0/24"}, asks: []ask{{request: "GET /", want: []string{"403"}}}},
 		{name: "blacklist without a prefix, and deny-list with one", ingress: []string{"bare blacklist: 192.168.50.0/24", "deny-list: 10.0.0.0/8"}, asks: get()},
@@ -177,7 +178,7 @@ func cases() []conformity {
 		}},
 		{
 			name: "request-capture", ingress: []string{"request-capture: req.hdr(X-A)\ncookie(id)", "request-capture-len: 3"},
-			play: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nX-A: abcd\r\nCookie: id=12\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "abc|12}"),
+			check: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nX-A: abcd\r\nCookie: id=12\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "abc|12}"),
 		},
 		{name: "set-host", ingress: []string{"set-host: other.test"}, asks: get("host other.test")},
 		{name: "path-rewrite of everything", ingress: []string{"path-rewrite: /x"}, asks: get("url /x?b=c")},
@@ -318,12 +319,12 @@ func cases() []conformity {
 		{name: "ssl-passthrough and allow-list with the client", ingress: []string{"ssl-passthrough: true", "allow-list: 192.168.50.10"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"200", "tls true"}}}},
 		{name: "ssl-passthrough and allow-list without it", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"000"}}}},
 		{name: "ssl-passthrough and a guard of requests", ingress: []string{"ssl-passthrough: true", "auth-secret: users"}, to: "secure", asks: []ask{{request: "https GET /", want: []string{"000"}}}},
-		{name: "allow-list and PROXY", ingress: []string{"allow-list: 10.0.0.0/8"}, secure: true, play: speakFor("10.1.2.3", "11.1.2.3", false)},
-		{name: "ssl-passthrough, allow-list and PROXY", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", play: speakFor("10.1.2.3", "11.1.2.3", true)},
-		{name: "a TCP service while pods come and go", play: asking(scale)},
-		{name: "a WebSocket through a reload", play: reload(false)},
-		{name: "a WebSocket over TLS through a reload", secure: true, play: reload(true)},
-		{name: "HTTP/3, or word that HAProxy has none", secure: true, play: quic},
+		{name: "allow-list and PROXY", ingress: []string{"allow-list: 10.0.0.0/8"}, secure: true, check: speakFor("10.1.2.3", "11.1.2.3", false)},
+		{name: "ssl-passthrough, allow-list and PROXY", ingress: []string{"ssl-passthrough: true", "allow-list: 10.0.0.0/8"}, to: "secure", check: speakFor("10.1.2.3", "11.1.2.3", true)},
+		{name: "a TCP service while pods come and go", check: asking(scale)},
+		{name: "a WebSocket through a reload", check: reload(false)},
+		{name: "a WebSocket over TLS through a reload", secure: true, check: reload(true)},
+		{name: "HTTP/3, or word that HAProxy has none", secure: true, check: quic},
 		{name: "a check of a page that is there", service: []string{"check-http: GET /healthz", "check-interval: 200ms"}, asks: get()},
 		{name: "balancing by a header", service: []string{"load-balance: hdr(X-User)"}, asks: get()},
 		{name: "limits and timeouts", service: []string{"pod-maxconn: 5", "timeout-server: 10s", "timeout-check: 1s"}, asks: get()},
@@ -351,41 +352,41 @@ func cases() []conformity {
 		{name: "secure-verify-hostname of others", ingress: []string{"server-ca: authority", "sallyport.dev/secure-verify-hostname: other.example"}, to: "secure", asks: []ask{
 			{request: "GET /", want: []string{"503"}},
 		}},
-		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), play: beside(answered("503"))},
-		{name: "limit-connections", ingress: []string{"sallyport.dev/limit-connections: 1"}, asks: get(), play: beside(answered("429"))},
-		{name: "rate-limit-size", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-size: 1"}, play: asking(forgotten)},
-		{name: "timeout-server", service: []string{"timeout-server: 500ms"}, play: hears(httpAddress, "GET /slow?d=1m&every=1m HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
-		{name: "timeout-connect", service: []string{"timeout-connect: 100ms", "check: false"}, to: "nobody", play: unanswered("503")},
-		{name: "timeout-connect of a minute", service: []string{"timeout-connect: 1m", "check: false"}, to: "nobody", play: unanswered("000")},
-		{name: "timeout-tunnel", service: []string{"timeout-tunnel: 500ms"}, play: hears(httpAddress, upgrade, "HTTP/1.1 101 ")},
-		{name: "connections are kept on both sides", asks: get(), play: again(true)},
-		{name: "log-format", play: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "<142>", " http ", " 200 ")},
-		{name: "log-format-tcp", asks: get(), play: logs("192.168.50.21:15432", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "tcp-15432", "streamed for 192.168.50.10 by tcp-15432")},
+		{name: "timeout-queue", service: []string{"pod-maxconn: 1", "timeout-queue: 200ms"}, asks: get(), check: beside(answered("503"))},
+		{name: "limit-connections", ingress: []string{"sallyport.dev/limit-connections: 1"}, asks: get(), check: beside(answered("429"))},
+		{name: "rate-limit-size", ingress: []string{"rate-limit-requests: 1", "rate-limit-period: 10m", "rate-limit-size: 1"}, check: asking(forgotten)},
+		{name: "timeout-server", service: []string{"timeout-server: 500ms"}, check: hears(httpAddress, "GET /slow?d=1m&every=1m HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		{name: "timeout-connect", service: []string{"timeout-connect: 100ms", "check: false"}, to: "nobody", check: unanswered("503")},
+		{name: "timeout-connect of a minute", service: []string{"timeout-connect: 1m", "check: false"}, to: "nobody", check: unanswered("000")},
+		{name: "timeout-tunnel", service: []string{"timeout-tunnel: 500ms"}, check: hears(httpAddress, upgrade, "HTTP/1.1 101 ")},
+		{name: "connections are kept on both sides", asks: get(), check: again(true)},
+		{name: "log-format", check: logs(httpAddress, "GET /logged-by-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/logged-by-HOST", "<142>", " http ", " 200 ")},
+		{name: "log-format-tcp", asks: get(), check: logs("192.168.50.21:15432", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "tcp-15432", "streamed for 192.168.50.10 by tcp-15432")},
 
-		// What the ConfigMap says for a while. Each is a reload, and another after it.
-		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), play: again(false)},
-		{name: "http-connection-mode", config: []string{"http-connection-mode: httpclose"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		// The ConfigMap has these keys for one case. Each takes a reload, and another one afterwards.
+		{name: "http-server-close", config: []string{"http-server-close: true"}, asks: get(), check: again(false)},
+		{name: "http-connection-mode", config: []string{"http-connection-mode: httpclose"}, check: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
 		{
 			name: "abortonclose", config: []string{"abortonclose: true"}, service: []string{"pod-maxconn: 1", "timeout-queue: 1m"}, asks: get(),
-			play: beside(attempts(order{Address: httpAddress, Raw: "GET /given-up-by-HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Leave: true}.logs("/given-up-by-HOST"))),
+			check: beside(attempts(order{Address: httpAddress, Raw: "GET /given-up-by-HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Leave: true}.logs("/given-up-by-HOST"))),
 		},
-		{name: "maxconn", config: []string{"maxconn: 1"}, play: beside(answered("000"))},
-		{name: "logasap", config: []string{"logasap: true"}, play: slow.logs("/slow?d=1m&by=HOST")},
-		{name: "dontlognull off", config: []string{"dontlognull: false"}, play: order{Address: httpAddress, Leave: true}.logs("<BADREQ>")},
+		{name: "maxconn", config: []string{"maxconn: 1"}, check: beside(answered("000"))},
+		{name: "logasap", config: []string{"logasap: true"}, check: slow.logs("/slow?d=1m&by=HOST")},
+		{name: "dontlognull off", config: []string{"dontlognull: false"}, check: order{Address: httpAddress, Leave: true}.logs("<BADREQ>")},
 		{
 			name: "timeout-client", config: []string{"timeout-client: 500ms"},
-			play: order{Address: httpAddress, Raw: "GET /bytes?n=1000000000&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}.logs("/bytes?n=1000000000&by=HOST"),
+			check: order{Address: httpAddress, Raw: "GET /bytes?n=1000000000&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}.logs("/bytes?n=1000000000&by=HOST"),
 		},
 		{
 			name: "timeout-client-fin", config: []string{"timeout-client-fin: 500ms"},
-			play: order{Address: "192.168.50.21:15432", Raw: "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", Until: "200 OK"}.logs("by tcp-15432"),
+			check: order{Address: "192.168.50.21:15432", Raw: "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", Until: "200 OK"}.logs("by tcp-15432"),
 		},
 		{
 			name: "timeout-server-fin", config: []string{"timeout-server-fin: 500ms"},
-			play: order{Address: "192.168.50.21:15432", Raw: "GET /slow?d=1m&every=1m&deaf HTTP/1.1\r\nHost: HOST\r\n\r\n", Half: true}.hears("HTTP/1.1 200 "),
+			check: order{Address: "192.168.50.21:15432", Raw: "GET /slow?d=1m&every=1m&deaf HTTP/1.1\r\nHost: HOST\r\n\r\n", Half: true}.hears("HTTP/1.1 200 "),
 		},
-		{name: "timeout-http-request", config: []string{"timeout-http-request: 500ms"}, play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n", "HTTP/1.1 408 ")},
-		{name: "timeout-http-keep-alive", config: []string{"timeout-http-keep-alive: 500ms"}, asks: get(), play: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
+		{name: "timeout-http-request", config: []string{"timeout-http-request: 500ms"}, check: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n", "HTTP/1.1 408 ")},
+		{name: "timeout-http-keep-alive", config: []string{"timeout-http-keep-alive: 500ms"}, asks: get(), check: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
 		{name: "default-backend-service", config: []string{"default-backend-service: default/app"}, asks: []ask{
 			{request: "GET /a", headers: []string{"Host: nobody.test"}, want: []string{"200", "url /a", "host nobody.test"}},
 		}},
@@ -408,6 +409,6 @@ func cases() []conformity {
 		{name: "generate-certificates-signer", config: []string{"generate-certificates-signer: default/stranger"}, asks: []ask{
 			{request: "https GET /", curl: []string{"--no-insecure", "--cacert", "DIR/stranger.pem"}, want: []string{"200"}},
 		}},
-		{name: "hard-stop-after", config: []string{"hard-stop-after: 1s"}, asks: get(), play: asking(hardStop)},
+		{name: "hard-stop-after", config: []string{"hard-stop-after: 1s"}, asks: get(), check: asking(hardStop)},
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// unseen are the keys that no case can show, and why.
+// unseen names the keys that no case can show, and why.
 var unseen = map[string]string{
 	"nbthread":                        "threads are seen from within alone",
 	"clean-certs":                     "it is read, and does nothing",

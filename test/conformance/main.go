@@ -18,17 +18,15 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
 
-// A conformity is a case: what is said, and what has to be seen.
+// A conformity is a case: what the objects say, and what requests must show.
 type conformity struct {
 	name    string
 	config  []string // "key: value" that the ConfigMap says meanwhile; without a value: does not say
@@ -40,18 +38,18 @@ type conformity struct {
 	path    string   // ImplementationSpecific; empty: all
 	exact   bool     // the path is Exact
 	asks    []ask
-	play    func(context.Context, *stage) error // what more there is to it, once the asks hold
+	check   func(context.Context, *testbed) error // what more there is to it, once the asks hold
 }
 
-// A stage is where a case is played.
-type stage struct {
+// A testbed is a rig while a case runs.
+type testbed struct {
 	*rig.Rig
 	host string // of the case
 	name string // of its Service and Ingress
 	hold func(ask) error
 }
 
-// An ask is a request, and what is true of the answer. See hold.
+// An ask is a request, and what must be true of the answer (see hold).
 type ask struct {
 	request string   // "GET /path?query", with "https" in front for TLS
 	headers []string // "Name: value"
@@ -65,12 +63,7 @@ func main() {
 		client()
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
-	}
+	rig.Main("conformance", run)
 }
 
 func run(ctx context.Context) error {
@@ -104,9 +97,9 @@ func run(ctx context.Context) error {
 	})
 }
 
-// run holds the case to all that it says.
+// run runs the asks of a case, then its check.
 func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err error) {
-	s := &stage{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }}
+	s := &testbed{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }}
 	if len(c.config) > 0 {
 		restore, err := s.configure(ctx, c.config)
 		if err != nil {
@@ -114,10 +107,10 @@ func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err
 		}
 		defer func() { err = errors.Join(err, restore()) }()
 	}
-	if err := c.holds(ctx, r, dir, i); err != nil || c.play == nil {
+	if err := c.holds(ctx, r, dir, i); err != nil || c.check == nil {
 		return err
 	}
-	return c.play(ctx, s)
+	return c.check(ctx, s)
 }
 
 func host(i int) string { return fmt.Sprintf("case%d.test", i) }
@@ -186,8 +179,7 @@ spec:
 `, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, class)
 }
 
-// holds asks until all that is wanted is true, for a while: HAProxy may be about
-// to learn of the case.
+// holds repeats the asks until all hold, for a while: HAProxy may not know the case yet.
 func (c conformity) holds(ctx context.Context, r *rig.Rig, dir string, i int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Second, errors.New("not within 15 s"))
 	defer cancel()
@@ -209,7 +201,7 @@ func (c conformity) holds(ctx context.Context, r *rig.Rig, dir string, i int) er
 	return err
 }
 
-// seen is what the pod saw of a request.
+// seen is a request as the pod saw it.
 type seen struct {
 	URL     string      `json:"url"`
 	Host    string      `json:"host"`

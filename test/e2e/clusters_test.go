@@ -36,8 +36,8 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 	r.answeredBy("http://test.local/", 4)
 }
 
-// reflect makes worker1 a route reflector, as Calico's documents do it: every
-// node peers with it. That it alone peers with the appliance is in the manifests.
+// reflect makes worker1 a route reflector as Calico's documents describe it: every node peers with
+// it. The manifests make it the only node that peers with the appliance.
 func (r *testbed) reflect() {
 	r.t.Helper()
 	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
@@ -50,7 +50,7 @@ spec: {nodeSelector: all(), peerSelector: route-reflector == 'true'}
 `)
 }
 
-// patchPeer changes the BGPPeer that the manifests made of the appliance.
+// patchPeer changes the BGPPeer in the manifests, which names the appliance.
 func (r *testbed) patchPeer(patch string) {
 	r.t.Helper()
 	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=merge", "-p", patch)
@@ -158,8 +158,8 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 	})
 }
 
-// asking sends requests one after another, each on a connection of its own, until stop is
-// called. Stop fails the test unless pods of the application answered every one.
+// asking sends requests one after another, each on a connection of its own, until stop is called.
+// stop fails the test unless a pod of the application answered each of them.
 func (r *testbed) asking(url, application string) (stop func()) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return r.Dial(ctx, world.Client, "192.168.50.21:80")
@@ -193,8 +193,8 @@ func (r *testbed) asking(url, application string) (stop func()) {
 	}
 }
 
-// undisturbed does something while requests come in, and holds that none of them fails and that
-// HAProxy stays the same process and reloads nothing.
+// undisturbed calls do while requests come in. None may fail, and HAProxy may neither end nor
+// reload.
 func (r *testbed) undisturbed(url, application string, do func()) {
 	r.t.Helper()
 	before, stop := r.mustStatus(), r.asking(url, application)
@@ -210,7 +210,7 @@ func (r *testbed) undisturbed(url, application string, do func()) {
 	}
 }
 
-// established waits until a session stands with this many nodes of a cluster.
+// established waits until this many nodes of a cluster have an established session.
 func (r *testbed) established(cluster string, n int) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%d sessions with cluster %s", n, cluster), func() error {

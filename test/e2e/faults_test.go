@@ -13,7 +13,7 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// apiServer closes or opens the appliance's way to the API server.
+// apiServer drops the appliance's packets to the API server, or lets them pass again.
 func (r *testbed) apiServer(reachable bool) {
 	r.t.Helper()
 	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
@@ -23,7 +23,7 @@ func (r *testbed) apiServer(reachable bool) {
 	r.exec("sh", "-c", script)
 }
 
-// reboot takes away all that a reboot does: processes, routes, /run.
+// reboot removes what a reboot removes: processes, routes, /run.
 func (r *testbed) reboot() {
 	r.t.Helper()
 	r.end(syscall.SIGKILL)
@@ -33,8 +33,8 @@ func (r *testbed) reboot() {
 	r.must(os.RemoveAll(r.file("run")))
 }
 
-// pictured waits until the last good picture of the lab's cluster, in the directory of the
-// appliance, holds every pod there is: it is written a few seconds after a change.
+// pictured waits until the last good picture, a file of the appliance, has every pod of the lab's
+// cluster. The appliance writes it a few seconds after a change.
 func (r *testbed) pictured(file string) {
 	r.t.Helper()
 	pods := strings.Fields(r.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.podIP}"))
@@ -49,8 +49,8 @@ func (r *testbed) pictured(file string) {
 	})
 }
 
-// outlives restarts calico-node on a node: its session is lost once, and back,
-// and no server is closed and no route changed for that.
+// outlives restarts calico-node on a node and checks that its session is lost once and returns,
+// that no server is closed and that no route changes.
 func (r *testbed) outlives(node string) {
 	r.t.Helper()
 	said, routes := len(r.log()), r.routes("-4")
@@ -153,8 +153,8 @@ func TestBothFamiliesAreRouted(t *testing.T) {
 	r.answeredBy("http://test.local/", 4)
 }
 
-// With another AS and the mesh on, every node announces the blocks of all
-// nodes with itself as the next hop (the BGPFilter that forbids it is taken away).
+// With another AS and the mesh on, every node announces the blocks of all nodes with itself as the
+// next hop, once the BGPFilter that prevents it is removed.
 func TestOfABlockAnnouncedByAllOnlyTheOwnersRouteCounts(t *testing.T) {
 	r := newTestbed(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true}, settings{lines: "bgp: {asn: 65010}"})
 	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`)

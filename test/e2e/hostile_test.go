@@ -10,8 +10,7 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// announce makes the BIRD of a node tell the appliance these prefixes and
-// nothing else, whatever Calico would say.
+// announce makes a node's BIRD announce exactly these prefixes to the appliance.
 func (r *testbed) announce(node world.Host, prefixes ...string) {
 	r.t.Helper()
 	var routes strings.Builder
@@ -38,8 +37,7 @@ protocol bgp Global_192_168_50_21 {
 	}
 }
 
-// refuses waits until exactly these prefixes of a node are refused, each for
-// its reason.
+// refuses waits until the appliance refuses exactly these prefixes of a node, each for its reason.
 func (r *testbed) refuses(want map[string]string, node string) {
 	r.t.Helper()
 	addr := r.host(node).Addr.Addr()

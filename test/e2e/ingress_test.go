@@ -25,12 +25,13 @@ func application(name string, replicas int) string {
 	return rig.App{Name: name, Replicas: replicas, Grace: 5}.Manifest() + rig.Service("default", name, name)
 }
 
-// onHostNetwork returns the same, with one pod on the network of its node.
+// onHostNetwork returns a Deployment of one pod on its node's network, with a Service of the same
+// name.
 func onHostNetwork(name string) string {
 	return rig.App{Name: name, HostNetwork: true}.Manifest() + rig.Service("default", name, name)
 }
 
-// ingress is an Ingress; each rule is "host path pathType service".
+// ingress returns an Ingress. Each rule is "host path pathType service".
 func ingress(name, tls string, rules ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
@@ -45,7 +46,7 @@ func ingress(name, tls string, rules ...string) string {
 	return b.String()
 }
 
-// secret is a TLS Secret with a fresh certificate for a name.
+// secret returns a TLS Secret with a new certificate for a name.
 func secret(t *testing.T, name, host string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -74,15 +75,14 @@ func secret(t *testing.T, name, host string) string {
 		name, encode("CERTIFICATE", cert), encode("PRIVATE KEY", der))
 }
 
-// serial is that of the certificate served for a name.
+// serial returns subject and serial number of the certificate that is served for a name.
 func (r *testbed) serial(host string) (string, error) {
 	out, err := r.Exec(r.t.Context(), world.Client, "sh", "-c",
 		"openssl s_client -connect 192.168.50.21:443 -servername "+host+" </dev/null 2>/dev/null | openssl x509 -noout -subject -serial")
 	return strings.Join(strings.Fields(out), " "), err
 }
 
-// expect waits until a URL answers with a code, by a pod of an application if
-// one is named.
+// expect waits until a URL answers with a status, from a pod whose name begins with by.
 func (r *testbed) expect(url string, code int, by string, more ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s answers %d %s", url, code, by), func() error {
@@ -123,7 +123,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 	r.sub("a pod that is not ready is out, and back when it is", func(t *testing.T, r *testbed) {
 		pod := r.kubectl("get", "pods", "-l", "app=two", "-o", "jsonpath={.items[0].status.podIP}")
 		tell := func(path string) {
-			// From the appliance, which has a route to every pod.
+			// The appliance has a route to every pod.
 			r.exec("curl", "-sf", "-X", "POST", "http://"+pod+":8080/"+path)
 		}
 		tell("fail")

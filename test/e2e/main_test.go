@@ -17,14 +17,14 @@ import (
 
 const app = "default_svc_app_port-1" // HAProxy's name of the sample application
 
-// threeRoutes are those to the blocks of a lab with two workers.
+// threeRoutes are the appliance's routes in a lab with two workers.
 var threeRoutes = []string{
 	"172.16.49.64/26 via 192.168.50.22",
 	"172.16.171.64/26 via 192.168.50.23",
 	"172.16.189.64/26 via 192.168.50.24",
 }
 
-// The journey of the README, step by step, in one lab.
+// Follows the README step by step, in one lab.
 func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	r := newTestbed(t, world.Options{Name: "main", Workers: 2}, settings{})
 	sample, err := os.ReadFile("../demo/app.yaml")
@@ -89,7 +89,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			}
 			return nil
 		})
-		// A server that is shut may be taken away after its route.
+		// A closed server may be removed after its route.
 		dropped, lastServer := -1, -1
 		open := map[string]bool{}
 		for i, line := range strings.Split(r.log(), "\n") {
@@ -162,8 +162,8 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	}
 }
 
-// serversOf says whether the sample application has this many servers, and this
-// many of them open.
+// serversOf returns an error unless the sample application has this many servers, and this many of
+// them open.
 func serversOf(r *testbed, all, opened int) error {
 	s, err := r.status()
 	if err != nil {
@@ -180,7 +180,7 @@ func serversOf(r *testbed, all, opened int) error {
 	return fmt.Errorf("no backend %s", app)
 }
 
-// serverOn is how the name of every server on a host's first block begins.
+// serverOn returns the beginning of the names of all servers on a host's first block.
 func serverOn(h world.Host) string {
 	b := h.Blocks[0].Addr().As4()
 	return fmt.Sprintf("s_%d-%d-%d-", b[0], b[1], b[2])

@@ -162,8 +162,7 @@ func (r *testbed) log() string {
 	return string(text)
 }
 
-// A reply is what the sample application says of a request, or what HAProxy
-// answers in its place.
+// A reply is the answer of the sample application, or of HAProxy in its place.
 type reply struct {
 	Code     int
 	Location string
@@ -174,8 +173,8 @@ type reply struct {
 	Headers  map[string][]string `json:"headers"`
 }
 
-// get asks from the client's host: for a URL whose name is that of the
-// appliance. More curl arguments may follow.
+// get sends a request from the client's host to the appliance, with the URL's host name. more are
+// further arguments of curl.
 func (r *testbed) get(url string, more ...string) (answer reply, err error) {
 	name, port, _ := strings.Cut(strings.SplitN(url, "/", 4)[2], ":")
 	if port == "" {
@@ -201,7 +200,7 @@ func (r *testbed) get(url string, more ...string) (answer reply, err error) {
 	return answer, err
 }
 
-// pods asks n times and counts who answered. Any answer but 200 is an error.
+// pods sends n requests and counts the pods that answer. A status other than 200 is an error.
 func (r *testbed) pods(url string, n int) (map[string]int, error) {
 	seen := map[string]int{}
 	for range n {
@@ -217,7 +216,7 @@ func (r *testbed) pods(url string, n int) (map[string]int, error) {
 	return seen, nil
 }
 
-// answeredBy waits until all of n pods answer, and nobody else.
+// answeredBy waits until exactly n pods answer.
 func (r *testbed) answeredBy(url string, n int) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s is answered by %d pods", url, n), func() error {

@@ -13,7 +13,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// squat holds a port of the appliance's host until it is told to go.
+// squat listens at an address of the appliance's host until leave is called.
 func (r *testbed) squat(address string) (leave func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -36,7 +36,7 @@ func (r *testbed) squat(address string) (leave func()) {
 	}
 }
 
-// says waits until a warning, or a reason for not being ready, holds all words.
+// says waits until one warning, or one reason for not being ready, contains all words.
 func (r *testbed) says(words ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("the status says %q", words), func() error {

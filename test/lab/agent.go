@@ -23,10 +23,9 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// A lab lives in one process, its agent. `lab up` starts it in the background
-// and repeats what it says until the lab can be used; the other commands
-// speak to it by a Unix socket in the lab's directory. It ends on SIGTERM, and
-// takes the lab with it.
+// A lab lives in one process, its agent. `lab up` starts the agent in the background and repeats
+// its output until the lab can be used. The other commands speak to the agent over a Unix socket
+// in the lab's directory. On SIGTERM the agent ends the lab, then itself.
 
 type (
 	nodeRequest struct {
@@ -48,7 +47,7 @@ type (
 	}
 )
 
-// done is the agent's last line to `lab up` when all went well.
+// done is the agent's last line to `lab up` after a success.
 const done = "\x00up"
 
 func socket(name string) string  { return filepath.Join(world.Root, name, "agent.sock") }
@@ -56,7 +55,7 @@ func logFile(name string) string { return filepath.Join(world.Root, name+".log")
 
 func absolute(path string) (string, error) { return filepath.Abs(path) }
 
-// up starts the agent, unless it runs.
+// up starts the agent, unless it runs already.
 func up(ctx context.Context, opts world.Options, out io.Writer) error {
 	var s world.Status
 	if err := ask(ctx, opts.Name, "GET", "/status", nil, &s); err == nil {
@@ -109,8 +108,8 @@ func up(ctx context.Context, opts world.Options, out io.Writer) error {
 	return context.Cause(ctx)
 }
 
-// lastWords is what the agent complained of when it ended: the end of its log,
-// from where main speaks.
+// lastWords returns the error with which the agent ended: the end of its log, from main's own line
+// on.
 func lastWords(name string, err error) string {
 	text, unread := os.ReadFile(logFile(name))
 	if unread != nil {
@@ -123,7 +122,7 @@ func lastWords(name string, err error) string {
 	return fmt.Sprintf("the agent ended: %v (see %s)", err, logFile(name))
 }
 
-// different names the first option in which two labs differ; images may.
+// different returns the first option in which two labs differ. Images may differ.
 func different(have, want world.Options) string {
 	for _, option := range []struct {
 		name       string
@@ -147,7 +146,7 @@ func different(have, want world.Options) string {
 	return ""
 }
 
-// down ends the agent, then removes what it may have left.
+// down ends the agent, then removes what is left of the lab.
 func down(ctx context.Context, name string, out io.Writer) error {
 	var pid int
 	if err := ask(ctx, name, "GET", "/pid", nil, &pid); err == nil {
@@ -225,7 +224,7 @@ func runAgent(ctx context.Context, opts world.Options) error {
 	return errors.Join(err, l.Down())
 }
 
-// routes are the questions and orders that the agent takes.
+// routes returns the agent's HTTP handlers.
 func routes(l *world.Lab) http.Handler {
 	mux := http.NewServeMux()
 	handle(mux, "GET /pid", func(context.Context, struct{}) (any, error) { return os.Getpid(), nil })
@@ -276,7 +275,7 @@ func handle[Request any](mux *http.ServeMux, pattern string, do func(context.Con
 	})
 }
 
-// ask puts a question to the agent of a lab.
+// ask sends a request to the agent of a lab.
 func ask(ctx context.Context, name, method, path string, request, value any) error {
 	body := &bytes.Buffer{}
 	if request != nil {

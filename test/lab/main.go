@@ -225,8 +225,8 @@ func kubectlCommand(name *string) *cobra.Command {
 	}
 }
 
-// afterDash drops the dash that may stand between a host and the command for
-// it: parsing stops at the host, and so leaves it.
+// afterDash drops the "--" between a host and its command, which the parser of flags keeps because
+// it stops at the host.
 func afterDash(args []string) []string {
 	if len(args) > 1 && args[0] == "--" {
 		return args[1:]
@@ -234,8 +234,7 @@ func afterDash(args []string) []string {
 	return args
 }
 
-// become replaces this process by the command, so that it has the terminal and
-// the signals to itself.
+// become replaces this process by the command, which then has the terminal and gets the signals.
 func become(cmd *exec.Cmd) error {
 	if cmd.Err != nil {
 		return cmd.Err

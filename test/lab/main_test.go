@@ -14,7 +14,7 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// lab runs the tool as an operator does, and returns what it says.
+// A lab runs the tool as an operator does.
 type lab struct{ program, name string }
 
 func build(t *testing.T) lab {
@@ -33,7 +33,7 @@ func (l lab) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// want runs a command that has to go well and to say the text.
+// want runs a command that must succeed and print the text.
 func (l lab) want(t *testing.T, text string, args ...string) {
 	t.Helper()
 	out, err := l.run(args...)
@@ -42,7 +42,7 @@ func (l lab) want(t *testing.T, text string, args ...string) {
 	}
 }
 
-// refuse runs a command that has to fail and to say the text.
+// refuse runs a command that must fail and print the text.
 func (l lab) refuse(t *testing.T, text string, args ...string) {
 	t.Helper()
 	out, err := l.run(args...)
@@ -92,7 +92,7 @@ func TestALabOutlivesTheCommandThatBroughtItUp(t *testing.T) {
 func TestUpCleansUpAfterACrash(t *testing.T) {
 	l := build(t)
 	l.want(t, "5 hosts", "up", "--bare")
-	// What a host runs survives the agent; it must not survive the lab.
+	// A process on a host outlives the agent. It must not outlive the lab.
 	orphan := exec.Command(l.program, "--name", l.name, "exec", "client", "tail", "-f", "/dev/null")
 	if err := orphan.Start(); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestUpCleansUpAfterACrash(t *testing.T) {
 	}
 }
 
-// gone says what is left of the lab.
+// gone returns an error that names what is left of the lab.
 func (l lab) gone() error {
 	for _, pattern := range []string{"/run/netns/sp-" + l.name + "-*", world.Root + "/" + l.name + "*"} {
 		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {

@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -50,8 +51,8 @@ func Compile(ctx context.Context, dir string, names ...string) error {
 	return nil
 }
 
-// A Rig is a lab with an appliance in it. Its methods are for one goroutine,
-// but for Status.
+// A Rig is a lab with an appliance in it. Only Status and Dial may be called by several
+// goroutines.
 type Rig struct {
 	*world.Lab
 	Dir     string // programs, and the appliance's config, state and log
@@ -59,9 +60,8 @@ type Rig struct {
 	ended   chan struct{} // closed when process has ended
 }
 
-// In builds the programs, brings up a lab with an appliance that is configured so
-// (see Configure), though not started, and hands it over. Whatever comes of it,
-// all is taken down again.
+// In builds the programs, brings up a lab with an appliance that is configured (see Configure) but
+// not started, and calls do. Afterwards it removes everything.
 func In(ctx context.Context, opts world.Options, lines string, ingress []string, do func(*Rig) error) (err error) {
 	dir, err := os.MkdirTemp("", "sallyport-"+opts.Name+"-")
 	if err != nil {
@@ -85,14 +85,25 @@ func progress(what string) {
 	fmt.Fprintln(os.Stderr, time.Now().Format(time.TimeOnly), what)
 }
 
-// A Case is something to show, and the function that shows it.
+// Main runs a command until it is done, or interrupted, and exits with 1 if it fails.
+func Main(name string, run func(context.Context) error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+}
+
+// A Case is a named check.
 type Case struct {
 	Name string
 	Run  func(context.Context) error
 }
 
-// Report runs cases one after another and writes a line on each: that it holds, or
-// what happened instead. With asJSON a line is an object.
+// Report runs cases one after another and writes a line on each: ok, or why not. With asJSON a
+// line is an object.
 func Report(ctx context.Context, out io.Writer, asJSON bool, cases []Case) error {
 	type line struct {
 		Name  string  `json:"name"`
@@ -157,7 +168,7 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 	}
 	if r.Options().NoCalico {
 		documents := strings.Split(text, "\n---\n")
-		text = strings.Join(slices.DeleteFunc(documents, func(d string) bool { return strings.Contains(d, "crd.projectcalico.org") }), "\n---\n")
+		text = strings.Join(slices.DeleteFunc(documents, func(d string) bool { return strings.Contains(d, "apiVersion: crd.projectcalico.org") }), "\n---\n")
 	}
 	if err := r.Apply(ctx, text); err != nil {
 		return err
@@ -231,10 +242,10 @@ func (r *Rig) Start(ctx context.Context) error {
 	return nil
 }
 
-// LogFile is where the appliance writes.
+// LogFile returns the path of the appliance's log.
 func (r *Rig) LogFile() string { return r.Dir + "/log" }
 
-// Pid is the appliance's process id, 0 while it does not run.
+// Pid returns the appliance's process id, 0 while it does not run.
 func (r *Rig) Pid() int {
 	if r.process == nil {
 		return 0
@@ -277,10 +288,10 @@ func (r *Rig) Alive() error {
 	}
 }
 
-// Close takes all of it down.
+// Close ends the appliance and the lab.
 func (r *Rig) Close() error { return errors.Join(r.Stop(syscall.SIGKILL), r.Down()) }
 
-// Status asks the status endpoint.
+// Status returns the appliance's /status.
 func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
 	out, err := r.Exec(ctx, world.Appliance, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
 	if err != nil {
@@ -289,7 +300,7 @@ func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
 	return s, json.Unmarshal([]byte(out), &s)
 }
 
-// Ready waits until the appliance says that it is.
+// Ready waits until the appliance reports that it is ready.
 func (r *Rig) Ready(ctx context.Context) error {
 	return Eventually(ctx, "the appliance is ready", func() error {
 		if err := r.Alive(); err != nil {
@@ -303,7 +314,7 @@ func (r *Rig) Ready(ctx context.Context) error {
 	})
 }
 
-// Apply gives the cluster a manifest.
+// Apply applies a manifest to the cluster.
 func (r *Rig) Apply(ctx context.Context, manifest string) error {
 	cmd := r.Lab.Kubectl(ctx, "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifest)
@@ -313,7 +324,7 @@ func (r *Rig) Apply(ctx context.Context, manifest string) error {
 	return nil
 }
 
-// Kubectl runs kubectl and returns what it said.
+// Kubectl runs kubectl and returns its output.
 func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
 	out, err := r.Lab.Kubectl(ctx, args...).CombinedOutput()
 	if err != nil {
@@ -322,8 +333,8 @@ func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// CPU is the processor time a process has taken (proc_pid_stat(5), fields 14
-// and 15, in hundredths of a second).
+// CPU returns the processor time that a process has used (proc_pid_stat(5), fields 14 and 15, in
+// hundredths of a second).
 func CPU(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -338,7 +349,7 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
 }
 
-// Resident is how many bytes of a process are in memory (proc_pid_statm(5)).
+// Resident returns the bytes of a process that are in memory (proc_pid_statm(5)).
 func Resident(pid int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -352,7 +363,7 @@ func Resident(pid int) (int, error) {
 	return pages * os.Getpagesize(), err
 }
 
-// A Child is a process of ours on a host of the lab that takes lines and
+// A Child is this program on a host of the lab, started with other arguments. It reads lines, and
 // answers each with one.
 type Child struct {
 	cmd *exec.Cmd
@@ -361,7 +372,7 @@ type Child struct {
 	out *json.Decoder
 }
 
-// Child starts this very program on a host, with other arguments.
+// Child starts this program on a host, with other arguments.
 func (r *Rig) Child(ctx context.Context, host string, args ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -388,7 +399,7 @@ func (c *Child) Say(line string) error {
 	return err
 }
 
-// Hear waits for the next answer, as JSON.
+// Hear reads the next answer, as JSON.
 func (c *Child) Hear(answer any) error { return c.out.Decode(answer) }
 
 // Close ends the child's input, and so the child.
@@ -429,8 +440,8 @@ func lastLine(text []byte) string {
 // errEnded is the error of a process that has to run, and does not.
 var errEnded = errors.New("the appliance has ended")
 
-// Eventually asks until the answer is no error. It does not wait for an appliance
-// that has ended.
+// Eventually repeats a check until it succeeds, for as long as Limit. It does not
+// wait for an appliance that has ended.
 func Eventually(ctx context.Context, what string, ask func() error) error {
 	deadline := time.After(Limit)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -459,7 +470,7 @@ func (r *Rig) Dial(ctx context.Context, host, address string) (conn net.Conn, er
 	return conn, err
 }
 
-// Listen takes connections at an address of a host of the lab.
+// Listen listens at an address of a host of the lab.
 func (r *Rig) Listen(ctx context.Context, host, address string) (l net.Listener, err error) {
 	err = r.on(host, func() error {
 		l, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
@@ -468,8 +479,7 @@ func (r *Rig) Listen(ctx context.Context, host, address string) (l net.Listener,
 	return l, err
 }
 
-// on does something in the network namespace of a host. Sockets made there stay
-// there.
+// on calls do in the network namespace of a host. Sockets that do opens stay in that namespace.
 func (r *Rig) on(host string, do func() error) error {
 	there, err := netns.GetFromName(r.Netns(host))
 	if err != nil {

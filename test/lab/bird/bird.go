@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Config is all that one BIRD is told. One daemon speaks one family, as with
-// Calico: a node with both has two.
+// Config is the whole configuration of one BIRD. One daemon speaks one family, as with Calico: a
+// node with both has two.
 type Config struct {
 	Node     string
 	Version  int        // 1 (the 1.6 series; zero means 1 too) or 2
@@ -66,17 +66,17 @@ type Peer struct {
 	Import     []Rule
 }
 
-// NextHop is what becomes of the next hop of routes that came by BGP.
+// NextHop says how the next hop of routes learned by BGP is changed.
 type NextHop string
 
-// The ways to treat a next hop; the empty one is BIRD's own.
+// The values of NextHop. The empty one leaves BIRD its default.
 const (
 	NextHopAuto NextHop = ""
 	NextHopSelf NextHop = "self"
 	NextHopKeep NextHop = "keep"
 )
 
-// Rule is one rule of a BGPFilter. A condition that is zero holds for all.
+// Rule is one rule of a BGPFilter. A condition that is zero always matches.
 type Rule struct {
 	Prefix    netip.Prefix
 	Match     Match
@@ -97,13 +97,13 @@ const (
 	NotIn    Match = "NotIn"
 )
 
-// Render writes the configuration. It refuses what could not be said in it.
+// Render returns the configuration as text, or an error if BIRD cannot express it.
 func Render(c Config) ([]byte, error) {
 	c.Version = max(c.Version, 1)
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("BIRD of node %s: %w", c.Node, err)
 	}
-	// The order in which the API listed things must not make another text.
+	// The order of the API's lists must not change the text.
 	c.Blocks = slices.SortedFunc(slices.Values(c.Blocks), func(a, b Block) int { return a.Prefix.Compare(b.Prefix) })
 	c.Pools = slices.SortedFunc(slices.Values(c.Pools), func(a, b Pool) int { return a.Prefix.Compare(b.Prefix) })
 	c.Services = slices.SortedFunc(slices.Values(c.Services), netip.Prefix.Compare)
@@ -115,8 +115,8 @@ func Render(c Config) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// check holds back what would be no configuration, or another one than meant:
-// much of it comes from objects that anybody may have written.
+// check rejects values that would break the configuration or change its meaning: many come from
+// objects that anybody may write.
 func (c Config) check() error {
 	if c.Version > 2 {
 		return fmt.Errorf("version %d: want 1 or 2", c.Version)
@@ -174,7 +174,7 @@ func symbol(s string) bool {
 	return s != ""
 }
 
-// Channel is the name of the daemon's family in BIRD 2.
+// Channel returns BIRD 2's name of the daemon's family.
 func (c Config) Channel() string {
 	if c.Source.Is4() {
 		return "ipv4"
@@ -193,8 +193,8 @@ func (c Config) Confirmed() []netip.Prefix {
 	return prefixes
 }
 
-// Blackholes lists what has a static route: blocks of more than one address, and the
-// ranges of Services.
+// Blackholes lists the prefixes with a static blackhole route: blocks of more than one address,
+// and the ranges of Services.
 func (c Config) Blackholes() []netip.Prefix {
 	var prefixes []netip.Prefix
 	for _, b := range c.Blocks {
@@ -216,7 +216,7 @@ func (c Config) Exported(yes bool) []netip.Prefix {
 	return prefixes
 }
 
-// MyAS is the AS a peer sees the node in.
+// MyAS returns the node's AS number in its session with a peer.
 func (c Config) MyAS(p Peer) uint32 {
 	if p.LocalAS != 0 {
 		return p.LocalAS
@@ -224,13 +224,13 @@ func (c Config) MyAS(p Peer) uint32 {
 	return c.AS
 }
 
-// SameAS says whether a session is iBGP.
+// SameAS reports whether a session is iBGP.
 func (c Config) SameAS(p Peer) bool { return p.AS == c.MyAS(p) }
 
-// Seconds is a time as BIRD wants it.
+// Seconds formats a duration for BIRD.
 func Seconds(d time.Duration) int { return int(d / time.Second) }
 
-// within says that a route is one of some prefixes or lies beneath one.
+// within returns a condition: the route equals one of the prefixes or lies below one.
 func within(prefixes []netip.Prefix) string {
 	words := make([]string, len(prefixes))
 	for i, p := range prefixes {
@@ -239,7 +239,7 @@ func within(prefixes []netip.Prefix) string {
 	return "net ~ [ " + strings.Join(words, ", ") + " ]"
 }
 
-// String is the rule as a statement of BIRD.
+// String returns the rule as a statement of BIRD.
 func (r Rule) String() string {
 	var when []string
 	if r.Prefix.IsValid() {

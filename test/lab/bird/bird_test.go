@@ -132,7 +132,7 @@ func TestBirdAcceptsEveryConfiguration(t *testing.T) {
 	}
 }
 
-// accepted asks the real BIRD.
+// accepted runs the real BIRD on the configuration.
 func accepted(t *testing.T, c bird.Config, file string) {
 	t.Helper()
 	program := "bird"

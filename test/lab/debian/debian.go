@@ -25,8 +25,8 @@ type Package struct{ Suite, Name string }
 
 func (p Package) String() string { return p.Suite + "'s " + p.Name }
 
-// OtherHAProxies are the HAProxy packages of all suites that have a series of
-// it which a user may have, but this machine's.
+// OtherHAProxies returns the HAProxy packages of the Debian suites other than this machine's: one
+// for each series that a user may run.
 func OtherHAProxies() []Package {
 	release, _ := os.ReadFile("/etc/os-release") // without it, all are others
 	var others []Package
@@ -57,9 +57,9 @@ func HAProxies() ([]string, error) {
 	return list, err
 }
 
-// BIRD fetches BIRD of series 1 (bird, birdc, bird6, birdc6) or 2 (bird, birdc)
-// if it is not here, and returns the folder of its programs. It is empty where
-// PATH has them. Bookworm is the last suite with both series.
+// BIRD returns the folder of BIRD 1 (bird, birdc, bird6, birdc6) or BIRD 2 (bird, birdc), and
+// fetches it if necessary. An empty folder means that the programs are in PATH. Bookworm is the
+// last suite with both series.
 func BIRD(ctx context.Context, series int, progress io.Writer) (string, error) {
 	if series == 2 {
 		return Package{"bookworm", "bird2"}.Fetch(ctx, progress)
@@ -70,8 +70,8 @@ func BIRD(ctx context.Context, series int, progress io.Writer) (string, error) {
 	return Package{"bookworm", "bird"}.Fetch(ctx, progress)
 }
 
-// Folder is where the programs of the package are, once it is fetched; until
-// then the error is [fs.ErrNotExist].
+// Folder returns the folder of the package's programs. The error is [fs.ErrNotExist] before the
+// package is fetched.
 func (p Package) Folder() (string, error) {
 	cache, err := Cache()
 	if err != nil {
@@ -115,7 +115,7 @@ func (p Package) Fetch(ctx context.Context, progress io.Writer) (string, error) 
 	return folder, nil
 }
 
-// Cache is the folder of all that is fetched or compiled for tests.
+// Cache returns the folder of everything that is fetched or compiled for tests.
 func Cache() (string, error) {
 	if dir := os.Getenv("SALLYPORT_CACHE"); dir != "" {
 		return filepath.Abs(dir)

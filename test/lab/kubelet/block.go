@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// A block is the spec of an IPAMBlock (crd.projectcalico.org/v1): which of its
-// addresses are taken, and by whom. The ordinal of an address is its distance
-// from the first address of the CIDR.
+// A block is the spec of an IPAMBlock (crd.projectcalico.org/v1): the addresses in use, and their
+// owners. The ordinal of an address is its distance from the first address of the CIDR.
 type block struct {
 	CIDR        string           `json:"cidr"`
 	Affinity    string           `json:"affinity,omitempty"` // "host:NODE"
@@ -26,7 +25,7 @@ type block struct {
 	Strict      bool             `json:"strictAffinity"`
 }
 
-// An attribute says who holds addresses of a block.
+// An attribute names the owner of addresses of a block.
 type attribute struct {
 	Handle     string            `json:"handle_id,omitempty"`
 	Secondary  map[string]string `json:"secondary,omitempty"` // pod, namespace, node, timestamp, type
@@ -34,7 +33,7 @@ type attribute struct {
 	ReleasedAt string            `json:"releasedAt,omitempty"`
 }
 
-// newBlock is an IPAMBlock with every address free.
+// newBlock returns an IPAMBlock whose addresses are all free.
 func newBlock(cidr netip.Prefix, node string) block {
 	n := 1 << (cidr.Addr().BitLen() - cidr.Bits())
 	b := block{
@@ -47,7 +46,7 @@ func newBlock(cidr netip.Prefix, node string) block {
 	return b
 }
 
-// held is the address that handle holds.
+// held returns the address that belongs to handle.
 func (b *block) held(handle string) (netip.Addr, bool) {
 	for ordinal, at := range b.Allocations {
 		if at != nil && *at >= 0 && *at < len(b.Attributes) && b.Attributes[*at].Handle == handle {
@@ -57,13 +56,11 @@ func (b *block) held(handle string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// take hands out the next free address. It reports false, and changes nothing,
-// if there is none.
+// take allocates the next free address. If there is none it returns false and changes nothing.
 func (b *block) take(owner attribute) (netip.Addr, bool) {
 	for i, ordinal := range b.Unallocated {
-		// An ordinal that both lists claim is damage of someone else's: the
-		// allocation wins, because an address handed out twice is worse than
-		// one never handed out.
+		// An ordinal may be in both lists only by damage from elsewhere. The allocation wins: a lost
+		// address is better than one with two owners.
 		if ordinal < 0 || ordinal >= len(b.Allocations) || b.Allocations[ordinal] != nil {
 			continue
 		}
@@ -85,9 +82,8 @@ func (b *block) take(owner attribute) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// release frees every address whose owner is to go, and reports whether that
-// changed anything. What is freed goes to the end of the queue, so that an
-// address rests as long as possible before it is used again.
+// release frees every address whose owner is gone, and reports whether that changed anything. A
+// freed address goes to the end of the queue, so that it is reused as late as possible.
 func (b *block) release(gone func(attribute) bool) bool {
 	move := make([]int, len(b.Attributes)) // old index to new
 	var kept []attribute
@@ -131,7 +127,7 @@ func (b *block) addr(ordinal int) (netip.Addr, bool) {
 	return addr, cidr.Contains(addr)
 }
 
-// plus is the address n further on; it wraps within the low 64 bits.
+// plus returns the address n after a. It wraps within the low 64 bits.
 func plus(a netip.Addr, n uint64) netip.Addr {
 	if a.Is4() {
 		b := a.As4()
@@ -143,8 +139,8 @@ func plus(a netip.Addr, n uint64) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// blocksOf walks the blocks of a pool once around, beginning where the node's
-// name falls, so that nodes rarely reach for the same block at the same time.
+// blocksOf yields the blocks of a pool once around. It begins at a hash of the node's name, so
+// that nodes rarely claim the same block at the same time.
 func blocksOf(pool netip.Prefix, bits int, node string) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		spread := bits - pool.Bits()
@@ -164,12 +160,12 @@ func blocksOf(pool netip.Prefix, bits int, node string) iter.Seq[netip.Prefix] {
 	}
 }
 
-// blockName is the name of the IPAMBlock of a CIDR.
+// blockName returns the name of the IPAMBlock of a CIDR.
 func blockName(cidr netip.Prefix) string {
 	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr.String())
 }
 
-// affinityName is the name of a node's BlockAffinity for a CIDR.
+// affinityName returns the name of a node's BlockAffinity for a CIDR.
 func affinityName(node string, cidr netip.Prefix) string {
 	return fmt.Sprintf("%s-%s", node, blockName(cidr))
 }

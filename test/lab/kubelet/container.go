@@ -40,7 +40,7 @@ type container struct {
 	id       string
 }
 
-// newContainer goes on counting restarts where an earlier kubelet stopped.
+// newContainer returns a container whose count of restarts continues that of an earlier kubelet.
 func newContainer(p *pod, spec *corev1.Container, before []corev1.ContainerStatus) *container {
 	c := &container{pod: p, spec: spec}
 	c.state.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
@@ -59,9 +59,8 @@ func (c *container) change(edit func()) {
 	knock(c.pod.changed)
 }
 
-// run keeps the program running as the pod's restart policy asks, until work
-// ends; life is the longest it may run. It returns the exit code of the last
-// run, and false if there was none.
+// run keeps the program running as the pod's restart policy demands, until work ends. life bounds
+// how long it may run. It returns the exit code of the last run, and false if there was none.
 func (c *container) run(work, life context.Context) (code int, ran bool) {
 	pause := time.Duration(0)
 	for work.Err() == nil {
@@ -102,7 +101,7 @@ func (c *container) run(work, life context.Context) (code int, ran bool) {
 	return code, ran
 }
 
-// cannot notes why the program does not start.
+// cannot records why the program does not start.
 func (c *container) cannot(reason string, err error) {
 	c.mu.Lock()
 	before := c.state.Waiting
@@ -115,7 +114,7 @@ func (c *container) cannot(reason string, err error) {
 	c.pod.log.Warn("container cannot start", "container", c.spec.Name, "reason", reason, "error", err)
 }
 
-// again says whether a program that ended is to be started again.
+// again reports whether a program that ended must be restarted.
 func (c *container) again(code int) bool {
 	switch policy := c.pod.read().Spec.RestartPolicy; {
 	case policy == corev1.RestartPolicyNever:
@@ -130,8 +129,8 @@ func (c *container) isInit() bool {
 	return slices.Contains(c.pod.init, c)
 }
 
-// start starts the program. Without an error and without a process the
-// container is ending. reason is the word that Kubernetes has for the failure.
+// start starts the program. It returns neither a process nor an error if the container is ending.
+// reason is Kubernetes' word for the failure.
 func (c *container) start(ctx context.Context) (proc *process, reason string, err error) {
 	program, err := c.pod.program(c.spec.Image)
 	if err != nil {
@@ -184,9 +183,8 @@ func (c *container) attend(proc *process, life context.Context) {
 	probes.Wait()
 }
 
-// probe runs the startup probe, and after it the others side by side. Readiness
-// is probed also while the pod is ending: that is what an EndpointSlice's
-// "serving" is made of.
+// probe runs the startup probe, then the others side by side. Readiness is probed while the pod
+// ends, too: the "serving" of an EndpointSlice depends on it.
 func (c *container) probe(ctx context.Context, proc *process) {
 	by := c.prober()
 	restart := func(what string, why error) {
@@ -255,7 +253,7 @@ func (c *container) exec(ctx context.Context, argv []string) error {
 	return runIn(ctx, c.pod.netns(), argv, pairs(vars))
 }
 
-// finish notes how the program ended.
+// finish records how the program ended.
 func (c *container) finish(proc *process) {
 	reason := "Completed"
 	if proc.code != 0 {
@@ -271,8 +269,8 @@ func (c *container) finish(proc *process) {
 	c.pod.log.Info("container ended", "container", c.spec.Name, "code", proc.code)
 }
 
-// end runs the preStop hook, then ends the program; it returns when that has
-// happened. force ends when the grace period does.
+// end runs the preStop hook, then ends the program and waits for its end. force is closed when the
+// grace period ends.
 func (c *container) end(force context.Context) {
 	c.mu.Lock()
 	c.ending = true
@@ -315,8 +313,7 @@ func (c *container) hook(ctx context.Context, h *corev1.LifecycleHandler) error 
 	return nil
 }
 
-// withAddresses is the pod's object with its addresses, which the API may not
-// have yet.
+// withAddresses returns the pod's object with its addresses, which the API may not have yet.
 func (p *pod) withAddresses() *corev1.Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,9 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// expand replaces $(NAME) by the variable's value. $$ is a dollar, and a name
-// that is not defined stays as it is written (Kubernetes, "Define Dependent
-// Environment Variables").
+// expand replaces $(NAME) by the variable's value. $$ is a dollar. An undefined name stays as
+// written (Kubernetes, "Define Dependent Environment Variables").
 func expand(s string, vars map[string]string) string {
 	var out strings.Builder
 	for {
@@ -43,8 +42,8 @@ func expand(s string, vars map[string]string) string {
 // object does not exist.
 type lookup func(kind, name string) (data map[string]string, found bool, err error)
 
-// environ is the environment of a container: a PATH, HOSTNAME, then envFrom,
-// then env in order, where each may use those before it.
+// environ returns the environment of a container: PATH, HOSTNAME, envFrom, then env in order,
+// where each entry may use those before it.
 func environ(pod *corev1.Pod, c *corev1.Container, objects lookup) (map[string]string, error) {
 	vars := map[string]string{
 		"PATH":     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -114,7 +113,7 @@ func valueFrom(pod *corev1.Pod, from *corev1.EnvVarSource, objects lookup) (stri
 	return value, found, nil
 }
 
-// field is the value of a downward API path.
+// field returns the value of a downward API path.
 func field(pod *corev1.Pod, path string) (string, error) {
 	if name, key, ok := strings.Cut(strings.TrimSuffix(path, "']"), "['"); ok {
 		switch name {
@@ -155,9 +154,9 @@ func field(pod *corev1.Pod, path string) (string, error) {
 	return "", fmt.Errorf("field %q is not supported in the lab", path)
 }
 
-// command is what a container runs. The image is the program; a command takes
-// its place only if it names a program of this machine, for the paths inside
-// someone's image mean nothing here.
+// command returns the command line of a container. The image stands for a program. The container's
+// own command replaces that only if it names a program of this machine: paths inside an image mean
+// nothing here.
 func command(program string, c *corev1.Container, vars map[string]string, exists func(path string) bool) []string {
 	argv := []string{program}
 	for i, word := range c.Command {
@@ -174,7 +173,7 @@ func command(program string, c *corev1.Container, vars map[string]string, exists
 	return argv
 }
 
-// pairs is an environment as exec wants it.
+// pairs returns an environment as exec expects it.
 func pairs(vars map[string]string) []string {
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(vars)) {

@@ -7,18 +7,18 @@ import (
 	"sync"
 )
 
-// errNoAddress is what a hostLocal answers when its ranges are used up.
+// errNoAddress is the error when the ranges of a hostLocal are used up.
 var errNoAddress = errors.New("no podCIDR of the node has a free address")
 
-// A hostLocal hands out addresses of the node's own ranges, as the CNI plugin
-// host-local does. Nobody else knows who holds what.
+// A hostLocal allocates addresses from the node's own ranges, as the CNI plugin host-local does.
+// The allocations are in its memory alone.
 type hostLocal struct {
 	mu     sync.Mutex
 	ranges []*block
 }
 
-// newHostLocal leaves out what the plugin does: the address of the network,
-// the gateway that follows it, and the broadcast address.
+// newHostLocal excludes the addresses that the plugin excludes: that of the network, the gateway
+// after it, and the broadcast address.
 func newHostLocal(node string, ranges []netip.Prefix) *hostLocal {
 	m := &hostLocal{}
 	for _, r := range ranges {

@@ -29,28 +29,28 @@ var (
 	ipPools    = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ippools"}
 )
 
-// handlePrefix marks the handles of pods; what follows is the pod's UID, so a
-// handle names one pod for ever.
+// handlePrefix begins the handles of pods. The pod's UID follows, so a handle names one pod for
+// ever.
 const handlePrefix = "k8s-pod-network."
 
-// errExhausted is what take answers when no address is left in any pool.
+// errExhausted is the error when no pool has a free address.
 var errExhausted = errors.New("no IPPool has a free address")
 
-// errLost says that what was free when it was read is not any more.
+// errLost is the error when another writer took what was free when it was read.
 var errLost = errors.New("others took the addresses that were free")
 
-// An ipam hands out the addresses of a node's blocks. The IPAMBlock objects are
-// the only truth: every change is an update of the version that was read, so
-// no two callers, on whatever node, get one address.
+// An ipam allocates the addresses of a node's blocks. The IPAMBlock objects are the only truth:
+// every change is an update of the version that was read, so no two callers, on any nodes, get one
+// address.
 type ipam struct {
 	node    string
 	dynamic dynamic.Interface
 	mu      sync.Mutex // one change at a time: our own callers should not conflict with each other
 }
 
-// take gives the pod its address of the family, the same one each time it is
-// asked. It takes from the node's confirmed blocks, then claims a new block,
-// then borrows from another node's, as Calico does without strict affinity.
+// take returns the pod's address of the family, the same at each call. It allocates from the
+// node's confirmed blocks, then claims a new block, then borrows from another node's, as Calico
+// does without strict affinity.
 func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,8 +64,8 @@ func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Add
 }
 
 func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
-	// The pools are read first: blocks that are claimed before a pool is made
-	// are seen by whoever sees the pool.
+	// Read the pools before the blocks: whoever sees a pool then also sees the blocks that were
+	// claimed before the pool existed.
 	pools, err := m.pools(ctx, family)
 	if err != nil {
 		return netip.Addr{}, err
@@ -110,7 +110,7 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 	return addr, err
 }
 
-// release frees the addresses of every owner that is to go, in every block.
+// release frees the addresses of every owner that is gone, in every block.
 func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 	return errors.Join(errs...)
 }
 
-// takeFrom takes an address of one block as long as it has the affinity; the
-// zero Addr means that there is none to take.
+// takeFrom allocates an address of one block as long as the node has its affinity. The zero Addr
+// means that none is free.
 func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, affinity string, owner attribute) (netip.Addr, error) {
 	var got netip.Addr
 	took, err := m.change(ctx, object, func(b *block) (ok bool) {
@@ -144,9 +144,8 @@ func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, 
 	return got, nil
 }
 
-// change updates an IPAMBlock on the version that was read, and reads again as
-// long as someone else was quicker. It reports whether the change is made: not
-// if edit had nothing to change, nor if the block is gone.
+// change applies edit to an IPAMBlock and updates the version it read; after a conflict it reads
+// again. It returns false if edit changed nothing or the block is gone.
 func (m *ipam) change(ctx context.Context, object *unstructured.Unstructured, edit func(*block) bool) (bool, error) {
 	name := object.GetName()
 	for range 1000 { // each lost turn is someone else's success
@@ -175,9 +174,8 @@ func (m *ipam) change(ctx context.Context, object *unstructured.Unstructured, ed
 	return false, fmt.Errorf("update IPAMBlock %s: every attempt met a newer version", name)
 }
 
-// claim makes a block of a pool the node's own: the affinity as pending, the
-// IPAMBlock, which decides between nodes that want the same, the affinity as
-// confirmed.
+// claim gives the node a block of a pool in three steps: a pending affinity; the IPAMBlock, which
+// decides between nodes that want the same block; the confirmed affinity.
 func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (netip.Prefix, error) {
 	taken := map[netip.Prefix]bool{}
 	for _, b := range blocks {
@@ -190,8 +188,8 @@ func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (n
 			if taken[cidr] {
 				continue
 			}
-			// A block of ours comes by here when a claim broke off half-way,
-			// and also when it is full: only the first is worth a claim.
+			// This may be our own block: after a claim that was interrupted, or because it is full. Only the
+			// first is worth another claim.
 			if slices.ContainsFunc(blocks, func(b storedBlock) bool {
 				return b.spec.CIDR == cidr.String() && len(b.spec.Unallocated) == 0
 			}) {
@@ -253,7 +251,7 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 	return true, nil
 }
 
-// borrow takes an address of a block that belongs to another node.
+// borrow allocates an address of another node's block.
 func (m *ipam) borrow(ctx context.Context, pools []pool, blocks []storedBlock, owner attribute) (netip.Addr, error) {
 	for _, b := range blocks {
 		cidr, err := netip.ParsePrefix(b.spec.CIDR)
@@ -268,7 +266,7 @@ func (m *ipam) borrow(ctx context.Context, pools []pool, blocks []storedBlock, o
 	return netip.Addr{}, errExhausted
 }
 
-// own lists the CIDRs of the blocks that are confirmed as the node's.
+// own lists the CIDRs of the node's confirmed blocks.
 func (m *ipam) own(ctx context.Context, family int) ([]string, error) {
 	list, err := m.dynamic.Resource(affinities).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -314,8 +312,8 @@ type pool struct {
 	blockBits int
 }
 
-// pools lists the pools of a family that are for every node. A nodeSelector
-// other than all() is not understood, and such a pool is left alone.
+// pools lists the pools of a family whose nodeSelector is all(). Other selectors are not
+// supported, and their pools not used.
 func (m *ipam) pools(ctx context.Context, family int) ([]pool, error) {
 	list, err := m.dynamic.Resource(ipPools).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -356,7 +354,7 @@ func parseBlock(object *unstructured.Unstructured) (block, error) {
 	return b, nil
 }
 
-// into writes b over the spec of object; fields that b does not know stay.
+// into writes b over the spec of object. Fields that b does not have stay.
 func (b block) into(object *unstructured.Unstructured) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b)
 	if err != nil {

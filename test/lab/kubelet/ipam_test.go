@@ -15,8 +15,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// calico is a small API server for Calico's objects. Unlike the fake client
-// alone it refuses an update of an old version, as the real one does.
+// calico returns a small API server for Calico's objects. Unlike the fake client alone it refuses
+// an update of an old version, as the real one does.
 func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList",

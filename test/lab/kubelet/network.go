@@ -90,8 +90,7 @@ func onThread(do func() error) error {
 	return <-done
 }
 
-// lay builds the network of a pod with its addresses. It may be called again
-// after it failed half-way.
+// lay builds the network of a pod with its addresses. It may be called again after a failure.
 func (w wire) lay(node string, addrs []netip.Addr) error {
 	w.tear(node)
 	err := onThread(func() error {
@@ -100,7 +99,7 @@ func (w wire) lay(node string, addrs []netip.Addr) error {
 			return fmt.Errorf("make network namespace %s: %w", w.Netns, err)
 		}
 		defer ns.Close()
-		// Addresses are usable at once: nobody else can have them.
+		// Skip duplicate address detection: nobody else can have these addresses.
 		return sysctl("ipv6/conf/default/accept_dad", "0")
 	})
 	if err != nil {
@@ -157,8 +156,7 @@ func (w wire) layPod(pod links, addrs []netip.Addr) error {
 		if addr.Is6() {
 			gateway = gateway6
 		}
-		// A node without a default route answers no ARP for the gateway, so
-		// the entry is given.
+		// A node without a default route answers no ARP for the gateway, so the neighbour entry is static.
 		err := errors.Join(
 			pod.AddrAdd(eth0, &netlink.Addr{IPNet: single(addr), Flags: unix.IFA_F_NODAD}),
 			pod.NeighSet(&netlink.Neigh{LinkIndex: at, IP: gateway.AsSlice(), HardwareAddr: hostMAC, State: netlink.NUD_PERMANENT}),
@@ -192,8 +190,8 @@ func (w wire) layHost(host links, addrs []netip.Addr) error {
 	return nil
 }
 
-// tear takes the network of a pod away, as much of it as there is. Deleting
-// the link by name matters: a namespace's own end is asynchronous.
+// tear removes the network of a pod, also an incomplete one. It deletes the link by name, because
+// the end of a namespace is asynchronous.
 func (w wire) tear(node string) {
 	if host, err := openLinks(node); err == nil {
 		if link, err := host.LinkByName(w.Link); err == nil {
@@ -255,8 +253,8 @@ func (l links) close() {
 	_ = l.ns.Close()
 }
 
-// sysctl writes below /proc/sys/net of the calling thread's namespace. A key
-// that is not there is a kernel without that family.
+// sysctl writes below /proc/sys/net of the calling thread's namespace. A missing key means that
+// the kernel lacks the family, and is no error.
 func sysctl(key, value string) error {
 	err := os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644)
 	if errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(key, "ipv6/") {

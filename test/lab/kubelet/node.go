@@ -27,9 +27,8 @@ const (
 	hostnameLabel = "kubernetes.io/hostname"
 )
 
-// register makes sure that the Node exists, and learns the node's addresses.
-// An existing Node keeps its labels, annotations and addresses. It tries until
-// the API answers or ctx ends.
+// register creates the Node unless it exists, and reads the node's addresses. An existing Node
+// keeps its labels, annotations and addresses. It retries until the API answers or ctx ends.
 func (a *agent) register(ctx context.Context) error {
 	for {
 		node, err := a.Client.CoreV1().Nodes().Get(ctx, a.Node, metav1.GetOptions{})
@@ -50,8 +49,8 @@ func (a *agent) register(ctx context.Context) error {
 	}
 }
 
-// addresses are where hostNetwork pods answer: NodeAddr, and with IPv6 the
-// Node's InternalIP of the other family.
+// addresses returns the addresses of hostNetwork pods: NodeAddr, and with IPv6 the Node's
+// InternalIP of the other family.
 func (a *agent) addresses(node *corev1.Node) []netip.Addr {
 	all := []netip.Addr{a.NodeAddr}
 	for _, have := range node.Status.Addresses {
@@ -63,7 +62,7 @@ func (a *agent) addresses(node *corev1.Node) []netip.Addr {
 	return all
 }
 
-// beat keeps the Lease and the Ready condition fresh until ctx ends.
+// beat renews the Lease and the Ready condition until ctx ends.
 func (a *agent) beat(ctx context.Context) {
 	for {
 		once, cancel := context.WithTimeout(ctx, beatTimeout)
@@ -96,8 +95,8 @@ func (a *agent) beatOnce(ctx context.Context) error {
 	return a.renew(ctx, node)
 }
 
-// nodeStatus is the part of the status that a kubelet writes. NetworkUnavailable
-// belongs to calico-node.
+// nodeStatus sets the part of the status that a kubelet writes. NetworkUnavailable belongs to
+// calico-node.
 func (a *agent) nodeStatus(node *corev1.Node, now metav1.Time) map[string]any {
 	var conditions []corev1.NodeCondition
 	for _, c := range []corev1.NodeCondition{

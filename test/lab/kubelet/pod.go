@@ -23,7 +23,7 @@ const (
 	hookExtra  = 2 * time.Second // for the program, when its preStop hook used up the grace period
 )
 
-// A pod is what runs for one Pod object, and lives as long as that object.
+// A pod is the running counterpart of one Pod object, and lives as long as that object.
 type pod struct {
 	*agent
 	uid    types.UID
@@ -68,7 +68,7 @@ func newPod(a *agent, object *corev1.Pod) *pod {
 	return p
 }
 
-// learn takes what the API says now. It is called in order, by one goroutine.
+// learn stores the object as the API has it now. One goroutine calls it, in order.
 func (p *pod) learn(object *corev1.Pod, gone bool) {
 	p.mu.Lock()
 	p.object = object
@@ -83,7 +83,7 @@ func (p *pod) learn(object *corev1.Pod, gone bool) {
 	knock(p.changed)
 }
 
-// closeOnce is for channels that one goroutine closes.
+// closeOnce closes a channel unless it is closed. Only one goroutine may close that channel.
 func closeOnce(c chan struct{}) {
 	select {
 	case <-c:
@@ -98,7 +98,7 @@ func (p *pod) read() *corev1.Pod {
 	return p.object
 }
 
-// netns is the name of the namespace the pod's programs run in.
+// netns returns the name of the network namespace of the pod's programs.
 func (p *pod) netns() string {
 	if p.onNode {
 		return p.Netns
@@ -106,7 +106,7 @@ func (p *pod) netns() string {
 	return p.wire.Netns
 }
 
-// run is the life of the pod: until its object is gone, or ctx ends.
+// run is the pod's goroutine. It ends when the object is gone, or ctx ends.
 func (p *pod) run(ctx context.Context) {
 	if !finished(p.read()) && !p.live(ctx) {
 		return
@@ -124,8 +124,8 @@ func (p *pod) run(ctx context.Context) {
 	}
 }
 
-// live starts the pod's programs, ends them when the pod is to end, and takes
-// its network away. It reports false if ctx ended it.
+// live starts the pod's programs, ends them when the pod must end, and removes its network. It
+// returns false if ctx ended it.
 func (p *pod) live(ctx context.Context) bool {
 	work, stop := context.WithCancel(ctx) // what a pod that is leaving must not begin any more
 	defer stop()
@@ -161,8 +161,8 @@ func (p *pod) live(ctx context.Context) bool {
 	return true
 }
 
-// work builds the network and runs the containers, until they have ended for
-// good or work ends.
+// work builds the network and runs the containers, until they have ended for good or the context
+// work ends.
 func (p *pod) work(work, life context.Context) {
 	if !p.connect(work) {
 		return
@@ -183,8 +183,8 @@ func (p *pod) work(work, life context.Context) {
 	all.Wait()
 }
 
-// connect gives the pod its network, and tries until that works. It reports
-// false if ctx ended first.
+// connect builds the pod's network, and retries until that succeeds. It returns false if ctx ended
+// first.
 func (p *pod) connect(ctx context.Context) bool {
 	for {
 		addrs, err := p.network(ctx)
@@ -239,7 +239,7 @@ func (p *pod) network(ctx context.Context) ([]netip.Addr, error) {
 	return addrs, p.wire.lay(p.Netns, addrs)
 }
 
-// strip takes the network away, with everything that still runs in it.
+// strip removes the network, with all processes that still run in it.
 func (p *pod) strip() {
 	if p.onNode {
 		return
@@ -261,8 +261,8 @@ func (p *pod) free(ctx context.Context) error {
 	return err
 }
 
-// end ends the running containers, all at once: hook, SIGTERM, and SIGKILL when
-// the grace period is over. The period may become shorter while it runs.
+// end ends all running containers at once: hook, SIGTERM, and SIGKILL after the grace period. The
+// period may become shorter meanwhile.
 func (p *pod) end(ctx context.Context) {
 	force, kill := context.WithCancel(ctx)
 	defer kill()
@@ -299,7 +299,7 @@ func (p *pod) end(ctx context.Context) {
 	timing.Wait()
 }
 
-// grace is how long the pod may take to end.
+// grace returns how long the pod may take to end.
 func (p *pod) grace() time.Duration {
 	select {
 	case <-p.gone:
@@ -315,7 +315,7 @@ func (p *pod) grace() time.Duration {
 	return 30 * time.Second
 }
 
-// remove deletes the object, now that nothing of the pod is left.
+// remove deletes the object, once nothing of the pod is left.
 func (p *pod) remove(ctx context.Context) error {
 	object, now := p.read(), int64(0)
 	err := p.Client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{
@@ -330,7 +330,7 @@ func (p *pod) remove(ctx context.Context) error {
 	return err
 }
 
-// report writes the status whenever it differs from what the API has.
+// report writes the status whenever it differs from the API's.
 func (p *pod) report(ctx context.Context) {
 	for {
 		select {
@@ -352,8 +352,8 @@ func (p *pod) write(ctx context.Context) error {
 	p.writing.Lock()
 	defer p.writing.Unlock()
 	p.mu.Lock()
-	// What we wrote last may not have come back yet by the watch; a patch
-	// against something older could leave out what has to change back.
+	// The watch may not have returned our last write yet. A patch against an older object could leave
+	// out a field that must change back.
 	base := p.object
 	if p.wrote != nil && version(p.wrote) > version(base) {
 		base = p.wrote
@@ -364,7 +364,7 @@ func (p *pod) write(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write pod's status: %w", err)
 	}
-	// With the UID in the patch the API refuses it for another pod of that name.
+	// The UID makes the API reject the patch for another pod of that name.
 	after, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: p.uid}, Status: want})
 	if err != nil {
 		return fmt.Errorf("write pod's status: %w", err)
@@ -388,8 +388,7 @@ func (p *pod) write(ctx context.Context) error {
 	return wrap("write pod's status", err)
 }
 
-// version is an object's resource version, which the API promises to be
-// a number that grows.
+// version returns an object's resource version, a number that grows.
 func version(p *corev1.Pod) uint64 {
 	n, _ := strconv.ParseUint(p.ResourceVersion, 10, 64)
 	return n

@@ -15,11 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// watch probes until ctx ends, and reports when the probe's verdict changes:
-// good after successThreshold successes in a row, bad after failureThreshold
-// failures in a row, with the last failure. good is the verdict before the
-// first probe. The API server has filled in the defaults; a zero is taken for
-// the smallest value that makes sense.
+// watch probes until ctx ends, and reports each change of the verdict: good after successThreshold
+// successes in a row, bad after failureThreshold failures in a row, with the last failure. good is
+// the verdict before the first probe. The API server sets the defaults; a zero counts as the
+// smallest sensible value.
 func watch(ctx context.Context, p *corev1.Probe, good bool, check func(context.Context) error, report func(good bool, why error)) {
 	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
 	timeout := time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
@@ -58,7 +57,7 @@ func watch(ctx context.Context, p *corev1.Probe, good bool, check func(context.C
 	}
 }
 
-// prober does one kind of probe, from the node's namespace as a kubelet does.
+// prober runs one kind of probe, from the node's namespace as a kubelet does.
 type prober struct {
 	node  string // name of the node's namespace
 	pod   netip.Addr
@@ -66,7 +65,7 @@ type prober struct {
 	exec  func(ctx context.Context, argv []string) error // in the pod
 }
 
-// do is one attempt.
+// do probes once.
 func (p prober) do(ctx context.Context, h corev1.ProbeHandler) error {
 	switch {
 	case h.HTTPGet != nil:
@@ -87,8 +86,8 @@ func (p prober) do(ctx context.Context, h corev1.ProbeHandler) error {
 	return fmt.Errorf("this kind of probe is not supported in the lab")
 }
 
-// get is an httpGet probe: 200 to 399 is success, a redirect is not followed,
-// a certificate is not checked.
+// get runs an httpGet probe: 200 to 399 is success. It follows no redirect and verifies no
+// certificate.
 func (p prober) get(ctx context.Context, a *corev1.HTTPGetAction) error {
 	addr, err := p.target(a.Host, a.Port)
 	if err != nil {
@@ -154,7 +153,8 @@ func (p prober) target(host string, port intstr.IntOrString) (string, error) {
 func (p prober) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var conn net.Conn
 	err := within(p.node, func() (err error) {
-		// A literal address is dialled on this very thread, with one socket.
+		// The resolver would use other threads. A literal address is dialled on this thread, with one
+		// socket.
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
 		return err
 	})

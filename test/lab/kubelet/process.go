@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// A process is a program that runs as a container, in a session and so a
-// process group of its own.
+// A process is a container's program, in a session and so in a process group of its own.
 type process struct {
 	pid   int
 	begun time.Time
@@ -24,8 +23,8 @@ type process struct {
 	code  int           // exit code, 128 + signal if a signal ended it; valid after done
 }
 
-// launch starts a program in the network namespace, with its output appended
-// to the file at log. The process is noted at once, and forgotten when it ends.
+// launch starts a program in the network namespace and appends its output to the file log. The
+// ledger has the process from its start to its end.
 func launch(netnsName string, argv, env []string, dir, log string, note func(pid int) (forget func(), err error)) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -60,10 +59,10 @@ func launch(netnsName string, argv, env []string, dir, log string, note func(pid
 	return p, nil
 }
 
-// signal reaches the whole process group.
+// signal sends a signal to the whole process group.
 func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
 
-// end asks the process to end, and makes it end when force is closed or done.
+// end sends SIGTERM to the process, and SIGKILL when force is closed.
 func (p *process) end(force context.Context) {
 	p.signal(syscall.SIGTERM)
 	select {
@@ -74,8 +73,7 @@ func (p *process) end(force context.Context) {
 	}
 }
 
-// runIn runs a short command in the network namespace and returns its failure
-// with what it said.
+// runIn runs a short command in the network namespace. Its error has the command's output.
 func runIn(ctx context.Context, netnsName string, argv, env []string) error {
 	if len(argv) == 0 {
 		return errors.New("no command")
@@ -95,8 +93,8 @@ func runIn(ctx context.Context, netnsName string, argv, env []string) error {
 	return nil
 }
 
-// startOf is when a process started, in clock ticks since boot (proc(5),
-// /proc/PID/stat field 22): with the PID it names a process for ever.
+// startOf returns the start time of a process in clock ticks since boot (proc(5), /proc/PID/stat
+// field 22). PID and start time name a process for ever.
 func startOf(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -124,9 +122,8 @@ func allPIDs() []int {
 	return pids
 }
 
-// The ledger is the directory that says what must be taken away after a crash:
-// a file for each pod's network, written before the network is built, and one
-// for each process.
+// A ledger is a directory that lists what must be removed after a crash: a file for each pod's
+// network, written before the network is built, and one for each process.
 type ledger string
 
 func (l ledger) noteProcess(pid int) (func(), error) {
@@ -147,8 +144,8 @@ func (l ledger) noteWire(w wire) error {
 
 func (l ledger) forgetWire(w wire) { _ = os.Remove(filepath.Join(string(l), "net-"+w.Netns)) }
 
-// sweep ends and removes everything the ledger names. A node whose namespace
-// is gone has taken its links along.
+// sweep ends and removes everything in the ledger. The links of a node whose namespace is gone are
+// gone, too.
 func (l ledger) sweep(node string) error {
 	entries, err := os.ReadDir(string(l))
 	if errors.Is(err, os.ErrNotExist) {
@@ -181,8 +178,8 @@ func (l ledger) sweep(node string) error {
 	return errors.Join(errs...)
 }
 
-// killInhabitants ends every process in a pod's namespace, those included that
-// left their process group.
+// killInhabitants ends every process in a pod's namespace, including those that left their process
+// group.
 func killInhabitants(name string) {
 	for _, pid := range inhabitants(name) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -12,8 +12,8 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// status is the pod's status as it should be now. What others have written to
-// base stays. The caller holds p.mu.
+// status returns the pod's status as it should be now. What others wrote into base stays. The
+// caller holds p.mu.
 func (p *pod) status(base *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	s := *base.Status.DeepCopy()
 	if s.StartTime == nil {
@@ -89,7 +89,7 @@ func statuses(all []*container) []corev1.ContainerStatus {
 	return list
 }
 
-// phase is the one word for a pod (Kubernetes, "Pod Lifecycle").
+// phase returns the pod's phase (Kubernetes, "Pod Lifecycle").
 func phase(policy corev1.RestartPolicy, leaving bool, inits, mains []corev1.ContainerStatus) corev1.PodPhase {
 	var waiting, running, failed int
 	for _, c := range mains {

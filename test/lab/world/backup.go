@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// Backup copies what etcd holds into a directory that is not there yet. The
-// control plane is away while it does.
+// Backup copies etcd's data into a directory that does not exist yet. The control plane is down
+// meanwhile.
 func (l *Lab) Backup(ctx context.Context, dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return fmt.Errorf("%s is there already", dir)
@@ -21,9 +21,8 @@ func (l *Lab) Backup(ctx context.Context, dir string) error {
 	return l.withoutControlPlane(ctx, func() error { return os.CopyFS(dir, os.DirFS(l.path("etcd"))) })
 }
 
-// Restore gives etcd what it held at the time of a Backup, with the revisions
-// it had then: what happened since did not happen. The lab's own clients, the
-// kubelets among them, read everything anew, as after a restart.
+// Restore replaces etcd's data by that of a Backup, with the revisions of that time. The lab's own
+// clients, including the kubelets, list everything again, as after a restart.
 func (l *Lab) Restore(ctx context.Context, dir string) error {
 	return l.withoutControlPlane(ctx, func() error {
 		if _, err := os.Stat(dir); err != nil {
@@ -37,14 +36,14 @@ func (l *Lab) Restore(ctx context.Context, dir string) error {
 	})
 }
 
-// RestartControlPlane kills etcd and the API server with all that hang on it,
-// and starts them again. The new API server knows no watch from before.
+// RestartControlPlane kills etcd and the API server with all their connections, and starts them
+// again. The new API server has none of the earlier watches.
 func (l *Lab) RestartControlPlane(ctx context.Context) error {
 	return l.withoutControlPlane(ctx, func() error { return nil })
 }
 
-// withoutControlPlane ends the control plane, does something, and starts it
-// again whatever became of that.
+// withoutControlPlane ends the control plane, calls a function, and starts the control plane
+// again, also after an error.
 func (l *Lab) withoutControlPlane(ctx context.Context, do func() error) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -72,7 +71,7 @@ func (l *Lab) withoutControlPlane(ctx context.Context, do func() error) error {
 	return failed
 }
 
-// epoch counts how often etcd went back in time.
+// epoch counts how often etcd was restored.
 type epoch struct {
 	mu    sync.Mutex
 	now   int
@@ -85,9 +84,8 @@ func (e *epoch) next() {
 	e.now++
 }
 
-// watcher is a transport whose watches are Gone when they go on from a list of
-// an earlier epoch. An API server would take them, and say nothing until the
-// revisions of etcd are where they were.
+// watcher returns a transport that answers 410 Gone to watches that continue a list of an earlier
+// epoch. An API server would accept them, and send nothing until etcd's revisions have caught up.
 func (e *epoch) watcher(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		q := r.URL.Query()
@@ -103,8 +101,8 @@ func (e *epoch) watcher(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// stale reports whether the last list of something is from an earlier epoch. A
-// list never is.
+// stale reports whether the last list of a resource is from an earlier epoch. A list itself never
+// is.
 func (e *epoch) stale(what string, list bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// InstallCalico installs Calico in a lab that was built without: its resources
-// are defined, the nodes say their addresses, claim their blocks and speak BGP.
-// What waits for an address of a pod gets it.
+// InstallCalico installs Calico in a lab that was built without it: it defines Calico's resources,
+// and the nodes publish their addresses, claim their blocks and speak BGP. Pods that wait for an
+// address get one.
 func (l *Lab) InstallCalico(ctx context.Context) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -29,9 +29,9 @@ func (l *Lab) InstallCalico(ctx context.Context) error {
 	return l.installCalico(ctx)
 }
 
-// installCalico needs the lock of changes, or a lab that nobody knows yet. The
-// pools come last: from then on a pod that waits takes an address, and a node
-// without a block would claim another than its first.
+// installCalico installs Calico. The caller holds the lock of changes, or is building the lab. The
+// pools come last: once they exist, a waiting pod takes an address, and a node without a block
+// would claim another block than its first.
 func (l *Lab) installCalico(ctx context.Context) error {
 	l.say("defining Calico's resources")
 	if err := l.defineCalico(ctx); err != nil {
@@ -61,7 +61,7 @@ func (l *Lab) installCalico(ctx context.Context) error {
 	return l.startMirror(ctx)
 }
 
-// notes are what calico-node writes of a host into its Node.
+// notes returns the annotations that calico-node writes to a Node.
 func (h Host) notes() map[string]string {
 	notes := map[string]string{"projectcalico.org/IPv4Address": h.Addr.String()}
 	if h.Addr6.IsValid() {
@@ -70,7 +70,7 @@ func (h Host) notes() map[string]string {
 	return notes
 }
 
-// claimBlocks makes a node's first blocks its own, if it is to have any.
+// claimBlocks gives a node its first blocks, unless it has podCIDRs.
 func (l *Lab) claimBlocks(ctx context.Context, h Host) error {
 	if l.opts.HostLocal {
 		return nil
@@ -83,8 +83,7 @@ func (l *Lab) claimBlocks(ctx context.Context, h Host) error {
 	return nil
 }
 
-// createCalico makes the objects that a fresh installation of Calico has, but
-// for the pools.
+// createCalico creates the objects of a fresh installation of Calico, except for the pools.
 func (l *Lab) createCalico(ctx context.Context) error {
 	for _, o := range []*unstructured.Unstructured{
 		calicoObject("ClusterInformation", "default", map[string]any{
@@ -109,7 +108,7 @@ func (l *Lab) createPools(ctx context.Context) error {
 	return l.createOne(ctx, poolObject("default-ipv6-ippool", l.opts.pool6(), 122))
 }
 
-// claimBlock makes a block the node's, the way Calico's IPAM leaves it.
+// claimBlock gives a node a block, with the objects that Calico's IPAM would write.
 func (l *Lab) claimBlock(ctx context.Context, node string, b netip.Prefix) error {
 	size := 1 << (b.Addr().BitLen() - b.Bits())
 	free := make([]any, size)
@@ -136,8 +135,8 @@ func (l *Lab) claimBlock(ctx context.Context, node string, b netip.Prefix) error
 	return l.createOne(ctx, affinity)
 }
 
-// Allocate records addresses as pods' of a namespace, as they stay recorded when
-// such pods are gone without a trace. Nothing answers there.
+// Allocate records addresses as those of a namespace's pods, as they stay recorded when such pods
+// vanish. Nothing answers there.
 func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Addr) error {
 	blocks := l.dynamic.Resource(calicoResource("ipamblocks"))
 	for _, addr := range addrs {
@@ -180,7 +179,7 @@ func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Add
 	return nil
 }
 
-// releaseBlocks gives back what a node had, when it has left the cluster.
+// releaseBlocks releases the blocks of a node that has left the cluster.
 func (l *Lab) releaseBlocks(ctx context.Context, node string) error {
 	affinities := l.dynamic.Resource(calicoResource("blockaffinities"))
 	list, err := affinities.List(ctx, metav1.ListOptions{})
@@ -231,7 +230,7 @@ func calicoObject(kind, name string, spec map[string]any) *unstructured.Unstruct
 	}}
 }
 
-// dashed is a prefix as a name of an object.
+// dashed returns a prefix in a form that is allowed as an object's name.
 func dashed(p netip.Prefix) string {
 	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(p.String())
 }

@@ -22,8 +22,7 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// kubernetesVersion is what the parts say they are; go.mod of the control
-// plane names the same.
+// kubernetesVersion is the version that all parts report. The control plane's go.mod has the same.
 const kubernetesVersion = "v1.36.3"
 
 const (
@@ -31,10 +30,9 @@ const (
 	etcdPort = 2379
 )
 
-// ControlPlane is the program with all parts of the control plane, compiled
-// first if this machine has not done so before. It looks for the source in the
-// repository around the working directory, and keeps the result in
-// $SALLYPORT_CACHE, or sallyport in the user's cache directory.
+// ControlPlane returns the program with all parts of the control plane, and compiles it if the
+// cache does not have it. It looks for the source in the repository around the working directory.
+// The cache is $SALLYPORT_CACHE, or sallyport in the user's cache directory.
 func ControlPlane(ctx context.Context, progress io.Writer) (string, error) {
 	source, err := controlPlaneSource()
 	if err != nil {
@@ -87,7 +85,7 @@ func controlPlaneSource() (string, error) {
 	}
 }
 
-// compile builds the program and moves it into place when it is whole.
+// compile builds the program and moves it into place when it is complete.
 func compile(ctx context.Context, source, program string, progress io.Writer) error {
 	say(progress, "compiling the control plane: this once, about 8 minutes on 2 cores")
 	begun := time.Now()
@@ -101,7 +99,7 @@ func compile(ctx context.Context, source, program string, progress io.Writer) er
 	half := program + ".new"
 	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", half, ".")
 	cmd.Dir = source
-	// go build asks compilers to end when it is asked to.
+	// go build passes an interrupt on to its compilers.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	lines, err := cmd.StderrPipe()
@@ -144,8 +142,8 @@ func compile(ctx context.Context, source, program string, progress io.Writer) er
 	return os.Rename(half, program)
 }
 
-// startControlPlane starts etcd, the API server, the controller manager and
-// the scheduler on the master, and waits until the API is there whole.
+// startControlPlane starts etcd, the API server, the controller manager and the scheduler on the
+// master, and waits until the API is complete.
 func (l *Lab) startControlPlane(ctx context.Context) error {
 	var err error
 	if l.ca, err = newAuthority(); err != nil {
@@ -231,7 +229,7 @@ func (l *Lab) startControllers() error {
 	if err != nil {
 		return err
 	}
-	// Nobody asks them for metrics: they need not listen.
+	// Nobody reads their metrics: they need not listen.
 	for _, args := range [][]string{{
 		"kube-controller-manager", "--kubeconfig", manager, "--leader-elect=false", "--secure-port=0", "--profiling=false",
 		"--use-service-account-credentials", "--service-account-private-key-file", l.path("pki", "tokens.key"),
@@ -246,7 +244,7 @@ func (l *Lab) startControllers() error {
 	return nil
 }
 
-// startPart starts a part of the control plane; args begin with its name.
+// startPart starts a part of the control plane. args begin with the part's name.
 func (l *Lab) startPart(args ...string) error {
 	p, err := l.start(args[0], netnsName(l.opts.Name, Master), append([]string{l.program}, args...)...)
 	if err != nil {
@@ -256,8 +254,8 @@ func (l *Lab) startPart(args ...string) error {
 	return nil
 }
 
-// partsAlive is an error that names a part of the control plane that has
-// ended, and its last words.
+// partsAlive returns an error that names a part of the control plane that has ended, with the end
+// of its log.
 func (l *Lab) partsAlive() error {
 	for _, p := range l.parts {
 		if err := p.alive(); err != nil {
@@ -267,7 +265,7 @@ func (l *Lab) partsAlive() error {
 	return nil
 }
 
-// tail is the end of a file, at most n bytes of it.
+// tail returns the end of a file, at most n bytes.
 func tail(file string, n int) string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -30,15 +30,15 @@ import (
 //go:embed calico.yaml
 var definitions embed.FS
 
-// clients speak to the API server from one host's place in the network: when
-// the host's cable is pulled, they go quiet with it.
+// clients connect to the API server from one host of the lab, and lose their connections when that
+// host loses its cable.
 type clients struct {
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 }
 
-// RESTConfig lets a program outside the lab's network speak to its API server,
-// as an administrator: connections are opened on the master.
+// RESTConfig returns an administrator's client configuration for a program outside the lab's
+// network. It opens its connections on the master.
 func (l *Lab) RESTConfig() *rest.Config { return l.restConfigFrom(netnsName(l.opts.Name, Master)) }
 
 func (l *Lab) restConfigFrom(ns string) *rest.Config {
@@ -68,7 +68,7 @@ func (l *Lab) clientsFrom(ns string) (clients, error) {
 	return clients{kube, dyn}, err
 }
 
-// connect makes the lab's own clients and the administrator's kubeconfig.
+// connect creates the lab's own clients and the administrator's kubeconfig.
 func (l *Lab) connect() (err error) {
 	if l.admin, err = l.ca.client("kubernetes-admin", "system:masters"); err != nil {
 		return err
@@ -82,16 +82,15 @@ func (l *Lab) connect() (err error) {
 	return err
 }
 
-// KubeconfigFile is the administrator's kubeconfig. It is for programs on hosts
-// of the lab: its server is the master's address there.
+// KubeconfigFile returns the path of the administrator's kubeconfig. Its server is the master's
+// address, so it is for programs on hosts of the lab.
 func (l *Lab) KubeconfigFile() string { return l.path("kubeconfig") }
 
-// Kubeconfig is the text of the administrator's kubeconfig.
+// Kubeconfig returns the administrator's kubeconfig.
 func (l *Lab) Kubeconfig() ([]byte, error) { return os.ReadFile(l.KubeconfigFile()) }
 
-// ServiceAccountKubeconfig makes a kubeconfig with a token of the
-// ServiceAccount, good for the given time; it can do what RBAC allows that
-// account and nothing else.
+// ServiceAccountKubeconfig returns a kubeconfig with a token of the ServiceAccount that is valid
+// for the given time. It has the rights that RBAC gives that account.
 func (l *Lab) ServiceAccountKubeconfig(ctx context.Context, namespace, name string, life time.Duration) ([]byte, error) {
 	seconds := int64(life / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
@@ -131,7 +130,7 @@ func (l *Lab) kubeconfig(identify func(*clientcmdapi.AuthInfo)) ([]byte, error) 
 	return clientcmd.Write(*config)
 }
 
-// Kubectl is kubectl as the administrator, to be run by the caller.
+// Kubectl returns a kubectl command with the administrator's rights.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return kubectl(ctx, l.opts.Name, l.program, l.KubeconfigFile(), args)
 }
@@ -140,8 +139,8 @@ func kubectl(ctx context.Context, lab, program, kubeconfig string, args []string
 	return command(ctx, lab, Master, append([]string{program, "kubectl", "--kubeconfig", kubeconfig}, args...)...)
 }
 
-// await asks again and again until the answer is yes, the time is over, or
-// something has failed for good. The last reason for a no is in the error.
+// await repeats a check until it succeeds, the time is over, or it fails with a fatalError. The
+// error has the last failure.
 func await(ctx context.Context, what string, limit time.Duration, ask func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -170,8 +169,8 @@ func await(ctx context.Context, what string, limit time.Duration, ask func(conte
 // fatalError ends an await at once.
 type fatalError struct{ error }
 
-// awaitAPIServer waits for what comes up last: the namespace that everything
-// is put into, and addresses for Services (/readyz says ok a moment too early).
+// awaitAPIServer waits for the two things that appear last: the default namespace, and addresses
+// for Services. /readyz is ok a moment too early.
 func (l *Lab) awaitAPIServer(ctx context.Context) error {
 	return await(ctx, "the API server", 2*time.Minute, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
@@ -186,8 +185,7 @@ func (l *Lab) awaitAPIServer(ctx context.Context) error {
 	})
 }
 
-// awaitServiceAccount waits for the account that pods run as: without it none
-// is admitted.
+// awaitServiceAccount waits for the default ServiceAccount, without which no pod is admitted.
 func (l *Lab) awaitServiceAccount(ctx context.Context) error {
 	return await(ctx, "the default ServiceAccount", time.Minute, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
@@ -198,7 +196,7 @@ func (l *Lab) awaitServiceAccount(ctx context.Context) error {
 	})
 }
 
-// defineCalico makes the CRDs and waits until they are served.
+// defineCalico creates the CRDs and waits until they are served.
 func (l *Lab) defineCalico(ctx context.Context) error {
 	objects, err := calicoDefinitions()
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// The Services' networks of every lab.
+// The networks of Services, in every lab.
 var (
 	service4 = netip.MustParsePrefix("10.96.0.0/16")
 	service6 = netip.MustParsePrefix("fd00:10:96::/112")
 )
 
-// maxSite keeps the digits of both families the same, and pools private.
+// maxSite keeps the digits of both families equal, and the pools private.
 const maxSite = 9
 
 // lan4, lan6, pool4 and pool6 return the networks of a lab's hosts and of its pods.
@@ -33,7 +33,7 @@ func (o Options) pool6() netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d::/48", 16+o.Site))
 }
 
-// The hosts every lab has beside its workers.
+// The hosts of every lab beside its workers.
 const (
 	Appliance = "appliance" // where the operator starts sallyport
 	Client    = "client"    // where requests come from
@@ -46,8 +46,8 @@ const firstWorker = 23
 // maxNodes bounds the plan of addresses: octets .22 to .121.
 const maxNodes = 100
 
-// docBlocks are the third octets of the blocks that the documents show. All are odd: the
-// blocks of further nodes have even octets and so never meet them.
+// docBlocks are the third octets of the blocks in the documents. All are odd. The blocks of
+// further nodes have even octets, so they never overlap.
 var docBlocks = map[int]int{22: 49, 23: 171, 24: 189}
 
 // Host is one machine of the lab: a network namespace with one interface,
@@ -66,7 +66,7 @@ var (
 	hostName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,12}[a-z0-9])?$`) // the name of a port on the lan
 )
 
-// checkLab says what is wrong with the name of a lab.
+// checkLab returns an error if a lab cannot have this name.
 func checkLab(name string) error {
 	if !labName.MatchString(name) {
 		return fmt.Errorf("lab name %q: want a lower-case letter, then up to 11 letters or digits", name)
@@ -74,7 +74,7 @@ func checkLab(name string) error {
 	return nil
 }
 
-// checkNode says what is wrong with the name of a node to be.
+// checkNode returns an error if a new node cannot have this name.
 func checkNode(name string) error {
 	if !hostName.MatchString(name) {
 		return fmt.Errorf("node name %q: want a lower-case letter, then up to 13 letters, digits or dashes", name)
@@ -85,7 +85,7 @@ func checkNode(name string) error {
 	return nil
 }
 
-// plan lays out the hosts of a new lab.
+// plan returns the hosts of a new lab.
 func (o Options) plan() []Host {
 	hosts := []Host{o.host(Client, 10), o.host(Appliance, 21), o.node(Master, 22)}
 	for i := range o.Workers {
@@ -94,7 +94,7 @@ func (o Options) plan() []Host {
 	return hosts
 }
 
-// next gives a node that joins the lowest free address.
+// next returns a node that joins, with the lowest free address.
 func (o Options) next(name string, hosts []Host) (Host, error) {
 	for octet := firstWorker; octet < firstWorker+maxNodes-1; octet++ {
 		h := o.node(name, octet)

@@ -23,12 +23,12 @@ import (
 	"sallyport/test/lab/bird"
 )
 
-// passwordNamespace is calico-node's own: it reads passwords of BGP sessions
-// from no other.
+// passwordNamespace is calico-node's own, the only one in which it reads passwords of BGP
+// sessions.
 const passwordNamespace = "kube-system"
 
-// A mirror keeps the BIRDs as the API's objects want them: it stands in for
-// confd. It watches everything, is knocked on a change, then reads it all.
+// A mirror configures the BIRDs by the API's objects, as confd does. It watches all of them, and
+// after each change it reads all of them.
 type mirror struct {
 	stores  map[string]cache.Store // by resource
 	knocked chan struct{}
@@ -44,7 +44,7 @@ func (m *mirror) knock() {
 	}
 }
 
-// startMirror starts to watch, and to configure the BIRDs of the nodes.
+// startMirror starts to watch, and to configure the nodes' BIRDs.
 func (l *Lab) startMirror(ctx context.Context) error {
 	m := &mirror{stores: map[string]cache.Store{}, knocked: make(chan struct{}, 1)}
 	l.mirror = m
@@ -120,7 +120,7 @@ func (l *Lab) configureNodes(m *mirror) error {
 	return errors.Join(failed...)
 }
 
-// The parts of the objects that decide what a BIRD is told.
+// The fields of the objects that decide a BIRD's configuration.
 type (
 	view struct {
 		nodes      []nodeView
@@ -268,7 +268,7 @@ func readNode(o *unstructured.Unstructured) nodeView {
 	return n
 }
 
-// as is the AS of a node: its own, the cluster's, Calico's default.
+// as returns the AS number of a node: its own, else the cluster's, else Calico's default.
 func (v view) as(n nodeView) uint32 {
 	if own, err := strconv.ParseUint(n.asn, 10, 32); err == nil {
 		return uint32(own)
@@ -276,7 +276,7 @@ func (v view) as(n nodeView) uint32 {
 	return cmp.Or(v.config.ASNumber, 64512)
 }
 
-// compose says what the BIRD of one family on a node shall be told.
+// compose returns the configuration of one family's BIRD on a node.
 func (v view) compose(name string, version int, routerID, source netip.Addr) (bird.Config, error) {
 	i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == name })
 	if i < 0 {
@@ -325,7 +325,7 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		}
 		for _, p := range peers {
 			same := func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }
-			// Of two that name one neighbour the global one wins.
+			// If two peers have one neighbour, the global one overrides the other.
 			if strings.HasPrefix(p.Name, "Global") {
 				c.Peers = slices.DeleteFunc(c.Peers, same)
 			}
@@ -340,14 +340,14 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 	return c, errors.Join(failed...)
 }
 
-// meshPeers are the other nodes.
+// meshPeers returns a peer for each other node.
 func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
 	return v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
 }
 
-// nodePeers are those of the other nodes that are wanted. Of two nodes the one
-// with the lower address opens the connection. A node that cannot be judged is
-// not wanted; what cannot be read was complained of already.
+// nodePeers returns a peer for each other node that wanted accepts. The node with the lower
+// address opens the connection. A node whose error wanted returns is left out; that error was
+// logged already.
 func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(nodeView) (bool, error)) []bird.Peer {
 	var peers []bird.Peer
 	for _, o := range v.nodes {
@@ -365,7 +365,7 @@ func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(
 	return peers
 }
 
-// kind says for whom a BGPPeer is, as the names of protocols do.
+// kind returns whether a BGPPeer is global or of a node, as the names of protocols have it.
 func (s peerSpec) kind() string {
 	if s.Node != "" || s.NodeSelector != "" {
 		return "Node"
@@ -373,7 +373,7 @@ func (s peerSpec) kind() string {
 	return "Global"
 }
 
-// chooses says whether a BGPPeer is for a node.
+// chooses reports whether a BGPPeer applies to a node.
 func (s peerSpec) chooses(n nodeView) (bool, error) {
 	switch {
 	case s.Node != "":
@@ -384,8 +384,8 @@ func (s peerSpec) chooses(n nodeView) (bool, error) {
 	return true, nil
 }
 
-// peersBy are the neighbours that a BGPPeer gives to a node. One that names
-// nodes by a selector is for both ends of each session.
+// peersBy returns the neighbours that a BGPPeer gives to a node. A BGPPeer with a peerSelector
+// configures both ends of each session.
 func (v view) peersBy(spec peerSpec, n nodeView, source netip.Addr) (peers []bird.Peer, err error) {
 	chosen, err := spec.chooses(n)
 	if err != nil {
@@ -418,11 +418,11 @@ func (v view) peersBy(spec peerSpec, n nodeView, source netip.Addr) (peers []bir
 	return peers, nil
 }
 
-// arrange gives a neighbour what its BGPPeer asks for.
+// arrange applies the settings of a BGPPeer to a neighbour.
 func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
 	p.LocalAS, p.NoSource = spec.LocalASNumber, spec.SourceAddress == "None"
 	p.TTLHops, p.AllowOwnAS = spec.TTLSecurity, spec.AllowOwnAS
-	// A password that cannot be read is left out, as Calico does it.
+	// A missing password is left out, as Calico does it.
 	p.Password = string(v.passwords[spec.Password.SecretKeyRef.Name][spec.Password.SecretKeyRef.Key])
 	for text, to := range map[string]*time.Duration{spec.MaxRestartTime: &p.Restart, spec.KeepaliveTime: &p.Keepalive} {
 		if text != "" {
@@ -437,8 +437,8 @@ func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
 	case spec.NextHopMode == "Keep", spec.KeepNextHop && p.AS != v.as(n):
 		p.NextHop = bird.NextHopKeep
 	}
-	// To a reflector every neighbour in its AS is a client, but for the other
-	// reflectors of its own cluster.
+	// Every neighbour in a reflector's AS is its client, except for the other reflectors of its own
+	// cluster.
 	fellow := func(o nodeView) bool { return o.cluster == n.cluster && slices.Contains(o.addrs, p.Addr) }
 	if p.AS == cmp.Or(p.LocalAS, v.as(n)) && !slices.ContainsFunc(v.nodes, fellow) {
 		p.Client = n.cluster
@@ -475,7 +475,7 @@ func (r ruleSpec) rule() (bird.Rule, error) {
 	return rule, err
 }
 
-// peerAddr reads "address", "address:port" and "[address]:port".
+// peerAddr parses "address", "address:port" and "[address]:port".
 func peerAddr(text string) (netip.Addr, uint16, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a, 0, nil
@@ -495,8 +495,8 @@ func protocolName(kind string, a netip.Addr, port uint16) string {
 	return name
 }
 
-// selects says whether a selector of Calico's chooses the labels. It knows
-// all(), has(key), key == 'value', key != 'value', ! before a term, and && between terms.
+// selects reports whether a selector of Calico's matches the labels. It supports all(), has(key),
+// key == 'value', key != 'value', ! before a term, and && between terms.
 func selects(selector string, labels map[string]string) (bool, error) {
 	for term := range strings.SplitSeq(selector, "&&") {
 		term = strings.TrimSpace(term)

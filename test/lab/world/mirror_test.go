@@ -13,7 +13,7 @@ import (
 
 func off() *bool { return new(bool) }
 
-// small is a cluster of two nodes with the appliance for a global peer.
+// small returns a cluster of two nodes with the appliance as global peer.
 func small() view {
 	return view{
 		nodes: []nodeView{
@@ -31,8 +31,8 @@ func small() view {
 	}
 }
 
-// reflect makes a node a route reflector: all nodes peer with it, and it alone
-// with the appliance.
+// reflect makes a node a route reflector: all nodes peer with it, and it is the only one that
+// peers with the appliance.
 func (v *view) reflect(node int) {
 	v.nodes[node].cluster = netip.MustParseAddr("244.0.0.1")
 	v.nodes[node].labels["reflector"] = ""

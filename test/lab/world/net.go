@@ -39,8 +39,7 @@ func ipBatch(ctx context.Context, ns string, lines ...string) error {
 	return err
 }
 
-// output runs a command and returns what it printed; its error says what it
-// complained of.
+// output runs a command and returns its standard output. The error has its standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
@@ -54,7 +53,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// makeLan makes the namespace with the bridge.
+// makeLan creates the namespace with the bridge.
 func makeLan(ctx context.Context, ns string) error {
 	if err := ip(ctx, "netns", "add", ns); err != nil {
 		return err
@@ -66,7 +65,7 @@ func makeLan(ctx context.Context, ns string) error {
 	)
 }
 
-// makeHost makes a host's namespace and plugs it into the lan.
+// makeHost creates a host's namespace and connects it to the lan.
 func makeHost(ctx context.Context, lan string, h Host) error {
 	if err := ip(ctx, "netns", "add", h.Netns); err != nil {
 		return err
@@ -95,15 +94,14 @@ func makeHost(ctx context.Context, lan string, h Host) error {
 	return ipBatch(ctx, h.Netns, lines...)
 }
 
-// sysctl sets kernel parameters that belong to a network namespace, in that
-// namespace only.
+// sysctl sets kernel parameters of one network namespace.
 func sysctl(ctx context.Context, ns string, settings ...string) error {
 	_, err := output(exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns, "sysctl", "-qw"}, settings...)...))
 	return err
 }
 
-// giveHostAccess puts the real machine on the lan, if it does not use the
-// lan's addresses itself: if it does, the returned reason says by what.
+// giveHostAccess connects this machine to the lan, unless this machine uses the lan's addresses
+// for something else: then it returns what uses them.
 func (o Options) giveHostAccess(ctx context.Context, lan string) (reason string, err error) {
 	prefixes := []netip.Prefix{o.lan4()}
 	if o.IPv6 {
@@ -162,8 +160,9 @@ func (o Options) giveHostAccess(ctx context.Context, lan string) (reason string,
 	return "", nil
 }
 
-// Lend gives the appliance of another lab, of another site, a leg in this one: the interface and
-// the address of this lab's own appliance, which has none from then on.
+// Lend gives the appliance of another lab, which must have another site, an interface in this lab:
+// that of this lab's own appliance, with its address. This lab's own appliance has no network from
+// then on.
 func (l *Lab) Lend(ctx context.Context, to *Lab) error {
 	h, _ := l.Host(Appliance)
 	if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(Appliance), "name", l.Name()); err != nil {
@@ -175,7 +174,7 @@ func (l *Lab) Lend(ctx context.Context, to *Lab) error {
 	)
 }
 
-// namespaces lists the network namespaces of a lab: its hosts' and its pods'.
+// namespaces lists the network namespaces of a lab: those of hosts and those of pods.
 func namespaces(lab string) ([]string, error) {
 	entries, err := os.ReadDir(netnsDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,8 +204,8 @@ func dialer(ns string) func(ctx context.Context, network, addr string) (net.Conn
 	}
 }
 
-// within runs f inside the namespace, on a thread of its own. A socket belongs
-// to the namespace it was made in for life, so what f opens may be used outside.
+// within runs f inside the namespace, on a thread of its own. A socket belongs for life to the
+// namespace it was made in, so the caller may use f's sockets.
 func within(ns string, f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -222,7 +221,7 @@ func within(ns string, f func() error) error {
 		if err == nil {
 			err = f()
 		}
-		// A thread that cannot go home stays locked, and ends with its goroutine.
+		// A thread that cannot return to its namespace stays locked, and ends with its goroutine.
 		if netns.Set(home) == nil {
 			runtime.UnlockOSThread()
 		}

@@ -30,8 +30,7 @@ import (
 
 const controlPlaneRole = "node-role.kubernetes.io/control-plane"
 
-// node is a node of the cluster that runs: its kubelet, and a BIRD for each
-// family.
+// node is a running node of the cluster: its kubelet, and a BIRD for each family.
 type node struct {
 	Host
 	stop context.CancelFunc // ends the kubelet
@@ -41,7 +40,7 @@ type node struct {
 	birds []*daemon
 }
 
-// daemon is one BIRD. It is owned by its node's lock.
+// daemon is one BIRD. Its node's lock guards it.
 type daemon struct {
 	name    string // bird or bird6, and the node
 	program string // of the right version and family
@@ -54,7 +53,7 @@ type daemon struct {
 	held    bool     // down on purpose: not to be started by a new configuration
 }
 
-// joinNode makes a node of a host: the Node object, its blocks, its BIRD, its
+// joinNode makes a host a node: it creates the Node object and its blocks, and starts BIRD and the
 // kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	object := nodeObject(h)
@@ -108,7 +107,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	return nil
 }
 
-// newNode prepares the BIRDs of a node; they start with their configuration.
+// newNode prepares the BIRDs of a node. They start when they are configured.
 func (l *Lab) newNode(h Host) (*node, error) {
 	n := &node{Host: h, gone: make(chan struct{}), stop: func() {}}
 	programs, err := debian.BIRD(l.life, l.opts.Bird, l.progress)
@@ -133,7 +132,7 @@ func (l *Lab) newNode(h Host) (*node, error) {
 	return n, nil
 }
 
-// addrs are the addresses that the node's BIRDs speak from.
+// addrs returns the source addresses of the node's BIRDs.
 func (h Host) addrs() []netip.Addr {
 	addrs := []netip.Addr{h.Addr.Addr()}
 	if h.Addr6.IsValid() {
@@ -180,7 +179,7 @@ func nodeObject(h Host) *corev1.Node {
 	return n
 }
 
-// networkAvailable is the condition by which calico-node says whether it runs.
+// networkAvailable returns the condition with which calico-node reports whether it runs.
 func networkAvailable(up bool) corev1.NodeCondition {
 	c := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue,
@@ -212,15 +211,15 @@ func (l *Lab) awaitReady(ctx context.Context, name string) error {
 	})
 }
 
-// ready also wants the taint gone that a new node is given until it is Ready:
-// before that no pod is scheduled there.
+// ready reports whether a node is Ready and has lost the taint of new nodes, which keeps pods
+// away.
 func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}) && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeNotReady })
 }
 
-// node finds a node that runs.
+// node returns a running node.
 func (l *Lab) node(name string) (*node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,8 +270,8 @@ func (l *Lab) addNode(ctx context.Context, h Host) error {
 	return l.awaitReady(ctx, h.Name)
 }
 
-// RemoveNode takes a node out of the cluster as an operator does: drained,
-// deleted, its blocks released, switched off.
+// RemoveNode removes a node from the cluster as an operator does: it drains and deletes the node,
+// releases its blocks and switches it off.
 func (l *Lab) RemoveNode(ctx context.Context, name string) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -291,7 +290,7 @@ func (l *Lab) RemoveNode(ctx context.Context, name string) error {
 	return l.discard(ctx, n.Host)
 }
 
-// drain keeps new pods away and waits until the old ones have ended.
+// drain makes a node unschedulable and waits until its pods have ended.
 func (l *Lab) drain(ctx context.Context, name string) error {
 	if _, err := l.kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType,
 		[]byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
@@ -313,7 +312,7 @@ func (l *Lab) drain(ctx context.Context, name string) error {
 	})
 }
 
-// discard removes all there is of a node, however much that is.
+// discard removes a node, also one that is incomplete.
 func (l *Lab) discard(ctx context.Context, h Host) error {
 	var failed []error
 	l.mu.Lock()
@@ -344,7 +343,7 @@ func (l *Lab) discard(ctx context.Context, h Host) error {
 	return errors.Join(failed...)
 }
 
-// removeNamespaces ends what still runs on a host and in its pods.
+// removeNamespaces ends the processes on a host and in its pods, then removes the namespaces.
 func (l *Lab) removeNamespaces(ctx context.Context, h Host) error {
 	spaces, err := namespaces(l.opts.Name)
 	if err != nil {
@@ -365,14 +364,14 @@ func (l *Lab) removeNamespaces(ctx context.Context, h Host) error {
 			return err
 		}
 	}
-	// The port goes when the kernel gets to the namespace: a node of the same
-	// name may come before.
+	// The kernel removes the port later, with the namespace. A new node of the same name may come
+	// earlier.
 	_ = ip(ctx, "-netns", netnsName(l.opts.Name, lanHost), "link", "delete", "dev", h.Name)
 	return nil
 }
 
-// podOf says whether a namespace is that of a pod of the node: it is named
-// after the node's, and after no other node with a longer name.
+// podOf reports whether a namespace belongs to a pod of the node: its name begins with the node's,
+// and with no longer name of another node.
 func podOf(ns string, h Host, others []Host) bool {
 	return named(ns, h) && !slices.ContainsFunc(others, func(o Host) bool {
 		return len(o.Netns) > len(h.Netns) && (ns == o.Netns || named(ns, o))
@@ -383,8 +382,8 @@ func named(ns string, h Host) bool {
 	return len(ns) > len(h.Netns) && ns[:len(h.Netns)+1] == h.Netns+"-"
 }
 
-// KillNode pulls a node's cable: from now on nobody hears from it, and it says
-// no farewell. What runs there runs on.
+// KillNode pulls a node's cable: no packet leaves it any more, so no session is closed properly.
+// Its processes run on.
 func (l *Lab) KillNode(ctx context.Context, name string) error { return l.cable(ctx, name, "down") }
 
 // ReviveNode plugs the cable in again.
@@ -399,9 +398,9 @@ func (l *Lab) cable(ctx context.Context, name, state string) error {
 	return ipBatch(ctx, netnsName(l.opts.Name, lanHost), fmt.Sprintf("link set dev %s %s", name, state))
 }
 
-// RestartCalico restarts a node's BIRD as a restart of the calico-node pod
-// does: killed, so that its sessions end without a word, and back after the
-// time it takes to start a container. Routes and pods stay.
+// RestartCalico restarts a node's BIRD as a restart of the calico-node pod does: it kills BIRD, so
+// that its sessions end without a NOTIFICATION, and starts it again after the time that a
+// container takes to start. Routes and pods stay.
 func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -428,7 +427,7 @@ func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration
 	return errors.Join(ctx.Err(), n.freeBird(l), available(true))
 }
 
-// BIRD asks a node's BIRD with birdc, the one of IPv6 when the family is 6.
+// BIRD runs birdc on a node, for the BIRD of IPv6 if the family is 6.
 func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string) (string, error) {
 	n, err := l.node(name)
 	if err != nil {
@@ -444,8 +443,8 @@ func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string)
 func (d *daemon) socket() string { return filepath.Join(d.dir, "ctl") }
 func (d *daemon) file() string   { return filepath.Join(d.dir, "bird.conf") }
 
-// configure gives each BIRD of the node its configuration: started when it is
-// the first, told to read it again when it is another one.
+// configure writes the configuration of each BIRD of the node. It starts a BIRD with its first
+// configuration, and makes it reload a later one.
 func (n *node) configure(l *Lab, compose func(source netip.Addr) (bird.Config, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -472,7 +471,7 @@ func (d *daemon) apply(l *Lab, c bird.Config) error {
 	if bytes.Equal(text, d.config) {
 		return nil
 	}
-	// What BIRD does not accept it never sees; it goes on with what it has.
+	// BIRD never sees a configuration that it would reject: it keeps the old one.
 	trial := d.file() + ".trial"
 	if err := os.WriteFile(trial, text, 0o600); err != nil {
 		return err
@@ -494,7 +493,7 @@ func (d *daemon) apply(l *Lab, c bird.Config) error {
 	}
 }
 
-// start starts BIRD, as recovering (-R), which is what Calico always does.
+// start starts BIRD in recovery mode (-R), as Calico always does.
 func (d *daemon) start(l *Lab) (err error) {
 	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -503,7 +502,7 @@ func (d *daemon) start(l *Lab) (err error) {
 	if err != nil {
 		return err
 	}
-	// Before it answers it may not have a handler for SIGHUP, and would die of it.
+	// Before birdc answers, BIRD may have no handler for SIGHUP, which would end it.
 	return await(l.life, d.name, grace, func(ctx context.Context) (bool, error) {
 		if err := d.process.alive(); err != nil {
 			return false, &fatalError{err}
@@ -513,7 +512,7 @@ func (d *daemon) start(l *Lab) (err error) {
 	})
 }
 
-// ask asks the daemon with birdc.
+// ask runs birdc.
 func (d *daemon) ask(ctx context.Context, args ...string) (string, error) {
 	return output(exec.CommandContext(ctx, d.client, append([]string{"-s", d.socket()}, args...)...))
 }
@@ -560,8 +559,8 @@ func (l *Lab) startBare() error {
 	return nil
 }
 
-// joinBare starts the BIRDs of a node that has its block and the appliance for
-// a neighbour, since no API can tell it otherwise.
+// joinBare starts the BIRDs of a node with its block, and with the appliance as neighbour, since
+// there is no API to configure them.
 func (l *Lab) joinBare(h Host) error {
 	n, err := l.newNode(h)
 	if err != nil {

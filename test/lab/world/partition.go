@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Traffic is what a partition keeps two hosts from telling each other.
+// Traffic is the kind of packets that a partition drops.
 type Traffic string
 
-// What a partition may take away. BGP is TCP with port 179 at either end.
+// The kinds of Traffic. BGP is TCP with port 179 at either end.
 const (
 	AllTraffic Traffic = "all"
 	OnlyBGP    Traffic = "bgp"
 )
 
-// partition is two hosts that do not hear each other.
+// partition is a pair of hosts whose packets to each other are dropped.
 type partition struct {
 	a, b string
 	what Traffic
@@ -26,9 +26,8 @@ type partition struct {
 
 func (p partition) of(a, b string) bool { return p.a == a && p.b == b || p.a == b && p.b == a }
 
-// Partition keeps two hosts, with the pods on them, from hearing each other.
-// Their cables stay plugged in: nobody is told, frames are just lost. A second
-// partition of the same two takes the place of the first.
+// Partition drops the packets between two hosts, and between the pods on them. Their links stay
+// up. A second partition of the same hosts replaces the first.
 func (l *Lab) Partition(ctx context.Context, a, b string, what Traffic) error {
 	if what != AllTraffic && what != OnlyBGP {
 		return fmt.Errorf("traffic %q: want %s or %s", what, AllTraffic, OnlyBGP)
@@ -41,7 +40,7 @@ func (l *Lab) Partition(ctx context.Context, a, b string, what Traffic) error {
 	})
 }
 
-// Heal ends the partition of two hosts. If there is none, it does nothing.
+// Heal ends the partition of two hosts, if there is one.
 func (l *Lab) Heal(ctx context.Context, a, b string) error {
 	if err := l.twoHosts(a, b); err != nil {
 		return err
@@ -63,8 +62,8 @@ func (l *Lab) twoHosts(a, b string) error {
 	return nil
 }
 
-// repartition changes the list of partitions and tells the bridge the whole of
-// it, in one transaction. The rules are in the lan's namespace, and go with it.
+// repartition changes the list of partitions and replaces the bridge's rules in one transaction.
+// The rules are in the lan's namespace, and end with it.
 func (l *Lab) repartition(ctx context.Context, change func([]partition) []partition) error {
 	l.parting.Lock()
 	defer l.parting.Unlock()
@@ -81,8 +80,7 @@ func (l *Lab) repartition(ctx context.Context, change func([]partition) []partit
 	return nil
 }
 
-// rules are all partitions in the words of nft. A port of the bridge has the
-// name of the host behind it.
+// rules returns all partitions as rules of nft. A port of the bridge has the name of its host.
 func rules(all []partition) string {
 	var b strings.Builder
 	b.WriteString("add table bridge partition\nflush table bridge partition\n")

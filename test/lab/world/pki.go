@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// authority is the small certificate authority of one lab. Its key is in
-// memory only: it ends with the lab's process.
+// authority is the certificate authority of one lab. Its key is in memory only, and ends with the
+// lab's process.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -51,7 +51,7 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// server issues the certificate of the API server for its names and addresses.
+// server issues the API server's certificate for its names and addresses.
 func (a *authority) server(names []string, addrs []net.IP) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -61,7 +61,7 @@ func (a *authority) server(names []string, addrs []net.IP) (pair, error) {
 	})
 }
 
-// client issues the certificate of a Kubernetes user with its groups.
+// client issues a certificate for a Kubernetes user and groups.
 func (a *authority) client(user string, groups ...string) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},

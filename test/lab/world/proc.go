@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a program of the lab that runs until it is ended. It is written
-// down in a file, so that a later lab can end it when this one has crashed.
+// process is a long-running program of the lab. A file records it, so that a later lab can end it
+// after a crash.
 type process struct {
 	name   string
 	args   []string // program and arguments
@@ -28,7 +28,7 @@ type process struct {
 	err    error         // how; to be read after done
 }
 
-// start starts a program inside a namespace. What it prints goes to a log file.
+// start starts a program inside a namespace. Its output goes to a log file.
 func (l *Lab) start(name, ns string, args ...string) (*process, error) {
 	log, err := os.OpenFile(l.path("log", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
 	if err != nil {
@@ -36,7 +36,7 @@ func (l *Lab) start(name, ns string, args ...string) (*process, error) {
 	}
 	defer log.Close() //nolint:errcheck // the child has its own
 	p := &process{name: name, args: args, record: l.path("proc", name), done: make(chan struct{})}
-	// It outlives what started it: only end, or a later sweep, ends it.
+	// The context that started it does not end it: only end, or a later sweep, does.
 	p.cmd = exec.Command("ip", append([]string{"netns", "exec", ns}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Dir = l.dir
@@ -58,7 +58,7 @@ func (l *Lab) start(name, ns string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// alive is nil while the process runs.
+// alive returns nil while the process runs.
 func (p *process) alive() error {
 	select {
 	case <-p.done:
@@ -71,7 +71,7 @@ func (p *process) alive() error {
 	}
 }
 
-// signal sends a signal; a process that has ended does not mind.
+// signal sends a signal. It is no error if the process has ended.
 func (p *process) signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.name, err)
@@ -79,8 +79,8 @@ func (p *process) signal(s os.Signal) error {
 	return nil
 }
 
-// end asks the process to end, kills it after the grace time, and waits until
-// it is gone. Without grace it is killed at once.
+// end sends SIGTERM, after the grace time SIGKILL, and waits for the end. Without grace it sends
+// SIGKILL at once.
 func (p *process) end(grace time.Duration) error {
 	first := syscall.SIGTERM
 	if grace <= 0 {
@@ -103,8 +103,8 @@ func (p *process) end(grace time.Duration) error {
 	return nil
 }
 
-// startTime is when a process started, in clock ticks since boot: field 22 of
-// /proc/PID/stat (proc(5)). With the pid it names a process for good.
+// startTime returns the start time of a process in clock ticks since boot: field 22 of
+// /proc/PID/stat (proc(5)). Pid and start time name a process for good.
 func startTime(pid int) (string, error) {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -118,8 +118,8 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// sweepProcesses ends what is left of a lab: the processes it wrote down, and
-// whatever runs in its namespaces (its pods, and what was started by exec).
+// sweepProcesses ends what is left of a lab: the recorded processes, and those in its namespaces
+// (pods, and processes that exec started).
 func sweepProcesses(ctx context.Context, dir, lab string) error {
 	var pids []int
 	records, err := filepath.Glob(filepath.Join(dir, "proc", "*"))
@@ -154,7 +154,7 @@ func sweepProcesses(ctx context.Context, dir, lab string) error {
 	return endAll(pids, 3*time.Second)
 }
 
-// pidsIn lists the processes inside a namespace, but never ourselves.
+// pidsIn lists the processes inside a namespace, except for this one.
 func pidsIn(ctx context.Context, ns string) ([]int, error) {
 	out, err := output(exec.CommandContext(ctx, "ip", "netns", "pids", ns))
 	if err != nil {
@@ -169,10 +169,10 @@ func pidsIn(ctx context.Context, ns string) ([]int, error) {
 	return pids, nil
 }
 
-// endAll ends processes that need not be our children, and waits until they
-// are gone: first by SIGTERM, after the grace time by SIGKILL.
+// endAll ends processes that need not be our children and waits until they are gone: SIGTERM
+// first, SIGKILL after the grace time.
 func endAll(pids []int, grace time.Duration) error {
-	// A pidfd stays with its process: no later process of the same number is hit.
+	// A pidfd stays with its process, so no later process of the same number is signalled.
 	fds := map[int]int{}
 	defer func() {
 		for _, fd := range fds {
@@ -212,7 +212,7 @@ func endAll(pids []int, grace time.Duration) error {
 	return nil
 }
 
-// gone waits for a process to end: its pidfd becomes readable then.
+// gone waits for a process to end: its pidfd becomes readable.
 func gone(pidfd int, wait time.Duration) bool {
 	deadline := time.Now().Add(wait)
 	for {

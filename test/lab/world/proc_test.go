@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sleeper starts a process that ends when it is told to, and by itself never.
+// sleeper starts a process that ends on a signal only.
 func sleeper(t *testing.T) (*exec.Cmd, chan struct{}) {
 	t.Helper()
 	cmd := exec.Command("tail", "-f", os.DevNull)

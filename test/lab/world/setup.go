@@ -17,8 +17,8 @@ import (
 //go:embed packages.txt
 var packageList string
 
-// Packages are the Debian packages that a lab and the appliance in it need,
-// each with the programs that show that it is there.
+// packages returns the Debian packages that a lab and its appliance need, each with the programs
+// that show that it is installed.
 func packages() map[string][]string {
 	list := map[string][]string{}
 	for line := range strings.Lines(packageList) {
@@ -30,7 +30,7 @@ func packages() map[string][]string {
 	return list
 }
 
-// missingPrograms names what the lab itself cannot do without.
+// missingPrograms returns the programs that the lab needs and PATH does not have.
 func missingPrograms() []string {
 	var missing []string
 	for _, program := range []string{"ip", "sysctl"} {
@@ -41,8 +41,8 @@ func missingPrograms() []string {
 	return missing
 }
 
-// Setup installs the Debian packages that are missing, and fetches BIRD beside
-// them; with tests also what only tests need: BIRD 2 and other HAProxys.
+// Setup installs the missing Debian packages, and fetches BIRD into the cache. With tests it also
+// fetches what only tests need: BIRD 2 and other HAProxys.
 func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 	if err := install(ctx, progress); err != nil {
 		return err
@@ -61,8 +61,8 @@ func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 	return nil
 }
 
-// install installs the packages that are missing. Packages that are there stay
-// as they are; a daemon that a new package would start is kept from it.
+// install installs the missing packages. Installed ones stay as they are. A daemon of a new
+// package is not started.
 func install(ctx context.Context, progress io.Writer) error {
 	var missing []string
 	for name, programs := range packages() {
@@ -82,8 +82,8 @@ func install(ctx context.Context, progress io.Writer) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return fmt.Errorf("this is not Debian: install %s yourself", strings.Join(missing, ", "))
 	}
-	// dpkg asks this program whether a package may start its daemon (101: no).
-	// Without it HAProxy would run on this machine from now on.
+	// dpkg runs this program before it starts a package's daemon (101: do not). Without it HAProxy
+	// would run on this machine from now on.
 	undo, err := forbidDaemons(ctx, missing)
 	if err != nil {
 		return err
@@ -112,8 +112,8 @@ func apt(ctx context.Context, verb string, names []string) error {
 
 const policy = "/usr/sbin/policy-rc.d"
 
-// forbidDaemons keeps packages from starting daemons while they are installed
-// and afterwards, and returns what takes the ban on others back.
+// forbidDaemons keeps packages from starting daemons during their installation and afterwards. The
+// returned function lifts the ban for all other packages.
 func forbidDaemons(ctx context.Context, names []string) (undo func() error, err error) {
 	undo = func() error { return nil }
 	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {

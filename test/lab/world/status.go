@@ -17,7 +17,7 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// Status is a lab as it is now.
+// Status is the present state of a lab.
 type Status struct {
 	Options
 	Dir          string       `json:"dir"`
@@ -25,7 +25,7 @@ type Status struct {
 	Hosts        []HostStatus `json:"hosts"`
 }
 
-// HostStatus is a host as it is now.
+// HostStatus is the present state of a host.
 type HostStatus struct {
 	Host
 	Ready    bool      `json:"ready,omitempty"` // the Node is
@@ -38,8 +38,8 @@ type Session struct {
 	State string `json:"state"` // Established, Active...; down if BIRD does not answer
 }
 
-// Status asks the API and every BIRD. What does not answer is shown as not
-// ready, or as down.
+// Status asks the API and every BIRD. A node that does not answer counts as not ready, a BIRD as
+// down.
 func (l *Lab) Status(ctx context.Context) (Status, error) {
 	s := Status{Options: l.opts, Dir: l.dir, NoHostAccess: l.hostAccess}
 	readyNodes := map[string]bool{}
@@ -72,8 +72,7 @@ func (l *Lab) sessions(ctx context.Context, node string, family int) []Session {
 	return parseSessions(out)
 }
 
-// parseSessions reads `show protocols`: name, protocol, table, state, since, and
-// what BGP says.
+// parseSessions parses `show protocols`: name, protocol, table, state, since, and BGP's own state.
 func parseSessions(out string) []Session {
 	var sessions []Session
 	for line := range strings.Lines(out) {
@@ -84,8 +83,8 @@ func parseSessions(out string) []Session {
 	return sessions
 }
 
-// Record is what a lab wrote down about itself: enough to run commands in it
-// from another process.
+// Record is a lab's file about itself. It suffices to run commands in the lab from another
+// process.
 type Record struct{ record }
 
 // Read reads the record of a lab that is up.
@@ -104,7 +103,7 @@ func Read(name string) (Record, error) {
 	return r, json.Unmarshal(text, &r.record)
 }
 
-// Command is a command on a host, to be run by the caller.
+// Command returns a command on a host.
 func (r Record) Command(ctx context.Context, host string, args ...string) (*exec.Cmd, error) {
 	names := []string{}
 	for _, h := range r.Hosts {
@@ -116,12 +115,12 @@ func (r Record) Command(ctx context.Context, host string, args ...string) (*exec
 	return command(ctx, r.Name, host, args...), nil
 }
 
-// Kubeconfig is the text of the administrator's kubeconfig.
+// Kubeconfig returns the administrator's kubeconfig.
 func (r Record) Kubeconfig() ([]byte, error) { return os.ReadFile(r.kubeconfig()) }
 
 func (r Record) kubeconfig() string { return filepath.Join(Root, r.Name, "kubeconfig") }
 
-// Kubectl is kubectl as the administrator, to be run by the caller.
+// Kubectl returns a kubectl command with the administrator's rights.
 func (r Record) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	if r.Program == "" {
 		return nil, fmt.Errorf("lab %s has no control plane", r.Name)
@@ -129,7 +128,7 @@ func (r Record) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) 
 	return kubectl(ctx, r.Name, r.Program, r.kubeconfig(), args), nil
 }
 
-// Birdc is birdc for a node, to be run by the caller.
+// Birdc returns a birdc command for a node.
 func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) (*exec.Cmd, error) {
 	socket := filepath.Join(Root, r.Name, "nodes", node, fmt.Sprint(family), "ctl")
 	client := "birdc"

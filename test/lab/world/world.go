@@ -39,8 +39,7 @@ const Root = "/run/sallyport-lab"
 // DefaultAS is the AS number of the documents' cluster.
 const DefaultAS = 65000
 
-// Options say what kind of lab it shall be. The zero value with a Name is the
-// documents' cluster without workers.
+// Options describe a lab. The zero value with a Name is the documents' cluster without workers.
 type Options struct {
 	Name       string            `json:"name"`
 	Workers    int               `json:"workers"`
@@ -54,8 +53,8 @@ type Options struct {
 	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
 	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
 
-	// Bare leaves the control plane out: no API, no pods. Each node announces
-	// its block to the appliance from the start, which then is in PeerAS.
+	// Bare leaves out the control plane: no API, no pods. Each node announces its block from the start
+	// to the appliance, whose AS is PeerAS.
 	Bare   bool   `json:"bare,omitempty"`
 	PeerAS uint32 `json:"peerAS,omitempty"` // zero means AS
 
@@ -63,8 +62,8 @@ type Options struct {
 	Log      *slog.Logger `json:"-"` // what the kubelets and the BIRD watcher have to say; nil means nothing
 }
 
-// Lab is a lab that runs. Its methods may be called from several goroutines;
-// those that change nodes wait for each other.
+// Lab is a running lab. Its methods are safe for several goroutines. Those that change nodes wait
+// for each other.
 type Lab struct {
 	opts     Options
 	dir      string
@@ -93,8 +92,8 @@ type Lab struct {
 	partitions []partition
 }
 
-// record is what a lab writes down about itself, for commands that need no
-// more than that, and for the sweep after a crash.
+// record is a lab's file about itself, for commands from other processes and for the sweep after a
+// crash.
 type record struct {
 	Options
 	Program    string `json:"program,omitempty"`
@@ -102,9 +101,8 @@ type record struct {
 	Hosts      []Host `json:"hosts"`
 }
 
-// Up builds a lab and returns when it can be used: its nodes are Ready. What an
-// earlier lab of the name left behind is removed first. An error leaves
-// nothing behind.
+// Up builds a lab and returns when its nodes are Ready. It first removes what an earlier lab of
+// the name left behind. After an error nothing is left.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts.AS = cmp.Or(opts.AS, DefaultAS)
 	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
@@ -231,15 +229,14 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 	return l.save()
 }
 
-// Down ends the lab and removes everything of it. It may be called again.
+// Down ends the lab and removes all of it. It may be called again.
 func (l *Lab) Down() error {
 	if l.lock == nil {
 		return nil
 	}
 	l.end()
 	l.background.Wait()
-	// Nothing is kept, so nothing need end gracefully but the pods; their
-	// kubelets have seen to them.
+	// No data is kept, so only pods must end gracefully, and their kubelets have ended them.
 	var failed []error
 	l.mu.Lock()
 	nodes := l.nodes
@@ -257,8 +254,8 @@ func (l *Lab) Down() error {
 	return errors.Join(failed...)
 }
 
-// Sweep removes what is left of a lab whose process is gone. It is an error if
-// that process still lives.
+// Sweep removes what is left of a lab whose process is gone. It returns an error if that process
+// lives.
 func Sweep(ctx context.Context, name string) error {
 	if err := checkLab(name); err != nil {
 		return err
@@ -276,7 +273,7 @@ func sweep(ctx context.Context, name string) error {
 	if err := sweepProcesses(ctx, dir, name); err != nil {
 		return err
 	}
-	// Its other end dies with the namespace, but when the kernel gets to it.
+	// The kernel removes the other end with the namespace, but later.
 	if _, err := os.Stat("/sys/class/net/sp-" + name); err == nil {
 		if err := ip(ctx, "link", "delete", "sp-"+name); err != nil {
 			return err
@@ -294,7 +291,7 @@ func sweep(ctx context.Context, name string) error {
 	return os.RemoveAll(dir)
 }
 
-// ErrInUse is the answer when the lab of a name lives already.
+// ErrInUse is the error when a lab of this name is up already.
 var ErrInUse = errors.New("the lab is up")
 
 func (l *Lab) takeLock() (err error) {
@@ -302,8 +299,7 @@ func (l *Lab) takeLock() (err error) {
 	return err
 }
 
-// lockLab locks the lab's name. The kernel lets go of the lock when its holder
-// dies, however it dies.
+// lockLab locks the lab's name. The kernel releases the lock when its holder dies.
 func lockLab(dir string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, err
@@ -336,8 +332,7 @@ func dropLock(lock *os.File, dir string) error {
 	return errors.Join(os.Remove(dir+".lock"), lock.Close())
 }
 
-// Names lists the labs that have left a trace: those that are up, and those
-// that crashed.
+// Names lists the labs that are up, and those that crashed.
 func Names() ([]string, error) {
 	entries, err := os.ReadDir(Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -355,19 +350,19 @@ func Names() ([]string, error) {
 	return names, nil
 }
 
-// Name is the lab's name.
+// Name returns the lab's name.
 func (l *Lab) Name() string { return l.opts.Name }
 
-// Options are those the lab was built with, defaults filled in.
+// Options returns the lab's options, with defaults filled in.
 func (l *Lab) Options() Options { return l.opts }
 
-// Dir is the lab's directory; it goes with the lab.
+// Dir returns the lab's directory. Down removes it.
 func (l *Lab) Dir() string { return l.dir }
 
-// Netns is the name of a host's network namespace, as in /run/netns.
+// Netns returns the name of a host's network namespace, as in /run/netns.
 func (l *Lab) Netns(host string) string { return netnsName(l.opts.Name, host) }
 
-// Hosts lists the hosts as they are now.
+// Hosts lists the present hosts.
 func (l *Lab) Hosts() []Host {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -378,7 +373,7 @@ func (l *Lab) nodeHosts() []Host {
 	return slices.DeleteFunc(l.Hosts(), func(h Host) bool { return !h.Node })
 }
 
-// Host returns the host of a name; false if the lab has none.
+// Host returns the host with this name, and false if there is none.
 func (l *Lab) Host(name string) (Host, bool) {
 	hosts := l.Hosts()
 	i := slices.IndexFunc(hosts, func(h Host) bool { return h.Name == name })
@@ -388,8 +383,7 @@ func (l *Lab) Host(name string) (Host, bool) {
 	return hosts[i], true
 }
 
-// SetImages says which program stands for which image; containers that run
-// stay as they are.
+// SetImages maps images to programs. Running containers stay as they are.
 func (l *Lab) SetImages(images map[string]string) error {
 	text, err := json.Marshal(images)
 	if err != nil {
@@ -398,14 +392,12 @@ func (l *Lab) SetImages(images map[string]string) error {
 	return writeFile(l.path("images.json"), text)
 }
 
-// Command is a command on a host, to be run by the caller. Ending the context
-// kills it.
+// Command returns a command on a host. The end of ctx kills it.
 func (l *Lab) Command(ctx context.Context, host string, args ...string) *exec.Cmd {
 	return command(ctx, l.opts.Name, host, args...)
 }
 
-// Exec runs a command on a host and returns what it wrote to its standard
-// output; the error carries its complaint.
+// Exec runs a command on a host and returns its standard output. The error has its standard error.
 func (l *Lab) Exec(ctx context.Context, host string, args ...string) (string, error) {
 	return output(l.Command(ctx, host, args...))
 }
@@ -426,7 +418,7 @@ func (l *Lab) save() error {
 	return writeFile(l.path("lab.json"), text)
 }
 
-// writeFile replaces a file whole.
+// writeFile replaces a file atomically.
 func writeFile(name string, text []byte) error {
 	if err := os.WriteFile(name+".new", text, 0o600); err != nil {
 		return err
@@ -442,5 +434,5 @@ func say(w io.Writer, format string, args ...any) {
 	}
 }
 
-// grace is how long a program may take to end when it is asked to.
+// grace is the time between SIGTERM and SIGKILL.
 const grace = 5 * time.Second

@@ -22,10 +22,10 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// patience is long: the machine may have other things to do.
+// patience bounds every wait. It is long, because the machine may be busy.
 const patience = 90 * time.Second
 
-// eventually waits until no more is said against it.
+// eventually repeats a check until it succeeds.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -44,7 +44,7 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-// labNamed brings a lab up for one test, under a name that no other uses.
+// labNamed brings up a lab for one test, under a name that no other test uses.
 func labNamed(t *testing.T, prefix string, opts world.Options) *world.Lab {
 	t.Helper()
 	opts.Name = fmt.Sprintf("%s%d", prefix, os.Getpid()%10_000_000)
@@ -62,7 +62,7 @@ func labNamed(t *testing.T, prefix string, opts world.Options) *world.Lab {
 	return l
 }
 
-// nothingLeft looks for what a lab might leave behind.
+// nothingLeft checks that nothing of a lab is left on the machine.
 func nothingLeft(t *testing.T, name string) {
 	t.Helper()
 	for _, pattern := range []string{"/run/netns/sp-" + name + "-*", "/sys/class/net/sp-" + name, world.Root + "/" + name + "*"} {
@@ -82,7 +82,7 @@ func nothingLeft(t *testing.T, name string) {
 	}
 }
 
-// listener is a BIRD on the appliance that takes what the nodes announce.
+// listener is a BIRD on the appliance that accepts the nodes' announcements.
 type listener struct {
 	lab *world.Lab
 	dir string
@@ -116,7 +116,7 @@ func listen(t *testing.T, l *world.Lab) listener {
 	return listener{l, dir}
 }
 
-// want waits until the appliance's kernel has exactly these routes by BGP.
+// want waits until the appliance's kernel has exactly these BGP routes.
 func (r listener) want(t *testing.T, want ...string) {
 	t.Helper()
 	slices.Sort(want)
@@ -230,7 +230,7 @@ func TestAPartitionIsBetweenTwoHostsAndHeals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A neighbour that was asked for in vain is asked for again a second later.
+	// The kernel repeats a failed neighbour discovery after a second.
 	eventually(t, "the two hear each other again", func() error {
 		if n := heard(world.Appliance, worker1, worker2); n != 2 {
 			return fmt.Errorf("%d of 2 answer", n)
@@ -246,7 +246,7 @@ func TestANodeThatLeavesTakesItsPartitionsWithIt(t *testing.T) {
 		if _, err := l.AddNode(t.Context(), "edge"); err != nil {
 			t.Fatal(err)
 		}
-		// The client may still have the address of the one before in mind.
+		// The client may still have the previous host's address in its neighbour table.
 		eventually(t, "it answers", func() error {
 			_, err := l.Exec(t.Context(), world.Client, "ping", "-c1", "-W1", "192.168.50.23")
 			return err
@@ -361,7 +361,7 @@ func TestAClusterOfRealParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// addresses of the pods that are Ready; each has to answer the appliance.
+	// serving maps each Ready pod to its address. Each must answer the appliance.
 	serving := func() map[string]string {
 		pods, err := kube.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "run=app"})
 		if err != nil {

@@ -21,18 +21,18 @@ import (
 	"sallyport/test/rig"
 )
 
-// clientArg runs this program as a client: it does what lines tell it, and
-// answers each with a line.
+// clientArg makes this program a client: it executes an order from each line of its input and
+// answers with an outcome.
 const clientArg = "client"
 
-// speaker is the address whose connections begin with the PROXY protocol.
+// speaker is the source address whose connections begin with the PROXY protocol.
 const speaker = "192.168.50.99"
 
-// An order is a line for the client. With Listen it takes HAProxy's log from then on;
-// with Log it waits for a line of it that has this in it; with Raw it sends that on a new connection, and hears until
-// the other side closes it, or until it has heard Until, and keeps it open. With
-// Send it sends that on the WebSocket, which it opens before. Else it asks for "/"
-// on a new connection.
+// An order is one of these, in this order of precedence. Listen: receive HAProxy's log from now
+// on. Log: wait for a log line with this text. Raw: send this text on a new connection and read
+// until the other side closes it; or until Until, and keep the connection open. Send: send this
+// text on the WebSocket, which the first such order opens. None of them: send "GET /" on a new
+// connection.
 type order struct {
 	Address   string // where to
 	Host      string
@@ -47,7 +47,7 @@ type order struct {
 	Log       string
 }
 
-// An outcome is what came of it.
+// An outcome is the result of an order.
 type outcome struct {
 	Status int
 	Seen   seen
@@ -58,7 +58,7 @@ type outcome struct {
 
 const timeout = 10 * time.Second
 
-// logAddress is where the ConfigMap says that HAProxy logs to.
+// logAddress is the client's address that the ConfigMap names as syslog server.
 const logAddress = "192.168.50.10:5514"
 
 func client() {
@@ -119,7 +119,7 @@ func (o order) dial() (net.Conn, error) {
 	return conn, nil
 }
 
-// read waits for a datagram with a word in it.
+// read waits for a datagram that contains a word.
 func read(log net.PacketConn, word string) (string, error) {
 	_ = log.SetReadDeadline(time.Now().Add(timeout))
 	buffer := make([]byte, 64<<10)
@@ -163,7 +163,7 @@ func (o order) raw() (heard string, err error) {
 	return heard, nil
 }
 
-// kept are the connections that stay open until the client ends.
+// kept holds connections open until the client ends.
 var kept []net.Conn
 
 func (o order) ask() (result outcome, err error) {
@@ -190,7 +190,7 @@ func (o order) ask() (result outcome, err error) {
 const upgrade = "GET /ws HTTP/1.1\r\nHost: HOST\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
 
-// open begins a WebSocket (RFC 6455).
+// open opens a WebSocket (RFC 6455).
 func (o order) open() (net.Conn, error) {
 	conn, err := o.dial()
 	if err != nil {
@@ -199,7 +199,7 @@ func (o order) open() (net.Conn, error) {
 	if _, err := io.WriteString(conn, strings.ReplaceAll(upgrade, "HOST", o.Host)); err != nil {
 		return nil, err
 	}
-	// The server says no more until it is asked, so nothing is read too much.
+	// The server sends nothing more before a request, so the reader buffers no byte of a frame.
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return nil, err
@@ -211,10 +211,10 @@ func (o order) open() (net.Conn, error) {
 	return conn, nil
 }
 
-// echo sends a text of less than 126 bytes and hears it back.
+// echo sends a text of less than 126 bytes and reads its echo.
 func echo(conn net.Conn, text string) (string, error) {
 	_ = conn.SetDeadline(time.Now().Add(timeout))
-	// FIN and text; masked, with a mask that changes nothing.
+	// FIN and text, masked with zeros.
 	if _, err := conn.Write(append([]byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}, text...)); err != nil {
 		return "", err
 	}
@@ -223,8 +223,8 @@ func echo(conn net.Conn, text string) (string, error) {
 	return string(back[2:]), err
 }
 
-// begin starts a client; tell gives it an order.
-func (s *stage) begin(ctx context.Context) (tell func(order) (outcome, error), end func() error, err error) {
+// begin starts a client. tell sends it an order and returns the outcome.
+func (s *testbed) begin(ctx context.Context) (tell func(order) (outcome, error), end func() error, err error) {
 	child, err := s.Child(ctx, world.Client, clientArg)
 	if err != nil {
 		return nil, nil, err
@@ -242,24 +242,24 @@ func (s *stage) begin(ctx context.Context) (tell func(order) (outcome, error), e
 	}, child.Close, nil
 }
 
-// named is a text in which HOST is that of the case.
-func (s *stage) named(text string) string { return strings.ReplaceAll(text, "HOST", s.host) }
+// named replaces HOST by the host of the case.
+func (s *testbed) named(text string) string { return strings.ReplaceAll(text, "HOST", s.host) }
 
-// of is the order as it is given in the case.
-func (o order) of(s *stage) order {
+// of returns the order with HOST replaced by the host of the case.
+func (o order) of(s *testbed) order {
 	o.Raw = s.named(o.Raw)
 	return o
 }
 
-// asking is a play with a client, who is gone when it ends.
-func asking(play func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// asking runs a check with a client of its own.
+func asking(check func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		tell, end, err := s.begin(ctx)
 		if err != nil {
 			return err
 		}
 		defer end() //nolint:errcheck // it has been heard
-		return play(ctx, s, tell)
+		return check(ctx, s, tell)
 	}
 }
 
@@ -268,10 +268,10 @@ const (
 	httpsAddress = "192.168.50.21:443"
 )
 
-// speakFor holds that a client for whom PROXY speaks is let in, over TLS and, if
-// that is not passed through, in the clear, and another is not.
-func speakFor(allowed, other string, passed bool) func(context.Context, *stage) error {
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// speakFor checks that a client whom the PROXY protocol names as allowed is admitted, and another
+// is not: over TLS and, unless TLS is passed through, in the clear.
+func speakFor(allowed, other string, passed bool) func(context.Context, *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		return rig.Eventually(ctx, "PROXY is spoken", func() error {
 			in, err := tell(order{Address: httpsAddress, Host: s.host, TLS: true, SpeaksFor: allowed})
 			if err != nil {
@@ -295,9 +295,9 @@ func speakFor(allowed, other string, passed bool) func(context.Context, *stage) 
 	})
 }
 
-// scale asks a TCP service without a pause while its pods become three and one
-// again: every request has an answer, and HAProxy is not reloaded.
-func scale(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// scale sends requests to a TCP service without a pause while its pods become three and one again.
+// Every request must be answered, without a reload.
+func scale(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 	for _, o := range []order{{Address: "192.168.50.21:15432", Host: "x"}, {Address: "192.168.50.21:15433", Host: "x", TLS: true}} {
 		if err := rig.Eventually(ctx, "the port answers", func() error {
 			if got, err := tell(o); err != nil || got.Status != http.StatusOK {
@@ -355,9 +355,9 @@ func scale(ctx context.Context, s *stage, tell func(order) (outcome, error)) err
 	return fmt.Errorf("nobody is told that port 443 cannot be had: %+v", after.Problems)
 }
 
-// quic holds that browsers are told of HTTP/3, or else the ConfigMap's author that
-// HAProxy is not built with it.
-func quic(ctx context.Context, s *stage) error {
+// quic checks that answers announce HTTP/3; or, where HAProxy is built without it, that an Event
+// on the ConfigMap says so.
+func quic(ctx context.Context, s *testbed) error {
 	status, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -371,9 +371,9 @@ func quic(ctx context.Context, s *stage) error {
 	return s.hold(ask{request: "https GET /", want: []string{"200", "response Alt-Svc: " + header}})
 }
 
-// reload keeps a WebSocket over reloads that another backend brings about.
-func reload(secure bool) func(context.Context, *stage) error {
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// reload checks that a WebSocket outlives a reload.
+func reload(secure bool) func(context.Context, *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		o := order{Address: httpAddress, Host: s.host}
 		if secure {
 			o.Address, o.TLS = httpsAddress, true
@@ -400,8 +400,8 @@ func reload(secure bool) func(context.Context, *stage) error {
 	})
 }
 
-// reloaded has the cluster told what brings about a reload, and waits for it.
-func (s *stage) reloaded(ctx context.Context, meanwhile func() error, kubectl ...string) error {
+// reloaded runs kubectl with arguments that cause a reload, and waits for it.
+func (s *testbed) reloaded(ctx context.Context, meanwhile func() error, kubectl ...string) error {
 	before, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -420,8 +420,8 @@ func (s *stage) reloaded(ctx context.Context, meanwhile func() error, kubectl ..
 
 func nothing() error { return nil }
 
-// configure changes keys of the ConfigMap, until they are restored.
-func (s *stage) configure(ctx context.Context, keys []string) (restore func() error, err error) {
+// configure changes keys of the ConfigMap. restore brings the old ones back.
+func (s *testbed) configure(ctx context.Context, keys []string) (restore func() error, err error) {
 	text, err := s.Kubectl(ctx, "get", "configmap", "defaults", "-o", "json")
 	if err != nil {
 		return nil, err
@@ -450,14 +450,14 @@ func (s *stage) configure(ctx context.Context, keys []string) (restore func() er
 	return func() error { return patch(then) }, patch(now)
 }
 
-// hears holds that what is sent to a port is answered with something, and that the
-// connection is then closed from the other side.
-func hears(address, raw, want string) func(context.Context, *stage) error {
+// hears checks that the answer to raw begins with want, and that HAProxy then closes the
+// connection.
+func hears(address, raw, want string) func(context.Context, *testbed) error {
 	return order{Address: address, Raw: raw}.hears(want)
 }
 
-func (o order) hears(want string) func(context.Context, *stage) error {
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+func (o order) hears(want string) func(context.Context, *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		return rig.Eventually(ctx, "the answer and the end", func() error {
 			got, err := tell(o.of(s))
 			if err == nil && (got.Err != "" || !strings.Contains(got.Heard, want)) {
@@ -468,14 +468,13 @@ func (o order) hears(want string) func(context.Context, *stage) error {
 	})
 }
 
-// logs holds that what is sent to a port is logged with all of this in the line
-// that has the mark.
-func logs(address, raw, mark string, wants ...string) func(context.Context, *stage) error {
+// logs checks that the log line with the mark has all of wants, once raw is sent to a port.
+func logs(address, raw, mark string, wants ...string) func(context.Context, *testbed) error {
 	return order{Address: address, Raw: raw}.logs(mark, wants...)
 }
 
-func (o order) logs(mark string, wants ...string) func(context.Context, *stage) error {
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+func (o order) logs(mark string, wants ...string) func(context.Context, *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		var got outcome
 		var err error
 		for _, o := range []order{{Listen: true}, o.of(s), {Log: s.named(mark)}} {
@@ -492,11 +491,11 @@ func (o order) logs(mark string, wants ...string) func(context.Context, *stage) 
 	})
 }
 
-// again holds whether of four requests on a connection some come to the pod on the
-// same one, too. Which is HAProxy's choice, among those it has kept.
-func again(same bool) func(context.Context, *stage) error {
+// again checks whether four requests on one connection share a connection to the pod. Which one
+// they share is HAProxy's choice.
+func again(same bool) func(context.Context, *testbed) error {
 	from := regexp.MustCompile(`"client":"([^"]*)"`)
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		request := "GET /?format=json HTTP/1.1\r\nHost: " + s.host + "\r\n"
 		got, err := tell(order{Address: httpAddress, Raw: strings.Repeat(request+"\r\n", 3) + request + "Connection: close\r\n\r\n"})
 		if err != nil {
@@ -512,12 +511,12 @@ func again(same bool) func(context.Context, *stage) error {
 	})
 }
 
-// slow is a request whose answer has begun, and goes on.
+// slow is a request whose answer has begun, and does not end.
 var slow = order{Address: httpAddress, Raw: "GET /slow?d=1m&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}
 
-// beside holds what becomes of others while there is a slow request.
-func beside(others func(context.Context, *stage) error) func(context.Context, *stage) error {
-	return asking(func(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// beside runs a check while the answer to a slow request goes on.
+func beside(others func(context.Context, *testbed) error) func(context.Context, *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		if got, err := tell(slow.of(s)); err != nil || got.Err != "" {
 			return fmt.Errorf("%+v, %w", got, err)
 		}
@@ -525,21 +524,23 @@ func beside(others func(context.Context, *stage) error) func(context.Context, *s
 	})
 }
 
-// attempts plays until it holds: HAProxy 2.6 does not notice each client that leaves
-// in the moment in which it has asked.
-func attempts(play func(context.Context, *stage) error) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		return rig.Eventually(ctx, "it holds", func() error { return play(ctx, s) })
+// attempts repeats a check until it succeeds: HAProxy 2.6 misses some clients that leave right
+// after their request.
+func attempts(check func(context.Context, *testbed) error) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
+		return rig.Eventually(ctx, "it holds", func() error { return check(ctx, s) })
 	}
 }
 
-// answered holds that a request is answered with a status.
-func answered(status string) func(context.Context, *stage) error {
-	return func(_ context.Context, s *stage) error { return s.hold(ask{request: "GET /", want: []string{status}}) }
+// answered checks the status of a request.
+func answered(status string) func(context.Context, *testbed) error {
+	return func(_ context.Context, s *testbed) error {
+		return s.hold(ask{request: "GET /", want: []string{status}})
+	}
 }
 
-// listed holds that a client who is put on the list is let in, without a reload.
-func listed(ctx context.Context, s *stage) error {
+// listed checks that a client who is added to the list is admitted, without a reload.
+func listed(ctx context.Context, s *testbed) error {
 	before, err := s.Status(ctx)
 	if err != nil {
 		return err
@@ -557,9 +558,8 @@ func listed(ctx context.Context, s *stage) error {
 	return err
 }
 
-// forgotten holds that of two clients, where there is room for one, whoever came
-// first is counted anew.
-func forgotten(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// forgotten checks that a counter with room for one client forgets the first when a second comes.
+func forgotten(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 	return rig.Eventually(ctx, "the other one has been forgotten", func() error {
 		var got []int
 		for _, client := range []string{"10.0.0.2", "10.0.0.1", "10.0.0.1"} {
@@ -576,10 +576,10 @@ func forgotten(ctx context.Context, s *stage, tell func(order) (outcome, error))
 	})
 }
 
-// unanswered holds what becomes of a request to a pod that is not there, at an
-// address that the node's routes let fall.
-func unanswered(status string) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
+// unanswered checks the status of a request to a pod that is gone, whose address the node's routes
+// drop.
+func unanswered(status string) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
 		blocks, err := s.Kubectl(ctx, "get", "blockaffinities.crd.projectcalico.org", "-o", "jsonpath={.items[?(@.spec.node==\"worker1\")].spec.cidr}")
 		if err != nil {
 			return err
@@ -622,8 +622,8 @@ ports: [{name: web, port: 8080}]
 	}
 }
 
-// hardStop holds that a reload ends a WebSocket, after the time that is said.
-func hardStop(ctx context.Context, s *stage, tell func(order) (outcome, error)) error {
+// hardStop checks that a reload ends a WebSocket after hard-stop-after.
+func hardStop(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 	hello := order{Address: httpAddress, Host: s.host, Send: "hello"}
 	if got, err := tell(hello); err != nil || got.Heard != "hello" {
 		return fmt.Errorf("%+v, %w", got, err)

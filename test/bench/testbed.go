@@ -20,12 +20,12 @@ import (
 	"sallyport/test/rig"
 )
 
-// limit bounds every wait; it measures nothing.
+// limit bounds every wait. It measures nothing.
 const limit = 2 * time.Minute
 
-// stage is a lab with an appliance, and with pods that every Service shares, so
-// that thousands of servers are real.
-type stage struct {
+// testbed is a lab with an appliance. Every Service has the same pods, so that thousands of
+// servers are real.
+type testbed struct {
 	*rig.Rig
 	kube   kubernetes.Interface
 	pods   []string // their addresses
@@ -33,7 +33,7 @@ type stage struct {
 	poller *rig.Child
 }
 
-func newStage(ctx context.Context, dir string, endpoints int) (*stage, error) {
+func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error) {
 	if err := rig.Configure(dir, "log: {level: warn}"); err != nil {
 		return nil, err
 	}
@@ -41,21 +41,21 @@ func newStage(ctx context.Context, dir string, endpoints int) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{Rig: r}
+	s := &testbed{Rig: r}
 	if err := s.furnish(ctx, endpoints); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-func (s *stage) close() error {
+func (s *testbed) close() error {
 	if s.poller != nil {
 		_ = s.poller.Close()
 	}
 	return s.Close()
 }
 
-func (s *stage) furnish(ctx context.Context, endpoints int) error {
+func (s *testbed) furnish(ctx context.Context, endpoints int) error {
 	config := s.RESTConfig()
 	config.QPS = -1
 	var err error
@@ -98,7 +98,7 @@ func name(i int) string { return fmt.Sprintf("svc-%d", i) }
 func host(i int) string { return fmt.Sprintf("h%d.bench", i) }
 
 // populate grows the cluster to n Services and waits until all are served.
-func (s *stage) populate(ctx context.Context, n int) error {
+func (s *testbed) populate(ctx context.Context, n int) error {
 	hosts := make([]string, 0, n)
 	for ; s.size < n; s.size++ {
 		if err := s.addService(ctx, name(s.size)); err != nil {
@@ -115,7 +115,7 @@ func (s *stage) populate(ctx context.Context, n int) error {
 	return err
 }
 
-func (s *stage) addService(ctx context.Context, name string) error {
+func (s *testbed) addService(ctx context.Context, name string) error {
 	meta := metav1.ObjectMeta{Name: name}
 	_, err := s.kube.CoreV1().Services("default").Create(ctx, &corev1.Service{
 		ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
@@ -127,8 +127,8 @@ func (s *stage) addService(ctx context.Context, name string) error {
 	return err
 }
 
-// slice is the EndpointSlice of a Service, with more addresses if wanted.
-func (s *stage) slice(name string, more ...string) *discoveryv1.EndpointSlice {
+// slice returns the EndpointSlice of a Service: all pods, and further addresses.
+func (s *testbed) slice(name string, more ...string) *discoveryv1.EndpointSlice {
 	port, empty, ready := int32(8080), "", true
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
@@ -143,7 +143,7 @@ func (s *stage) slice(name string, more ...string) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-func (s *stage) addIngress(ctx context.Context, name, host, service string) error {
+func (s *testbed) addIngress(ctx context.Context, name, host, service string) error {
 	class, kind := "haproxy", networkingv1.PathTypePrefix
 	_, err := s.kube.NetworkingV1().Ingresses("default").Create(ctx, &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -158,8 +158,8 @@ func (s *stage) addIngress(ctx context.Context, name, host, service string) erro
 	return err
 }
 
-// served waits until each host has answered 200, and returns when the last did.
-func (s *stage) served(hosts ...string) (time.Time, error) {
+// served waits until each host has answered 200, and returns the time of the last such answer.
+func (s *testbed) served(hosts ...string) (time.Time, error) {
 	if err := s.poller.Say(strings.Join(hosts, " ")); err != nil {
 		return time.Time{}, err
 	}
@@ -184,7 +184,7 @@ func (s *stage) served(hosts ...string) (time.Time, error) {
 }
 
 // exchange sends one command to HAProxy's worker and returns the answer.
-func (s *stage) exchange(command string) (string, error) {
+func (s *testbed) exchange(command string) (string, error) {
 	c, err := net.Dial("unix", s.Dir+"/run/worker.sock")
 	if err != nil {
 		return "", err

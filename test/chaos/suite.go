@@ -19,8 +19,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// A house is a lab with an appliance, and the scenarios that are played in it.
-type house struct {
+// A suite is a lab with an appliance, and the scenarios to run in it.
+type suite struct {
 	suffix    string // of the scenarios' names
 	options   world.Options
 	manifests []string // flags of `sallyport manifests`
@@ -33,17 +33,16 @@ type house struct {
 	scenarios []scenario
 }
 
-// A scenario is a fault, and what clients may notice of it.
+// A scenario is a fault, and the bounds on what clients may notice of it.
 type scenario struct {
 	number int
 	name   string
 	bounds bounds
-	fault  func(context.Context, *stage) error
+	fault  func(context.Context, *testbed) error
 }
 
-// bounds of a scenario. Without one nothing is asked of that figure, but that
-// no server may ever be open without its route is asked of all that do not say
-// otherwise.
+// bounds of a scenario. A zero field sets no bound. Every scenario, unless inflicted is set, also
+// demands that no server is ever open without its route.
 type bounds struct {
 	gets, posts, lasting bool          // none of these may fail
 	slowest, gap         time.Duration // of a GET, at most
@@ -51,8 +50,8 @@ type bounds struct {
 	inflicted            bool          // the fault itself takes routes away: time exposed is told, not bounded
 }
 
-// A stage is a house while it is played in.
-type stage struct {
+// A testbed is a suite's lab while scenarios run.
+type testbed struct {
 	*rig.Rig
 	load     *rig.Child
 	observer *observer
@@ -63,17 +62,17 @@ type stage struct {
 	broken   []string
 }
 
-// note adds a line that is told below the table.
-func (s *stage) note(format string, args ...any) {
+// note adds a line below the table.
+func (s *testbed) note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
-// fail says which bound of its own a scenario did not keep.
-func (s *stage) fail(format string, args ...any) {
+// fail records that the scenario broke a bound of its own.
+func (s *testbed) fail(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
-// ingressOf makes an Ingress for a host, to the Service of the application.
+// ingressOf returns an Ingress for a host and a Service.
 func ingressOf(name, host, service string) string {
 	return fmt.Sprintf(`
 ---
@@ -90,8 +89,8 @@ spec:
 
 const replicas = 6
 
-// play builds the house and plays its scenarios, one after the other.
-func (h house) play(ctx context.Context, dir string, list []scenario, keep string) (results []result, err error) {
+// run brings up the suite's lab and runs its scenarios, one after the other.
+func (h suite) run(ctx context.Context, dir string, list []scenario, keep string) (results []result, err error) {
 	progress("a cluster%s", h.suffix)
 	h.options.Progress = io.Discard
 	if err := clean(dir); err != nil {
@@ -111,7 +110,7 @@ func (h house) play(ctx context.Context, dir string, list []scenario, keep strin
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{Rig: r, asn: h.asn, pods: replicas, backends: 1}
+	s := &testbed{Rig: r, asn: h.asn, pods: replicas, backends: 1}
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
 		stop()
@@ -139,7 +138,7 @@ func (h house) play(ctx context.Context, dir string, list []scenario, keep strin
 	}
 	for _, sc := range list {
 		sc.name += h.suffix
-		one, err := s.play(ctx, sc)
+		one, err := s.run(ctx, sc)
 		if err != nil {
 			return results, fmt.Errorf("%d, %s: %w", sc.number, sc.name, err)
 		}
@@ -152,7 +151,7 @@ func (h house) play(ctx context.Context, dir string, list []scenario, keep strin
 	return results, nil
 }
 
-// clean takes away what an appliance of another house left.
+// clean removes the files of an earlier suite's appliance.
 func clean(dir string) error {
 	for _, name := range []string{"haproxy", "run", "state", "log", "sallyport.yaml"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
@@ -162,7 +161,7 @@ func clean(dir string) error {
 	return nil
 }
 
-func (s *stage) furnish(ctx context.Context, h house) error {
+func (s *testbed) furnish(ctx context.Context, h suite) error {
 	service := rig.Service("default", "app", "app")
 	if h.options.IPv6 {
 		service += "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
@@ -181,9 +180,9 @@ func (s *stage) furnish(ctx context.Context, h house) error {
 	return s.settle(ctx)
 }
 
-// play is one scenario: the fault while requests come in, then the time until
-// all is as it should be.
-func (s *stage) play(ctx context.Context, sc scenario) (result, error) {
+// run runs one scenario: the fault while requests come in, then the wait until everything has
+// settled.
+func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	progress("%d. %s", sc.number, sc.name)
 	res := result{Number: sc.number, Name: sc.name}
 	s.notes, s.broken = nil, nil
@@ -195,7 +194,7 @@ func (s *stage) play(ctx context.Context, sc scenario) (result, error) {
 		return res, err
 	}
 	s.observer.take()
-	// Not always at the same moment between two keepalives, or two checks.
+	// A random wait, so that the fault comes at another moment between two keepalives and two checks.
 	if err := pause(ctx, rand.N(time.Second)); err != nil { //nolint:gosec // nobody's secret
 		return res, err
 	}
@@ -218,7 +217,7 @@ func (s *stage) play(ctx context.Context, sc scenario) (result, error) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// judge fills in the figures and holds them to the bounds.
+// judge fills in the figures and compares them with the bounds.
 func (r *result) judge(b bounds, broken []string, exposure string) {
 	classes := r.Report.Classes
 	gets, posts := classes["GET"], classes["POST"]
@@ -252,9 +251,9 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 	}
 }
 
-// settle waits until all is as it should be: every session established, every
-// route in the kernel, every pod open.
-func (s *stage) settle(ctx context.Context) error {
+// settle waits until every session is established, every route is in the kernel and every pod is
+// open.
+func (s *testbed) settle(ctx context.Context) error {
 	return rig.Eventually(ctx, "all is as it should be", func() error {
 		st, err := s.Status(ctx)
 		if err != nil {
@@ -264,8 +263,8 @@ func (s *stage) settle(ctx context.Context) error {
 	})
 }
 
-// alone waits until no pod of an earlier scenario is still ending.
-func (s *stage) alone(ctx context.Context) error {
+// alone waits until the pods that an earlier scenario ended are gone.
+func (s *testbed) alone(ctx context.Context) error {
 	return rig.Eventually(ctx, "pods that end are gone", func() error {
 		out, err := s.Kubectl(ctx, "get", "pods", "-o", "name")
 		if n := len(strings.Fields(out)); err == nil && n != s.pods {
@@ -275,7 +274,7 @@ func (s *stage) alone(ctx context.Context) error {
 	})
 }
 
-func (s *stage) settled(st appliance.Status) error {
+func (s *testbed) settled(st appliance.Status) error {
 	if !st.Ready {
 		return errors.New("not ready: " + strings.Join(st.NotReady, "; "))
 	}
@@ -307,9 +306,8 @@ func (s *stage) settled(st appliance.Status) error {
 	return nil
 }
 
-// said reports whether the appliance has logged a line with all these words
-// since a mark, which mark gives.
-func (s *stage) said(mark int, words ...string) bool {
+// said reports whether the appliance has logged a line with all these words since mark was taken.
+func (s *testbed) said(mark int, words ...string) bool {
 	text, err := os.ReadFile(s.LogFile())
 	if err != nil {
 		return false
@@ -322,7 +320,7 @@ func (s *stage) said(mark int, words ...string) bool {
 	return false
 }
 
-func (s *stage) mark() int {
+func (s *testbed) mark() int {
 	info, err := os.Stat(s.LogFile())
 	if err != nil {
 		return 0
@@ -330,7 +328,7 @@ func (s *stage) mark() int {
 	return int(info.Size())
 }
 
-// pause lets time pass: it is part of a fault, nothing is waited for.
+// pause lets time pass as a part of a fault. It waits for nothing.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -340,7 +338,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// kill ends a process of the lab at once.
+// kill sends SIGKILL to a process of the lab.
 func kill(pid int) error {
 	if pid <= 1 {
 		return fmt.Errorf("process %d is not ours to kill", pid)
