@@ -10,15 +10,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 )
 
 // part builds the backend of a need out of the EndpointSlices of its Service.
 func (c *Compiler) part(n need) part {
 	w := c.worlds[n.world]
 	backend := &haproxy.Backend{
-		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + reference{port: n.port, number: n.number}.portText(),
+		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
 		Cluster: w.cluster, Namespace: n.service.namespace,
-		TCP: n.kind != requests, Directives: n.settings.Directives, Options: n.settings.Options,
+		TCP: n.traffic != annotations.Requests && n.traffic != checks, Directives: n.settings.Directives, Options: n.settings.Options,
 	}
 	if w.prefix != "" {
 		backend.Origin = "cluster " + w.cluster + ", " + backend.Origin
@@ -30,7 +31,7 @@ func (c *Compiler) part(n need) part {
 	if !n.exists {
 		return p
 	}
-	complain := func(reason, format string, args ...any) {
+	report := func(reason, format string, args ...any) {
 		p.problems = append(p.problems, Problem{
 			ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid},
 			Reason:    reason, Why: fmt.Sprintf(format, args...),
@@ -42,7 +43,7 @@ func (c *Compiler) part(n need) part {
 			break
 		}
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
-			complain("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", quote(s.Name), quote(string(s.AddressType)))
+			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", quote(s.Name), quote(string(s.AddressType)))
 			continue
 		}
 		port := portOf(s, n.port)
@@ -60,7 +61,7 @@ func (c *Compiler) part(n need) part {
 			// over; the first is the one every consumer takes (Endpoint, addresses).
 			ip, err := cleanAddress(e.Addresses[0], s.AddressType)
 			if err != nil {
-				complain("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", quote(s.Name), err)
+				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", quote(s.Name), err)
 				continue
 			}
 			server := haproxy.Server{Addr: netip.AddrPortFrom(ip, port), Drain: drain}
@@ -105,7 +106,7 @@ func (c *Compiler) close(p *part, n need) {
 	}
 	on := ObjectRef{Cluster: c.worlds[n.world].cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
 	if by := n.settings.by; by != nil {
-		on.Kind, on.Namespace, on.Name, on.UID = "Ingress", by.Namespace, by.Name, string(by.UID)
+		on = by.ref
 	}
 	p.problems = append(p.problems, Problem{
 		ObjectRef: on, Reason: "RefusedByHAProxy",

@@ -54,12 +54,12 @@ func readPair(s *corev1.Secret) *pair {
 }
 
 // accepted returns a pair that is unusable if HAProxy has refused it.
-func (k *clerk) accepted(p *pair) *pair {
-	why := k.verdicts[p.part].Why
+func (b *builder) accepted(p *pair) *pair {
+	why := b.verdicts[p.part].Why
 	if why == "" {
 		return p
 	}
-	k.refused = append(k.refused, p.part)
+	b.refused = append(b.refused, p.part)
 	return &pair{unusable: "has a certificate that cannot be used: " + why}
 }
 

@@ -9,55 +9,55 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A choosing is a claim whose Service takes only some of the requests.
-type choosing struct {
-	petition *petition
-	when     annotations.Condition
-	backend  string
+// A conditional is a claim whose Service takes only some of the requests.
+type conditional struct {
+	by      *claim
+	when    annotations.Condition
+	backend string
 }
 
 // choose takes a claim whose Service says which requests it wants. It is false
 // for one that wants them all.
-func (k *clerk) choose(p *petition, claim claim, key routeKey) bool {
-	w := k.worlds[p.world]
-	service, ok := find(w.Services, serviceKey{p.object.Namespace, claim.to.service})
+func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
+	w := b.worlds[c.world]
+	service, ok := find(w.Services, path.to.service)
 	if !ok {
 		return false
 	}
-	when, said, problems := annotations.RouteACL(k.env(w, p.object.Namespace, nil), k.layer(service))
+	when, said, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, nil), b.layer(service))
 	if !said {
 		return false
 	}
-	k.tell(p, service, problems)
-	k.asked = append(k.asked, when.Asked...)
-	switch first := k.claimed[key]; {
+	b.reportKeys(c, service, problems)
+	b.asked = append(b.asked, when.Asked...)
+	switch first := b.claimed[key]; {
 	case key.match == haproxy.Regexp:
-		k.complain(p, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with a regular expression", claim, keyOf(service))
-	case first != nil && !together(first, p):
-		k.complain(p, "PathConflict", "%s is not served: %s is older and has it already", claim, k.spell(first))
-	case k.owner[key] != nil && !together(k.owner[key], p):
-		k.complain(p, "PathConflict", "%s is not served: %s is older and has it already", claim, k.spell(k.owner[key]))
+		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with a regular expression", path, keyOf(service))
+	case first != nil && !together(first, c):
+		b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(first))
+	case b.owner[key] != nil && !together(b.owner[key], c):
+		b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(b.owner[key]))
 	default:
-		k.claimed[key] = cmp.Or(first, p)
-		k.chosen[key] = append(k.chosen[key], choosing{p, when, k.need(p, claim.to, claim)})
-		p.effective = p.effective || when.Usable
+		b.claimed[key] = cmp.Or(first, c)
+		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c, path.to, path)})
+		c.effective = c.effective || when.Usable
 	}
 	return true
 }
 
 // together says whether two Ingresses may share a path: nobody takes requests
 // from another namespace.
-func together(a, b *petition) bool {
-	return a.world == b.world && a.object.Namespace == b.object.Namespace
+func together(a, b *claim) bool {
+	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }
 
 // chain makes the choices of the routes that have conditions. A request for
 // which none holds goes the way it would go without the path: which that is
 // does not depend on the request, since of all keys that are the beginning of
 // one the next shorter is the same for all that begin with this.
-func (k *clerk) chain() {
-	keys := make([]routeKey, 0, len(k.chosen))
-	for key := range k.chosen {
+func (b *builder) chain() {
+	keys := make([]routeKey, 0, len(b.chosen))
+	for key := range b.chosen {
 		keys = append(keys, key)
 	}
 	slices.SortFunc(keys, func(a, b routeKey) int {
@@ -66,21 +66,21 @@ func (k *clerk) chain() {
 	cases := make(map[string][]haproxy.Case) // by the name of the choice
 	for _, key := range keys {
 		var own []haproxy.Case
-		var tls *petition
-		for _, c := range k.chosen[key] {
+		var tls *claim
+		for _, c := range b.chosen[key] {
 			if c.when.Usable {
 				own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
-				if tls == nil && c.petition.tlsOnly(key) {
-					tls = c.petition
+				if tls == nil && c.by.tlsOnly(key) {
+					tls = c.by
 				}
 			}
 		}
 		if len(own) == 0 {
 			continue
 		}
-		route, has := k.routed[key]
+		route, has := b.routed[key]
 		if !has {
-			route = k.below(key)
+			route = b.below(key)
 			own = append(own, cases[route.Choice]...)
 		}
 		if tls != nil && !route.TLSOnly {
@@ -89,18 +89,18 @@ func (k *clerk) chain() {
 		choice := haproxy.NewChoice(own)
 		if cases[choice.Name] == nil {
 			cases[choice.Name] = own
-			k.choices = append(k.choices, choice)
+			b.choices = append(b.choices, choice)
 		}
 		route.Host, route.Path, route.Match, route.Choice = key.host, key.path, key.match, choice.Name
-		k.routed[key] = route
+		b.routed[key] = route
 	}
-	slices.SortFunc(k.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(b.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // below is the route that requests for a key would take without it.
-func (k *clerk) below(key routeKey) haproxy.Route {
-	best, found := haproxy.Route{Backend: k.defaultFor(key.host)}, -1
-	for other, route := range k.routed {
+func (b *builder) below(key routeKey) haproxy.Route {
+	best, found := haproxy.Route{Backend: b.defaultFor(key.host)}, -1
+	for other, route := range b.routed {
 		if reach := other.reach(); other.host == key.host && other.match != haproxy.Regexp && other.match != haproxy.Passthrough && len(reach) > found && len(reach) < len(key.reach()) && strings.HasPrefix(key.reach(), reach) {
 			best, found = route, len(reach)
 		}

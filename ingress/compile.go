@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
@@ -155,7 +154,7 @@ type Compiler struct {
 	Taken, TakenUDP map[uint16]string
 
 	worlds   []*world
-	parsed   map[*networkingv1.Ingress]*claims
+	parsed   map[metav1.Object]*claim
 	pairs    map[*corev1.Secret]*pair
 	layers   map[*corev1.Service]annotations.Layer
 	settled  map[settledFor]*settings

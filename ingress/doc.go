@@ -2,11 +2,8 @@
 // cluster and turns the objects it finds there into the nouns of the packages
 // that act on them.
 //
-// It alone knows the Kubernetes API. [Watcher] is the edge: it keeps the
-// objects and hands them out whole, as a [Snapshot]. [Compile] is the pure
-// half: from snapshots to a haproxy.Config, the Ingresses that are served, and
-// a [Problem] for whatever is not. What users say in annotations is read by
-// package annotations.
+// It alone knows the Kubernetes API. What users set in annotations is read by
+// package annotations, and what Calico says of nodes and blocks by package calico.
 //
 // It promises that one broken object never stops another, that what the API
 // says is checked before it is passed on (names, hosts, paths, addresses and
@@ -19,5 +16,29 @@
 // Its limit: it decides nothing about routes or reachability. A server in its
 // Config is an endpoint the cluster calls ready, no more.
 //
-// What a watcher has to be allowed in its cluster is [Rules].
+// # Inside
+//
+// [Watcher] is the half that touches the world. A shelf holds the objects of one
+// resource (shelf.go); the watcher fills the shelves and hands out all of them as
+// a [Snapshot] (watcher.go), names the Secrets to watch (follow.go), finds the API
+// group of Calico's objects (survey.go), writes status and Events (publish.go),
+// and holds the credentials (kubeconfig.go, token.go). [Rules] lists all that it
+// has to be allowed in its cluster.
+//
+// [Compile] is the pure half: from snapshots to a haproxy.Config, the Ingresses
+// that are served, and a [Problem] for each thing that is not. No other file than
+// those above touches anything but its arguments. A round walks them in this
+// order, of which route (routing.go) is the middle:
+//
+//	compile.go                compares the objects with those of the round before
+//	ingresses.go, class.go    collect claims; the rest knows no Ingress (claims.go)
+//	hosts.go                  assigns each host to an owner
+//	limits.go                 bounds what each namespace claims
+//	routing.go, cert.go       certifies hosts; grants paths, the older claim first
+//	settings.go               reads the keys of each backend on the way
+//	hosts.go                  isolates hosts from wildcard hosts of others
+//	choice.go, streams.go     chain paths with conditions; add TCP ports
+//	backend.go                adds the servers out of EndpointSlices
+//
+// A second source of claims is a file like ingresses.go, and an entry in collect.
 package ingress

@@ -42,21 +42,21 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	if r.routing == nil {
 		return Explanation{}, false
 	}
-	var p *petition
-	for _, x := range r.routing.petitions {
-		if key := keyOf(x.object); key == (serviceKey{namespace, name}) && r.routing.of[x.world].cluster == cluster {
+	var p *claim
+	for _, x := range r.routing.claims {
+		if o := x.ref; o.Kind == "Ingress" && o.Cluster == cluster && o.Namespace == namespace && o.Name == name {
 			p = x
 		}
 	}
 	if p == nil {
 		return Explanation{}, false
 	}
-	e := Explanation{Ingress: r.routing.refer(p)}
+	e := Explanation{Ingress: p.ref}
 	objects := []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].options.ConfigMap)}
 	leads := map[string]bool{}
 	for _, route := range r.routing.routes {
 		key := routeKey{route.Host, route.Path, route.Match}
-		mine := func(c choosing) bool { return c.petition == p }
+		mine := func(c conditional) bool { return c.by == p }
 		if r.routing.owner[key] != p && r.routing.canaries[key] != p && !slices.ContainsFunc(r.routing.chosen[key], mine) {
 			continue
 		}

@@ -90,24 +90,24 @@ type hold struct {
 
 // party returns who an Ingress is for a host; an error says why it is not
 // admitted.
-func (k *clerk) party(p *petition, host string) (party, error) {
-	w := k.worlds[p.world]
+func (b *builder) party(c *claim, host string) (party, error) {
+	w := b.worlds[c.world]
 	if rule := w.options.hostRule(host); rule != nil {
-		if rule.admits(p.object.Namespace) {
+		if rule.admits(c.ref.Namespace) {
 			return listed, nil
 		}
 		return party{}, fmt.Errorf("the configuration file keeps it for %s", keptFor(rule))
 	}
-	for i, other := range k.worlds {
+	for i, other := range b.worlds {
 		// A last rule for "*" is about its own cluster alone.
-		if rule := other.options.hostRule(host); i != p.world && rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
+		if rule := other.options.hostRule(host); i != c.world && rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
 			return party{}, fmt.Errorf("the configuration file keeps it for cluster %s, %s", other.cluster, keptFor(rule))
 		}
 	}
 	if w.options.OneTenant {
 		return trusting, nil
 	}
-	return party{cluster: w.cluster, namespace: p.object.Namespace}, nil
+	return party{cluster: w.cluster, namespace: c.ref.Namespace}, nil
 }
 
 func keptFor(rule *HostRule) string {
@@ -119,9 +119,9 @@ func keptFor(rule *HostRule) string {
 
 // own finds the owner of each host, and takes off every petition what it says
 // of hosts that are not its own. The petitions are in order.
-func (k *clerk) own() {
+func (b *builder) assignHosts() {
 	had := make(map[string]party)
-	for _, w := range k.worlds {
+	for _, w := range b.worlds {
 		if w.owners == nil {
 			continue
 		}
@@ -129,85 +129,84 @@ func (k *clerk) own() {
 			had[host] = party{cluster: w.cluster, namespace: namespace}
 		}
 	}
-	k.holds = make(map[string]hold, len(k.petitions))
-	for i, p := range k.petitions {
-		for _, host := range p.names {
-			who, err := k.party(p, host)
+	b.holds = make(map[string]hold, len(b.claims))
+	for i, c := range b.claims {
+		for _, host := range c.names {
+			who, err := b.party(c, host)
 			if err != nil {
 				continue
 			}
-			held, taken := k.holds[host]
+			held, taken := b.holds[host]
 			if !taken || held.party != who && had[host] == who {
-				k.holds[host] = hold{who, i}
+				b.holds[host] = hold{who, i}
 			}
 		}
 	}
-	for _, p := range k.petitions {
-		k.yield(p)
+	for _, c := range b.claims {
+		b.withdraw(c)
 	}
-	k.owners = make(map[string]*HostOwners, len(k.worlds))
-	for _, w := range k.worlds {
-		k.owners[w.cluster] = &HostOwners{Namespaces: make(map[string]string)}
+	b.owners = make(map[string]*HostOwners, len(b.worlds))
+	for _, w := range b.worlds {
+		b.owners[w.cluster] = &HostOwners{Namespaces: make(map[string]string)}
 	}
-	for host, h := range k.holds {
+	for host, h := range b.holds {
 		if h.shared == "" {
-			k.owners[h.cluster].Namespaces[host] = h.namespace
+			b.owners[h.cluster].Namespaces[host] = h.namespace
 		}
 	}
-	for _, w := range k.worlds {
-		if k.owners[w.cluster].equal(w.owners) {
-			k.owners[w.cluster] = w.owners
+	for _, w := range b.worlds {
+		if b.owners[w.cluster].equal(w.owners) {
+			b.owners[w.cluster] = w.owners
 		}
 	}
 }
 
 // may returns nil if what an Ingress says of a host counts.
-func (k *clerk) may(p *petition, host string) error {
-	who, err := k.party(p, host)
+func (b *builder) may(c *claim, host string) error {
+	who, err := b.party(c, host)
 	if err != nil {
 		return err
 	}
-	h, taken := k.holds[host]
+	h, taken := b.holds[host]
 	if !taken || h.party == who {
 		return nil
 	}
 	owner := "the namespaces that the configuration file names"
-	if first := k.petitions[h.since]; h.shared == "" {
-		owner = "namespace " + h.namespace + ", for " + k.spell(first)
+	if first := b.claims[h.since]; h.shared == "" {
+		owner = "namespace " + h.namespace + ", for " + b.spell(first)
 	}
 	return fmt.Errorf("it belongs to %s", owner)
 }
 
 // yield takes off a petition what it says of hosts that are not its own, and
 // complains once for each.
-func (k *clerk) yield(p *petition) {
+func (b *builder) withdraw(c *claim) {
 	refused := make(map[string]bool)
-	for _, host := range p.names {
-		if err := k.may(p, host); err != nil {
+	for _, host := range c.names {
+		if err := b.may(c, host); err != nil {
 			refused[host] = true
-			k.complain(p, "HostOwned", "nothing that this Ingress says of %s is served: %v; who runs the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
+			b.report(c, "HostOwned", "nothing that this Ingress says of %s is served: %v; who runs the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
 		}
 	}
 	if len(refused) == 0 {
 		return
 	}
-	left := *p.claims
-	left.rules = slices.DeleteFunc(slices.Clone(left.rules), func(c claim) bool { return refused[c.host] })
-	left.hosts = slices.DeleteFunc(slices.Clone(left.hosts), func(host string) bool { return refused[host] })
-	left.tls = nil
-	for _, t := range p.tls {
+	c.paths = slices.DeleteFunc(slices.Clone(c.paths), func(of pathClaim) bool { return refused[of.host] })
+	c.hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host string) bool { return refused[host] })
+	asked := c.tls
+	c.tls = nil
+	for _, t := range asked {
 		if len(t.hosts) > 0 {
 			t.hosts = slices.DeleteFunc(slices.Clone(t.hosts), func(host string) bool { return refused[host] })
 			if len(t.hosts) == 0 {
 				continue // an entry without hosts means the names of its certificate
 			}
 		}
-		left.tls = append(left.tls, t)
+		c.tls = append(c.tls, t)
 	}
-	if left.ruleless && refused[""] {
-		left.fallback = nil
+	if c.ruleless && refused[""] {
+		c.fallback = nil
 	}
-	p.claims = &left
 }
 
 // shut sees to it that the requests for a host are answered by its owner. What
@@ -215,10 +214,10 @@ func (k *clerk) yield(p *petition) {
 // that only spec.tls names is left to a wildcard host, or to any host, of the
 // same owner; where a wildcard host of another stands between, it gets what any
 // host has.
-func (k *clerk) shut() {
-	ruled := make(map[string]bool, len(k.petitions)) // hosts that have rows
-	for _, p := range k.petitions {
-		for _, host := range p.hosts {
+func (b *builder) isolate() {
+	ruled := make(map[string]bool, len(b.claims)) // hosts that have rows
+	for _, c := range b.claims {
+		for _, host := range c.hosts {
 			ruled[host] = true
 		}
 	}
@@ -229,24 +228,24 @@ func (k *clerk) shut() {
 		return ""
 	}
 	for _, wild := range []bool{true, false} {
-		for _, p := range k.petitions {
-			for _, host := range p.names {
+		for _, c := range b.claims {
+			for _, host := range c.names {
 				key := routeKey{host, "/", haproxy.Prefix}
-				_, has := k.routed[key]
-				if has || host == "" || strings.HasPrefix(host, "*") != wild || k.passer(host) != nil {
+				_, has := b.routed[key]
+				if has || host == "" || strings.HasPrefix(host, "*") != wild || b.passer(host) != nil {
 					continue
 				}
-				owner := k.holds[host].party
+				owner := b.holds[host].party
 				switch {
 				case ruled[host]:
-				case k.may(p, host) != nil || owner == k.holds[beneath(host)].party:
+				case b.may(c, host) != nil || owner == b.holds[beneath(host)].party:
 					continue
-				case owner == k.holds[""].party:
-					k.copyAny(host)
+				case owner == b.holds[""].party:
+					b.copyAny(host)
 				}
 				ruled[host] = true
-				if _, has := k.routed[key]; !has {
-					k.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: k.defaultFor(host)}
+				if _, has := b.routed[key]; !has {
+					b.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: b.defaultFor(host)}
 				}
 			}
 		}
@@ -254,35 +253,35 @@ func (k *clerk) shut() {
 }
 
 // copyAny gives a host the routes of any host.
-func (k *clerk) copyAny(host string) {
-	for _, key := range k.keys() {
+func (b *builder) copyAny(host string) {
+	for _, key := range b.keys() {
 		to := routeKey{host, key.path, key.match}
 		if key.host != "" {
 			continue
 		}
-		route := k.routed[key]
+		route := b.routed[key]
 		route.Host = host
-		k.routed[to] = route
-		for _, of := range []map[routeKey]*petition{k.owner, k.canaries} {
+		b.routed[to] = route
+		for _, of := range []map[routeKey]*claim{b.owner, b.canaries} {
 			if p := of[key]; p != nil {
 				of[to] = p
 			}
 		}
 	}
-	for key, chosen := range k.chosen {
+	for key, chosen := range b.chosen {
 		if key.host == "" {
-			k.chosen[routeKey{host, key.path, key.match}] = chosen
+			b.chosen[routeKey{host, key.path, key.match}] = chosen
 		}
 	}
 }
 
 // defaultFor returns the backend for what a host has no path for; empty is 404.
 // The operator's default is for all hosts, a tenant's for its own.
-func (k *clerk) defaultFor(host string) string {
-	if k.fallbackOf != nil && k.holds[""].party != k.holds[host].party {
+func (b *builder) defaultFor(host string) string {
+	if b.fallbackOf != nil && b.holds[""].party != b.holds[host].party {
 		return ""
 	}
-	return k.routing.fallback
+	return b.routing.fallback
 }
 
 // maxNames bounds the names on one line of HAProxy's list of certificates, in
@@ -293,27 +292,27 @@ const maxNames = 7 << 10
 // those of other owners that have none themselves. Of too many hosts the oldest
 // count; if one more is older than the wildcard host, this has no certificate,
 // and if it is younger it has that one.
-func (k *clerk) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
-	if k.children == nil {
-		k.children = make(map[string][]string)
-		for host := range k.holds {
+func (b *builder) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
+	if b.children == nil {
+		b.children = make(map[string][]string)
+		for host := range b.holds {
 			if first, parent, found := strings.Cut(host, "."); found && first != "*" {
-				k.children[parent] = append(k.children[parent], host)
+				b.children[parent] = append(b.children[parent], host)
 			}
 		}
 	}
-	for _, host := range k.children[strings.TrimPrefix(wildcard, "*.")] {
-		if k.holds[host].party != k.holds[wildcard].party && certified[host] == "" {
+	for _, host := range b.children[strings.TrimPrefix(wildcard, "*.")] {
+		if b.holds[host].party != b.holds[wildcard].party && certified[host] == "" {
 			spared = append(spared, host)
 		}
 	}
-	slices.SortFunc(spared, func(a, b string) int {
-		return cmp.Or(cmp.Compare(k.holds[a].since, k.holds[b].since), cmp.Compare(a, b))
+	slices.SortFunc(spared, func(x, y string) int {
+		return cmp.Or(cmp.Compare(b.holds[x].since, b.holds[y].since), cmp.Compare(x, y))
 	})
 	size := len(wildcard)
 	for i, host := range spared {
 		if size += len(" !") + len(host); size > maxNames {
-			if k.holds[host].since < k.holds[wildcard].since {
+			if b.holds[host].since < b.holds[wildcard].since {
 				return nil, false
 			}
 			spared = spared[:i]

@@ -31,61 +31,61 @@ type tenant struct {
 // limit takes from every namespace what it asks for beyond its limits. Ingresses
 // are heard in their order, so that nobody loses what is served by what comes
 // later.
-func (k *clerk) limit() {
-	over := k.excessive()
+func (b *builder) limit() {
+	over := b.excessive()
 	if len(over) == 0 {
 		return
 	}
 	accounts := make(map[tenant]*account, len(over))
-	for _, p := range k.petitions {
-		of := tenant{p.world, p.object.Namespace}
+	for _, c := range b.claims {
+		of := tenant{c.world, c.ref.Namespace}
 		if !over[of] {
 			continue
 		}
 		a := accounts[of]
 		if a == nil {
-			a = &account{limits: k.worlds[p.world].options.Limits, hosts: make(map[string]bool), backends: make(map[backendOf]bool), certs: make(map[[2]string]bool)}
+			a = &account{limits: b.worlds[c.world].options.Limits, hosts: make(map[string]bool), backends: make(map[backendOf]bool), certs: make(map[[2]string]bool)}
 			accounts[of] = a
 		}
-		kept, refused := a.admit(p, func(service string) bool {
-			s, _ := find(k.worlds[p.world].Services, serviceKey{p.object.Namespace, service})
-			return annotations.Conditional(k.layer(s))
+		kept, refused := a.admit(c, func(service serviceKey) bool {
+			s, _ := find(b.worlds[c.world].Services, service)
+			return annotations.Conditional(b.layer(s))
 		})
 		if len(refused) > 0 {
-			p.claims = kept
-			k.complain(p, "LimitReached", "the Ingresses of namespace %s bring more than %s", p.object.Namespace, strings.Join(refused, "; and more than "))
+			*c = kept
+			b.report(c, "LimitReached", "the Ingresses of namespace %s bring more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
 		}
 	}
 }
 
 // excessive finds the tenants that may be over a limit: what is counted here is
 // at most too much, and costs next to nothing.
-func (k *clerk) excessive() map[tenant]bool {
+func (b *builder) excessive() map[tenant]bool {
 	type sum struct{ hosts, paths, regexps, backends, certs int }
 	sums := make(map[tenant]*sum)
-	for _, p := range k.petitions {
-		of := tenant{p.world, p.object.Namespace}
+	for _, c := range b.claims {
+		of := tenant{c.world, c.ref.Namespace}
 		s := sums[of]
 		if s == nil {
 			s = new(sum)
 			sums[of] = s
 		}
-		s.hosts += len(p.hosts)
-		s.paths += len(p.rules)
-		s.backends += len(p.rules) + 1
-		s.certs += len(p.tls)
-		for _, t := range p.tls {
+		s.hosts += len(c.hosts)
+		s.paths += len(c.paths)
+		s.backends += len(c.paths) + 1
+		s.certs += len(c.tls)
+		for _, t := range c.tls {
 			s.hosts += len(t.hosts)
 		}
-		for i := range p.rules {
-			if p.rules[i].match == haproxy.Regexp {
+		for i := range c.paths {
+			if c.paths[i].match == haproxy.Regexp {
 				s.regexps++
 			}
 		}
 	}
 	over := make(map[tenant]bool)
 	for of, s := range sums {
-		o := k.worlds[of.world].options
+		o := b.worlds[of.world].options
 		conditions := 0
 		if o.OneTenant { // else no condition is used
 			conditions = s.paths
@@ -131,9 +131,9 @@ type shortage struct {
 
 // admit books what an Ingress asks for. It returns what of that is granted, and
 // the sentences for what is not, one for each limit.
-func (a *account) admit(p *petition, conditional func(service string) bool) (kept *claims, refused []string) {
-	granted := *p.claims
-	granted.rules, granted.hosts, granted.tls = nil, nil, nil
+func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (kept claim, refused []string) {
+	granted := *c
+	granted.paths, granted.hosts, granted.tls = nil, nil, nil
 	var short []*shortage
 	refuse := func(limit string, most int, what fmt.Stringer) {
 		for _, s := range short {
@@ -154,8 +154,8 @@ func (a *account) admit(p *petition, conditional func(service string) bool) (kep
 	}
 	backend := func(to reference, what fmt.Stringer) bool {
 		of := backendOf{to: to}
-		if !p.layer.Empty() {
-			of.ingress = p.object.Name
+		if !c.layer.Empty() {
+			of.ingress = c.ref.Name
 		}
 		if most := a.limits.Backends; most > 0 && !a.backends[of] && len(a.backends) >= most {
 			refuse("backends", most, what)
@@ -173,25 +173,25 @@ func (a *account) admit(p *petition, conditional func(service string) bool) (kep
 		return true
 	}
 
-	if to := p.claims.fallback; to != nil && !backend(*to, defaultOf("")) {
+	if to := c.fallback; to != nil && !backend(*to, defaultOf("")) {
 		granted.fallback = nil
 	}
-	for _, name := range p.hosts {
+	for _, name := range c.hosts {
 		if host(name, hostNamed(name)) {
 			granted.hosts = append(granted.hosts, name)
 		}
 	}
-	for _, c := range p.rules {
-		if a.hosts[c.host] &&
-			counted(&a.paths, "paths", a.limits.Paths, c) &&
-			(c.match != haproxy.Regexp || counted(&a.regexps, "regularExpressions", a.limits.RegularExpressions, c)) &&
-			(!conditional(c.to.service) || counted(&a.conditions, "conditions", a.limits.Conditions, c)) &&
-			backend(c.to, c) {
-			granted.rules = append(granted.rules, c)
+	for _, path := range c.paths {
+		if a.hosts[path.host] &&
+			counted(&a.paths, "paths", a.limits.Paths, path) &&
+			(path.match != haproxy.Regexp || counted(&a.regexps, "regularExpressions", a.limits.RegularExpressions, path)) &&
+			(!conditional(path.to.service) || counted(&a.conditions, "conditions", a.limits.Conditions, path)) &&
+			backend(path.to, path) {
+			granted.paths = append(granted.paths, path)
 		}
 	}
-	for _, t := range p.tls {
-		cert := [2]string{t.secret, annotations.ClientCAOf(p.layer)}
+	for _, t := range c.tls {
+		cert := [2]string{t.secret, annotations.ClientCAOf(c.layer)}
 		if most := a.limits.Certificates; t.secret != "" && most > 0 && !a.certs[cert] && len(a.certs) >= most {
 			refuse("certificates", most, secretNamed(t.secret))
 			continue
@@ -210,7 +210,7 @@ func (a *account) admit(p *petition, conditional func(service string) bool) (kep
 	for _, s := range short {
 		refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", s.most, limitNouns[s.limit], s.limit, s.count, s.first))
 	}
-	return &granted, refused
+	return granted, refused
 }
 
 // bound returns the parts with no more servers of a namespace than its limit allows:

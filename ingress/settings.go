@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -25,8 +24,8 @@ type settings struct {
 	secrets  []foundSecret // that were looked for
 	asks     []askedOne    // whom to ask first
 
-	by      *networkingv1.Ingress // who makes it own
-	refused []haproxy.Part        // left out because HAProxy refuses it
+	by      *claimant      // who makes it own
+	refused []haproxy.Part // left out because HAProxy refuses it
 }
 
 // An askedOne is a Service that says who may come in, as it was named.
@@ -44,20 +43,20 @@ type foundSecret struct {
 
 // env is what the keys of objects of a namespace depend on. The Secrets that are
 // looked for, and the Services, are noted in into, if it is not nil.
-func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
+func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	if into == nil {
 		into = new(settings)
 	}
 	return annotations.Env{
 		Secrets: w.finder(home, &into.secrets),
 
-		Demanded: k.demanded,
+		Demanded: c.demanded,
 
 		Service: w.asker(home, &into.asks),
 		Allowed: w.options.allows,
-		Verdict: func(q haproxy.Question) haproxy.Verdict { return k.verdicts[q.Part()] },
+		Verdict: func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
-			why := k.verdicts[p].Why
+			why := c.verdicts[p].Why
 			if why != "" {
 				into.refused = append(into.refused, p)
 			}
@@ -67,7 +66,7 @@ func (k *Compiler) env(w *world, home string, into *settings) annotations.Env {
 			text, has := w.configMap(w.options.PatternFiles).Data[name]
 			return text, has
 		},
-		TakenUDP: k.TakenUDP,
+		TakenUDP: c.TakenUDP,
 		Cluster:  w.cluster,
 		Lines:    w.options.Limits.Lines, Entries: w.options.Limits.ListEntries,
 	}
@@ -170,45 +169,45 @@ func (w *world) references() references {
 // settledFor is whose settings are remembered. Objects are never changed, so
 // their pointers tell. An Ingress that says nothing is nil.
 type settledFor struct {
-	ingress *networkingv1.Ingress
-	service *corev1.Service // nil if there is none
-	world   int
-	kind    kind
+	claimant *claimant
+	service  *corev1.Service // nil if there is none
+	world    int
+	traffic  annotations.Traffic
 }
 
 // remember forgets what is of objects that are gone.
-func (k *clerk) remember() {
-	if k.layers == nil {
-		k.layers = make(map[*corev1.Service]annotations.Layer)
+func (b *builder) forget() {
+	if b.layers == nil {
+		b.layers = make(map[*corev1.Service]annotations.Layer)
 	}
-	if k.settled == nil {
-		k.settled = make(map[settledFor]*settings)
+	if b.settled == nil {
+		b.settled = make(map[settledFor]*settings)
 	}
-	here := make(map[any]bool, len(k.petitions))
-	for _, w := range k.worlds {
+	here := make(map[any]bool, len(b.claims))
+	for _, w := range b.worlds {
 		for _, s := range w.Services {
 			here[s] = true
 		}
 	}
-	for _, p := range k.petitions {
-		here[p.object] = true
+	for _, c := range b.claims {
+		here[c.claimant] = true
 	}
-	maps.DeleteFunc(k.layers, func(s *corev1.Service, _ annotations.Layer) bool { return !here[s] })
-	maps.DeleteFunc(k.settled, func(f settledFor, _ *settings) bool {
-		return f.ingress != nil && !here[f.ingress] || f.service != nil && !here[f.service]
+	maps.DeleteFunc(b.layers, func(s *corev1.Service, _ annotations.Layer) bool { return !here[s] })
+	maps.DeleteFunc(b.settled, func(f settledFor, _ *settings) bool {
+		return f.claimant != nil && !here[f.claimant] || f.service != nil && !here[f.service]
 	})
 }
 
 // settle reads what an Ingress and a Service, nil if there is none, say.
-func (k *clerk) settle(p *petition, service *corev1.Service, kind kind) *settings {
-	defaults := k.worlds[p.world].defaults
-	shared := k.compile("", settledFor{service: service, world: p.world, kind: kind}, k.layer(service), defaults)
+func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.Traffic) *settings {
+	defaults := b.worlds[c.world].defaults
+	shared := b.compile("", settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
 	both := shared
-	if !p.layer.Empty() {
-		owner := shorten(k.worlds[p.world].prefix+p.object.Namespace+"_ing_"+p.object.Name, ".")
-		both = k.compile(owner, settledFor{p.object, service, p.world, kind}, k.layer(service), p.layer, defaults)
+	if !c.layer.Empty() {
+		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")
+		both = b.compile(owner, settledFor{c.claimant, service, c.world, traffic}, b.layer(service), c.layer, defaults)
 	}
-	k.tell(p, service, both.problems)
+	b.reportKeys(c, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Questions, shared.Questions) {
 		return shared
 	}
@@ -216,19 +215,19 @@ func (k *clerk) settle(p *petition, service *corev1.Service, kind kind) *setting
 }
 
 // tell complains of problems to the object that each is of.
-func (k *clerk) tell(p *petition, service *corev1.Service, problems []annotations.Problem) {
-	w := k.worlds[p.world]
+func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annotations.Problem) {
+	w := b.worlds[c.world]
 	for _, problem := range problems {
 		switch problem.Scope {
 		case annotations.Service:
-			k.problems = append(k.problems, Problem{
+			b.problems = append(b.problems, Problem{
 				ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)},
 				Reason:    problem.Reason, Why: problem.Why,
 			})
 		case annotations.ConfigMap:
-			k.problems = append(k.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
+			b.problems = append(b.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
 		default:
-			k.complain(p, problem.Reason, "%s", problem.Why)
+			b.report(c, problem.Reason, "%s", problem.Why)
 		}
 	}
 }
@@ -251,10 +250,10 @@ func (w *world) refer(configMap string) ObjectRef {
 
 // hearDefaults complains of what ConfigMaps say that is no key or no file, and of
 // those that are not there.
-func (k *clerk) hearDefaults(w *world) {
+func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
 		for _, o := range problems {
-			k.problems = append(k.problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
+			b.problems = append(b.problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
 		}
 	}
 	add(w.options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
@@ -267,48 +266,46 @@ func (k *clerk) hearDefaults(w *world) {
 	}
 }
 
-func (k *clerk) layer(service *corev1.Service) annotations.Layer {
+func (b *builder) layer(service *corev1.Service) annotations.Layer {
 	if service == nil {
 		return annotations.Layer{}
 	}
-	l, known := k.layers[service]
+	l, known := b.layers[service]
 	if !known {
 		l = annotations.Read(annotations.Service, service.Annotations)
-		k.layers[service] = l
+		b.layers[service] = l
 	}
 	return l
 }
 
-func (k *clerk) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
-	s, known := k.settled[of]
-	w := k.worlds[of.world]
+func (b *builder) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
+	s, known := b.settled[of]
+	w := b.worlds[of.world]
 	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }) {
-		s = &settings{own: of.ingress != nil, by: of.ingress}
+		s = &settings{own: of.claimant != nil, by: of.claimant}
 		home := ""
 		if of.service != nil {
 			home = of.service.Namespace
 		}
-		if of.ingress != nil {
-			home = of.ingress.Namespace
+		if of.claimant != nil {
+			home = of.claimant.ref.Namespace
 		}
-		env := k.env(w, home, s)
-		switch of.kind {
-		case requests:
+		env := b.env(w, home, s)
+		switch of.traffic {
+		case annotations.Requests:
 			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)
-		case questions:
+		case checks:
 			s.Settings, s.problems = annotations.Servers(env, layers...)
-		case passed:
-			s.Settings, s.used, s.problems = annotations.CompileTCP(env, annotations.Passed, layers...)
 		default:
-			s.Settings, s.used, s.problems = annotations.CompileTCP(env, annotations.Ended, layers...)
+			s.Settings, s.used, s.problems = annotations.CompileTCP(env, of.traffic, layers...)
 		}
 		for _, l := range layers {
 			if l.Scope == annotations.Service {
 				s.problems = append(s.problems, l.Odd...)
 			}
 		}
-		k.settled[of] = s
+		b.settled[of] = s
 	}
-	k.refused = append(k.refused, s.refused...)
+	b.refused = append(b.refused, s.refused...)
 	return s
 }

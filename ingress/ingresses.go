@@ -1,0 +1,208 @@
+package ingress
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+// ingresses is the source of the claims of Ingresses.
+func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
+	return func(yield func(metav1.Object, func() *claim) bool) {
+		ours := classesOf(w)
+		for _, ing := range w.Ingresses {
+			if ours.has(ing) && !yield(ing, func() *claim { return readIngress(w.cluster, ing) }) {
+				return
+			}
+		}
+	}
+}
+
+// maxPath bounds a path, in bytes. The API sets no bound, a request line
+// longer than HAProxy's buffer (16 kB) can match nothing.
+const maxPath = 2048
+
+// readIngress reads one Ingress. Whatever is odd costs its own rule only.
+func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
+	ref := ObjectRef{Cluster: cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
+	c := &claim{claimant: &claimant{ref: ref, created: ing.CreationTimestamp.Time}, ruleless: len(ing.Spec.Rules) == 0}
+	report := func(reason, format string, args ...any) {
+		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
+	}
+	if len(validation.IsDNS1123Label(ing.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(ing.Name)) > 0 {
+		report("InvalidName", "the namespace or the name is none that Kubernetes allows; nothing of the Ingress is served")
+		return c
+	}
+	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	usual, odd := annotations.PathType(c.layer)
+	for _, p := range slices.Concat(c.layer.Odd, odd) {
+		report(p.Reason, "%s", p.Why)
+	}
+	if b := ing.Spec.DefaultBackend; b != nil {
+		to, why := refer(ing.Namespace, *b)
+		if why != "" {
+			report("InvalidBackend", "spec.defaultBackend %s; it is not served", why)
+		} else {
+			c.fallback = &to
+		}
+	}
+	for i, rule := range ing.Spec.Rules {
+		host, why := cleanHost(rule.Host)
+		if why != "" {
+			report("InvalidHost", "rule %d: host %s %s; the rule is not served", i+1, quote(rule.Host), why)
+			continue
+		}
+		if !slices.Contains(c.hosts, host) {
+			c.hosts = append(c.hosts, host)
+		}
+		if rule.HTTP == nil {
+			continue
+		}
+		for _, p := range rule.HTTP.Paths {
+			path, match, why := cleanPath(p, usual)
+			if why != "" {
+				report("InvalidPath", "rule %d: path %s %s; the path is not served", i+1, quote(p.Path), why)
+				continue
+			}
+			to, why := refer(ing.Namespace, p.Backend)
+			if why != "" {
+				report("InvalidBackend", "rule %d: the backend of path %s %s; the path is not served", i+1, path, why)
+				continue
+			}
+			c.paths = append(c.paths, pathClaim{host: host, path: path, match: match, to: to})
+		}
+	}
+	for i, t := range ing.Spec.TLS {
+		tls := tlsClaim{secret: t.SecretName}
+		if t.SecretName != "" && len(validation.IsDNS1123Subdomain(t.SecretName)) > 0 {
+			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used", i+1, quote(t.SecretName))
+			continue
+		}
+		for _, h := range t.Hosts {
+			host, why := cleanHost(h)
+			if why == "" && host == "" {
+				why = "is empty"
+			}
+			if why != "" {
+				report("InvalidTLS", "tls entry %d: host %s %s; the host is left out", i+1, quote(h), why)
+				continue
+			}
+			tls.hosts = append(tls.hosts, host)
+		}
+		if len(t.Hosts) > 0 && len(tls.hosts) == 0 {
+			continue // not one good host is not the same as no hosts, which means the certificate's own names
+		}
+		c.tls = append(c.tls, tls)
+	}
+	c.names = slices.Clone(c.hosts)
+	for _, t := range c.tls {
+		c.names = append(c.names, t.hosts...)
+	}
+	if c.ruleless && c.fallback != nil {
+		c.names = append(c.names, "")
+	}
+	slices.Sort(c.names)
+	c.names = slices.Compact(c.names)
+	return c
+}
+
+// cleanPath checks a path and gives it in the form routes are keyed by.
+//
+// ImplementationSpecific is what the Ingress says is usual: Prefix, by path
+// element, if it says nothing. A plain string prefix, which others make of it,
+// also lets /admin take /administrators: whoever writes a path means the element.
+//
+// Only characters that a request's path can hold (RFC 3986, 3.3) are let
+// through: any other path could never match, and would be text of its own in
+// the map it ends up in.
+func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path string, match haproxy.PathMatch, why string) {
+	match = usual
+	if p.PathType != nil {
+		switch *p.PathType {
+		case networkingv1.PathTypeImplementationSpecific:
+		case networkingv1.PathTypePrefix:
+			match = haproxy.Prefix
+		case networkingv1.PathTypeExact:
+			match = haproxy.Exact
+		default:
+			return "", "", "has pathType " + quote(string(*p.PathType)) + "; allowed are Exact, Prefix and ImplementationSpecific"
+		}
+	}
+	path = p.Path
+	if path == "" {
+		path = "/"
+	}
+	if path[0] != '/' {
+		return "", "", `does not begin with "/"`
+	}
+	if len(path) > maxPath {
+		return "", "", fmt.Sprintf("is %d bytes long; allowed are %d", len(path), maxPath)
+	}
+	if match == haproxy.Regexp {
+		if err := haproxy.CheckPath(path); err != nil {
+			return "", "", "cannot be used: " + err.Error()
+		}
+		return path, match, ""
+	}
+	for i := 0; i < len(path); i++ {
+		c := path[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("/-._~!$&'()*+,;=:@", c) >= 0:
+		case c == '%' && i+2 < len(path) && hexDigit(path[i+1]) && hexDigit(path[i+2]):
+		case c == '%':
+			return "", "", `has a "%" that no two hexadecimal digits follow`
+		default:
+			return "", "", fmt.Sprintf("has the character %q, which the path of a request cannot hold (RFC 3986, 3.3): write it percent-encoded; for a regular expression see annotation sallyport.dev/path-type", c)
+		}
+	}
+	for element := range strings.SplitSeq(path[1:], "/") {
+		if element == "." || element == ".." {
+			return "", "", `has an element "." or "..", which clients resolve before they ask`
+		}
+	}
+	if strings.Contains(path, "//") {
+		return "", "", `has an empty element ("//")`
+	}
+	if match == haproxy.Begin && path == "/" {
+		match = haproxy.Prefix
+	}
+	if match == haproxy.Prefix && path != "/" {
+		// By element, /api/ and /api take the same requests (Ingress v1, pathType Prefix).
+		path = strings.TrimSuffix(path, "/")
+	}
+	return path, match, ""
+}
+
+func hexDigit(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// refer checks the backend of a path or of an Ingress.
+func refer(namespace string, b networkingv1.IngressBackend) (to reference, why string) {
+	switch {
+	case b.Resource != nil:
+		return to, fmt.Sprintf("names a resource (%s); only Services are supported", quote(b.Resource.Kind))
+	case b.Service == nil:
+		return to, "names no Service"
+	case len(validation.IsDNS1123Label(b.Service.Name)) > 0:
+		return to, fmt.Sprintf("names a Service %s, which is not a possible name of one", quote(b.Service.Name))
+	}
+	port := b.Service.Port
+	switch {
+	case port.Name != "" && port.Number != 0:
+		return to, "names a port both by name and by number"
+	case port.Name != "" && len(validation.IsDNS1123Label(port.Name)) > 0:
+		return to, fmt.Sprintf("names a port %s, which is not a possible name of one", quote(port.Name))
+	case port.Name == "" && (port.Number < 1 || port.Number > 65535):
+		return to, fmt.Sprintf("names port %d; allowed are 1 to 65535", port.Number)
+	}
+	return reference{service: serviceKey{namespace, b.Service.Name}, port: port.Name, number: port.Number, traffic: annotations.Requests}, ""
+}
