@@ -128,8 +128,8 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 	}
 }
 
-// What tells one dead node from a fault of our own, before the hold times are
-// over: whether the others are still heard.
+// One dead node differs from a fault of our own: the peers on the other nodes are still
+// heard. This shows before the hold times expire.
 func TestAPeerThatMissesAKeepaliveIsCalledSilentUntilItIsHeard(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -220,8 +220,8 @@ func TestPasswordsMatchOrThereIsNoSession(t *testing.T) {
 			if row.up {
 				sp.waitUp(t, at)
 			} else {
-				// The control starts after the other, whose first attempt has
-				// been refused by the time this one is up.
+				// The control starts second: once it is up, the first attempt of the other
+				// has been rejected.
 				control.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000})
 				sp.waitUp(t, control.addr[0])
 				if got := sp.peer(t, at).State; got != active {
@@ -289,9 +289,9 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 				sp.waitUp(t, at)
 				return
 			}
-			// Its packets are dropped without a word, all but the first of a
-			// connection it makes, which is read before the option is set. So
-			// there is no refusal to wait for, only our giving up.
+			// The kernel drops its packets silently, but for the first of a connection
+			// from it, which comes before the option is set. So there is no rejection to
+			// wait for: the speaker gives up.
 			eventually(t, "an attempt given up", func() (bool, string) {
 				log := sp.log.String() + b.log.String()
 				return strings.Contains(log, "Delete a peer configuration"), log
@@ -333,8 +333,8 @@ func TestTooManyPrefixesEndTheSessionAndFewerBringItBack(t *testing.T) {
 
 func TestNothingIsAnnouncedToNodes(t *testing.T) {
 	t.Parallel()
-	// Between ASes, since a speaker that is allowed to does not pass on from
-	// one peer of an AS to another of it.
+	// The session is between ASes: within one AS, no speaker passes routes from one peer
+	// to another.
 	for name, row := range map[string]struct {
 		ours uint32
 		asn  [2]uint32
@@ -359,8 +359,8 @@ func TestNothingIsAnnouncedToNodes(t *testing.T) {
 					t.Fatalf("offers are %v, %v, want %d", all, err, i+1)
 				}
 			}
-			// The first hears of the second's block now or never: a further
-			// change that has come through says that now is over.
+			// If the first ever hears of the second's block, it does before this later
+			// change arrives.
 			birds[1].setBlocks("172.16.2.0/26", "172.16.3.0/26")
 			eventually(t, "the third block", func() (bool, string) {
 				all, err := sp.Offers()

@@ -23,7 +23,7 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// roleEnv tells a copy of the test binary what it is to be: nothing is the
+// roleEnv is the variable with the role of a process of the test binary. Empty: the
 // launcher, which starts the tests in a network namespace of their own.
 const roleEnv = "SALLYPORT_BGP_TEST_ROLE"
 
@@ -71,8 +71,8 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// eventually waits for a condition, and fails the test with what it says when
-// it does not come.
+// eventually waits for a condition. If it does not hold in time, the test fails with the
+// condition's last message.
 func eventually(t *testing.T, what string, ok func() (bool, string)) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -92,7 +92,7 @@ func eventually(t *testing.T, what string, ok func() (bool, string)) {
 	}
 }
 
-// A site is one bridge with its own subnets, our speaker's address first.
+// A site is one bridge with its own subnets. Our speaker has the first address.
 type site struct {
 	number int
 	us     [2]netip.Addr // IPv4, IPv6
@@ -136,7 +136,7 @@ func (s *site) local(t *testing.T, a [2]netip.Addr) {
 	run(t, "ip", "addr", "add", a[1].String()+"/64", "dev", s.bridge(), "nodad")
 }
 
-// journal is a log that can be searched.
+// A journal is a log that tests search.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -164,7 +164,7 @@ func (s *site) speaker(t *testing.T, asn uint32, hold time.Duration, p pace) spe
 	return s.speakerAt(t, asn, hold, p, s.us[:]...)
 }
 
-// speakerAt returns one where peers may connect at these addresses.
+// speakerAt returns a speaker that lets peers connect at these addresses.
 func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, listen ...netip.Addr) speaker {
 	t.Helper()
 	setupMu.Lock()
@@ -222,7 +222,7 @@ func (s speaker) waitUp(t *testing.T, a netip.Addr) {
 	s.waitPeer(t, a, "established, End-of-RIB", func(p PeerState) bool { return p.State == established && p.EndOfRIB })
 }
 
-// offers draws the offers of one peer as lines "PREFIX via NEXTHOP path [AS ...] CAUSE".
+// offers prints the offers of one peer as lines "PREFIX via NEXTHOP path [AS ...] CAUSE".
 func (s speaker) offers(t *testing.T, peer netip.Addr) []string {
 	t.Helper()
 	all, err := s.Offers()
@@ -246,8 +246,7 @@ func (s speaker) waitOffers(t *testing.T, peer netip.Addr, want ...string) {
 	})
 }
 
-// A node is a namespace with one leg on the site, and BIRDs in it that speak
-// as Calico makes them speak.
+// A node is a namespace with a link to the site. Its BIRDs have Calico's configuration.
 type node struct {
 	addr [2]netip.Addr
 	pid  int
@@ -296,7 +295,7 @@ func (n *node) run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// A birdConfig is what differs between the BIRDs of the tests.
+// A birdConfig holds the settings that differ between the BIRDs of the tests.
 type birdConfig struct {
 	v6      bool
 	us      netip.Addr
@@ -320,8 +319,8 @@ func (c birdConfig) render(n *node) string {
 		fmt.Fprintf(&own, "  if net = %s then accept;\n  if net ~ [ %s{%d,%d} ] then reject;\n", b, b, bits, 32+96*family)
 		fmt.Fprintf(&static, "  route %s blackhole;\n", b)
 	}
-	// As Calico from 3.32 on renders it: aggregates only, LOCAL_PREF from the
-	// metric, every session multihop and with graceful restart and add paths on offer.
+	// As Calico 3.32 renders it: only aggregates, LOCAL_PREF from the metric, and every
+	// session multihop, offering graceful restart and ADD-PATH.
 	return fmt.Sprintf(`log stderr all;
 router id %[1]s;
 function calico_like_export(bool same_as) {
@@ -351,7 +350,7 @@ protocol bgp appliance from calico_peer {
 `, n.addr[0], own.String(), pool, static.String(), c.asn, n.addr[family], c.us, c.ours, export, c.session)
 }
 
-// bird is one running BIRD 1.6, for one family as all of its kind.
+// A bird is a running BIRD 1.6, which speaks one address family.
 type bird struct {
 	t      *testing.T
 	node   *node
@@ -409,7 +408,7 @@ func (b *bird) start() {
 	}
 }
 
-// kill ends BIRD as the end of its container does.
+// kill kills BIRD, as the end of its container does.
 func (b *bird) kill() {
 	if b.cmd.ProcessState == nil {
 		_ = b.cmd.Process.Kill()
@@ -417,7 +416,7 @@ func (b *bird) kill() {
 	}
 }
 
-// setBlocks does what confd does: a new file, then SIGHUP.
+// setBlocks writes a new configuration and sends SIGHUP, as confd does.
 func (b *bird) setBlocks(blocks ...string) {
 	b.t.Helper()
 	b.config.blocks = blocks

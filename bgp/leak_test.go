@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// goroutines counts those that stand in a function.
+// goroutines counts the goroutines that are in a function.
 func goroutines(t *testing.T, in string) int {
 	t.Helper()
 	var all bytes.Buffer
@@ -29,7 +29,7 @@ func TestALostSessionLeavesNothingBehind(t *testing.T) {
 	for range 30 {
 		hangUp(t, r.session(t))
 	}
-	// GoBGP alone leaves about twenty.
+	// Without settle GoBGP leaves about twenty.
 	if after := goroutines(t, ").infiniteBuffer("); after > before+3 {
 		t.Errorf("of 30 sessions %d goroutines are left", after-before)
 	}

@@ -9,25 +9,24 @@ import (
 	"time"
 )
 
-// What GoBGP says in its log and nowhere else.
+// Messages by which GoBGP reports an event in its log, and nowhere else.
 const (
 	saysKeyRefused = "failed to set md5"
 	saysDeaf       = "Failed to AcceptTCP"
 	saysDown       = "Peer Down"
 )
 
-// settle is how long GoBGP is held up where it says that a session is over. It has
-// then put a last word into the peer's queue, and is about to look, once and without
-// waiting, whether it is to be taken out. What is still on its way through the queue's
-// goroutine at that moment keeps the goroutine for ever, one for each session lost.
+// settle delays GoBGP when it logs the end of a session. GoBGP has just put a last message
+// into the peer's queue, and then tries once, without waiting, to take it out again. If
+// the message has not passed the queue's goroutine by then, that goroutine never ends:
+// each lost session would leak one.
 const settle = 5 * time.Millisecond
 
-// A tap is the slog.Handler GoBGP writes to. It passes on to ours at levels
-// that fit: what GoBGP says about every connection that knocks, and about
-// session ups and downs, which we log ourselves, becomes Debug; what remains
-// above is passed on once a second for each message, because a peer decides
-// how often. It listens for the two failures GoBGP only logs, and waits where
-// GoBGP does not (settle).
+// A tap is the slog.Handler that GoBGP writes to. It passes records to our handler.
+// Records about incoming connections, and about sessions that come up or go down, become
+// Debug: this package logs these itself. Others pass once a second for each message, for
+// a peer decides how often they come. The tap notes the two failures that GoBGP only logs,
+// and waits where GoBGP does not (settle).
 type tap struct {
 	next  slog.Handler
 	heard *heard // shared by all derived from one
@@ -35,30 +34,30 @@ type tap struct {
 
 type heard struct {
 	mu   sync.Mutex
-	keys map[string]string // peer's address to the error of setting its key
+	keys map[string]string // by the peer's address: the error of setting its key
 	deaf string
-	last map[string]time.Time // message to when it was passed on; GoBGP's messages are constants, a few dozen
+	last map[string]time.Time // by message: when it was passed on last. GoBGP's messages are a few dozen constants
 }
 
 func newTap(next slog.Handler) *tap {
 	return &tap{next: next, heard: &heard{keys: make(map[string]string), last: make(map[string]time.Time)}}
 }
 
-// forget clears what was heard about the key of a peer.
+// forget clears the failure noted about the key of a peer.
 func (t *tap) forget(peer netip.Addr) {
 	t.heard.mu.Lock()
 	defer t.heard.mu.Unlock()
 	delete(t.heard.keys, peer.String())
 }
 
-// refused returns why the key of a peer could not be set, or nothing.
+// refused returns why the key of a peer could not be set. Empty: it was set.
 func (t *tap) refused(peer netip.Addr) string {
 	t.heard.mu.Lock()
 	defer t.heard.mu.Unlock()
 	return t.heard.keys[peer.String()]
 }
 
-// deaf returns an error when a listener has given up.
+// deaf returns an error if a listener has failed for good.
 func (t *tap) deaf() error {
 	t.heard.mu.Lock()
 	defer t.heard.mu.Unlock()
@@ -68,7 +67,7 @@ func (t *tap) deaf() error {
 	return fmt.Errorf("bgp: a listener has failed and no peer can connect to it any more, restart to repair: %s", t.heard.deaf)
 }
 
-// hears forgets that a listener has given up.
+// hears clears the failure of a listener.
 func (t *tap) hears() {
 	t.heard.mu.Lock()
 	defer t.heard.mu.Unlock()

@@ -13,21 +13,21 @@ import (
 	"sallyport/routes"
 )
 
-// A Peer is one session we want, named by the address of its other end.
+// A Peer is a session to keep up. The peer's address identifies it.
 type Peer struct {
 	Cluster     string     `json:"cluster"`
 	Node        string     `json:"node"`
-	Addr        netip.Addr `json:"address"`              // of the other end; decides the address family of the session
+	Addr        netip.Addr `json:"address"`              // of the peer; its family is the address family of the session
 	Local       netip.Addr `json:"local,omitzero"`       // our end; the zero Addr is any
 	ASN         uint32     `json:"asn"`                  // AS the peer has to open with, 1 to 4294967295
 	Password    Secret     `json:"-"`                    // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
 	TTLSecurity bool       `json:"ttlSecurity"`          // GTSM (RFC 5082): only packets with TTL 255 count
-	Active      bool       `json:"active"`               // we dial, and the peer cannot connect; otherwise we wait for the peer to
+	Active      bool       `json:"active"`               // we dial, and the peer cannot connect; false: the peer connects
 	Port        uint16     `json:"port,omitzero"`        // to dial; 0 is 179
 	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit
 }
 
-// PeerState is a peer and how its session is doing.
+// PeerState is a peer and the state of its session.
 type PeerState struct {
 	Peer
 
@@ -51,16 +51,16 @@ func (s Secret) String() string {
 	return "(set)"
 }
 
-// Format keeps the verbs that do not ask String, as %#v and %x.
+// Format covers the verbs that do not call String, such as %#v and %x.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
-// LogValue keeps it out of logs.
+// LogValue keeps the secret out of logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText keeps it out of JSON and YAML.
+// MarshalText keeps the secret out of JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// LogValue names the peer.
+// LogValue returns what identifies the peer.
 func (p Peer) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("cluster", p.Cluster),
@@ -78,7 +78,7 @@ func (p Peer) withDefaults() Peer {
 	return p
 }
 
-// session is p without what the session does not depend on.
+// session returns p with only the settings that the session depends on.
 func (p Peer) session() Peer {
 	p.Cluster, p.Node = "", ""
 	return p
@@ -104,12 +104,12 @@ func (p Peer) check(c Config) error {
 	return nil
 }
 
-// connectRetry is how many seconds pass between two attempts to dial, less a
-// quarter by chance: the least that GoBGP takes. calico-node is away for seconds
-// when it restarts.
+// connectRetry is the pause between two attempts to dial, in seconds: the least that
+// GoBGP accepts. GoBGP shortens it by up to a quarter, at random. A restart of calico-node
+// takes seconds.
 const connectRetry = 2
 
-// config is p in GoBGP's words.
+// config converts p to GoBGP's type.
 func (p Peer) config(c Config) *api.Peer {
 	hold := uint64(c.HoldTime / time.Second)
 	family := &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
@@ -121,9 +121,9 @@ func (p Peer) config(c Config) *api.Peer {
 			NeighborAddress: p.Addr.String(),
 			PeerAsn:         p.ASN,
 			AuthPassword:    string(p.Password),
-			// GoBGP drops a path with our own AS in it without a word, also
-			// when it replaces one we hold. We announce nothing, so there is
-			// no loop to guard against, and want to hear all.
+			// By default GoBGP silently drops a path that has our own AS in it, even
+			// if it replaces a path we hold. We announce nothing, so there is no loop
+			// to prevent, and we want all paths.
 			AllowOwnAsn: 255,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
@@ -147,8 +147,8 @@ func (p Peer) config(c Config) *api.Peer {
 	case p.TTLSecurity:
 		a.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
 	case p.ASN != c.ASN:
-		// Without it GoBGP sends to another AS with TTL 1. Calico's sessions
-		// are multihop, and nodes may be a router away.
+		// Without this GoBGP sends to another AS with TTL 1. Calico's sessions are
+		// multihop, and there may be a router between us and a node.
 		a.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 64}
 	}
 	return a

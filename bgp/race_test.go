@@ -2,7 +2,6 @@
 
 package bgp
 
-// GoBGP keeps options of its tables in package variables that every StartBgp
-// writes. The appliance has one speaker; so have the tests, at a time, when
-// somebody looks.
+// GoBGP keeps options of its tables in package variables, which every StartBgp writes. The
+// appliance has one speaker. So under the race detector the tests run one at a time, too.
 const parallel = "1"

@@ -35,14 +35,14 @@ func message(kind byte, body ...byte) []byte {
 	return append(append(m, kind), body...)
 }
 
-// open is an OPEN of AS 65000 with the optional parameters given.
+// open returns an OPEN of AS 65000 with these optional parameters.
 func open(hold uint16, id netip.Addr, parameters ...byte) []byte {
 	b := []byte{4, 0xfd, 0xe8, byte(hold >> 8), byte(hold)}
 	b = append(b, id.AsSlice()...)
 	return message(typeOpen, append(append(b, byte(len(parameters))), parameters...)...)
 }
 
-// capabilities is what a plain IPv4 speaker with 4-byte AS numbers opens with.
+// capabilities are the optional parameters of a plain IPv4 speaker with 4-byte AS numbers.
 var capabilities = []byte{2, 12, 1, 4, 0, 1, 0, 1, 65, 4, 0, 0, 0xfd, 0xe8}
 
 func update(withdrawn, attributes, nlri []byte) []byte {
@@ -56,7 +56,7 @@ func attribute(flags, kind byte, value ...byte) []byte {
 	return append([]byte{flags, kind, byte(len(value))}, value...)
 }
 
-// plain is ORIGIN, an empty AS_PATH, NEXT_HOP and LOCAL_PREF.
+// plain holds ORIGIN, an empty AS_PATH, NEXT_HOP and LOCAL_PREF.
 func plain(nextHop netip.Addr) []byte {
 	return slices.Concat(
 		attribute(0x40, 1, 0),
@@ -68,7 +68,7 @@ func plain(nextHop netip.Addr) []byte {
 
 var endOfRIB = update(nil, nil, nil)
 
-// A raw peer writes what it likes, from an address of this end of the site.
+// A raw peer writes arbitrary bytes, from an address of this end of the site.
 type raw struct {
 	site *site
 	sp   speaker
@@ -82,8 +82,7 @@ func (s *site) raw(t *testing.T, sp speaker, host int) raw {
 	return raw{s, sp, a[0]}
 }
 
-// connect makes a connection that our speaker has answered with its OPEN,
-// which is returned.
+// connect opens a connection, and returns the OPEN of our speaker.
 func (r raw) connect(t *testing.T) (*net.TCPConn, []byte) {
 	t.Helper()
 	var conn *net.TCPConn
@@ -105,7 +104,7 @@ func (r raw) connect(t *testing.T) (*net.TCPConn, []byte) {
 	return conn, hello
 }
 
-// session is connect, and on to Established.
+// session opens a connection, and brings the session to Established.
 func (r raw) session(t *testing.T) *net.TCPConn {
 	t.Helper()
 	c, _ := r.connect(t)
@@ -134,7 +133,8 @@ func read(c net.Conn) (kind byte, body []byte, err error) {
 	return header[18], body, err
 }
 
-// hangUp ends our half and waits until the other has read all and ended its own.
+// hangUp closes our half of the connection, and waits until the other end has read all of
+// it and closed its half.
 func hangUp(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	_ = c.CloseWrite()
@@ -244,10 +244,10 @@ func TestAnOfferSaysWhatWasAnnouncedAndBelievesNothing(t *testing.T) {
 	sp.waitOffers(t, r.addr,
 		fmt.Sprintf("0.0.0.0/0 via %s path []", r.addr),
 		"172.16.1.0/26 via 192.0.2.9 path [65001 7 8]")
-	// Announced again with less: the later word counts.
+	// A later announcement with fewer attributes replaces the earlier one.
 	send(t, c, update([]byte{0}, slices.Concat(origin, attribute(0x40, 2), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path []")
-	// Not even a path through our own AS is kept from view.
+	// Even a path through our own AS is among the offers.
 	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2, 2, 1, 0, 0, 0xfd, 0xe8), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path [65000]")
 	// Malformed, and so a withdrawal (RFC 7606, 7.3).
@@ -321,7 +321,7 @@ func TestWeOfferOneFamilyAndNeitherGracefulRestartNorAddPath(t *testing.T) {
 		t.Errorf("%d families are offered, want 1", families)
 	}
 
-	// To the last byte we send nothing but keepalives and an End-of-RIB.
+	// Our speaker sends nothing but keepalives and an End-of-RIB.
 	send(t, c, open(240, r.addr, capabilities...), message(typeKeepalive))
 	sp.waitPeer(t, r.addr, "established", func(p PeerState) bool { return p.State == established })
 	send(t, c, message(typeRefresh, 0, 1, 0, 1), update(nil, plain(r.addr), block(172, 16, 1, 0)))
@@ -368,7 +368,7 @@ func TestWhoConnectsAndSaysNothingDoesNotHoldThePeerOff(t *testing.T) {
 	}
 }
 
-// malformed returns messages by the state they are sent in.
+// malformed returns messages, by the state in which to send them.
 func malformed(us netip.Addr) (before, after map[string][]byte) {
 	before, after = make(map[string][]byte), make(map[string][]byte)
 	both := func(name string, m []byte) { before[name], after[name] = m, m }
@@ -476,7 +476,7 @@ func TestNoMessageOfOnePeerHarmsTheSpeakerOrAnother(t *testing.T) {
 		stands(t, name)
 	}
 
-	// Seeded, so that a failure comes again.
+	// The fixed seed makes a failure repeatable.
 	random := rand.New(rand.NewPCG(65000, 179))
 	seeds := slices.Collect(func(yield func([]byte) bool) {
 		for _, m := range after {
@@ -502,8 +502,8 @@ func TestNoMessageOfOnePeerHarmsTheSpeakerOrAnother(t *testing.T) {
 	}
 }
 
-// FuzzUpdate holds the reading of a message to end, and an offer that is read of
-// it to be one that Verify can be asked about.
+// FuzzUpdate checks that reading a message ends, and that Verify accepts the offers of it
+// as input.
 func FuzzUpdate(f *testing.F) {
 	node := netip.MustParseAddr("192.168.50.23")
 	f.Add(update(nil, plain(node), []byte{26, 172, 16, 171, 64}))
@@ -532,9 +532,9 @@ func FuzzUpdate(f *testing.F) {
 	})
 }
 
-// impostor does what a pod can do, whose packets leave under its node's address:
-// it connects to us in the node's place again and again, and would hold a
-// session for ever. It tells of each attempt, by what became of it.
+// impostor connects to us in a node's place, again and again, and would keep a session for
+// ever. A pod can do so: its packets leave with its node's address. impostor reports the
+// result of each attempt.
 func impostor(us, node string) {
 	id := netip.MustParseAddr(node)
 	from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(id, 0))

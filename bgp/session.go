@@ -19,12 +19,11 @@ const (
 	established = "Established"
 )
 
-// A session is a peer and our own table of what it announced. It knows no
-// clock and no GoBGP: time and events are handed in. Guarded by Speaker.mu.
+// A session is a peer and our own table of its paths. It reads no clock and does not know
+// GoBGP: callers pass time and events. Speaker.mu guards it.
 //
-// The table is fed by what came in UPDATE messages and by nothing else, so a
-// withdrawal is always one that the peer sent; the loss of the session is a
-// change of state, and only marks.
+// Only UPDATE messages change the table, so each withdrawal is one that the peer sent.
+// The loss of the session is a change of state, which only marks paths.
 type session struct {
 	peer  Peer
 	added bool // GoBGP has the peer, with these settings
@@ -32,12 +31,12 @@ type session struct {
 	state string
 	since time.Time
 	eor   bool
-	eorBy time.Time // when the End-of-RIB counts as received; zero when it is not awaited
-	asked bool      // the hold time of this session has been looked at
+	eorBy time.Time // when the End-of-RIB counts as received; zero: none is awaited
+	asked bool      // the hold time of this session was checked
 
-	heard    time.Time     // when something last came in on this session, as far as was looked
-	messages uint64        // how many had come in by then
-	hold     time.Duration // the hold time that was agreed; zero while not known
+	heard    time.Time     // when the last message came in, as seen by the last look
+	messages uint64        // messages received by then
+	hold     time.Duration // the negotiated hold time; zero: not known yet
 
 	paths map[netip.Prefix]path
 	stale bool        // some of paths are lost
@@ -45,12 +44,12 @@ type session struct {
 	why   string
 	flaps int
 
-	renewAt time.Time     // when GoBGP's peer is to be replaced; zero is not at all
-	renewed time.Time     // when it last was
-	penalty time.Duration // last pause for a session that we ended on principle; zero is none
+	renewAt time.Time     // when to replace GoBGP's peer; zero: never
+	renewed time.Time     // when it was replaced last
+	penalty time.Duration // last pause after a session that we ended on principle; zero: none
 }
 
-// A path is what the peer announced for one prefix.
+// A path is the peer's announcement of one prefix.
 type path struct {
 	peerAS  uint32
 	nextHop netip.Addr
@@ -62,8 +61,8 @@ func newSession(p Peer, now time.Time) *session {
 	return &session{peer: p, state: idle, since: now, paths: make(map[netip.Prefix]path)}
 }
 
-// announce takes a path of a live session and reports a change. A path of any
-// other session is what GoBGP still had in hand for one that is over.
+// announce stores a path of an established session, and reports whether it is a change.
+// After the end of a session GoBGP may still deliver its paths: these are ignored.
 func (x *session) announce(prefix netip.Prefix, p path) bool {
 	if x.state != established {
 		return false
@@ -73,8 +72,7 @@ func (x *session) announce(prefix netip.Prefix, p path) bool {
 	return !had || old.lost != p.lost || old.peerAS != p.peerAS || old.nextHop != p.nextHop || !slices.Equal(old.asPath, p.asPath)
 }
 
-// withdraw forgets a path at once, also one of the session before: the peer
-// has spoken of it.
+// withdraw removes a path at once, even if an earlier session announced it.
 func (x *session) withdraw(prefix netip.Prefix) bool {
 	_, had := x.paths[prefix]
 	if x.state != established || !had {
@@ -84,7 +82,7 @@ func (x *session) withdraw(prefix netip.Prefix) bool {
 	return true
 }
 
-// endOfRIB drops what the session before had announced and this one has not.
+// endOfRIB removes the paths of earlier sessions that this one has not announced.
 func (x *session) endOfRIB() bool {
 	if x.state != established || x.eor {
 		return false
@@ -98,8 +96,7 @@ func (x *session) endOfRIB() bool {
 	return true
 }
 
-// enter follows a change of state that is not the end of an established
-// session; the end is leave.
+// enter applies a change of state, but for the end of an established session: see leave.
 func (x *session) enter(state string, at time.Time, t pace) {
 	if x.state == state {
 		return
@@ -112,14 +109,14 @@ func (x *session) enter(state string, at time.Time, t pace) {
 		x.eor, x.eorBy, x.asked = false, at.Add(t.endOfRIB), false
 		x.heard, x.messages, x.hold = at, 0, 0
 	case openSent:
-		// Whoever connects from the peer's address and then says nothing
-		// would hold the peer itself off for GoBGP's 4 minutes.
+		// GoBGP waits 4 minutes for an OPEN. Somebody who connects from the peer's address
+		// and sends nothing would keep the peer out that long.
 		x.renewAt = at.Add(t.handshake)
 	case openConfirm:
 		x.renewAt = at.Add(t.handshake)
 	case active:
-		// The same from the other side: GoBGP waits as long for the OPEN of
-		// whoever answers when we dial, and stays in Active meanwhile.
+		// GoBGP waits as long for the OPEN of the one we dialled, and stays in Active
+		// meanwhile.
 		if x.peer.Active {
 			x.renewAt = at.Add(t.dial)
 		}
@@ -130,8 +127,8 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	}
 }
 
-// leave ends the session: what it had announced is lost now, what an earlier
-// one had announced and it had not keeps its earlier loss.
+// leave ends the session, and marks its paths as lost now. Paths that only an earlier
+// session announced keep their earlier loss.
 func (x *session) leave(at time.Time, cause routes.Cause, why string) {
 	if x.state == established {
 		x.loss, x.why = routes.Loss{Cause: cause, At: at}, why
@@ -150,7 +147,7 @@ func (x *session) leave(at time.Time, cause routes.Cause, why string) {
 	x.eor, x.eorBy, x.renewAt = false, time.Time{}, time.Time{}
 }
 
-// renewSoon asks for a fresh peer: at once, but not more often than t allows.
+// renewSoon schedules a new GoBGP peer: at once, but not more often than t allows.
 func (x *session) renewSoon(at time.Time, t pace) {
 	x.renewAt = at
 	if next := x.renewed.Add(t.renew); next.After(at) {
@@ -158,8 +155,8 @@ func (x *session) renewSoon(at time.Time, t pace) {
 	}
 }
 
-// punish asks for a fresh peer after a pause that doubles as long as the
-// sessions between the pauses are shorter than the longest pause.
+// punish schedules a new GoBGP peer after a pause. The pause doubles while the sessions
+// between two pauses are shorter than the longest pause.
 func (x *session) punish(at time.Time, lasted time.Duration, t pace) {
 	if lasted > t.penaltyTo {
 		x.penalty = 0
@@ -168,12 +165,12 @@ func (x *session) punish(at time.Time, lasted time.Duration, t pace) {
 	x.renewAt = at.Add(x.penalty)
 }
 
-// forgive forgets the pauses: new settings are a new start.
+// forgive resets the pause, after a change of the peer's settings.
 func (x *session) forgive() {
 	x.penalty, x.renewAt, x.renewed = 0, time.Time{}, time.Time{}
 }
 
-// renewNow reports whether a fresh peer is due, and takes note of it.
+// renewNow reports whether a new GoBGP peer is due, and notes that it is made.
 func (x *session) renewNow(now time.Time) bool {
 	if x.renewAt.IsZero() || now.Before(x.renewAt) || x.state == established {
 		return false
@@ -185,7 +182,7 @@ func (x *session) renewNow(now time.Time) bool {
 	return true
 }
 
-// expire applies what happens by the passing of time and reports a change.
+// expire applies what is due by now, and reports whether anything changed.
 func (x *session) expire(now time.Time, t pace) bool {
 	change := false
 	if !x.eorBy.IsZero() && !now.Before(x.eorBy) {
@@ -208,7 +205,7 @@ func (x *session) expire(now time.Time, t pace) bool {
 	return change
 }
 
-// hear takes note of how many messages have come in on the session.
+// hear notes the number of messages that the session has received.
 func (x *session) hear(messages uint64, hold time.Duration, now time.Time) {
 	if messages != x.messages {
 		x.heard, x.messages = now, messages
@@ -216,8 +213,8 @@ func (x *session) hear(messages uint64, hold time.Duration, now time.Time) {
 	x.hold = hold
 }
 
-// silent says whether a keepalive is overdue: they come each third of the hold
-// time (RFC 4271, 4.4), and half of it is a moment more.
+// silent reports whether a keepalive is overdue. Keepalives come every third of the hold
+// time (RFC 4271, 4.4). One is overdue after half of the hold time.
 func (x *session) silent(now time.Time) bool {
 	return x.state == established && x.hold > 0 && now.Sub(x.heard) > x.hold/2
 }

@@ -1,26 +1,21 @@
-// Package bgp is the speaker: it owns the BGP sessions to the nodes of every
-// cluster, and alone knows what each of them announces and how the session of
-// each that is gone came to its end.
+// Package bgp is the BGP speaker. It owns the sessions to the nodes of every cluster. It
+// alone knows what each node announces, and how each lost session ended.
 //
-// It promises that Offers is the whole of what the peers said, one entry for
-// each peer and prefix, and no more than they said: no best path is chosen, no
-// conflict is settled, nothing is believed. It announces nothing to anyone. It
-// offers neither graceful restart nor ADD-PATH, and one address family on each
-// session, that of the peer's own address. What a lost session had announced
-// stays among the offers, marked with the cause and the time of the loss.
+// It promises that Offers returns all that the peers announced, one entry for each peer
+// and prefix, and nothing else: it chooses no best path, settles no conflict and believes
+// no announcement. It announces nothing. It offers neither graceful restart nor ADD-PATH,
+// and each session has one address family, that of the peer's address. The paths of a
+// lost session stay among the offers, marked with the cause and the time of the loss.
 //
-// Its limit: it does not know who may announce what, nor how long an offer
-// outlives its session. Both are for routes.Verify to say; here a lost offer
-// is only kept from staying for ever.
+// Its limit: it does not know who may announce what, nor how long an offer counts after
+// its session. routes.Verify decides both. This package only removes lost offers at some
+// time.
 //
-// The speaker is GoBGP in its fourth major version, and nothing outside this
-// package knows so. Version 3 is no choice: its last release reads a message
-// header of an unknown type as an error it then dereferences, so that one
-// packet of 19 bytes, sent before any OPEN by whatever pod stands behind a
-// node's address, ends the process (osrg/gobgp#3325). The panic is in a
-// goroutine of the library, where no recover of ours can reach, and the
-// appliance is one process. Version 4.8.0 survives that packet, and what the
-// tests here send besides.
+// The speaker is GoBGP 4, and nothing outside this package knows so. The last release of
+// GoBGP 3 panics on a message header of an unknown type: one packet of 19 bytes before any
+// OPEN ends the process, and any pod behind a node's address may send it
+// (osrg/gobgp#3325). The panic is in a goroutine of the library, where we cannot recover.
+// Version 4.8.0 survives that packet, and all that the tests here send.
 package bgp
 
 import (
@@ -44,14 +39,14 @@ import (
 	"sallyport/routes"
 )
 
-// ErrStopped is returned by every call that comes after Stop.
+// ErrStopped is the error of every call after Stop.
 var ErrStopped = errors.New("the BGP speaker has stopped")
 
-// DefaultHoldTime is proposed when Config leaves it open. BIRD on a busy node
-// has been seen to miss 3 seconds (projectcalico/calico#7086).
+// DefaultHoldTime is the hold time that the speaker proposes if Config has none. BIRD on a
+// busy node may miss 3 seconds (projectcalico/calico#7086).
 const DefaultHoldTime = 9 * time.Second
 
-// Config is what all sessions have in common.
+// Config holds the settings that all sessions share.
 type Config struct {
 	ASN      uint32        // our AS, 1 to 4294967295
 	RouterID netip.Addr    // our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
@@ -61,7 +56,7 @@ type Config struct {
 	Log      *slog.Logger  // nil discards
 }
 
-// pace holds the times that are ours to choose, so that tests can choose others.
+// pace holds the speaker's own intervals. Tests choose shorter ones.
 type pace struct {
 	renew     time.Duration // least time between two renewals of one peer
 	handshake time.Duration // longest time a connection may take from TCP to Established
@@ -71,7 +66,7 @@ type pace struct {
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
 	penaltyTo time.Duration // longest such pause
 	relisten  time.Duration // pause between two attempts to listen
-	tick      time.Duration // how often the times above are looked at
+	tick      time.Duration // interval in which the times above are checked
 }
 
 var usualPace = pace{
@@ -97,8 +92,8 @@ type Speaker struct {
 	stop    context.CancelFunc
 	stopped sync.Once
 
-	// A GoBGP that listens takes connections of every peer it has, those that it
-	// dials included. So those are with one that does not listen.
+	// A GoBGP that listens accepts connections of every peer it has, even of those that
+	// it dials. So the peers that we dial have a GoBGP that does not listen.
 	dialer   *server.BgpServer
 	listener *server.BgpServer  // nil: nobody may connect; written with ops and mu held, read with one of them
 	unwatch  context.CancelFunc // ends the listener's watcher; guarded by ops
@@ -109,23 +104,21 @@ type Speaker struct {
 	changed chan struct{}
 	wake    chan struct{} // to the worker: a session has changed its state
 
-	// ops is held by whoever adds peers to GoBGP, deletes them or asks for them,
-	// so that no two do so at once, and none of a GoBGP that is being replaced.
-	// It is taken before mu and never by the watcher.
+	// ops serializes adding, deleting and listing GoBGP's peers, and replacing a GoBGP.
+	// Lock it before mu. The watcher never locks it.
 	ops sync.Mutex
 
-	// mu guards what follows. It is never held over a call into GoBGP: the
-	// watcher takes it, and the watcher must not wait.
+	// mu guards the fields below. Never call GoBGP while holding it: the watcher locks
+	// it, and must not wait.
 	mu       sync.Mutex
 	done     bool
 	sessions map[netip.Addr]*session
 	unsaid   []slog.Record // for the worker to log: a log may be slow to take a line, and the watcher must not wait
 }
 
-// Start listens and returns a speaker without peers. It ends when ctx does, or
-// by Stop. The error is a sentence that says what to do when the port is
-// taken, an address is not of this machine, or the permission is missing. Where
-// peers may connect can be changed by Listen.
+// Start listens and returns a speaker without peers. The speaker ends with ctx, or by
+// Stop. If the port is in use, an address is not on this machine, or the permission is
+// missing, the error says what to do. Listen changes where peers may connect.
 func Start(ctx context.Context, c Config) (*Speaker, error) {
 	return start(ctx, c, usualPace)
 }
@@ -164,14 +157,14 @@ func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
 	return s, nil
 }
 
-// server starts a GoBGP that does nothing yet.
+// server starts a GoBGP without configuration.
 func (s *Speaker) server() *server.BgpServer {
 	b := server.NewBgpServer(server.LoggerOption(slog.New(s.tap), new(slog.LevelVar)))
 	go b.Serve()
 	return b
 }
 
-// servers returns both, or the one there is.
+// servers returns the GoBGPs in use: one, or two if the speaker listens.
 func (s *Speaker) servers() []*server.BgpServer {
 	if s.listener == nil {
 		return []*server.BgpServer{s.dialer}
@@ -281,8 +274,8 @@ func (s *Speaker) closeListener() {
 	s.tap.hears()
 }
 
-// open makes a GoBGP listen at a port, -1 for none, closes both doors of its RIB
-// and starts the watcher, in this order and before there is any peer.
+// open configures a GoBGP: it listens at the port (-1: nowhere), sets policies that reject
+// all imports and exports, and starts the watcher. All of it comes before the first peer.
 func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, addrs []netip.Addr) error {
 	listen := make([]string, len(addrs))
 	for i, a := range addrs {
@@ -298,9 +291,8 @@ func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, add
 	if err != nil {
 		return s.explain(err)
 	}
-	// REJECT on EXPORT keeps us from announcing. REJECT on IMPORT leaves the
-	// RIB empty, so that there is nothing to announce either: what we read is
-	// what the peers sent, before any policy.
+	// REJECT on EXPORT announces nothing. REJECT on IMPORT keeps the RIB empty, too, so
+	// that there is nothing to announce. We read the paths before any policy.
 	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
 		err := b.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Name:          "global",
@@ -330,8 +322,8 @@ func (s *Speaker) explain(err error) error {
 	return fmt.Errorf("bgp: listen on %s: %w", at, err)
 }
 
-// Stop closes every session and the listeners and returns when all is closed.
-// Nothing in the kernel is touched. Calling it again does nothing.
+// Stop closes every session and the listeners, and returns when all are closed. It does
+// not change routes in the kernel. Calling it again does nothing.
 func (s *Speaker) Stop() {
 	s.stopped.Do(func() {
 		s.mu.Lock()
@@ -348,8 +340,8 @@ func (s *Speaker) Stop() {
 	})
 }
 
-// Changed receives after offers or sessions have changed. Several changes may
-// make one knock: read Offers and Peers whole.
+// Changed returns a channel that receives after offers or sessions have changed. One
+// receive may stand for several changes: read all of Offers and Peers.
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
 
 func (s *Speaker) knock() {
@@ -359,8 +351,8 @@ func (s *Speaker) knock() {
 	}
 }
 
-// Offers returns everything the peers announce, and what lost sessions had
-// announced, sorted by cluster, peer and prefix.
+// Offers returns all paths of the peers, those of lost sessions included, sorted by
+// cluster, peer and prefix.
 func (s *Speaker) Offers() ([]routes.Offer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,8 +375,8 @@ func (s *Speaker) Offers() ([]routes.Offer, error) {
 	return all, nil
 }
 
-// Peers returns the state of every peer of the last SetPeers that could be
-// understood, sorted by cluster and address. Passwords are left out.
+// Peers returns the state of every valid peer of the last SetPeers, sorted by cluster and
+// address. It leaves passwords out.
 func (s *Speaker) Peers() []PeerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -464,7 +456,7 @@ func (s *Speaker) settings() map[netip.Addr]Peer {
 	return have
 }
 
-// remove forgets a peer and everything it announced. Called with ops held.
+// remove removes a peer and all its paths. Called with ops held.
 func (s *Speaker) remove(a netip.Addr) error {
 	s.mu.Lock()
 	x := s.sessions[a]
@@ -478,7 +470,7 @@ func (s *Speaker) remove(a netip.Addr) error {
 	return s.dismiss(x.peer)
 }
 
-// ensure makes one peer be as wanted. Called with ops held.
+// ensure adds a peer, or applies its changed settings. Called with ops held.
 func (s *Speaker) ensure(p Peer) error {
 	s.mu.Lock()
 	x, known := s.sessions[p.Addr]
@@ -491,8 +483,8 @@ func (s *Speaker) ensure(p Peer) error {
 	relabelled := old.Cluster != p.Cluster || old.Node != p.Node
 	x.peer = p
 	if !same && x.added {
-		// Nothing is wrong with the peer: what it had announced is to be
-		// treated as after a restart of its end.
+		// We end this session, not the peer: its paths count as after a restart of the
+		// peer's BIRD.
 		x.leave(time.Now(), routes.Closed, "session reset to take over new settings")
 		x.forgive()
 	}
@@ -514,7 +506,7 @@ func (s *Speaker) ensure(p Peer) error {
 	return errors.Join(err, s.add(x, p))
 }
 
-// add hands a peer to GoBGP. Called with ops held.
+// add adds a peer to GoBGP. Called with ops held.
 func (s *Speaker) add(x *session, p Peer) error {
 	b := s.of(p)
 	if b == nil {
@@ -527,8 +519,8 @@ func (s *Speaker) add(x *session, p Peer) error {
 		s.mark(x, false)
 		return fmt.Errorf("bgp: set up peer %s: %w", p.Addr, err)
 	}
-	// GoBGP only warns when the kernel refuses the key, and would then accept
-	// the peer without one.
+	// If the kernel rejects the key, GoBGP only logs a warning, and accepts the peer
+	// without one.
 	if refused := s.tap.refused(p.Addr); refused != "" {
 		s.mark(x, false)
 		err := fmt.Errorf("bgp: the TCP MD5 password of peer %s cannot be set, so there is no session with it: %s", p.Addr, refused)
@@ -546,9 +538,9 @@ func (s *Speaker) mark(x *session, added bool) {
 	}
 }
 
-// dismiss takes a peer from GoBGP, and its key from the listening sockets.
-// DeletePeer would leave the key there, and the address unreachable for a peer
-// without one; the change to no password removes it.
+// dismiss removes a peer from GoBGP, and its key from the listening sockets. DeletePeer
+// alone leaves the key on them, and a peer without a key could not connect from that
+// address. So dismiss first sets an empty password.
 func (s *Speaker) dismiss(p Peer) error {
 	ctx := context.Background()
 	var errs []error
@@ -565,10 +557,10 @@ func (s *Speaker) dismiss(p Peer) error {
 	return errors.Join(errs...)
 }
 
-// work looks at the clock for all sessions until ctx ends.
+// work applies what is due on all sessions until ctx ends.
 func (s *Speaker) work(ctx context.Context) {
-	// Often enough to tell, by the time that the first of several sessions
-	// which were cut in one moment is lost, that the others are silent.
+	// Several sessions may be cut at once. The tick is short enough to find all of them
+	// silent before the first is lost.
 	tick := time.NewTicker(min(s.pace.tick, s.config.HoldTime/9))
 	defer tick.Stop()
 	for {
@@ -593,13 +585,12 @@ func (s *Speaker) say(ctx context.Context) {
 	s.mu.Unlock()
 	for _, r := range unsaid {
 		if h := s.log.Handler(); h.Enabled(ctx, r.Level) {
-			_ = h.Handle(ctx, r) // as slog's own Logger does
+			_ = h.Handle(ctx, r) // slog's Logger ignores this error, too
 		}
 	}
 }
 
-// hear finds out on which sessions something has come in. GoBGP counts
-// messages, and tells of them when it is asked.
+// hear asks GoBGP for the number of messages that each session has received.
 func (s *Speaker) hear(ctx context.Context) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -618,7 +609,7 @@ func (s *Speaker) hear(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			return // nobody is called silent for want of an answer
+			return // without an answer no session counts as silent
 		}
 	}
 	now := time.Now()
@@ -643,9 +634,9 @@ func (s *Speaker) expire(now time.Time) {
 	}
 }
 
-// renew replaces the peers that are due by fresh ones. GoBGP keeps a peer whose
-// session ended in Idle for 5 seconds, in which it closes what the peer opens,
-// and one with too many prefixes for ever; a fresh peer is ready at once.
+// renew replaces the GoBGP peers that are due. After a session GoBGP keeps a peer in Idle
+// for 5 seconds, and closes its connections; after too many prefixes it does so for ever.
+// A new GoBGP peer accepts connections at once.
 func (s *Speaker) renew(now time.Time) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -674,9 +665,9 @@ func (s *Speaker) due(now time.Time) []*session {
 	return due
 }
 
-// refuseEndless ends the sessions whose peer opened with a hold time of 0, by
-// which both ends would never call the other lost (RFC 4271, 4.2). GoBGP takes
-// it, and tells of it only when asked.
+// refuseEndless ends the sessions whose peer opened with a hold time of 0: such a session
+// never expires (RFC 4271, 4.2). GoBGP accepts the hold time, and reports it only when
+// asked.
 func (s *Speaker) refuseEndless(ctx context.Context) {
 	s.ops.Lock()
 	defer s.ops.Unlock()

@@ -43,7 +43,7 @@ func TestAKeyTheKernelRefusesIsAnErrorUntilItIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	sp := s.speaker(t, 65000, 0, usualPace)
-	// Longer than the kernel takes, and past the check that would say so.
+	// This key is longer than the kernel accepts, and bypasses our own check of that.
 	p := Peer{Addr: s.addrs(66)[0], ASN: 65000, Password: Secret(strings.Repeat("x", 81))}.withDefaults()
 	for range 2 {
 		sp.ops.Lock()

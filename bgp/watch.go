@@ -19,13 +19,12 @@ import (
 // watch starts the one watcher of a GoBGP: what UPDATEs carried before any policy, the
 // End-of-RIBs, and the states of the peers, in one queue and so in true order.
 //
-// GoBGP's view after policy would not do. When a session ends GoBGP withdraws
-// its paths there by itself, before it reports the new state, and such a
-// withdrawal looks like the peer's own. In the view before policy it makes
-// none (those of its own it reports apart, to WatchAdjInWithdraw, which we do
-// not ask for), and it reports the new state only after the reader of the
-// session has ended; so a withdrawal here always came in an UPDATE, and
-// always before the loss.
+// GoBGP's view after policy does not suffice: when a session ends, GoBGP withdraws its
+// paths there before it reports the new state, and such a withdrawal looks like the
+// peer's. The view before policy has no such withdrawals: GoBGP reports its own only to
+// WatchAdjInWithdraw, which we do not use. It reports the new state after the reader of
+// the session has ended. So a withdrawal here always came in an UPDATE, and always before
+// the loss.
 func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 	err := b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) { s.onPaths(b, paths) },
@@ -38,8 +37,8 @@ func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 	return nil
 }
 
-// inUse reports whether a GoBGP is one of the two in use: what a replaced one still
-// tells is over. Called with mu held.
+// inUse reports whether a GoBGP is in use. Events of a replaced one are ignored. Called
+// with mu held.
 func (s *Speaker) inUse(b *server.BgpServer) bool { return b == s.dialer || b == s.listener }
 
 func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path) {
@@ -74,8 +73,8 @@ func prefixOf(p *apiutil.Path) (netip.Prefix, bool) {
 	return n.Prefix.Masked(), true
 }
 
-// pathOf takes out what an offer is made of. A path without a next hop stays
-// an offer without one, to be refused where it can be seen.
+// pathOf converts a path of GoBGP. A path without a next hop becomes an offer without one,
+// which Verify refuses with a reason.
 func pathOf(p *apiutil.Path) path {
 	out := path{peerAS: p.PeerASN}
 	for _, a := range p.Attrs {
@@ -132,8 +131,7 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 		return
 	}
 	if state == idle && now.DisconnectReason == api.PeerState_DISCONNECT_REASON_UNSPECIFIED {
-		// The echo of our own DeletePeer, which has been accounted for, and
-		// is older than the peer that GoBGP has by now.
+		// The event of our own DeletePeer, for a peer that has been replaced.
 		return
 	}
 	switch {
@@ -164,7 +162,7 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 	}
 }
 
-// lossOf says how an established session ended.
+// lossOf returns how an established session ended.
 func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	if p.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
 		// GoBGP sends the NOTIFICATION, closes, and then reports that it

@@ -6,9 +6,8 @@ import (
 	"net/netip"
 )
 
-// Allocations say whose pods have which addresses, as far as the records of the
-// clusters go. An EndpointSlice is no such record: who may write one may write
-// any address into it.
+// Allocations hold the owner of each pod address, by the records of the clusters. An
+// EndpointSlice is no such record: its author may write any address into it.
 type Allocations struct {
 	local     map[netip.Addr]bool
 	protected map[netip.AddrPort]string // the API servers' sockets, with the names of the clusters
@@ -23,22 +22,22 @@ type allocations struct {
 	ranges  index[bool] // networks of pods, of which nobody knows whose; none where blocks say it
 }
 
-// hostAddress is an address of a node.
+// A hostAddress is an address of a node.
 type hostAddress struct {
 	node   string
 	agreed bool // the node's status and its BGP address say the same
 }
 
-// nodePorts are the sockets of a node that are no pod's, also where pods on the
-// host's network are served. Whoever reaches them from a node's network is often
-// believed, by an SSH key or a client certificate at most.
+// nodePorts lists ports of a node that belong to no pod. They stay refused where pods on
+// the host's network are served: their programs often trust a node's network, and ask for
+// an SSH key or a client certificate at most.
 var nodePorts = map[uint16]string{
 	22: "SSH", 179: "BGP", 2379: "etcd", 2380: "etcd", 5473: "Typha", 6443: "the API server", 10249: "kube-proxy",
 	10250: "the kubelet", 10255: "the kubelet", 10257: "the controller manager", 10259: "the scheduler",
 }
 
-// Allocate collects what the clusters' records say. Of two clusters that claim
-// the same addresses one outranks the other, as in Verify.
+// Allocate collects the records of the clusters. If two clusters claim the same addresses,
+// one outranks the other, as in Verify.
 func Allocate(f Facts) *Allocations {
 	a := &Allocations{local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{}, clusters: map[string]*allocations{}}
 	for _, addr := range f.Local.Addrs {
@@ -96,9 +95,9 @@ func Allocate(f Facts) *Allocations {
 	return a
 }
 
-// Refuse returns why a Service of a namespace may not have a server at an
-// address; empty: it may. Where the cluster's records do not say whose pod has
-// an address of the cluster, it may.
+// Refuse returns why a Service of a namespace may not have a server at an address. Empty:
+// it may. It also may if the cluster's records do not name the owner of an address in the
+// cluster.
 func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) string {
 	if a == nil {
 		return "nothing is known about who has which address"
@@ -148,9 +147,8 @@ func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) string
 	return ""
 }
 
-// Since returns a function that names the addresses about which these
-// allocations may say something else than older ones, or nil if there are none.
-// It costs little where the blocks are the same objects.
+// Since returns a function that reports whether an address may have another owner than in
+// older allocations; nil if none has. It is cheap while the blocks are the same objects.
 func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 	everything := func(netip.Addr) bool { return true }
 	if a == nil || old == nil || !maps.Equal(a.local, old.local) || !maps.Equal(a.protected, old.protected) || len(a.clusters) != len(old.clusters) {
@@ -196,7 +194,7 @@ func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 	}
 }
 
-// differ collects the addresses of one that another has otherwise or not at all.
+// differ collects the addresses that have another entry, or none, in the other map.
 func differ(one, other map[netip.Addr]string, into map[netip.Addr]bool) {
 	for at, namespace := range one {
 		if was, ok := other[at]; !ok || was != namespace {

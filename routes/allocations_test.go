@@ -22,7 +22,7 @@ func allocated() Topology {
 	return t
 }
 
-// Every row is asked for a Service of namespace evil.
+// Every row asks for a Service of namespace evil.
 func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 	onNodes := func(f *Facts) { f.Topologies[0].HostNetwork = true }
 	for name, row := range map[string]struct {

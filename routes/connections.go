@@ -17,14 +17,14 @@ const (
 	retransmitting = 1 // the value of idiag_timer
 )
 
-// mute is how often in a row the kernel has sent the same again, without an
-// acknowledgement, on a connection whose far end counts as mute. The second
-// time is about 0.6 s after the first in a network without much delay (RFC 6298).
+// mute is the number of retransmissions in a row without an acknowledgement after which
+// the far end of a connection counts as mute. In a fast network the second comes about
+// 0.6 s after the first (RFC 6298).
 const mute = 2
 
-// Mute are the far ends of TCP connections of this machine that acknowledge
-// nothing any more. An application that is stuck is not mute: its kernel
-// acknowledges. A node without power is, and one behind a cut cable.
+// Mute returns the far ends of TCP connections of this machine that acknowledge nothing
+// any more: a node without power, or one whose cable is cut. A stuck application is not
+// mute, for its kernel acknowledges.
 func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
 	ends := make(map[netip.AddrPort]bool)
 	err := connections(func(s *netlink.Socket, to netip.AddrPort) error {
@@ -36,10 +36,9 @@ func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
 	return ends, err
 }
 
-// Abort ends the TCP connections of this machine to these far ends, and says
-// how many there were. Who holds one learns it at once (ECONNABORTED), and
-// nobody waits for an answer that will not come. It needs a kernel with
-// CONFIG_INET_DIAG_DESTROY, as those of the distributions have.
+// Abort ends the TCP connections of this machine to these far ends, and returns their
+// number. Their programs get ECONNABORTED at once, and do not wait for an answer that will
+// not come. It needs CONFIG_INET_DIAG_DESTROY, which kernels of distributions have.
 func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 	if len(ends) == 0 {
 		return 0, nil
@@ -62,7 +61,7 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 	return n, err
 }
 
-// connections goes through those that were established.
+// connections calls each with every TCP connection of this machine that was established.
 func connections(each func(*netlink.Socket, netip.AddrPort) error) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := netlink.SocketDiagTCP(family)
@@ -89,11 +88,11 @@ func connections(each func(*netlink.Socket, netip.AddrPort) error) error {
 // destroyRequest is a struct inet_diag_req_v2 that names one socket.
 type destroyRequest netlink.Socket
 
-// Len is the length of Serialize.
+// Len returns the length of Serialize's result.
 func (*destroyRequest) Len() int { return 56 }
 
-// Serialize is the request as the kernel reads it: family, protocol, states,
-// then struct inet_diag_sockid with ports and addresses in network order.
+// Serialize returns the request in the kernel's format: family, protocol, states, then
+// struct inet_diag_sockid with ports and addresses in network order.
 func (r *destroyRequest) Serialize() []byte {
 	b := make([]byte, r.Len())
 	b[0], b[1] = r.Family, unix.IPPROTO_TCP

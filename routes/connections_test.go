@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echoes puts the far end of the wire into a network namespace of its own,
-// with servers there that send back what they hear.
+// echoes moves the far end of the wire to a network namespace of its own, with echo servers
+// in it.
 func echoes(t *testing.T, far netlink.Link, ends ...string) (away *netlink.Handle) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -64,7 +64,7 @@ func echoes(t *testing.T, far netlink.Link, ends ...string) (away *netlink.Handl
 
 func addrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// say sends a word and reads it back.
+// say sends a word, and reads it back.
 func say(t *testing.T, c net.Conn) {
 	t.Helper()
 	must(t, c.SetDeadline(time.Now().Add(patience)))
@@ -91,7 +91,7 @@ func TestConnectionsToAMuteEndAreAborted(t *testing.T) {
 		t.Fatalf("while all answer: got %v, %v", got, err)
 	}
 
-	// What the far end has to say to us goes nowhere.
+	// Packets of the far end to us are lost.
 	var holes []*netlink.Route
 	for _, to := range []string{"192.168.50.21/32", "fd00:50::21/128"} {
 		r := route(to, "")

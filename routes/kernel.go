@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KernelConfig says which routes of the kernel are ours and where they go.
+// KernelConfig sets which routes of the kernel are ours, and their table and metric.
 type KernelConfig struct {
 	Protocol int          // our mark, 5 to 255, used by nothing else on the machine; 0: 78
 	Table    int          // routing table; 0: main (254)
@@ -25,11 +25,10 @@ type KernelConfig struct {
 	Log      *slog.Logger // nil: silent
 }
 
-// Kernel is the routing table of the machine. A route is ours if it carries our
-// protocol number: that is how a process that has just started knows what an
-// earlier one left, and nothing has to be written down elsewhere. There is no
-// moment at which a crash leaves a route without its mark, since the kernel
-// takes route and mark in one message.
+// Kernel is the routing table of the machine. A route is ours if it has our protocol
+// number: so a new process finds the routes of an earlier one without a file. A crash
+// never leaves a route without this mark, for the kernel gets route and mark in one
+// message.
 //
 // Its methods are safe for concurrent use, except with Close. Add and Drop are
 // meant for one caller, who alone changes routes with this mark.
@@ -41,18 +40,17 @@ type Kernel struct {
 	done    chan struct{} // closed when listen has returned
 }
 
-// A Conflict is a route of ours that the kernel holds and does not use, or not
-// for all its addresses.
+// A Conflict is a route of ours that the kernel has but does not use, or not for all its
+// addresses.
 type Conflict struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
 	Why    string // one sentence for people
 }
 
-// OpenKernel opens the routing table of the calling process's network
-// namespace and listens to its changes until ctx ends or Close is called.
-// Routes of ours are left as they are, but those with another metric, from an
-// earlier configuration, move to this one.
+// OpenKernel opens the routing table of the process's network namespace, and listens to
+// its changes until ctx ends or Close is called. It keeps routes of ours. Those with
+// another metric, from an earlier configuration, get the present metric.
 func OpenKernel(ctx context.Context, cfg KernelConfig) (*Kernel, error) {
 	cfg.Protocol = cmp.Or(cfg.Protocol, 78)
 	cfg.Table = cmp.Or(cfg.Table, unix.RT_TABLE_MAIN)
@@ -90,8 +88,8 @@ func (k *Kernel) prepare() (*nl.NetlinkSocket, error) {
 	if err := k.netlink.SetSocketTimeout(30 * time.Second); err != nil {
 		return nil, fmt.Errorf("opening the kernel's routing table: %w", err)
 	}
-	// The kernel itself is asked whether we may, by taking away a route that
-	// cannot be there: capability bits do not tell in a user namespace.
+	// Deleting a route that cannot exist tests the permission. In a user namespace the
+	// capability bits are no proof.
 	probe := k.route(netip.MustParsePrefix("0.0.0.0/32"))
 	if err := k.netlink.RouteDel(probe); errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("changing the kernel's routes needs the capability CAP_NET_ADMIN: run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN: %w", err)
@@ -107,9 +105,9 @@ func (k *Kernel) prepare() (*nl.NetlinkSocket, error) {
 	return events, nil
 }
 
-// adopt gives our routes of another metric the present one. The new route is
-// there before the old one goes; a crash in between leaves both, to the same
-// next hop, and the next start ends what this one began.
+// adopt moves our routes of another metric to the present one. It adds the new route
+// before it deletes the old one. A crash between leaves both, to the same next hop, and
+// the next start deletes the old one.
 func (k *Kernel) adopt() error {
 	all, err := k.read()
 	if err != nil {
@@ -133,16 +131,15 @@ func (k *Kernel) adopt() error {
 	return nil
 }
 
-// Close ends the listening. The routes stay: traffic flows on while no process
-// watches over it.
+// Close ends the listening. The routes stay, so that traffic goes on without a process.
 func (k *Kernel) Close() {
 	k.cancel()
 	<-k.done
 	k.netlink.Close()
 }
 
-// Changed knocks when a route, a link or an address has changed in the kernel,
-// by our own hand or another's, or when such news may have been lost.
+// Changed returns a channel that receives after a route, a link or an address in the
+// kernel has changed, by us or by others, or when messages about that may be lost.
 func (k *Kernel) Changed() <-chan struct{} { return k.changed }
 
 func (k *Kernel) knock() {
@@ -173,9 +170,9 @@ func (k *Kernel) listen(ctx context.Context, events *nl.NetlinkSocket) {
 	}
 }
 
-// receive knocks for each datagram until the socket fails. ENOBUFS means that
-// the kernel had more to say than the buffer held: the socket goes on, and the
-// knock makes the caller read everything anyway.
+// receive knocks for each datagram until the socket fails. ENOBUFS means that messages
+// did not fit into the buffer: the socket goes on, and after a knock the caller reads
+// everything anyway.
 func (k *Kernel) receive(events *nl.NetlinkSocket) error {
 	for {
 		_, _, err := events.Receive()
@@ -186,7 +183,7 @@ func (k *Kernel) receive(events *nl.NetlinkSocket) error {
 	}
 }
 
-// resubscribe tries once a second; nil when ctx has ended.
+// resubscribe tries to subscribe once a second. It returns nil when ctx has ended.
 func (k *Kernel) resubscribe(ctx context.Context) *nl.NetlinkSocket {
 	retry := time.NewTicker(time.Second)
 	defer retry.Stop()
@@ -208,8 +205,8 @@ func subscribe() (*nl.NetlinkSocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A few tens of thousands of route messages. A smaller buffer is no fault,
-	// see receive.
+	// Room for tens of thousands of route messages. A smaller buffer does no harm: see
+	// receive.
 	if err := s.SetReceiveBufferSize(8<<20, true); err != nil {
 		s.Close()
 		return nil, err
@@ -217,10 +214,9 @@ func subscribe() (*nl.NetlinkSocket, error) {
 	return s, nil
 }
 
-// List returns our routes as the kernel uses them now, read back from it, and
-// those of ours that it holds but does not use: another route goes before it,
-// or takes a part of its addresses, or its link is down. A route that leads
-// some of the traffic the same way is no conflict.
+// List reads our routes back from the kernel. It returns those in use, and those that the
+// kernel has but does not use: another route overrides one, or takes part of its
+// addresses, or its link is down. Another route to the same next hop is no conflict.
 func (k *Kernel) List() (Table, []Conflict, error) {
 	all, err := k.read()
 	if err != nil {
@@ -230,10 +226,9 @@ func (k *Kernel) List() (Table, []Conflict, error) {
 	return table, conflicts, nil
 }
 
-// Add makes the kernel route prefix to the next hop via. A route of ours to
-// another next hop is replaced in one step. A foreign route with this prefix
-// and metric is left alone, and so is one of ours that is there already but not
-// used: both are errors that say why, and write nothing.
+// Add adds a route to prefix by the next hop via. It replaces a route of ours to another
+// next hop in one step. A foreign route with this prefix and metric is an error, and so is
+// a route of ours that exists but is not in use. Then Add changes nothing.
 func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	if !canonical(prefix) || prefix.Addr().BitLen() != via.BitLen() {
 		return fmt.Errorf("adding route %s via %s: not a prefix and a next hop of one family", prefix, via)
@@ -242,8 +237,8 @@ func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	r.Gw = via.AsSlice()
 	r.Type = unix.RTN_UNICAST
 	r.Scope = netlink.SCOPE_UNIVERSE
-	// NLM_F_EXCL makes the kernel refuse if any route with this prefix and
-	// metric exists, whoever made it. Only then is there something to look at.
+	// With NLM_F_EXCL the kernel refuses if a route with this prefix and metric exists,
+	// whoever made it. Only then the existing route has to be read.
 	err := k.netlink.RouteAdd(r)
 	if errors.Is(err, unix.EEXIST) {
 		return k.replace(r, prefix, via)
@@ -254,9 +249,9 @@ func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// replace is Add where a route with the prefix and our metric exists. Between
-// the reading and the writing someone else could put a route of his own there;
-// the kernel offers no replacement that minds the protocol.
+// replace does Add's work where a route with the prefix and our metric exists. Between
+// reading and writing, somebody else could put another route there: the kernel has no
+// replacement that compares the protocol.
 func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) error {
 	all, err := k.read()
 	if err != nil {
@@ -283,8 +278,8 @@ func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) 
 	return nil
 }
 
-// Drop takes away the routes of prefix that carry our mark, of any metric, and
-// no other. That there is none is success.
+// Drop deletes the routes to prefix that have our mark, of any metric, and no others. No
+// such route is success.
 func (k *Kernel) Drop(prefix netip.Prefix) error {
 	if !canonical(prefix) {
 		return fmt.Errorf("dropping route %s: not a prefix", prefix)
@@ -305,9 +300,9 @@ func (k *Kernel) Drop(prefix netip.Prefix) error {
 	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.cfg.Protocol)
 }
 
-// Local returns the addresses of the machine and the networks it is directly
-// connected to, over interfaces that are up. Loopback and link-local addresses
-// are left out: no route of a cluster could mean them. Both are sorted.
+// Local returns the addresses of the machine, and the networks that are directly connected
+// by interfaces that are up. It leaves out loopback and link-local addresses, which no
+// route of a cluster can have. Both lists are sorted.
 func (k *Kernel) Local() (Local, error) {
 	var links []netlink.Link
 	var addrs []netlink.Addr
@@ -333,7 +328,7 @@ func (k *Kernel) Local() (Local, error) {
 		}
 		local.Addrs = append(local.Addrs, p.Addr())
 		if a.Peer != nil {
-			p = prefixOf(a.Peer) // a point-to-point link: the network is the other end's
+			p = prefixOf(a.Peer) // on a point-to-point link the peer's network is connected
 		} else if p.IsSingleIP() {
 			continue
 		}
@@ -347,7 +342,7 @@ func (k *Kernel) Local() (Local, error) {
 	return local, nil
 }
 
-// route is a route with our mark. The scope "nowhere" stands for any.
+// route returns a route with our mark. The scope "nowhere" matches any.
 func (k *Kernel) route(p netip.Prefix) *netlink.Route {
 	return &netlink.Route{
 		Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
@@ -358,7 +353,7 @@ func (k *Kernel) route(p netip.Prefix) *netlink.Route {
 	}
 }
 
-// An entry is what matters of one route of the table, ours or not.
+// An entry is a route of the table, ours or not.
 type entry struct {
 	prefix   netip.Prefix
 	via      netip.Addr // zero if there is no single gateway
@@ -368,7 +363,7 @@ type entry struct {
 	flags    int // of the next hop
 }
 
-// plain is the form of the routes we make.
+// plain reports whether a route has the form of those that we add.
 func (e entry) plain() bool { return e.kind == unix.RTN_UNICAST && e.via.IsValid() }
 
 func (e entry) String() string {
@@ -405,7 +400,7 @@ func (k *Kernel) read() ([]entry, error) {
 	return all, nil
 }
 
-// whole repeats a dump that changes under it interrupted: it may lack entries.
+// whole repeats a dump that a change interrupted, for such a dump may lack entries.
 func whole(dump func() error) error {
 	var err error
 	for range 20 {
@@ -416,7 +411,8 @@ func whole(dump func() error) error {
 	return err
 }
 
-// prefixOf keeps the bits after the prefix length; it is invalid for nil.
+// prefixOf converts a network, and keeps the bits after the prefix length. For nil the
+// result is invalid.
 func prefixOf(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
@@ -429,8 +425,8 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// assess tells which of our routes packets really take. A route that points
-// the same way as ours does no harm, and neither does one that is dead.
+// assess returns which of our routes packets really take. Another route does no harm if it
+// has the same next hop, or if it is dead.
 func assess(all []entry, protocol, metric int) (Table, []Conflict) {
 	ours := map[netip.Prefix]entry{}
 	for _, e := range all {
@@ -455,8 +451,8 @@ func assess(all []entry, protocol, metric int) (Table, []Conflict) {
 		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric || rival.flags&unix.RTNH_F_DEAD != 0 {
 			continue
 		}
-		// Each of ours that covers the rival loses to it, the exact one only to
-		// a metric that is not worse.
+		// The rival overrides each route of ours that covers it. It overrides one of the
+		// same prefix only if its metric is not worse.
 		for _, bits := range x.of(rival.prefix.Addr()) {
 			p, err := rival.prefix.Addr().Prefix(bits)
 			e, mine := ours[p]

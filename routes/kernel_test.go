@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain runs the tests in a network namespace of their own, which is gone
-// with the process: the process starts itself again inside it.
+// TestMain starts this program again in a new network namespace, and runs the tests there.
+// The namespace ends with the process.
 func TestMain(m *testing.M) {
 	const inside = "SALLYPORT_TEST_NETNS"
 	if os.Getenv(inside) != "" {
@@ -56,8 +56,8 @@ const (
 	node2    = "192.168.50.24"
 )
 
-// wire makes a pair of interfaces that are up, the near one with addresses in
-// the network of the nodes, and returns both.
+// wire creates a pair of interfaces that are up, and returns both. The near one has
+// addresses in the network of the nodes.
 func wire(t *testing.T, addrs ...string) (near, far netlink.Link) {
 	t.Helper()
 	if len(addrs) == 0 {
@@ -118,7 +118,7 @@ func foreign(t *testing.T, prefix, via string, protocol netlink.RouteProtocol, m
 	must(t, netlink.RouteAdd(r))
 }
 
-// present prints the routes with a gateway, as the kernel holds them.
+// present prints the kernel's routes that have a gateway.
 func present(t *testing.T) []string {
 	t.Helper()
 	all, err := (&Kernel{cfg: KernelConfig{Table: unix.RT_TABLE_MAIN}, netlink: &netlink.Handle{}}).read()
@@ -162,7 +162,7 @@ func wantList(t *testing.T, k *Kernel, want Table, conflicts ...string) {
 	}
 }
 
-// knocksUntil waits for the condition, looking again at knocks only.
+// knocksUntil waits for a condition, and checks it only after knocks.
 func knocksUntil(t *testing.T, k *Kernel, what string, so func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -175,7 +175,7 @@ func knocksUntil(t *testing.T, k *Kernel, what string, so func() bool) {
 	}
 }
 
-// lists says whether List is the table now.
+// lists reports whether List returns this table.
 func lists(t *testing.T, k *Kernel, want Table) func() bool {
 	return func() bool {
 		got, _, err := k.List()
@@ -388,8 +388,8 @@ func TestALinkThatGoesDownTakesItsRoutesAndKnocks(t *testing.T) {
 	wantList(t, k, Table{pfx(block): addr(node1)})
 }
 
-// Without IPv6 on it, whose routes go with messages, a link that goes down
-// takes its routes in silence but for the message about the link.
+// The kernel sends messages about the IPv6 routes of a link that goes down, but none about
+// its IPv4 routes. So this link has no IPv6: there is only the message about the link.
 func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
 	near, _ := wire(t, "192.168.50.21/24")
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/near/disable_ipv6", []byte("1"), 0))
@@ -619,8 +619,8 @@ func TestAReadDuringChangesIsWhole(t *testing.T) {
 func TestWithoutTheCapabilityTheErrorSaysWhatToDo(t *testing.T) {
 	got := make(chan error, 1)
 	go func() {
-		// The capability leaves this thread only; it is never unlocked, so it
-		// ends with the goroutine.
+		// Only this thread loses the capability. It is never unlocked, so it ends with the
+		// goroutine.
 		runtime.LockOSThread()
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData

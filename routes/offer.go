@@ -1,20 +1,19 @@
 // Package routes decides which of the paths that BGP peers offer may become
 // routes to pods, and holds those routes in the kernel.
 //
-// It owns every route in the kernel that carries the appliance's protocol
-// number, and nothing else there: what it did not mark it neither changes nor
-// removes. It alone knows what makes an offer trustworthy (Verify) and how the
-// kernel is asked and told (Kernel). The two do not know each other; a Table
-// travels between them. What runs on a route that leads nowhere any more it can
-// see in the kernel's retransmissions, and end (Kernel.Mute, Kernel.Abort).
+// It owns every route in the kernel with the appliance's protocol number. It changes and
+// removes no other route. It alone knows when an offer is trustworthy (Verify), and how to
+// read and change the kernel's routes (Kernel). The two do not know each other, and
+// exchange a Table. It also finds and ends TCP connections over a dead route, by the
+// kernel's retransmissions (Kernel.Mute, Kernel.Abort).
 //
-// It promises that a prefix is in the table of Verify only if the cluster says
-// that the node behind the next hop owns it, and in the table of Kernel.List
-// only if packets really take it.
+// It promises that a prefix is in the table of Verify only if the cluster says that the
+// node of the next hop owns it, and in the table of Kernel.List only if packets really
+// take that route.
 //
-// Its limit: it believes the cluster's API within the bounds of our own
-// configuration, and of the kernel it sees one routing table: policy rules and
-// the kernel's table of local addresses are outside its sight.
+// Its limit: it believes the cluster's API within the bounds of our own configuration. It
+// sees one routing table of the kernel, but neither policy rules nor the table of local
+// addresses.
 package routes
 
 import (
@@ -34,31 +33,31 @@ type Offer struct {
 	Since   time.Time    // when the session was established; zero: long ago
 	Lost    Loss         // zero while the session is established
 
-	// Silent says that the session still stands, but that its peer has missed a
-	// keepalive: rather lost than not. It takes nothing from the offer; it
-	// speaks for a common cause where other sessions are lost.
+	// Silent reports that the session is still established, but that its peer has missed
+	// a keepalive. The offer counts as before. If other sessions are lost, a silent one
+	// is evidence of a common cause.
 	Silent bool
 }
 
-// A Loss says when and how the session that carried an offer ended.
+// A Loss is the time and the cause of the end of an offer's session.
 type Loss struct {
 	Cause Cause     `json:"cause,omitempty"`
 	At    time.Time `json:"at,omitzero"`
 }
 
-// Cause is the way a BGP session ended; the empty Cause is "it has not".
+// Cause is the way a BGP session ended. Empty: it has not ended.
 type Cause string
 
-// The ways a session ends, as far as they call for different treatment.
+// The causes that Verify treats differently.
 const (
-	// Closed is the end of the TCP connection without a NOTIFICATION: a
-	// killed BIRD, which is what a restart of calico-node looks like.
+	// Closed is the end of the TCP connection without a NOTIFICATION, as when BIRD is
+	// killed. A restart of calico-node kills it.
 	Closed Cause = "connection closed"
 	// HoldExpired is silence for the negotiated hold time (RFC 4271, 6.5).
 	HoldExpired Cause = "hold timer expired"
 	// Notified is a NOTIFICATION from the peer: it meant to end the session.
 	Notified Cause = "notification received"
-	// Refused is a NOTIFICATION we sent: a bad message, too many prefixes.
+	// Refused is a NOTIFICATION we sent, after a bad message or too many prefixes.
 	Refused Cause = "notification sent"
 )
 

@@ -1,9 +1,9 @@
 package routes
 
-// Reason is why an offer was refused, in one word: a label for metrics.
+// Reason is the reason to refuse an offer, in one word: a label for metrics.
 type Reason string
 
-// The reasons, in the order in which an offer meets them.
+// The reasons, in the order of the checks.
 const (
 	UnknownCluster Reason = "unknown-cluster" // nothing is known of the cluster, or not yet
 	UnknownPeer    Reason = "unknown-peer"    // the session is with no node and no reflector of the cluster
@@ -28,7 +28,7 @@ const (
 	Stale          Reason = "stale"           // the session is lost, and its offers count no longer
 )
 
-// Reasons returns every Reason, for whoever counts them.
+// Reasons returns every Reason, for metrics.
 func Reasons() []Reason {
 	return []Reason{
 		UnknownCluster, UnknownPeer, WrongAS, Malformed, DefaultRoute, SpecialRange, OwnNetwork, Protected,

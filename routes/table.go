@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Table holds the routes to pods: block, or single borrowed address, to the
-// node's address that is its next hop. The nil Table is empty. In JSON it is
-// an object of prefix to address.
+// Table maps the prefixes of pods to next hops. A prefix is a block, or a single borrowed
+// address; a next hop is a node's address. The nil Table is empty. In JSON it is an object
+// of prefix to address.
 type Table map[netip.Prefix]netip.Addr
 
 // Equal reports whether both tables hold the same routes.
@@ -36,10 +36,9 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Finder returns the longest-prefix match over the table as it is now: the
-// route an address takes and its next hop, or false. A look-up costs one map
-// access for each prefix length in the table. The table must not change while
-// the finder is in use.
+// Finder returns a function for longest-prefix matches: it returns the route of an address
+// and its next hop, or false. A look-up costs one map access for each prefix length in the
+// table. The table must not change while the function is in use.
 func (t Table) Finder() func(netip.Addr) (netip.Prefix, netip.Addr, bool) {
 	l := lengthsOf(maps.Keys(t))
 	return func(a netip.Addr) (netip.Prefix, netip.Addr, bool) {
@@ -56,8 +55,8 @@ func (t Table) Finder() func(netip.Addr) (netip.Prefix, netip.Addr, bool) {
 	}
 }
 
-// lengths are the prefix lengths that occur in a set, longest first: what a
-// longest match has to try.
+// lengths returns the prefix lengths in a set, longest first. A longest-prefix match tries
+// them in this order.
 type lengths struct{ v4, v6 []int }
 
 func lengthsOf(prefixes iter.Seq[netip.Prefix]) lengths {
@@ -90,9 +89,9 @@ func (l lengths) of(a netip.Addr) []int {
 	return l.v6
 }
 
-// An index answers in a few map accesses which of its prefixes covers another
-// and which lies within another, so that a flood of offers costs no scan. Its
-// prefixes are canonical: no bit set after the prefix length.
+// An index finds a prefix that covers another, or lies within another, in a few map
+// accesses: a flood of offers causes no scans. Its prefixes are canonical: no bit is set
+// after the prefix length.
 type index[T any] struct {
 	at     map[netip.Prefix]T
 	sorted []netip.Prefix

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// randomTable has routes of a few lengths in both families, many of them
-// nested.
+// randomTable returns routes of a few lengths in both families, many of them nested.
 func randomTable(rng *rand.Rand) Table {
 	t := Table{}
 	for range rng.IntN(60) {
@@ -20,7 +19,7 @@ func randomTable(rng *rand.Rand) Table {
 	return t
 }
 
-// randomAddr draws from so few addresses that prefixes nest and match.
+// randomAddr returns one of so few addresses that prefixes nest and match.
 func randomAddr(rng *rand.Rand) netip.Addr {
 	if rng.IntN(2) == 0 {
 		return netip.AddrFrom4([4]byte{10, byte(rng.IntN(2)), byte(rng.IntN(8)), byte(rng.IntN(256))})

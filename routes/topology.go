@@ -2,7 +2,7 @@ package routes
 
 import "net/netip"
 
-// Topology is what one cluster's API says about who may offer which block.
+// Topology holds the nodes of a cluster and the blocks they own, by the cluster's API.
 type Topology struct {
 	Cluster    string         `json:"cluster"`
 	Nodes      []Node         `json:"nodes,omitempty"`
@@ -15,11 +15,10 @@ type Topology struct {
 	Reflectors []netip.Addr   `json:"reflectors,omitempty"` // route reflectors that are not nodes, from our own configuration
 	ASN        uint32         `json:"asn,omitempty"`        // AS of the cluster, and so of those reflectors
 
-	// Protected are the API server's sockets: no route covers their addresses,
-	// and no server is one of them.
+	// Protected lists the API server's sockets. No route covers their addresses, and no
+	// server is one of them.
 	Protected []netip.AddrPort `json:"protected,omitempty"`
-	// HostNetwork lets Services have servers at the addresses of nodes, from our
-	// own configuration.
+	// HostNetwork allows servers at the addresses of nodes. Our own configuration sets it.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
@@ -31,7 +30,7 @@ type Node struct {
 	Addresses []netip.Addr   `json:"addresses,omitempty"` // those of BGP that its status has as InternalIP, too: where its hostNetwork pods answer
 	PodCIDRs  []netip.Prefix `json:"podCIDRs,omitempty"`
 	Reflector bool           `json:"reflector,omitempty"` // it reflects the blocks of other nodes
-	Behind    bool           `json:"behind,omitempty"`    // the cluster has it peer with others only: what is to be heard of it, reflectors tell
+	Behind    bool           `json:"behind,omitempty"`    // the cluster lets it peer with others only; reflectors announce its blocks
 	Down      bool           `json:"down,omitempty"`      // the cluster itself calls it unreachable: condition Ready is Unknown
 }
 
@@ -45,8 +44,8 @@ type Affinity struct {
 	Type    string       `json:"type,omitempty"` // host or virtual; empty is an old form of host
 }
 
-// IPAMBlock is the arbiter of a block: who it belongs to, which of its addresses
-// are lent to pods on other nodes, and whose pods have them.
+// IPAMBlock is Calico's record of a block: its owner, the addresses that are lent to pods
+// on other nodes, and the pods that have its addresses.
 type IPAMBlock struct {
 	Prefix   netip.Prefix          `json:"prefix"`
 	Affinity string                `json:"affinity,omitempty"` // "host:NODE", "virtual:NAME", or empty

@@ -10,29 +10,28 @@ import (
 	"time"
 )
 
-// Facts are what offers are held against.
+// Facts are the inputs of Verify besides the offers.
 type Facts struct {
 	Now        time.Time
 	Topologies []Topology    // in the order of our configuration
 	Local      Local         // of the machine the routes are for
-	Retain     time.Duration // how long the offers of a session count that was closed without a word
-	FailStatic time.Duration // how long the offers of a cluster count that lost every session at once; 0: not at all
+	Retain     time.Duration // how long offers count after their session was closed without a NOTIFICATION
+	FailStatic time.Duration // how long the offers of a cluster count after it lost every session at once; 0: not at all
 }
 
-// Local is what the kernel says about the machine itself.
+// Local holds the machine's own addresses and networks, by the kernel.
 type Local struct {
 	Addrs    []netip.Addr   `json:"addrs,omitempty"`    // its addresses
 	Networks []netip.Prefix `json:"networks,omitempty"` // networks it is directly connected to
 }
 
-// atOnce is how far apart the losses of one common cause may lie: the hold
-// timers of sessions that are cut in one moment run out up to a keepalive
-// interval apart, a third of the hold time (RFC 4271, 4.4), which is 30 s at
-// the hold time of 90 s that the RFC suggests.
+// atOnce is the longest time between two losses of one common cause. The hold timers of
+// sessions that are cut at once expire up to a keepalive interval apart. That is a third
+// of the hold time (RFC 4271, 4.4): 30 s at the 90 s that the RFC suggests.
 const atOnce = 30 * time.Second
 
-// Verify tells the offers that may become routes from those that may not, and
-// says why not. An offer becomes a route only if
+// Verify returns the table of offers that may become routes, and a refusal for each other
+// offer. An offer becomes a route only if
 //
 //   - its session is with a node the cluster knows, or with a reflector, in the
 //     right AS, and the path comes from no further than the owner;
@@ -43,10 +42,9 @@ const atOnce = 30 * time.Second
 //     exported, and touches nothing that is ours, protected or another cluster's;
 //   - its session is up, or was lost in a way that says nothing about the node.
 //
-// Neither the order of offers nor how often one comes changes the answer. The
-// refusals are sorted. Where two clusters claim the same addresses, bounds of
-// our own configuration outrank pools, and the cluster configured first outranks
-// the later.
+// The order of offers and duplicates do not change the result. The refusals are sorted.
+// If two clusters claim the same addresses, a cluster with bounds in our configuration
+// outranks one with pools alone, and the cluster configured first outranks the later.
 func Verify(offers []Offer, f Facts) (Table, []Refusal) {
 	w := survey(f)
 	static := w.static(offers)
@@ -67,8 +65,8 @@ func Verify(offers []Offer, f Facts) (Table, []Refusal) {
 	return table, refusals
 }
 
-// Static returns the clusters that lost every session at once and whose lost
-// offers count for that reason, each with the instant until which they do.
+// Static returns the clusters that lost every session at once, and whose lost offers
+// therefore still count. The value is the time until which they do.
 func Static(offers []Offer, f Facts) map[string]time.Time {
 	until := map[string]time.Time{}
 	for cluster, s := range survey(f).static(offers) {
@@ -89,7 +87,7 @@ func refuse(r Reason, format string, args ...any) *verdict {
 	return &verdict{reason: r, why: fmt.Sprintf(format, args...)}
 }
 
-// A world is the facts, arranged for looking up.
+// A world holds the facts, indexed for look-ups.
 type world struct {
 	Facts
 	clusters  map[string]*cluster
@@ -108,7 +106,7 @@ type cluster struct {
 	foreign  index[string] // what belongs to clusters that outrank this one, with their names
 }
 
-// A speaker is who may open a session from an address.
+// A speaker is a node or reflector that may open a session from an address.
 type speaker struct {
 	node      *Node    // nil for a reflector that is no node
 	namesakes []string // nodes that claim the address, if more than one does
@@ -123,15 +121,14 @@ func (s *speaker) String() string {
 	return "node " + s.node.Name
 }
 
-// A claim is what the cluster says about the owner of a prefix: its name, or
-// why there is none.
+// A claim is the owner of a prefix by the cluster's records, or why there is none.
 type claim struct {
 	owner string
 	no    *verdict
 }
 
-// special holds the ranges no unicast route to a pod lies in (RFC 6890 and its
-// registries, as far as a kernel treats them differently).
+// special holds the ranges that have no unicast routes to pods: those of RFC 6890 and its
+// registries that a kernel treats differently.
 var special = newIndex(map[netip.Prefix]string{
 	netip.MustParsePrefix("0.0.0.0/8"):      "this network",
 	netip.MustParsePrefix("127.0.0.0/8"):    "loopback",
@@ -178,8 +175,8 @@ func survey(f Facts) *world {
 	return w
 }
 
-// byRank puts the clusters whose bounds we configured before those that bound
-// themselves: what a cluster says must not take what we wrote down for another.
+// byRank sorts clusters with bounds in our configuration before those without: a cluster's
+// own records must not claim addresses that we configured for another.
 func byRank(topologies []Topology) []*Topology {
 	ranked := make([]*Topology, 0, len(topologies))
 	for i := range topologies {
@@ -266,10 +263,10 @@ func (c *cluster) readBlocks() {
 	}
 }
 
-// settle decides who owns a block. The affinities are what BIRD announces by,
-// the arbiters (affinities of the IPAMBlock) what addresses are given out by:
-// an affinity of a lost race can linger for ever, so two that contradict each
-// other are decided by the arbiter, and one that it contradicts is no proof.
+// settle returns the owner of a block. BIRD announces by BlockAffinities, and Calico
+// assigns addresses by the affinity of the IPAMBlock. A BlockAffinity of a lost race can
+// stay for ever. So if two contradict each other the IPAMBlock decides, and a
+// BlockAffinity that contradicts it is no proof.
 func settle(p netip.Prefix, affinities []Affinity, arbiters []string) claim {
 	slices.SortFunc(affinities, func(a, b Affinity) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name))
@@ -331,8 +328,8 @@ func (c *cluster) readPools() {
 	c.bounds, c.pools = newIndex(bounds), newIndex(pools)
 }
 
-// territory is what a cluster of lower rank must keep out of: every route of
-// this one lies in it.
+// territory returns the prefixes that contain every route of a cluster. A cluster of lower
+// rank must keep out of them.
 func (c *cluster) territory() map[netip.Prefix]bool {
 	if len(c.bounds.at) > 0 {
 		return c.bounds.at
@@ -349,7 +346,8 @@ func (c *cluster) territory() map[netip.Prefix]bool {
 	return all
 }
 
-// judge applies everything but time, and returns the owner of the prefix.
+// judge applies all checks but those of time. It returns the owner of the prefix, or a
+// refusal.
 func (w *world) judge(o Offer) (*Node, *verdict) {
 	c, s, no := w.introduce(o)
 	if no != nil {
@@ -381,7 +379,7 @@ func (w *world) judge(o Offer) (*Node, *verdict) {
 	return owner, nil
 }
 
-// introduce finds out who is speaking.
+// introduce returns the cluster and the speaker of an offer, or a refusal.
 func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 	c := w.clusters[o.Cluster]
 	if c == nil {
@@ -400,7 +398,7 @@ func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 	return c, s, nil
 }
 
-// trespass says what else the prefix would take traffic from.
+// trespass returns a refusal if the prefix would take traffic from something else.
 func (w *world) trespass(p netip.Prefix, c *cluster) *verdict {
 	if !canonical(p) {
 		return refuse(Malformed, "%s is no canonical prefix", p)
@@ -445,7 +443,7 @@ func (c *cluster) owner(p netip.Prefix) (*Node, *verdict) {
 	return n, nil
 }
 
-// nobody says why no one owns a prefix.
+// nobody returns the refusal of a prefix without an owner.
 func (c *cluster) nobody(p netip.Prefix) *verdict {
 	if q, b, ok := c.blocks.covering(p); ok {
 		return refuse(WrongLength, "%s is a part of block %s%s: only whole blocks are routed", p, q, b.of())
@@ -493,8 +491,8 @@ func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
 	return nil
 }
 
-// bounded checks the prefix against our own bounds and the cluster's pools. A
-// block outlives its pool when the pool is deleted; then the bounds decide.
+// bounded checks the prefix against our own bounds and the cluster's pools. A block stays
+// after its pool is deleted; then the bounds decide.
 func (c *cluster) bounded(p netip.Prefix) *verdict {
 	bounds := len(c.bounds.at) > 0
 	if bounds {
@@ -534,19 +532,18 @@ func (p Pool) blockSize() int {
 	return 122
 }
 
-// A blackout is the loss of every session of a cluster at once: rather our
-// fault than that of so many nodes.
+// A blackout is the loss of every session of a cluster at once. It is more likely our
+// fault than the fault of so many nodes.
 type blackout struct {
 	since, until time.Time // until is FailStatic after the last loss, or Retain after the first return
 }
 
-// static returns the clusters that lost every session at once, whether or not
-// their lost offers still count. A session that was up all the time, and on
-// which the peer is heard, shows that the fault is not ours; one that came back
-// shows that the way is clear, and the others have as long to follow as after
-// any restart. Sessions that are cut in one moment end up to a keepalive
-// interval apart: by the first of them the others are silent. Losses that were
-// history by then, and counted for nothing, do not stand in the way.
+// static returns the clusters that lost every session at once, whether or not their lost
+// offers still count. A session that stayed up, and whose peer is not silent, shows that
+// the fault is not ours. A session that came back shows that the network works again; the
+// others then have the same time to follow as after any restart. Sessions that are cut at
+// once end up to a keepalive interval apart: at the first loss the others are silent.
+// Earlier losses, whose offers no longer counted then, are ignored.
 func (w *world) static(offers []Offer) map[string]blackout {
 	type losses struct {
 		at       []time.Time
@@ -608,9 +605,9 @@ func (w *world) static(offers []Offer) map[string]blackout {
 	return dark
 }
 
-// fresh decides whether an offer still counts after its session ended. A
-// session closed without a word is what a restart of calico-node looks like,
-// while the node goes on forwarding; silence and a deliberate end are not.
+// fresh decides whether an offer still counts after its session. A restart of calico-node
+// closes the session without a NOTIFICATION, and the node goes on forwarding. Silence, or
+// a NOTIFICATION, is no such restart.
 func (w *world) fresh(o Offer, owner *Node, b blackout) *verdict {
 	if o.Lost.Cause == "" {
 		return nil

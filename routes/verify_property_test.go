@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A draw picks one of n: from rapid, which shrinks, or from a plain generator.
+// A draw returns a number below n: from rapid, which shrinks, or from a plain generator.
 type draw func(n int, label string) int
 
 func (d draw) one(n int, label string) bool { return d(n, label) == 0 }
 
-// worldOf draws a small world in which everything collides with everything: a
-// few nodes, blocks and pools of two clusters in one /16, most of it sound.
+// worldOf draws a small world with many collisions: a few nodes, blocks and pools of two
+// clusters in one /16, most of them valid.
 func worldOf(d draw) ([]Offer, Facts) {
 	names := []string{"n0", "n1", "n2", "n3"}
 	node := func(c, i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, byte(50 + c), byte(22 + i)}) }
@@ -145,8 +145,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 	return offers, f
 }
 
-// unjustified is Verify's twin: it holds one route against the facts by
-// scanning them, rule by rule, and returns what is wrong with it.
+// unjustified checks one route against the facts rule by rule, by scans, and returns what
+// is wrong with it. It is a simple second implementation of Verify.
 func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string {
 	for _, n := range f.Local.Networks {
 		if n.Overlaps(p) {
@@ -315,8 +315,8 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 	return fmt.Sprintf("offers: %q", why)
 }
 
-// allLost is a necessary condition for failing static, not the whole rule: no
-// session with a node of the cluster was up then and is heard still.
+// allLost reports whether no session with a node of the cluster was up then and is still
+// heard. That is necessary for failing static, but not sufficient.
 func allLost(t Topology, at time.Time, offers []Offer) bool {
 	for _, o := range offers {
 		for _, n := range t.Nodes {
@@ -334,8 +334,8 @@ func allLost(t Topology, at time.Time, offers []Offer) bool {
 	return true
 }
 
-// check holds what Verify says about one world to the twin, and to what must be
-// so in every world. It returns how many routes there were.
+// check compares the result of Verify for one world with unjustified, and checks what holds
+// in every world. It returns the number of routes.
 func check(t interface{ Fatalf(string, ...any) }, offers []Offer, f Facts) int {
 	table, refusals := Verify(offers, f)
 	for p, via := range table {
@@ -369,8 +369,8 @@ func check(t interface{ Fatalf(string, ...any) }, offers []Offer, f Facts) int {
 	return len(table)
 }
 
-// overruled: an earlier cluster, or one with bounds where t has none, claims
-// addresses of p.
+// overruled reports whether a cluster that outranks t claims addresses of p: an earlier
+// one, or one with bounds while t has none.
 func overruled(p netip.Prefix, t Topology, f Facts) bool {
 	earlier := true
 	for _, other := range f.Topologies {

@@ -17,7 +17,7 @@ var (
 	noon = time.Date(2026, 8, 22, 12, 0, 0, 0, time.UTC)
 )
 
-// demo is the cluster of the documents: three nodes in AS 65000, a block each.
+// demo returns the cluster of the documents: three nodes in AS 65000, with a block each.
 func demo() Topology {
 	return Topology{
 		Cluster: "demo",
@@ -54,7 +54,7 @@ func facts(topologies ...Topology) Facts {
 	}
 }
 
-// own is the offer of worker1 for its own block, as BIRD sends it within the AS.
+// own returns the offer of worker1 for its own block, as BIRD sends it within the AS.
 func own() Offer {
 	return Offer{
 		Cluster: "demo", Peer: addr("192.168.50.23"), PeerAS: 65000,
@@ -492,8 +492,8 @@ func TestStaticNamesTheClustersAndTheirDeadline(t *testing.T) {
 	}
 }
 
-// A hundred thousand prefixes from one node: none reaches the table, the good
-// routes stay, and each is counted. The time is only logged.
+// One node offers a hundred thousand prefixes. None is in the table, the good routes stay,
+// and each refusal is counted. The time is only logged.
 func TestAFloodOfPrefixesIsRefusedAndTheGoodRouteStays(t *testing.T) {
 	f := facts(demo())
 	for i := range 500 {
