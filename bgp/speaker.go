@@ -42,17 +42,13 @@ import (
 // ErrStopped is the error of every call after Stop.
 var ErrStopped = errors.New("the BGP speaker has stopped")
 
-// DefaultHoldTime is the hold time that the speaker proposes if Config has none. BIRD on a
-// busy node may miss 3 seconds (projectcalico/calico#7086).
-const DefaultHoldTime = 9 * time.Second
-
 // Config holds the settings that all sessions share.
 type Config struct {
 	ASN      uint32        // our AS, 1 to 4294967295
 	RouterID netip.Addr    // our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
 	Listen   []netip.Addr  // addresses where peers that are not Active may connect; none: nobody may
 	Port     uint16        // port to listen on; 0 is 179
-	HoldTime time.Duration // whole seconds, 3 s to 65535 s; 0 is DefaultHoldTime. The lower of the two ends' proposals counts (RFC 4271, 4.2)
+	HoldTime time.Duration // that we propose, as RFC 4271 (4.2) bounds it, and not 0: the lower of the two ends' proposals counts
 	Log      *slog.Logger  // nil discards
 }
 
@@ -185,16 +181,13 @@ func (c Config) check() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.HoldTime == 0 {
-		c.HoldTime = DefaultHoldTime
-	}
 	switch {
 	case c.ASN == 0:
 		return c, errors.New("bgp: no AS number is given for this speaker")
 	case !c.RouterID.Unmap().Is4() || c.RouterID.Unmap().IsUnspecified():
 		return c, fmt.Errorf("bgp: the router ID has to be an IPv4 address, not %q", c.RouterID)
-	case c.HoldTime%time.Second != 0 || c.HoldTime < 3*time.Second || c.HoldTime > 65535*time.Second:
-		return c, fmt.Errorf("bgp: the hold time has to be whole seconds from 3s to 65535s, not %s", c.HoldTime)
+	case c.HoldTime <= 0:
+		return c, errors.New("bgp: no hold time is given, without which no loss of a peer would be noticed")
 	}
 	c.RouterID = c.RouterID.Unmap()
 	return c, nil

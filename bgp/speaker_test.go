@@ -68,13 +68,13 @@ func TestStartSaysWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	fine := Config{ASN: 65000, RouterID: s.us[0]}
+	fine := Config{ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second}
 	for want, c := range map[string]Config{
 		"no AS number":                     {RouterID: s.us[0]},
 		"has to be an IPv4 address":        {ASN: 65000, RouterID: s.us[1]},
-		"has to be whole seconds":          {ASN: 65000, RouterID: s.us[0], HoldTime: 2 * time.Second},
-		"another program already does":     {ASN: 65000, RouterID: s.us[0], Listen: s.us[:1]},
-		"no interface of this machine has": {ASN: 65000, RouterID: s.us[0], Listen: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
+		"no hold time is given":            {ASN: 65000, RouterID: s.us[0]},
+		"another program already does":     {ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second, Listen: s.us[:1]},
+		"no interface of this machine has": {ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second, Listen: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
 	} {
 		if sp, err := Start(t.Context(), c); err == nil {
 			sp.Stop()

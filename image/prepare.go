@@ -169,12 +169,9 @@ func accept(data []byte) (*config.Config, error) {
 // files returns all files that a machine with this configuration has, by name. cfg is
 // nil for a machine without a file.
 func files(cfg *config.Config, data []byte) map[string]file {
-	var s config.System
+	s := config.DefaultSystem()
 	if cfg != nil {
 		s = cfg.System
-	} else {
-		s.Console, s.Update.Kexec = true, true
-		s.DHCP = config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}
 	}
 	all := networkFiles(s)
 	text := func(name string, lines ...string) { all[name] = file{0o644, strings.Join(lines, "\n") + "\n"} }

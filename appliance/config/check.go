@@ -189,7 +189,7 @@ func (c *Config) checkPools(p *problems) {
 
 func (c *Config) checkSpeaker(p *problems) {
 	b := c.BGP
-	// RFC 4271 section 4.2: zero or at least three seconds, in two bytes. Zero means no keepalives, and so no loss ever noticed.
+	// RFC 4271 section 4.2: zero or at least three seconds, in two bytes. Zero means no keepalives, and so no loss is ever noticed.
 	if b.HoldTime < 3*time.Second || b.HoldTime > 65535*time.Second || b.HoldTime%time.Second != 0 {
 		p.add("bgp.holdTime", "%s is not allowed; allowed: whole seconds from 3s to 65535s", b.HoldTime)
 	}
