@@ -239,6 +239,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
 	v.want.Allocations = routes.Allocate(facts)
 	v.static = routes.Static(offers, facts)
+	l.compiler.Several = len(l.clusters) > 1
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
 	for _, c := range l.clusters {

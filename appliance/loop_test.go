@@ -585,6 +585,20 @@ func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	}
 }
 
+func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
+	s := newScene(t)
+	away := &fakeWatcher{err: errors.New("connection refused")}
+	s.clusters = append(s.clusters, &cluster{name: "other", watcher: away})
+	s.clock = s.clock.Add(patience + time.Second)
+	s.settle(t)
+	alone := s.view.Load().config.Backends
+	away.snapshot, away.err = ingress.Snapshot{Cluster: "other"}, nil
+	s.settle(t)
+	if both := s.view.Load().config.Backends; len(alone) != 1 || !slices.Equal(both, alone) {
+		t.Errorf("got backends %v before and %v after the other cluster answered, want the same one", alone, both)
+	}
+}
+
 func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	first := running(t)
 	if err := first.pictures.write(first.watcher.snapshot); err != nil {

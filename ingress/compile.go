@@ -152,6 +152,9 @@ type Compiler struct {
 	// Taken are ports that no TCP service can have, and whose they are: "HTTPS".
 	// TakenUDP are those that QUIC cannot have.
 	Taken, TakenUDP map[uint16]string
+	// Several marks that several clusters are configured, known or not: names made
+	// for a cluster then begin with its own.
+	Several bool
 
 	worlds   []*world
 	parsed   map[metav1.Object]*claim
@@ -183,9 +186,10 @@ type world struct {
 
 	defaults   annotations.Layer // what they say
 	global     annotations.Global
-	odd        []annotations.Problem // what is odd about it
-	badFiles   []annotations.Problem // what is odd about the error files
-	refused    []haproxy.Part        // what HAProxy refuses of that
+	set        []annotations.Effective // what made global
+	odd        []annotations.Problem   // what is odd about it
+	badFiles   []annotations.Problem   // what is odd about the error files
+	refused    []haproxy.Part          // what HAProxy refuses of that
 	streams    []annotations.Stream
 	badStreams []annotations.Problem // what is odd about the TCP services
 }
@@ -218,7 +222,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	worlds := make([]*world, len(snaps))
 	for i, s := range snaps {
 		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, noClasses: s.NoClasses, owners: s.Owners, at: s.At}
-		if len(snaps) > 1 {
+		if c.Several || len(snaps) > 1 {
 			w.prefix = s.Cluster + "_"
 		}
 		var was world
@@ -227,7 +231,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		}
 		w.Objects = s.Objects.keep(was.Objects)
 		same := w.withoutSlices().Same(was.withoutSlices())
-		w.defaults, w.global, w.odd, w.badFiles = was.defaults, was.global, was.odd, was.badFiles
+		w.defaults, w.global, w.set, w.odd, w.badFiles = was.defaults, was.global, was.set, was.odd, was.badFiles
 		w.streams, w.badStreams, w.refused = was.streams, was.badStreams, was.refused
 		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
 		said := other || !slices.Equal(w.ConfigMaps, was.ConfigMaps)
@@ -239,7 +243,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			w.streams, w.badStreams = annotations.Streams(services)
 			said := new(settings)
 			env := c.env(w, "", said)
-			w.global, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
+			w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
 			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.options.ErrorFiles).Data)
 			w.refused = said.refused
 		}
@@ -312,15 +316,15 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	return c.result
 }
 
-// globalOf is what is said of the process. Of several clusters the first
-// configured that says anything is heard: it is the operator who orders them.
-func globalOf(worlds []*world) annotations.Global {
+// speaker returns the world whose ConfigMaps set what concerns the whole process:
+// the first configured that sets any of it, since the operator orders the clusters.
+func speaker(worlds []*world) *world {
 	for _, w := range worlds {
 		if !reflect.DeepEqual(w.global, annotations.Global{}) {
-			return w.global
+			return w
 		}
 	}
-	return annotations.Global{}
+	return new(world)
 }
 
 // build brings parts in line with the needs of the routing, which were those

@@ -656,6 +656,74 @@ problem Ingress default/old HostOwned
 	}
 }
 
+func TestNamesFollowTheConfiguredClustersNotTheKnownOnes(t *testing.T) {
+	east := snapshot(t, "east", app("web")+ingress("i", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	c := Compiler{Several: true}
+	alone := c.Compile([]Snapshot{east})
+	if got, want := backendNames(alone), []string{"east_default_svc_web_http"}; !slices.Equal(got, want) {
+		t.Errorf("while the other cluster is not known: backends %q, want %q", got, want)
+	}
+	both := c.Compile([]Snapshot{east, {Cluster: "west"}})
+	if both.Config.Backends[0] != alone.Config.Backends[0] {
+		t.Errorf("the other cluster came: %s is another backend than before", both.Config.Backends[0].Name)
+	}
+	if got, want := backendNames(Compile([]Snapshot{east})), []string{"default_svc_web_http"}; !slices.Equal(got, want) {
+		t.Errorf("the only cluster: backends %q, want %q", got, want)
+	}
+}
+
+func backendNames(r Result) (all []string) {
+	for _, b := range r.Config.Backends {
+		all = append(all, b.Name)
+	}
+	return all
+}
+
+func TestTheFirstClusterThatSetsTheProcessSetsItForAll(t *testing.T) {
+	configured := func(cluster string, keys, files map[string]string) Snapshot {
+		s := Snapshot{Cluster: cluster}
+		s.Options.ConfigMap, s.Options.ErrorFiles = "ops/keys", "ops/files"
+		for name, data := range map[string]map[string]string{"keys": keys, "files": files} {
+			s.ConfigMaps = append(s.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: data})
+		}
+		return s
+	}
+	page := func(text string) map[string]string {
+		return map[string]string{"404": "HTTP/1.0 404 Not Found\r\n\r\n" + text}
+	}
+	silent := configured("silent", map[string]string{"timeout-server": "3s"}, nil)
+	east := configured("east", map[string]string{"maxconn": "1000", "nbthread": "2"}, page("east"))
+	for name, row := range map[string]struct {
+		other Snapshot
+		want  string
+	}{
+		"nothing":                   {silent, ""},
+		"the same":                  {configured("west", map[string]string{"maxconn": "1000"}, page("east")), ""},
+		"a key for each backend":    {configured("west", map[string]string{"timeout-server": "1s"}, nil), ""},
+		"another value":             {configured("west", map[string]string{"maxconn": "2000", "nbthread": "2"}, nil), "west ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
+		"keys that east leaves":     {configured("west", map[string]string{"timeout-client": "1s", "maxconn": "2000"}, nil), "west ConfigMap ops/keys SetByAnotherCluster maxconn, timeout-client\n"},
+		"another page for a status": {configured("west", nil, page("west")), "west ConfigMap ops/files SetByAnotherCluster 404\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Compile([]Snapshot{silent, east, row.other})
+			got := ""
+			for _, p := range r.Problems {
+				_, keys, _ := strings.Cut(p.Why, "no effect on the process: ")
+				got += fmt.Sprintf("%s %s %s/%s %s %s\n", p.Cluster, p.Kind, p.Namespace, p.Name, p.Reason, keys)
+				if !strings.Contains(p.Why, "cluster east ") {
+					t.Errorf("%q does not name the cluster", p.Why)
+				}
+			}
+			if got != row.want {
+				t.Errorf("got problems %q, want %q", got, row.want)
+			}
+			if r.Config.Process.MaxConn != 1000 {
+				t.Errorf("got maxconn %d, want that of the first cluster that sets the process, 1000", r.Config.Process.MaxConn)
+			}
+		})
+	}
+}
+
 func TestLongNamesStayApart(t *testing.T) {
 	long := strings.Repeat("x", 62)
 	var seen []string

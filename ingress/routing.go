@@ -95,6 +95,7 @@ type routeKey struct {
 type builder struct {
 	*Compiler
 	*routing
+	speaker    *world                     // whose ConfigMaps set what concerns the whole process
 	holds      map[string]hold            // by host, see assignHosts
 	children   map[string][]string        // hosts by their parent; nil until spare needs them
 	first      map[string]*claim          // the oldest claim to each host
@@ -111,10 +112,11 @@ type builder struct {
 // others: the operator orders the clusters.
 func (c *Compiler) route(worlds []*world) *routing {
 	b := &builder{
-		Compiler: c, first: make(map[string]*claim), routed: make(map[routeKey]haproxy.Route),
+		Compiler: c, speaker: speaker(worlds), first: make(map[string]*claim), routed: make(map[routeKey]haproxy.Route),
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need),
-		routing: &routing{of: worlds, global: globalOf(worlds), owner: make(map[routeKey]*claim), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
+		routing: &routing{of: worlds, owner: make(map[routeKey]*claim), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
 	}
+	b.global = b.speaker.global
 	if demanded := b.global.Clients; !reflect.DeepEqual(demanded, b.demanded) {
 		b.demanded, b.settled = demanded, nil
 	}

@@ -248,8 +248,8 @@ func (w *world) refer(configMap string) ObjectRef {
 	return ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
 }
 
-// hearDefaults complains of what ConfigMaps say that is no key or no file, and of
-// those that are not there.
+// checkConfigMaps reports what ConfigMaps hold that is no key and no file, and the
+// ConfigMaps that are not there.
 func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
 		for _, o := range problems {
@@ -259,11 +259,44 @@ func (b *builder) checkConfigMaps(w *world) {
 	add(w.options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
 	add(w.options.ErrorFiles, w.badFiles)
 	add(w.options.TCPServices, w.badStreams)
+	b.overruled(w)
 	for _, name := range w.options.configMaps() {
 		if w.configMap(name).Name == "" {
 			add(name, []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}})
 		}
 	}
+}
+
+// overruled reports what ConfigMaps set for the whole process and what has no effect,
+// since another cluster's ConfigMaps are heard.
+func (b *builder) overruled(w *world) {
+	heard := b.speaker
+	if w == heard || heard.cluster == "" {
+		return
+	}
+	report := func(configMap string, names []string) {
+		if len(names) > 0 {
+			b.problems = append(b.problems, Problem{ObjectRef: w.refer(configMap), Reason: "SetByAnotherCluster", Why: fmt.Sprintf(
+				"cluster %s is the first in the configuration file whose ConfigMaps set anything for the whole HAProxy process, and they set it for all clusters; these keys have no effect on the process: %s",
+				heard.cluster, strings.Join(names, ", "))})
+		}
+	}
+	var names []string
+	for _, e := range w.set {
+		if !slices.ContainsFunc(heard.set, func(o annotations.Effective) bool { return o.Key == e.Key && o.Value == e.Value }) {
+			names = append(names, e.As)
+		}
+	}
+	slices.Sort(names)
+	report(w.options.ConfigMap, names)
+	var files []string
+	ours, theirs := w.configMap(w.options.ErrorFiles).Data, heard.configMap(heard.options.ErrorFiles).Data
+	for _, status := range slices.Sorted(maps.Keys(ours)) {
+		if ours[status] != theirs[status] {
+			files = append(files, status)
+		}
+	}
+	report(w.options.ErrorFiles, files)
 }
 
 func (b *builder) layer(service *corev1.Service) annotations.Layer {

@@ -128,7 +128,7 @@ http-request return status 421 content-type text/plain string "not on this conne
 // tell is what layers come to, one thing a line, without what is there when
 // nothing is said.
 func tell(layers []Layer) string {
-	global, odd := Process(env, layers[2])
+	global, _, odd := Process(env, layers[2])
 	env := env
 	env.Demanded = global.Clients
 	s, _, problems := Compile("o", env, layers...)
@@ -632,7 +632,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				}
 				l := Read(scope, said)
 				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
-				_, _ = Process(env, l)
+				_, _, _ = Process(env, l)
 				_, _, _ = RouteACL(env, l)
 				if _, said, _ := DefaultBackend(l); said {
 					got[ServiceKind] = true

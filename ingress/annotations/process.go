@@ -89,8 +89,8 @@ type Global struct {
 	Questions   []haproxy.Question // that HAProxy has to answer
 }
 
-// Process reads what ConfigMaps say of the whole process, the most special first.
-func Process(env Env, layers ...Layer) (Global, []Problem) {
+// Process reads what ConfigMaps set for the whole process, the most special first.
+func Process(env Env, layers ...Layer) (Global, []Effective, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Questions)
@@ -108,7 +108,7 @@ func Process(env Env, layers ...Layer) (Global, []Problem) {
 		g.Process.ClientCA, g.Process.ClientOptional = c.CA.Name, c.Optional
 		g.Extras = append(g.Extras, c.CA)
 	}
-	return g, v.problems
+	return g, v.used, v.problems
 }
 
 // AddErrorFiles adds the answers of a ConfigMap: a status to a whole response.
