@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -164,7 +165,8 @@ func (s *site) speaker(t *testing.T, asn uint32, hold time.Duration, p pace) spe
 	return s.speakerAt(t, asn, hold, p, s.us[:]...)
 }
 
-// speakerAt returns a speaker that lets peers connect at these addresses.
+// speakerAt returns a speaker that lets peers connect at these addresses. Without a
+// hold time it has 9 seconds.
 func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, listen ...netip.Addr) speaker {
 	t.Helper()
 	setupMu.Lock()
@@ -174,7 +176,7 @@ func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, l
 		ASN:      asn,
 		RouterID: s.us[0],
 		Listen:   listen,
-		HoldTime: hold,
+		HoldTime: cmp.Or(hold, 9*time.Second),
 		Log:      slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}, p)
 	if err != nil {
