@@ -57,8 +57,8 @@ func (c *Compiler) part(n need) part {
 			if !ready && !drain || len(e.Addresses) == 0 {
 				continue
 			}
-			// The addresses of one endpoint are the same thing several times
-			// over; the first is the one every consumer takes (Endpoint, addresses).
+			// All addresses of one endpoint lead to the same pod. Every consumer uses
+			// the first (discovery/v1, Endpoint.Addresses).
 			ip, err := cleanAddress(e.Addresses[0], s.AddressType)
 			if err != nil {
 				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", quote(s.Name), err)
@@ -75,8 +75,8 @@ func (c *Compiler) part(n need) part {
 			backend.Servers = append(backend.Servers, server)
 		}
 	}
-	// While an endpoint moves from one slice to another it is in both: what is
-	// ready in either is ready.
+	// While an endpoint moves from one slice to another it is in both: it is ready if
+	// either says so.
 	slices.SortStableFunc(backend.Servers, func(a, b haproxy.Server) int {
 		switch {
 		case a.Name != b.Name:
@@ -92,7 +92,7 @@ func (c *Compiler) part(n need) part {
 	return p
 }
 
-// close lets nobody into a backend that HAProxy refuses as it is.
+// close closes a backend that HAProxy refuses.
 func (c *Compiler) close(p *part, n need) {
 	part := p.backend.Part()
 	why := c.verdicts[part].Why
@@ -114,8 +114,8 @@ func (c *Compiler) close(p *part, n need) {
 	})
 }
 
-// portOf is the number the pods of a slice give a port of their Service, 0
-// where they have none: a named targetPort can be another number in every
+// portOf returns the number that the pods of a slice have for a port of their
+// Service; 0 if they have none. A named targetPort can be another number in every
 // slice.
 func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 	for _, p := range s.Ports {
@@ -129,9 +129,9 @@ func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 	return 0
 }
 
-// cleanAddress parses the address of an endpoint. Those that would lead back
-// to the appliance or nowhere are refused here, as the API server does
-// (EndpointSlice, addresses).
+// cleanAddress parses the address of an endpoint. It refuses addresses that lead back
+// to the appliance or nowhere, as the API server does (discovery/v1,
+// Endpoint.Addresses).
 func cleanAddress(s string, family discoveryv1.AddressType) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil {

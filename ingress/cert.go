@@ -15,13 +15,13 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A pair is what a TLS Secret holds, parsed and found fit for use.
+// A pair is the certificate and key of a TLS Secret, parsed and checked.
 type pair struct {
 	pem      []byte // certificates, then the key, without anything else
 	part     haproxy.Part
 	leaf     *x509.Certificate
 	names    []string // host names the certificate is for
-	unusable string   // why it cannot be used; then all else is empty
+	unusable string   // why it cannot be used: then all other fields are empty
 }
 
 // readPair parses a Secret of type kubernetes.io/tls.
@@ -63,8 +63,8 @@ func (b *builder) accepted(p *pair) *pair {
 	return &pair{unusable: "has a certificate that cannot be used: " + why}
 }
 
-// doubts are what a client will hold against a certificate that is served all
-// the same.
+// doubts returns why clients will reject a certificate, which is served all the
+// same.
 func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 	if !at.IsZero() {
 		if at.After(p.leaf.NotAfter) {
@@ -82,8 +82,7 @@ func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 	return "", ""
 }
 
-// covers reports whether names hold host, itself or by a wildcard of its
-// parent.
+// covers reports whether names have the host or the wildcard of its parent.
 func covers(names []string, host string) bool {
 	if slices.Contains(names, host) {
 		return true
@@ -92,7 +91,7 @@ func covers(names []string, host string) bool {
 	return found && first != "*" && slices.Contains(names, "*."+parent)
 }
 
-// list spells names for a sentence.
+// list returns names for a sentence, at most five of them.
 func list(names []string) string {
 	const most = 5
 	switch {
@@ -104,14 +103,14 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// certName is the file name of the certificate of a Secret. Neither a
-// namespace nor a Secret can have "_" in its name, so no two share one.
+// certName returns the file name of the certificate of a Secret. No name of a
+// namespace or a Secret has a "_": two Secrets never share a file.
 func certName(prefix string, secret serviceKey) string {
 	return shorten(prefix+secret.namespace+"_"+secret.name, "_") + ".pem"
 }
 
-// clientCertName is the file name of a certificate for names whose clients need
-// one, too.
+// clientCertName returns the file name of a certificate for hosts whose clients
+// need a certificate, too.
 func clientCertName(name string, c annotations.Clients) string {
 	how := "required"
 	if c.Optional {
@@ -120,8 +119,8 @@ func clientCertName(name string, c annotations.Clients) string {
 	return shorten("_"+strings.TrimSuffix(name, ".pem")+"."+strings.TrimSuffix(c.CA.Name, ".ca.pem")+"."+how, "_") + ".pem"
 }
 
-// shorten cuts a name that is longer than haproxy takes and tells it apart by
-// its hash. The mark is one that no name that was not cut can have so late.
+// shorten cuts a name that is too long for package haproxy, and appends its hash.
+// No name that was not cut has the mark at that place.
 func shorten(name, mark string) string {
 	const longest = 170
 	if len(name) <= longest {

@@ -9,15 +9,15 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A conditional is a claim whose Service takes only some of the requests.
+// A conditional is a path whose Service takes only requests that meet a condition.
 type conditional struct {
 	by      *claim
 	when    annotations.Condition
 	backend string
 }
 
-// choose takes a claim whose Service says which requests it wants. It is false
-// for one that wants them all.
+// choose grants a path whose Service has a condition (route-acl). It returns false
+// for a Service without one.
 func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	w := b.worlds[c.world]
 	service, ok := find(w.Services, path.to.service)
@@ -45,16 +45,15 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	return true
 }
 
-// together says whether two Ingresses may share a path: nobody takes requests
-// from another namespace.
+// together reports whether two claims may share a path: those of one namespace may.
 func together(a, b *claim) bool {
 	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }
 
-// chain makes the choices of the routes that have conditions. A request for
-// which none holds goes the way it would go without the path: which that is
-// does not depend on the request, since of all keys that are the beginning of
-// one the next shorter is the same for all that begin with this.
+// chain makes the choices of the routes with conditions. A request that meets no
+// condition goes to the route that would match without the path. That route is the
+// same for every such request: of all keys that a key begins with, the next shorter
+// one.
 func (b *builder) chain() {
 	keys := make([]routeKey, 0, len(b.chosen))
 	for key := range b.chosen {
@@ -63,7 +62,7 @@ func (b *builder) chain() {
 	slices.SortFunc(keys, func(a, b routeKey) int {
 		return cmp.Or(cmp.Compare(len(a.reach()), len(b.reach())), cmp.Compare(a.reach(), b.reach()), cmp.Compare(a.host, b.host), cmp.Compare(a.match, b.match))
 	})
-	cases := make(map[string][]haproxy.Case) // by the name of the choice
+	cases := make(map[string][]haproxy.Case) // by the name of their choice
 	for _, key := range keys {
 		var own []haproxy.Case
 		var tls *claim
@@ -97,7 +96,7 @@ func (b *builder) chain() {
 	slices.SortFunc(b.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// below is the route that requests for a key would take without it.
+// below returns the route that would match requests for a key without that key.
 func (b *builder) below(key routeKey) haproxy.Route {
 	best, found := haproxy.Route{Backend: b.defaultFor(key.host)}, -1
 	for other, route := range b.routed {
@@ -108,8 +107,8 @@ func (b *builder) below(key routeKey) haproxy.Route {
 	return best
 }
 
-// reach is what a request's path, with a "/" behind it, has to begin with. The
-// byte at its end is where a path ends.
+// reach returns the beginning that a request's path, with "/" appended, has to
+// have. The byte 1 at the end of an exact path stands for the end of the request's.
 func (r routeKey) reach() string {
 	switch r.match {
 	case haproxy.Exact:

@@ -21,8 +21,8 @@ type claimant struct {
 	layer   annotations.Layer // its keys
 }
 
-// A claim is all that one claimant asks for. A source reads it from an object
-// alone, without a look at any other; each round works on a copy.
+// A claim is all that one claimant asks for. A source reads it from its object
+// alone. Each round works on a copy.
 type claim struct {
 	*claimant
 	paths    []pathClaim
@@ -93,9 +93,9 @@ type tlsClaim struct {
 	hosts  []string
 }
 
-// cleanHost checks a host as the API does (Ingress v1, IngressRule.Host): a
-// DNS name or "*." and a DNS name, no port, no address. The API server has
-// done so too, unless it is not the one we think it is.
+// cleanHost checks a host as the API server does (Ingress v1, IngressRule.Host): a
+// DNS name, or "*." and a DNS name, without a port, and no address. It does not rely
+// on the API server, which may be an impostor.
 func cleanHost(host string) (clean, why string) {
 	if host == "" {
 		return "", ""
@@ -113,7 +113,7 @@ func cleanHost(host string) (clean, why string) {
 	return "", `is not a DNS name; allowed are letters, digits, "-" and ".", with "*." in front for one more label`
 }
 
-// quote makes a value that was not checked fit to be read, and short.
+// quote returns an unchecked value that is short and safe to print.
 func quote(s string) string {
 	const longest = 80
 	if len(s) > longest {

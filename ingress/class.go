@@ -10,14 +10,14 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// classes says which Ingresses of a cluster are ours.
+// classes decide which Ingresses of a cluster are ours.
 type classes struct {
 	options Options
 	ours    map[string]bool // by name, of the classes that exist
-	unknown bool            // which classes exist cannot be read
-	unnamed bool            // an Ingress that names no class is ours
+	unknown bool            // the IngressClasses cannot be read
+	unnamed bool            // an Ingress without a class is ours
 
-	selector   labels.Selector // for the labels of its namespace; nil: any
+	selector   labels.Selector // for the labels of the namespace; nil: any
 	namespaces []*corev1.Namespace
 }
 
@@ -26,10 +26,10 @@ func classesOf(w *world) classes {
 	if w.options.NamespaceSelector != "" {
 		var err error
 		if c.selector, err = labels.Parse(w.options.NamespaceSelector); err != nil {
-			c.selector = labels.Nothing() // who configured it was told
+			c.selector = labels.Nothing() // NewWatcher has refused it
 		}
 	}
-	var first *networkingv1.IngressClass // the default class created last, as the API server's own admission takes it
+	var first *networkingv1.IngressClass // the default class that was created last, as the API server's admission chooses it
 	for _, class := range w.Classes {
 		controller := class.Spec.Controller
 		c.ours[class.Name] = controller == w.options.Controller || controller == w.options.Controller+"/"+w.options.Class
@@ -46,10 +46,11 @@ func classesOf(w *world) classes {
 	return c
 }
 
-// has reports whether an Ingress is ours. The annotation goes before the
-// field, as the API asks (Ingress v1, IngressSpec.IngressClassName). It may name
-// our class without there being one; the field may not, unless nobody can tell:
-// a class that was deleted, or has another controller, is not ours to serve.
+// has reports whether an Ingress is ours. The annotation overrides the field, as the
+// API demands (Ingress v1, IngressSpec.IngressClassName). The annotation may name our
+// class even if no such IngressClass exists. The field may do so only while
+// IngressClasses cannot be read: an Ingress of a class that was deleted, or has
+// another controller, is not ours.
 func (c classes) has(ing *networkingv1.Ingress) bool {
 	if n := c.options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
 		return false

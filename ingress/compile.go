@@ -20,9 +20,8 @@ import (
 // are never changed: a new version of an object is a new pointer, which is
 // what lets a [Compiler] remember.
 //
-// The lists may come in any order; those of a [Watcher] are sorted by
-// namespace and name (slices by namespace, Service and name), which costs
-// nothing more here.
+// The lists may be in any order. Those of a [Watcher] are sorted by namespace and
+// name (slices by namespace, Service and name), so that Compile need not sort them.
 type Snapshot struct {
 	Cluster string    // a DNS label; part of every name when there are several clusters
 	At      time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
@@ -32,25 +31,24 @@ type Snapshot struct {
 	NoClasses bool            // Classes is empty because we may not read them
 	Topology  routes.Topology // not for Compile: what Calico says, at the same moment
 
-	// Owners are those of the Result before; nil: nobody had a host yet. Whoever
-	// had one keeps it while an Ingress of theirs names it.
+	// Owners are the owners of the Result before; nil: no host had an owner. An owner
+	// keeps a host while one of its Ingresses names it.
 	Owners *HostOwners
 }
 
 // Options say which Ingresses of a cluster are ours and how they are read.
 type Options struct {
-	// Class is the value of the kubernetes.io/ingress.class annotation that is
-	// ours, and the name of our IngressClass while classes cannot be read. Empty
-	// means "haproxy".
+	// Class is our value of the annotation kubernetes.io/ingress.class, and the name
+	// of our IngressClass while IngressClasses cannot be read. Empty means "haproxy".
 	Class string
 	// Controller is the spec.controller of the IngressClasses that are ours,
 	// alone or followed by "/" and Class. Empty means
 	// "haproxy.org/ingress-controller".
 	Controller string
-	// WatchWithoutClass takes Ingresses that name no class while the cluster
-	// has no default class.
+	// WatchWithoutClass takes Ingresses without a class while the cluster has no
+	// default class.
 	WatchWithoutClass bool
-	// Namespaces are the only ones Ingresses are taken from; none means all.
+	// Namespaces are the namespaces that Ingresses are taken from; none means all.
 	Namespaces []string
 	// NotNamespaces are namespaces that Ingresses are never taken from.
 	NotNamespaces []string
@@ -58,37 +56,38 @@ type Options struct {
 	// namespaces that Ingresses are taken from; empty: all.
 	NamespaceSelector string
 	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
-	// namespaces than their own. A ConfigMap always may.
+	// namespaces. A ConfigMap always may.
 	CrossNamespaceSecrets bool
 	// AuthServices are the Services, as NAMESPACE/NAME, that Ingresses of every
-	// namespace may have asked who may come in. Those of its own each may.
+	// namespace may name in auth-url. The Services of its own namespace every Ingress
+	// may name.
 	AuthServices []string
-	// OneTenant makes one tenant of all namespaces: they share every host, of
-	// which the oldest claim to a path counts, and their Ingresses and Services
-	// may bring text for HAProxy's configuration. A ConfigMap always may.
+	// OneTenant makes one tenant of all namespaces: they share every host, the oldest
+	// claim to a path counts, and their Ingresses and Services may bring text for
+	// HAProxy's configuration. A ConfigMap always may.
 	OneTenant bool
-	// Hosts say which namespaces may use which hosts. The first that matches
-	// counts; a host that none matches is for OneTenant to decide.
+	// Hosts say which namespaces may use which hosts. The first rule that matches
+	// counts. OneTenant decides on a host that no rule matches.
 	Hosts []HostRule
 	// NoSnippets are the sections, global, frontend and backend, for which nobody
 	// may bring text.
 	NoSnippets []string
 	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses; empty: none.
 	ConfigMap string
-	// ErrorFiles names a ConfigMap whose keys are statuses and whose values the
-	// answers HAProxy gives with them; empty: none.
+	// ErrorFiles names a ConfigMap of the answers that HAProxy gives, by their status;
+	// empty: none.
 	ErrorFiles string
-	// PatternFiles names a ConfigMap of lists, that keys refer to as
-	// "patterns/KEY"; empty: none.
+	// PatternFiles names a ConfigMap of lists, which keys refer to as "patterns/KEY";
+	// empty: none.
 	PatternFiles string
-	// TCPServices names a ConfigMap of ports and the Services that take their
-	// connections; empty: none.
+	// TCPServices names a ConfigMap of Services, by the port whose connections they
+	// take; empty: none.
 	TCPServices string
 	// Limits bound what one namespace may bring.
 	Limits Limits
 }
 
-// configMaps are the names of all ConfigMaps of the options, once each.
+// configMaps returns the name of every ConfigMap of the options once.
 func (o Options) configMaps() []string {
 	var names []string
 	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles, o.TCPServices} {
@@ -114,14 +113,14 @@ type ObjectRef struct {
 	UID       string `json:"uid,omitempty"`
 }
 
-// A Problem is why an object, or a part of it, is not served as it asks.
+// A Problem says why an object, or a part of it, is not served as it asks.
 type Problem struct {
 	ObjectRef
 	Reason string `json:"reason"` // CamelCase, the reason of the Event
 	Why    string `json:"why"`    // what, where, what is allowed, what to do
 }
 
-// Result is what the objects of all clusters come to.
+// A Result is what the objects of all clusters come to.
 type Result struct {
 	Config   haproxy.Config         // Bind and Tune are left to the caller
 	Served   []ObjectRef            // Ingresses of which at least one rule or the default is in effect
@@ -140,17 +139,17 @@ type Result struct {
 // configuration, from nothing.
 func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 
-// A Compiler is Compile with a memory: the same result, at the cost of what
-// changed since the last call. Backends, certificates and the slice of routes
-// that stay the same stay the same pointers. Its zero value is ready; it is
-// for one goroutine.
+// A Compiler is Compile with a memory: the result is the same, and costs only what
+// changed since the last call. A backend, a certificate, or the slice of routes that
+// did not change keeps its pointer. The zero value is ready to use, by one
+// goroutine.
 //
 // Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are
-// remembered apart: an endpoint that comes or goes touches the backends of its
-// own Service only.
+// remembered separately: a new or lost endpoint changes the backends of its Service
+// alone.
 type Compiler struct {
-	// Taken are ports that no TCP service can have, and whose they are: "HTTPS".
-	// TakenUDP are those that QUIC cannot have.
+	// Taken are the ports that no TCP service can have, each with its owner, as
+	// "HTTPS". TakenUDP are the ports that QUIC cannot have.
 	Taken, TakenUDP map[uint16]string
 	// Several marks that several clusters are configured, known or not: names made
 	// for a cluster then begin with its own.
@@ -173,7 +172,8 @@ type Compiler struct {
 	began   bool
 }
 
-// world is a snapshot in order, kept to be compared with the next.
+// A world is a snapshot whose lists are sorted. It is kept for comparison with the
+// next one.
 type world struct {
 	cluster   string
 	prefix    string // of every name made for this cluster
@@ -194,24 +194,24 @@ type world struct {
 	badStreams []annotations.Problem // what is odd about the TCP services
 }
 
-// A part is a backend that was built, with what was odd about its endpoints.
+// A part is a backend with its servers, and the problems of its endpoints.
 type part struct {
 	backend  *haproxy.Backend
 	problems []Problem
 	refused  haproxy.Part // what HAProxy refuses of it, if anything
 }
 
-// Judge replaces what HAProxy says of parts. A text without a verdict is left out of
-// the configuration, and so is any part that HAProxy refuses: a certificate is not
-// served, and a backend is closed that cannot be what it should be.
+// Judge replaces HAProxy's verdicts about parts. A text without a verdict is left out
+// of the configuration. So is a part that HAProxy refuses: a refused certificate is
+// not served, and a refused backend is closed.
 func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 	if !maps.Equal(c.verdicts, verdicts) {
 		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
 	}
 }
 
-// Compile returns the Result of snapshots. Results share memory with one
-// another: nothing in them may be changed.
+// Compile returns the Result of snapshots. Results share memory: nothing in them may
+// be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old := c.worlds
 	rerouted := !c.began || c.judged || len(old) != len(snaps)
@@ -253,7 +253,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if !same || other || w.noSecrets != was.noSecrets || w.noClasses != was.noClasses {
 			rerouted = true
 		}
-		// What a Result says of owners changes nothing when it comes back.
+		// The owners of the last Result change nothing when they come back.
 		if !w.owners.equal(was.owners) && w.owners != c.result.Owners[w.cluster] {
 			rerouted = true
 		}
@@ -327,8 +327,8 @@ func speaker(worlds []*world) *world {
 	return new(world)
 }
 
-// build brings parts in line with the needs of the routing, which were those
-// of before when parts was made.
+// build makes a part for each need of the routing. It keeps a part that neither the
+// new routing nor an endpoint has changed; before is the routing of the parts so far.
 func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 	was := make(map[string]int) // backend to its place in the old parts
 	if before != nil {
@@ -355,7 +355,7 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 	c.parts = parts
 }
 
-// touch rebuilds the parts of Services whose slices changed, and no other.
+// touch rebuilds the parts of Services whose EndpointSlices changed, and no other.
 func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	parts := slices.Clone(c.parts)
 	for w, services := range touched {
@@ -372,14 +372,14 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	c.parts = parts
 }
 
-// serviceKey names a Service in its cluster.
+// A serviceKey names a Service, or another object of a namespace, in its cluster.
 type serviceKey struct{ namespace, name string }
 
 func (k serviceKey) String() string { return k.namespace + "/" + k.name }
 
 func keyOf(o metav1.Object) serviceKey { return serviceKey{o.GetNamespace(), o.GetName()} }
 
-// serviceOf is the Service an EndpointSlice belongs to.
+// serviceOf returns the Service that an EndpointSlice belongs to.
 func serviceOf(s *discoveryv1.EndpointSlice) serviceKey {
 	return serviceKey{s.Namespace, s.Labels[discoveryv1.LabelServiceName]}
 }
@@ -394,8 +394,8 @@ func byService(a, b *discoveryv1.EndpointSlice) int {
 	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
 }
 
-// difference names the Services whose slices differ between two lists in
-// order. It never returns nil.
+// difference returns the Services whose EndpointSlices differ between two sorted
+// lists. It never returns nil.
 func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	changed := make(map[serviceKey]bool)
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
@@ -404,7 +404,7 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
 		old, new = old[:len(old)-1], new[:len(new)-1]
 	}
-	// Both are sorted alike, so in step they differ where something changed.
+	// Both lists have one order: two heads that differ are a change.
 	for len(old) > 0 || len(new) > 0 {
 		switch {
 		case len(old) > 0 && len(new) > 0 && old[0] == new[0]:
@@ -423,8 +423,7 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	return changed
 }
 
-// sorted puts problems in the order of the clusters, then of the objects, and
-// drops repetitions.
+// sorted sorts problems by cluster, as configured, and object, and drops repetitions.
 func sorted(worlds []*world, problems []Problem) []Problem {
 	place := make(map[string]int, len(worlds))
 	for i, w := range worlds {
@@ -443,5 +442,5 @@ func sorted(worlds []*world, problems []Problem) []Problem {
 	return brief(slices.Compact(problems))
 }
 
-// sortedKeys are the keys of m in order.
+// sortedKeys returns the keys of m in order.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

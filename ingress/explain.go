@@ -8,36 +8,36 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// An Explanation is what became of one Ingress.
+// An Explanation says what one Ingress comes to.
 type Explanation struct {
 	Ingress  ObjectRef          `json:"ingress"`
-	Rules    []ExplainedRule    `json:"rules,omitempty"`    // those it has, in the order of hosts and paths
-	Backends []ExplainedBackend `json:"backends,omitempty"` // those the rules lead to, by name
+	Rules    []ExplainedRule    `json:"rules,omitempty"`    // the granted ones, in the order of hosts and paths
+	Backends []ExplainedBackend `json:"backends,omitempty"` // backends of the rules, by name
 	Problems []Problem          `json:"problems,omitempty"` // of the Ingress, its Services, and the ConfigMap
 }
 
-// An ExplainedRule is a host and path that an Ingress has.
+// An ExplainedRule is a host and path that was granted to an Ingress.
 type ExplainedRule struct {
-	Host    string            `json:"host,omitempty"` // empty: any that no rule names
+	Host    string            `json:"host,omitempty"` // empty: any host that no rule names
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
 	Backend string            `json:"backend"`
-	Choices []string          `json:"choices,omitempty"` // backends that requests go to before, "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }"
-	Canary  string            `json:"canary,omitempty"`  // backend that some requests go to, "25 % to default_svc_new_80"
+	Choices []string          `json:"choices,omitempty"` // backends that requests with a condition go to instead, "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }"
+	Canary  string            `json:"canary,omitempty"`  // backend that some of the requests go to, "25 % to default_svc_new_80"
 	HTTPS   string            `json:"https,omitempty"`   // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
 }
 
-// An ExplainedBackend is a backend, and what was said of it.
+// An ExplainedBackend is a backend, and the keys that were set for it.
 type ExplainedBackend struct {
 	Name       string                  `json:"name"`
 	Origin     string                  `json:"origin"`
 	Own        bool                    `json:"own,omitempty"`  // no other Ingress uses it
-	Keys       []annotations.Effective `json:"keys,omitempty"` // whose word counts; what has its default is left out
+	Keys       []annotations.Effective `json:"keys,omitempty"` // the keys that take effect; keys at their default are left out
 	Directives []string                `json:"directives,omitempty"`
 }
 
-// Explain tells what became of an Ingress. It is false for one that is not ours,
-// or not there.
+// Explain returns what an Ingress comes to. It returns false for an Ingress that is
+// not ours or does not exist.
 func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	if r.routing == nil {
 		return Explanation{}, false

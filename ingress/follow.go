@@ -14,18 +14,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followers see to it that the Secrets that something names are here, and no
-// others. Those of type kubernetes.io/tls are listed and watched together, and
-// what nobody names is passed over as it arrives. All others, and those that
-// were passed over before somebody named them, are watched each by its name:
-// nothing else of them ever leaves the API server.
+// followers keep the Secrets that something names, and no others. Secrets of type
+// kubernetes.io/tls are listed and watched together; those that nothing names are
+// dropped as they arrive. A Secret of any other type, or one that was dropped before
+// something named it, is watched by its name. The API server never sends a Secret of
+// another type that nothing names.
 type followers struct {
 	mu    sync.Mutex
 	begin func(s *shelf[*corev1.Secret], key serviceKey) (stop func()) // nil unless Run runs
-	list  func()                                                       // begins to list and watch TLS Secrets; nil once it was called
+	list  func()                                                       // starts to list and watch TLS Secrets; nil after its first call
 	of    map[serviceKey]*follower
 
-	// What the references were made of, and are.
+	// The references, and the objects they were read from.
 	from   world
 	names  references
 	wanted atomic.Pointer[map[serviceKey]bool] // all of them
@@ -37,17 +37,17 @@ type follower struct {
 	stop  func()
 }
 
-// patience is how long a Secret that was just named is waited for. Others wait
-// as long for what changed since.
+// patience bounds the wait for a Secret that was just named. No other change takes
+// effect during the wait.
 const patience = 2 * time.Second
 
-// fewMissed is how many TLS Secrets are watched one by one. With more of them, as
-// when many Ingresses come at once, one list is less work for everybody.
+// fewMissed bounds the TLS Secrets that are watched one by one. For more of them, as
+// when many Ingresses come at once, one new list is less work.
 const fewMissed = 16
 
-// settled reports whether it is known what there is of a Secret: it was read,
-// or the API server has refused to tell, or it was waited for long enough.
-// Before anything is known, at the start, an answer is waited for.
+// settled reports whether a Secret needs no more waiting: it was read, or the API
+// server refused to return it, or patience is over. At the start, until synced, only
+// an answer settles it.
 func (f *follower) settled(synced bool) bool {
 	full, err := f.shelf.state()
 	return full || f.shelf.barred() || synced && (err != nil && isAnswer(err) || time.Since(f.since) > patience)
@@ -59,8 +59,8 @@ func (f *followers) named(key serviceKey) bool {
 	return all != nil && (*all)[key]
 }
 
-// referred adds to a snapshot the Secrets that it refers to, and names what is
-// not known of them yet. All else of the snapshot is known.
+// referred adds to a snapshot the Secrets that its objects name, and returns the names
+// of those that are awaited. The rest of the snapshot is complete.
 func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
@@ -98,7 +98,7 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 		return waiting
 	}
 	slices.SortFunc(s.Secrets, byName)
-	// What is not known to be of that type may be of any.
+	// A name that is not among the TLS Secrets may be that of a Secret of any type.
 	follow := slices.DeleteFunc(append(slices.Clone(f.names.keys), missed...), func(key serviceKey) bool {
 		_, has := find(s.Secrets, key)
 		return has
@@ -120,8 +120,8 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	return waiting
 }
 
-// follow watches those, and no others. They are in order; the caller holds the
-// followers' lock.
+// follow watches the Secrets of these names, which are sorted, and stops watching all
+// others. The caller holds the followers' lock.
 func (w *Watcher) follow(names []serviceKey) {
 	f := &w.followers
 	if f.begin == nil {
@@ -144,14 +144,14 @@ func (w *Watcher) follow(names []serviceKey) {
 	}
 }
 
-// mayNotFollow sees to it that no new watch begins.
+// mayNotFollow prevents new watches.
 func (w *Watcher) mayNotFollow() {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
 	w.followers.begin, w.followers.list = nil, nil
 }
 
-// mayFollow lets followers watch until ctx ends.
+// mayFollow lets followers start watches until ctx ends.
 func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
@@ -174,13 +174,13 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// secretsPage is how many TLS Secrets are asked for at once. One may have a
-// megabyte, and nobody may have named it. It stays small whatever came before:
-// who may write Secrets chooses their order.
+// secretsPage bounds the TLS Secrets of one request. A Secret can have a megabyte
+// although nothing names it. The page does not grow when small Secrets came first:
+// whoever may write Secrets chooses their order.
 const secretsPage = 8
 
 // startSecrets lists and watches the Secrets of type kubernetes.io/tls of a
-// namespace. Of those that nobody names no more than a page is ever here.
+// namespace. At most one page of Secrets that nothing names is in memory at a time.
 func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf[*corev1.Secret], namespace string) {
 	from := w.kube.CoreV1().Secrets(namespace)
 	const fields = "type=" + string(corev1.SecretTypeTLS)
@@ -188,7 +188,7 @@ func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf
 		s.run(ctx, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			all := &corev1.SecretList{}
 			s.begin()
-			// The revision stays empty: for an older one the API server ignores the limit.
+			// Without a revision: for an older one the API server ignores the limit.
 			for o := (metav1.ListOptions{FieldSelector: fields, Limit: secretsPage}); ; {
 				page, err := from.List(ctx, o)
 				if err != nil {
@@ -213,14 +213,13 @@ func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf
 	})
 }
 
-// readsSecretsOf reports whether Secrets of a namespace can be named.
+// readsSecretsOf reports whether the Secrets of a namespace are read.
 func (o Options) readsSecretsOf(namespace string) bool {
 	all := o.secretNamespaces()
 	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
 }
 
-// secretNamespaces returns the namespaces whose Secrets can be named; "" is all of
-// them.
+// secretNamespaces returns the namespaces whose Secrets are read; "" is all.
 func (o Options) secretNamespaces() []string {
 	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
 		return []string{metav1.NamespaceAll}

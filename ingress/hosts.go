@@ -12,29 +12,28 @@ import (
 
 // Who owns a host
 //
-// A host belongs to one party: by default the namespace whose Ingress named it
-// first, in a rule or in spec.tls. Nothing that another party says of the host
-// goes any further than this file: own takes it off the petitions before any
-// route, certificate or canary is made of them. So the rest of the package
-// compiles for each host what its owner says, as if nobody else had spoken of
-// it. What one party can still do to another is what all hosts have in common,
-// and that is settled where it is made:
+// A host belongs to one party: by default the namespace of the oldest claim that
+// names it, in a rule or in spec.tls. Whatever another party claims of the host
+// ends in this file: assignHosts removes it from the claims before any route,
+// certificate or canary is made of them. The rest of the package therefore sees
+// the owner's claims alone. One party can still reach another through what several
+// hosts have in common. Three places prevent that:
 //
-//   - a wildcard host and a rule without a host: every host beneath that is
-//     another party's has a row for "/", so that no request falls through (shut);
+//   - a wildcard host and a rule without a host: each host below that belongs to
+//     another party has a row for "/", so that no request falls through (isolate);
 //   - the certificate of a wildcard host: it is not shown for such a host (spare);
-//   - the default backend: what a tenant makes it is for its own hosts, and for
-//     those that nobody has (defaultFor).
+//   - the default backend: a tenant's is for its own hosts, and for hosts that
+//     belong to nobody (defaultFor).
 //
-// An owner keeps the host while any Ingress of its names it, although the oldest
-// of these may be younger than one of another namespace by then. That is all
-// the memory there is, and it comes with the Snapshot (HostOwners).
+// An owner keeps the host while any of its claims names it, even if by then another
+// namespace has an older claim. Nothing else is remembered from one round to the
+// next, and it comes with the Snapshot (HostOwners).
 
 // A HostRule says which namespaces may use the hosts that a pattern matches.
 type HostRule struct {
-	// Host is a name; "*.name", which matches every name below it, and the
-	// wildcard host of that spelling; or "*", which matches every host, and
-	// rules without one.
+	// Host is a name; "*.name", which matches every name below it and the wildcard
+	// host "*.name" itself; or "*", which matches every host, and rules without a
+	// host.
 	Host string
 	// Namespaces share these hosts: the oldest claim to a path counts. "*" is
 	// every namespace. Empty: nobody may use them.
@@ -62,34 +61,33 @@ func (o *Options) hostRule(host string) *HostRule {
 	return nil
 }
 
-// HostOwners are the hosts of one cluster that belong to a namespace each. It is
-// never changed.
+// HostOwners hold the namespace that each host of one cluster belongs to. The map
+// is never changed.
 type HostOwners struct {
-	Namespaces map[string]string `json:"namespaces"` // by host; "" is every host that nobody names
+	Namespaces map[string]string `json:"namespaces"` // by host; "" is any host that no claim names
 }
 
 func (o *HostOwners) equal(p *HostOwners) bool {
 	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces)
 }
 
-// A party is everybody who has the same say about a host: one namespace of a
-// cluster; or all that the operator lets share it, in which case both are empty
-// but for the reason.
+// A party has a host together: one namespace of a cluster, or all namespaces that
+// the operator lets share it. Of the latter only the reason is set.
 type party struct{ cluster, namespace, shared string }
 
 var (
-	listed   = party{shared: "listed"}   // by a HostRule
-	trusting = party{shared: "trusting"} // by Options.OneTenant
+	listed   = party{shared: "listed"}   // a HostRule lets them
+	trusting = party{shared: "trusting"} // Options.OneTenant lets them
 )
 
-// A hold is the possession of a host.
+// A hold says which party has a host.
 type hold struct {
 	party
-	since int // index of the owner's first petition that names it
+	since int // index of the owner's oldest claim that names it
 }
 
-// party returns who an Ingress is for a host; an error says why it is not
-// admitted.
+// party returns the party that a claim belongs to for a host. An error says why
+// the operator does not admit it.
 func (b *builder) party(c *claim, host string) (party, error) {
 	w := b.worlds[c.world]
 	if rule := w.options.hostRule(host); rule != nil {
@@ -117,8 +115,8 @@ func keptFor(rule *HostRule) string {
 	return "namespace " + list(rule.Namespaces)
 }
 
-// own finds the owner of each host, and takes off every petition what it says
-// of hosts that are not its own. The petitions are in order.
+// assignHosts finds the owner of each host, and withdraws from every claim the
+// hosts that belong to others. The older claims come first.
 func (b *builder) assignHosts() {
 	had := make(map[string]party)
 	for _, w := range b.worlds {
@@ -161,7 +159,7 @@ func (b *builder) assignHosts() {
 	}
 }
 
-// may returns nil if what an Ingress says of a host counts.
+// may returns nil if a claim to a host counts, or says whom the host belongs to.
 func (b *builder) may(c *claim, host string) error {
 	who, err := b.party(c, host)
 	if err != nil {
@@ -178,8 +176,8 @@ func (b *builder) may(c *claim, host string) error {
 	return fmt.Errorf("it belongs to %s", owner)
 }
 
-// yield takes off a petition what it says of hosts that are not its own, and
-// complains once for each.
+// withdraw removes from a claim the hosts that belong to others, and reports each
+// of them once.
 func (b *builder) withdraw(c *claim) {
 	refused := make(map[string]bool)
 	for _, host := range c.names {
@@ -209,19 +207,19 @@ func (b *builder) withdraw(c *claim) {
 	}
 }
 
-// shut sees to it that the requests for a host are answered by its owner. What
-// a host that rules name has no path for goes to its default, or is 404. One
-// that only spec.tls names is left to a wildcard host, or to any host, of the
-// same owner; where a wildcard host of another stands between, it gets what any
-// host has.
+// isolate makes sure that no request for a host is answered by another party. A
+// request that no path of a ruled host matches goes to its default, or gets a 404.
+// A host that only spec.tls names falls to the wildcard host above it, or to any
+// host, if the same owner has that. If the wildcard host is another's, it gets the
+// routes of any host.
 func (b *builder) isolate() {
-	ruled := make(map[string]bool, len(b.claims)) // hosts that have rows
+	ruled := make(map[string]bool, len(b.claims)) // hosts that have routes
 	for _, c := range b.claims {
 		for _, host := range c.hosts {
 			ruled[host] = true
 		}
 	}
-	beneath := func(host string) string { // whose rows take the requests for one that has none
+	beneath := func(host string) string { // the host whose routes match requests for one without routes
 		if _, parent, _ := strings.Cut(host, "."); ruled["*."+parent] {
 			return "*." + parent
 		}
@@ -252,7 +250,7 @@ func (b *builder) isolate() {
 	}
 }
 
-// copyAny gives a host the routes of any host.
+// copyAny copies the routes of any host to one host.
 func (b *builder) copyAny(host string) {
 	for _, key := range b.keys() {
 		to := routeKey{host, key.path, key.match}
@@ -275,8 +273,8 @@ func (b *builder) copyAny(host string) {
 	}
 }
 
-// defaultFor returns the backend for what a host has no path for; empty is 404.
-// The operator's default is for all hosts, a tenant's for its own.
+// defaultFor returns the backend for requests that no path of a host matches; empty
+// is a 404. The operator's default is for all hosts, a tenant's for its own.
 func (b *builder) defaultFor(host string) string {
 	if b.fallbackOf != nil && b.holds[""].party != b.holds[host].party {
 		return ""
@@ -285,13 +283,14 @@ func (b *builder) defaultFor(host string) string {
 }
 
 // maxNames bounds the names on one line of HAProxy's list of certificates, in
-// bytes. A line is given by a command, which HAProxy reads 16 kB of at most.
+// bytes. A command sets a line, and HAProxy reads at most 16 kB of a command.
 const maxNames = 7 << 10
 
-// spare names the hosts that a certificate for a wildcard host is not shown for:
-// those of other owners that have none themselves. Of too many hosts the oldest
-// count; if one more is older than the wildcard host, this has no certificate,
-// and if it is younger it has that one.
+// spare returns the hosts below a wildcard host that its certificate is not shown
+// for: hosts of other owners without a certificate of their own. If they do not fit
+// into maxNames the oldest are spared. fits is false if a host that does not fit is
+// older than the wildcard host: then the wildcard host gets no certificate. A
+// younger one is shown the certificate.
 func (b *builder) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
 	if b.children == nil {
 		b.children = make(map[string][]string)

@@ -14,7 +14,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// ingresses is the source of the claims of Ingresses.
+// ingresses yields the Ingresses of a world that are ours. It is a source.
 func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	return func(yield func(metav1.Object, func() *claim) bool) {
 		ours := classesOf(w)
@@ -26,11 +26,11 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	}
 }
 
-// maxPath bounds a path, in bytes. The API sets no bound, a request line
-// longer than HAProxy's buffer (16 kB) can match nothing.
+// maxPath bounds a path, in bytes. The API has no bound. HAProxy rejects a request
+// whose line is longer than its buffer (16 kB).
 const maxPath = 2048
 
-// readIngress reads one Ingress. Whatever is odd costs its own rule only.
+// readIngress reads the claim of one Ingress. An error costs only the rule it is in.
 func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	ref := ObjectRef{Cluster: cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
 	c := &claim{claimant: &claimant{ref: ref, created: ing.CreationTimestamp.Time}, ruleless: len(ing.Spec.Rules) == 0}
@@ -98,7 +98,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 			tls.hosts = append(tls.hosts, host)
 		}
 		if len(t.Hosts) > 0 && len(tls.hosts) == 0 {
-			continue // not one good host is not the same as no hosts, which means the certificate's own names
+			continue // an entry without hosts means the names of its certificate
 		}
 		c.tls = append(c.tls, tls)
 	}
@@ -114,15 +114,14 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	return c
 }
 
-// cleanPath checks a path and gives it in the form routes are keyed by.
+// cleanPath checks a path and returns it in the form of a routeKey.
 //
-// ImplementationSpecific is what the Ingress says is usual: Prefix, by path
-// element, if it says nothing. A plain string prefix, which others make of it,
-// also lets /admin take /administrators: whoever writes a path means the element.
+// usual is the match of ImplementationSpecific. By default that is Prefix, which
+// compares path elements: a plain string prefix, which other controllers use, lets
+// /admin match /administrators, and few authors mean that.
 //
-// Only characters that a request's path can hold (RFC 3986, 3.3) are let
-// through: any other path could never match, and would be text of its own in
-// the map it ends up in.
+// Only characters that the path of a request can have (RFC 3986, 3.3) are allowed.
+// Any other path could never match, and could be read as syntax in HAProxy's map.
 func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path string, match haproxy.PathMatch, why string) {
 	match = usual
 	if p.PathType != nil {
@@ -175,7 +174,7 @@ func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path st
 		match = haproxy.Prefix
 	}
 	if match == haproxy.Prefix && path != "/" {
-		// By element, /api/ and /api take the same requests (Ingress v1, pathType Prefix).
+		// By elements, /api/ and /api match the same requests (Ingress v1, pathType Prefix).
 		path = strings.TrimSuffix(path, "/")
 	}
 	return path, match, ""
@@ -185,7 +184,7 @@ func hexDigit(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// refer checks the backend of a path or of an Ingress.
+// refer checks the backend of a path or of an Ingress, and returns a reference to it.
 func refer(namespace string, b networkingv1.IngressBackend) (to reference, why string) {
 	switch {
 	case b.Resource != nil:

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig reads a kubeconfig. What cannot work is refused with a sentence
-// that says what to do; nothing of the content goes into it.
+// restConfig reads a kubeconfig. An error says what is wrong and what to do, and never
+// quotes credentials.
 func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	const remedy = "use one with a server, its CA and the token of a ServiceAccount or a client certificate"
 	if len(kubeconfig) == 0 {
@@ -24,7 +24,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	}
 	file, err := clientcmd.Load(kubeconfig)
 	if err != nil {
-		// Messages about YAML quote what they stumble over.
+		// A message about YAML quotes the text that it could not read.
 		where, _, _ := strings.Cut(err.Error(), "`")
 		return nil, fmt.Errorf("the kubeconfig is not one (%s): %s", strings.TrimSpace(where), remedy)
 	}
@@ -66,25 +66,24 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
 	config.UserAgent = "sallyport"
-	// Reads are one list and one watch for each resource; the rest are writes
-	// of status and Events, which these keep from being a burden.
+	// Each resource takes one list and one watch. These bounds are for the writes of
+	// status and Events.
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }
 
-// credentials are what a kubeconfig has for its user, as far as it is known when
-// they expire.
+// credentials are a token or a client certificate of a kubeconfig that expires.
 type credentials struct {
 	what        string // in words
 	from, until time.Time
 	token       *renewer // nil: they cannot be renewed
 }
 
-// credentialsOf finds the credentials of a kubeconfig that expire; nil if there
-// are none. A token or a certificate in a file may be renewed there; only what is
-// written in place is looked at. A token that can be renewed is taken out of the
-// config, and kept in file.
+// credentialsOf returns the credentials of a kubeconfig that expire; nil if none do. It
+// looks only at a token or certificate within the kubeconfig: one in a file of its own
+// may be renewed there. It removes a token that can be renewed from the config; the
+// renewer adds it to each request, and keeps it in file.
 func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Logger) (*credentials, error) {
 	var c credentials
 	if leaf, ok := certificateOf(config.CertData); ok {
@@ -105,7 +104,7 @@ func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Lo
 	return &c, nil
 }
 
-// sentences say what is wrong with the credentials, or soon will be.
+// sentences returns what is wrong with the credentials, or soon will be.
 func (c *credentials) sentences(now time.Time) []string {
 	switch {
 	case c == nil:
@@ -118,7 +117,7 @@ func (c *credentials) sentences(now time.Time) []string {
 	return nil
 }
 
-// expire returns when the credentials expire; zero: never, as far as is known.
+// expire returns when the credentials expire; zero: no expiry is known.
 func (c *credentials) expire() time.Time {
 	switch {
 	case c == nil:

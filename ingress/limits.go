@@ -10,9 +10,8 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// Limits bound what one namespace may bring, since HAProxy's memory and its
-// reloads are everybody's, and so is the time for some of its requests. 0 is no
-// bound.
+// Limits bound what one namespace may bring: all namespaces share HAProxy's memory,
+// its reloads, and the time that some requests take. 0 is no bound.
 type Limits struct {
 	// Of all Ingresses of the namespace together.
 	Hosts, Paths, RegularExpressions, Conditions, Backends, Servers, Certificates int
@@ -28,9 +27,8 @@ type tenant struct {
 	namespace string
 }
 
-// limit takes from every namespace what it asks for beyond its limits. Ingresses
-// are heard in their order, so that nobody loses what is served by what comes
-// later.
+// limit removes from the claims of each namespace what is beyond its limits. The
+// older claims are counted first: a younger one never ends what is served already.
 func (b *builder) limit() {
 	over := b.excessive()
 	if len(over) == 0 {
@@ -58,8 +56,8 @@ func (b *builder) limit() {
 	}
 }
 
-// excessive finds the tenants that may be over a limit: what is counted here is
-// at most too much, and costs next to nothing.
+// excessive returns the tenants that may be over a limit. It counts fast, and may
+// count too much but never too little.
 func (b *builder) excessive() map[tenant]bool {
 	type sum struct{ hosts, paths, regexps, backends, certs int }
 	sums := make(map[tenant]*sum)
@@ -106,7 +104,7 @@ func (b *builder) excessive() map[tenant]bool {
 	return over
 }
 
-// An account is what a tenant has so far.
+// An account counts what a tenant has so far.
 type account struct {
 	limits   Limits
 	hosts    map[string]bool
@@ -116,21 +114,21 @@ type account struct {
 	paths, regexps, conditions int
 }
 
-// A backendOf is at most one backend: an Ingress that says something may have one
-// of its own.
+// A backendOf stands for at most one backend. An Ingress with keys may have one of
+// its own.
 type backendOf struct {
-	ingress string // empty: everybody's
+	ingress string // empty: that of all Ingresses
 	to      reference
 }
 
-// A shortage is what an Ingress does not get because of one limit.
+// A shortage says what one limit keeps from an Ingress.
 type shortage struct {
 	limit, first string
 	most, count  int
 }
 
-// admit books what an Ingress asks for. It returns what of that is granted, and
-// the sentences for what is not, one for each limit.
+// admit counts a claim against the limits. It returns the part of the claim that is
+// within them, and a sentence for each limit that something is beyond.
 func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (kept claim, refused []string) {
 	granted := *c
 	granted.paths, granted.hosts, granted.tls = nil, nil, nil
@@ -214,8 +212,8 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 }
 
 // bound returns the parts with no more servers of a namespace than its limit allows:
-// those of the backends that are first by name. Each is a closed server in HAProxy
-// even without a pod. What it returns of the same parts has the same pointers.
+// the servers of the backends that are first by name. A server takes memory in
+// HAProxy even while it is closed. The same parts come back with the same pointers.
 func (c *Compiler) bound(parts []part) []part {
 	have := make(map[tenant]int)
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
@@ -263,12 +261,12 @@ type secretNamed string
 
 func (s secretNamed) String() string { return "Secret " + string(s) }
 
-// mostTold is how many problems of one object are told.
+// mostTold bounds the problems of one object that are reported.
 const mostTold = 20
 
-// brief leaves of each object's problems, which are next to each other, the first
-// ones, and says how many more there are: one object must not fill the status, nor
-// take the Events of all others.
+// brief keeps the first mostTold problems of each object, and counts the rest. The
+// problems of one object stand together. One object must not fill the status, nor
+// use up the Events of all others.
 func brief(problems []Problem) []Problem {
 	var short []Problem
 	for from := 0; from < len(problems); {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// publisher is what is to be told to the cluster, as one whole wish.
+// A publisher holds what is to be written to the cluster, as one whole wish.
 type publisher struct {
 	knock chan struct{}
 
@@ -27,17 +27,16 @@ type publisher struct {
 	served   []ObjectRef
 	problems []Problem
 	wished   bool
-	refused  map[string]string // what may not be written, to a sentence
+	refused  map[string]string // by kind of object that may not be written: a sentence
 }
 
-// Publish tells the cluster which of its Ingresses are served, as the whole
-// truth: each of them gets the configured addresses in status.loadBalancer, and
-// no other keeps them. A problem that was not there the last time becomes an
-// Event on its object. Publish returns at once; what cannot be written is tried
-// again until the next call replaces it.
+// Publish writes to the cluster which of its Ingresses are served. Each of them gets
+// the configured addresses in status.loadBalancer, and every other one loses them. A
+// problem that the last call did not have becomes an Event on its object. Publish
+// returns at once. Failed writes are repeated until the next call replaces them.
 //
-// A status is known to be ours by being exactly the configured addresses, so
-// several appliances that serve one cluster are to publish the same.
+// A status counts as ours if it is exactly the configured addresses: several
+// appliances that serve one cluster have to publish the same addresses.
 func (w *Watcher) Publish(served []ObjectRef, problems []Problem) {
 	p := &w.publisher
 	p.mu.Lock()
@@ -64,7 +63,7 @@ func (p *publisher) refusals() (all []string) {
 	return all
 }
 
-// refuse notes whether something may be written.
+// refuse notes whether the appliance may write one kind of object.
 func (w *Watcher) refuse(what, sentence string, err error) {
 	p := &w.publisher
 	p.mu.Lock()
@@ -84,13 +83,13 @@ func (w *Watcher) refuse(what, sentence string, err error) {
 	p.refused[what] = sentence
 }
 
-// republish is how soon what could not be written is tried again, and how long
-// a status that was just written is left alone: the informer has to see it, and
-// somebody else who writes it should not be fought at full speed.
+// republish is the time until a failed write is repeated. It is also the time in which
+// a status that was just written is not written again: the shelf has to see it first,
+// and another writer of the status must not be answered at full speed.
 const republish = 5 * time.Second
 
-// publish writes wishes until ctx ends. Events are limited to what an API
-// server bears, the rest waits.
+// publish writes wishes until ctx ends. It limits the rate of Events; the rest of them
+// wait.
 func (w *Watcher) publish(ctx context.Context) {
 	var (
 		written = make(map[types.UID]time.Time)
@@ -173,7 +172,7 @@ func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written m
 		case apierrors.IsForbidden(err):
 			return
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-			// It changed meanwhile; its new state decides again.
+			// The Ingress has changed: the next round decides on its new state.
 		default:
 			w.log.Debug("status not published", "namespace", ing.Namespace, "ingress", ing.Name, "err", err)
 			return // away; the next round tries again
@@ -192,8 +191,8 @@ func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress)
 	return all
 }
 
-// writeEvents makes an Event of each problem that was not told yet, and
-// returns those that were.
+// writeEvents creates an Event for each problem that has none yet, and returns the
+// problems that have one.
 func (w *Watcher) writeEvents(ctx context.Context, problems []Problem, told map[Problem]bool, limit flowcontrol.RateLimiter) map[Problem]bool {
 	now := make(map[Problem]bool, len(problems))
 	for _, p := range problems {
@@ -225,8 +224,8 @@ func (w *Watcher) writeEvents(ctx context.Context, problems []Problem, told map[
 	return now
 }
 
-// event is the Event of a problem. Its name is made of what it says, so that a
-// fresh process does not repeat what the API server still remembers.
+// event returns the Event of a problem. Its name is a hash of its content, so that a
+// fresh process does not repeat an Event that still exists.
 func event(p Problem, at time.Time) *corev1.Event {
 	sum := sha256.Sum256([]byte(p.UID + "\x00" + p.Reason + "\x00" + p.Why))
 	const longestName, longestMessage = 200, 1024 // a name is at most 253, a message 1024 bytes (core/v1 Event)

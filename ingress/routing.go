@@ -69,7 +69,8 @@ func (r *routing) valid(at time.Time) bool {
 	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
 }
 
-// reuse takes over what is the same as before, pointer for pointer.
+// reuse replaces routes and certificates that are equal to those before by the
+// pointers of before.
 func (r *routing) reuse(before *routing) {
 	if slices.Equal(r.routes, before.routes) {
 		r.routes = before.routes
@@ -85,7 +86,8 @@ func (r *routing) reuse(before *routing) {
 	}
 }
 
-// routeKey is what a route matches: two claims with one key are in conflict.
+// A routeKey names the requests that a route matches. Two claims with one key are
+// in conflict.
 type routeKey struct {
 	host, path string
 	match      haproxy.PathMatch
@@ -184,8 +186,8 @@ func (b *builder) assemble() {
 	}
 }
 
-// distinct sorts by name and keeps one of each: what has one name was made of
-// one Secret.
+// distinct sorts by name and keeps one of each name. All that have one name are
+// made of one Secret, and equal.
 func distinct[T any](list []*T, name func(*T) string) []*T {
 	slices.SortStableFunc(list, func(a, b *T) int { return cmp.Compare(name(a), name(b)) })
 	return slices.CompactFunc(list, func(a, b *T) bool { return name(a) == name(b) })
@@ -195,8 +197,8 @@ func distinct[T any](list []*T, name func(*T) string) []*T {
 // each with the function that reads its claim.
 type source func(*world) iter.Seq2[metav1.Object, func() *claim]
 
-// collect takes the claims from all sources, the older first. It reads those
-// objects that were not read before.
+// collect takes the claims of all sources, the older first. It reads only objects
+// that were not read before.
 func (b *builder) collect() {
 	parsed := make(map[metav1.Object]*claim, len(b.parsed))
 	for i, w := range b.worlds {
@@ -234,11 +236,11 @@ func (b *builder) collect() {
 }
 
 // maxPatterns bounds the regular expressions of a host. HAProxy tries them one after
-// the other, and gives up a match after 10 µs: for as many as that a request takes
+// the other, and gives up on each after 10 µs: 100 of them cost a request at most
 // one millisecond.
 const maxPatterns = 100
 
-// grant gives every host and path to the first who claims it.
+// grant gives every host and path to the oldest claim.
 func (b *builder) grant() {
 	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
 	operator := b.operatorSays()
@@ -304,8 +306,8 @@ func (b *builder) grant() {
 			b.give(key, c, path.to, path)
 		}
 	}
-	// The default of an Ingress with rules stands behind the rules of all
-	// Ingresses for its hosts, so that it cannot take an explicit "/".
+	// The default of a claim with paths comes after the paths of all claims to its
+	// hosts: it never replaces an explicit "/".
 	implicit := make(map[routeKey]*claim)
 	for _, c := range b.claims {
 		if c.fallback == nil || c.canary {
@@ -336,7 +338,7 @@ func (b *builder) grant() {
 	}
 }
 
-// passes reports whether TLS connections go to a backend as they are.
+// passes reports whether TLS connections are passed on to a backend undecrypted.
 func (b *builder) passes(c *claim, to reference) bool {
 	w := b.worlds[c.world]
 	service, _ := find(w.Services, to.service)
@@ -345,14 +347,15 @@ func (b *builder) passes(c *claim, to reference) bool {
 	return yes
 }
 
-// passer is whose the TLS connections for a host are; nil if they end here.
+// passer returns the claim that the TLS connections for a host are passed on for;
+// nil if they end here.
 func (b *builder) passer(host string) *claim {
 	return b.owner[routeKey{host, "/", haproxy.Passthrough}]
 }
 
-// pass grants the TLS connections for a host, and plain HTTP for what of it
-// nobody else has. Whether they end here is for the first to say who named the
-// host: nobody takes them from others.
+// pass grants the TLS connections for a host, and its plain HTTP if no other claim
+// has that. The oldest claim to a host decides whether its TLS connections are
+// passed on: no younger claim changes that.
 func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 	to.traffic = annotations.Passed
 	first, owner := b.first[host], b.passer(host)
@@ -376,7 +379,7 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 	}
 }
 
-// operatorSays reports whether a ConfigMap names the default of all.
+// operatorSays reports whether a ConfigMap sets the default backend of all hosts.
 func (b *builder) operatorSays() bool {
 	return slices.ContainsFunc(b.worlds, func(w *world) bool {
 		_, said, _ := annotations.DefaultBackend(w.defaults)
@@ -384,8 +387,8 @@ func (b *builder) operatorSays() bool {
 	})
 }
 
-// fallBack makes the Service that a ConfigMap names the default of all. Of
-// several the first configured counts.
+// fallBack makes the Service that a ConfigMap names the default backend of all
+// hosts. Of several clusters the first configured counts.
 func (b *builder) fallBack() {
 	for i, w := range b.worlds {
 		to, said, problems := annotations.DefaultBackend(w.defaults)
@@ -406,8 +409,8 @@ func (b *builder) fallBack() {
 	}
 }
 
-// share gives canaries their part of what others have. Nobody takes requests
-// from another namespace.
+// addCanaries sends a part of the requests for a path to its canary. A canary
+// takes requests only from claims of its own namespace.
 func (b *builder) addCanaries() {
 	for _, c := range b.claims {
 		if !c.canary {
@@ -439,12 +442,12 @@ func (b *builder) addCanaries() {
 	}
 }
 
-// defaultOf is a host, as the place where a default backend is asked for.
+// A defaultOf names the default backend of a host in a sentence.
 type defaultOf string
 
 func (d defaultOf) String() string { return "the default of " + cmp.Or(string(d), "any host") }
 
-// give grants a route; what it is for is told when its Service is not there.
+// give grants a route to a claim. what names the route if its Service does not exist.
 func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) {
 	b.owner[key] = c
 	c.effective = true
@@ -459,10 +462,10 @@ func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) 
 	}
 }
 
-// tlsOnly reports whether plain HTTP is redirected for a host of the Ingress:
-// where the Ingress brings a certificate for it, unless the annotation says
-// otherwise. A host the certificate was not meant for is not sent to a warning
-// of the browser. Where TLS is passed through there is nothing but TLS.
+// tlsOnly reports whether plain HTTP is redirected to TLS. The annotation decides;
+// without it, HTTP is redirected for the hosts that the claim has a certificate
+// for. For any other host the browser would show a warning. A route that passes
+// TLS on has no plain HTTP.
 func (c *claim) tlsOnly(key routeKey) bool {
 	if c.redirect.Wanted != nil {
 		return *c.redirect.Wanted
@@ -479,14 +482,12 @@ func (c *claim) tlsOnly(key routeKey) bool {
 
 // backend finds the Service and port of a reference, and names its backend.
 //
-// The name is NAMESPACE_svc_SERVICE_PORT, PORT being the port's name where it
-// has one, so that a port referred to by name and by number is one backend.
-// Neither namespaces nor Services nor ports have "_" in their names: two ports
-// never share a backend. A port the Service does not have ends in ".none",
-// which keeps number 80 apart from a port that is named "80"; one to which TLS connections
-// are passed through ends in ".tls". An Ingress that
-// says more of a backend than its Service does has one of its own, with
-// "_ing_INGRESS" in the name: what it says is not for others.
+// The name is NAMESPACE_svc_SERVICE_PORT. PORT is the port's name if it has one:
+// references by name and by number share a backend. No name of Kubernetes has a
+// "_": two ports never share a backend. The name ends in ".none" if the Service has
+// no such port, so that number 80 and a port named "80" differ, and in ".tls" if TLS
+// connections are passed on. An Ingress whose keys change the backend has one of its
+// own, with "_ing_INGRESS" in the name: its keys change nothing for others.
 func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 	w, key := b.worlds[c.world], to.service
 	n = need{world: c.world, reference: to}
@@ -515,7 +516,7 @@ func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 	return n, why
 }
 
-// find looks the port up in its Service, if there is one.
+// find looks the port up in its Service. ok is false without a Service.
 func (n *need) find(service *corev1.Service, ok bool) Problem {
 	if !ok {
 		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.service)}
@@ -541,10 +542,10 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 
 const unserved = "; until that is mended requests are answered with 503"
 
-// need is the name of the backend for a reference. A reference that leads
-// nowhere still has one, without servers: that is a 503, which says that the
-// host is served here and the application is not there, as a Service without
-// endpoints does. A 404 would be the answer of a host we do not know.
+// need returns the name of the backend for a reference. A reference that leads
+// nowhere gets a backend without servers. It answers 503, as a Service without
+// endpoints does: the host is served here, and the application is missing. A 404
+// would say that the host is unknown.
 func (b *builder) need(c *claim, to reference, what fmt.Stringer) string {
 	n, why := b.backend(c, to)
 	if why.Reason != "" {
@@ -557,8 +558,8 @@ func (b *builder) need(c *claim, to reference, what fmt.Stringer) string {
 	return n.name
 }
 
-// ask needs the backend of a Service that says who may come in. Without servers
-// it says no.
+// ask adds the backend of a Service that checks requests (auth-url). Without
+// servers no request is let in.
 func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
@@ -585,18 +586,18 @@ func (b *builder) keys() []routeKey {
 	return keys
 }
 
-// certify finds the certificates. The older Ingress has a host's certificate.
+// certify finds the certificate of each host. The older claim to a host brings it.
 func (b *builder) certify() {
 	pairs := make(map[*corev1.Secret]*pair, len(b.pairs))
-	hosts := make(map[string][]string) // certificate to the hosts it is served for
-	holder := make(map[string]string)  // host to the certificate
+	hosts := make(map[string][]string) // by certificate: the hosts it is served for
+	holder := make(map[string]string)  // by host: its certificate
 	asked := make(map[string]annotations.Clients)
-	granted := make(map[string]*claim) // host to who brought it
+	granted := make(map[string]*claim) // by host: the claim that brought its certificate
 	used := make(map[string]*pair)
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
 		said := new(settings)
-		clients, _ := annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // problems are told with the backend's
+		clients, _ := annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
 		b.refused = append(b.refused, said.refused...)
 		if clients.CA != nil && len(c.tls) == 0 {
 			b.report(c, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
@@ -645,7 +646,7 @@ func (b *builder) certify() {
 				names = read.names
 			}
 			for _, host := range names {
-				if err := b.may(c, host); err != nil { // a name that only the certificate has
+				if err := b.may(c, host); err != nil { // a name of the certificate that the Ingress does not have
 					b.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
 					continue
 				}
@@ -679,7 +680,7 @@ func (b *builder) certify() {
 	slices.SortFunc(b.certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// listings spreads the hosts of a certificate over as many entries as they need.
+// listings splits the hosts of a certificate over as many entries as they need.
 func (b *builder) listings(name string, hosts []string, certified map[string]string, granted map[string]*claim) (all []*haproxy.Cert) {
 	slices.Sort(hosts)
 	room := 0
@@ -707,13 +708,13 @@ func (b *builder) listings(name string, hosts []string, certified map[string]str
 	return all
 }
 
-// watchClock narrows the time for which this routing holds to the moments a
-// certificate's validity begins and ends.
+// watchClock narrows the time in which this routing is valid: it ends when the
+// validity of a certificate begins or ends.
 func (b *builder) watchClock(at time.Time, p *pair) {
 	if at.IsZero() {
 		return
 	}
-	// doubts finds it invalid from the first instant after NotAfter.
+	// doubts reports a certificate from the first instant after NotAfter.
 	for _, edge := range []time.Time{p.leaf.NotBefore, p.leaf.NotAfter.Add(1)} {
 		if edge.After(at) {
 			if b.until.IsZero() || edge.Before(b.until) {
@@ -725,7 +726,7 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 	}
 }
 
-// spell names an Ingress to the author of another.
+// spell names a claim in a problem of another.
 func (b *builder) spell(c *claim) string {
 	name := c.ref.Kind + " " + c.ref.Namespace + "/" + c.ref.Name
 	if len(b.worlds) > 1 {

@@ -9,8 +9,7 @@ import (
 	"sallyport/ingress/calico"
 )
 
-// A Rule is one rule of an RBAC ClusterRole, or of a Role in each of some
-// namespaces.
+// A Rule is one rule of an RBAC ClusterRole, or of a Role in some namespaces.
 type Rule struct {
 	Namespaces []string // of the Roles; none means the ClusterRole
 	Groups     []string // API groups without version; "" is the core group
@@ -19,7 +18,7 @@ type Rule struct {
 	Verbs      []string
 }
 
-// Rules are everything a [Watcher] needs to be allowed in its cluster, and
+// Rules list everything that a [Watcher] has to be allowed in its cluster, and
 // nothing else:
 //
 //   - list and watch what is compiled: Ingresses, IngressClasses, Services,
@@ -30,9 +29,9 @@ type Rule struct {
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events.
 //
-// To renew its own token it needs [Renewal]. Discovery needs nothing more than every account has (system:discovery).
-// Without one of the reads the watcher says so and goes on as far as it can
-// ([Health]).
+// To renew its own token it needs [Renewal]. Every account has the rights for
+// discovery (system:discovery). If a read is not allowed the watcher reports it and
+// goes on as far as it can ([Health]).
 var Rules = []Rule{
 	{Groups: []string{"networking.k8s.io"}, Resources: []string{"ingresses", "ingressclasses"}, Verbs: watched},
 	{Groups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watched},
@@ -45,9 +44,9 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor returns [Rules], with what the ConfigMaps that Options name and their
-// selector of namespaces need. Where Options say that Secrets of certain
-// namespaces are enough, Secrets are read and everything is written there alone.
+// RulesFor returns [Rules] and the rules for the ConfigMaps and the selector of
+// namespaces in Options. If Options restrict Secrets to certain namespaces, the rules
+// allow reading Secrets and writing in those alone.
 func RulesFor(o Options) []Rule {
 	rules := slices.Clone(Rules)
 	if in := o.secretNamespaces(); in[0] != metav1.NamespaceAll {
@@ -78,7 +77,7 @@ func RulesFor(o Options) []Rule {
 	return rules
 }
 
-// Renewal lets a ServiceAccount create tokens of its own, and of no other.
+// Renewal returns the rule that lets a ServiceAccount create tokens for itself alone.
 func Renewal(namespace, name string) Rule {
 	return Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"serviceaccounts/token"}, Names: []string{name}, Verbs: []string{"create"}}
 }
@@ -88,5 +87,6 @@ var (
 	calicoGroups = []string{groupOf(calico.V1), groupOf(calico.V3)}
 )
 
-// v3APIService says by a label whether projectcalico.org/v3 is CRDs.
+// v3APIService is the APIService whose label tells whether projectcalico.org/v3 is
+// made of CRDs.
 const v3APIService = "v3.projectcalico.org"

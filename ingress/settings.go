@@ -14,35 +14,36 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// settings are what an Ingress and a Service say of the backend between them.
-// They are never changed: a need holds the pointer.
+// settings hold what the keys of an Ingress, a Service and a ConfigMap make of one
+// backend. They are never changed: a need holds the pointer.
 type settings struct {
 	annotations.Settings
-	own      bool // the Ingress makes them other than they are for the Service alone
+	own      bool // the keys of the Ingress change what the Service has without it
 	used     []annotations.Effective
 	problems []annotations.Problem
-	secrets  []foundSecret // that were looked for
-	asks     []askedOne    // whom to ask first
+	secrets  []foundSecret // all that were looked up
+	asks     []askedOne    // Services that check its requests
 
-	by      *claimant      // who makes it own
+	by      *claimant      // whose keys make it own
 	refused []haproxy.Part // left out because HAProxy refuses it
 }
 
-// An askedOne is a Service that says who may come in, as it was named.
+// An askedOne is a Service that checks requests (auth-url), as a key names it.
 type askedOne struct {
 	key     serviceKey
 	port    string
 	backend string // its name
 }
 
-// foundSecret is a Secret as it was when somebody looked; nil if there was none.
+// A foundSecret is the outcome of a look-up. secret is nil if none was found.
 type foundSecret struct {
 	key    serviceKey
 	secret *corev1.Secret
 }
 
-// env is what the keys of objects of a namespace depend on. The Secrets that are
-// looked for, and the Services, are noted in into, if it is not nil.
+// env returns what package annotations needs for the keys of objects of a
+// namespace. Secrets and Services that are looked up are noted in into, unless it
+// is nil.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	if into == nil {
 		into = new(settings)
@@ -72,7 +73,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	}
 }
 
-// allows says why a text for a section may not come from objects of a scope.
+// allows returns nil if objects of a scope may bring text for a section, or why not.
 func (o Options) allows(scope annotations.Scope, section haproxy.Section) error {
 	switch {
 	case slices.Contains(o.NoSnippets, string(section)):
@@ -83,7 +84,8 @@ func (o Options) allows(scope annotations.Scope, section haproxy.Section) error 
 	return nil
 }
 
-// finder looks Secrets up for objects of a namespace, and notes them in found.
+// finder returns a function that looks up Secrets for objects of a namespace, and
+// notes them in found.
 func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
 		from := home
@@ -109,8 +111,8 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 	}
 }
 
-// asker names the backends of Services that objects of a namespace want to be
-// asked first, and notes them in found.
+// asker returns a function that names the backend of a Service that checks requests
+// for objects of a namespace, and notes it in found.
 func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
 		if scope == annotations.ConfigMap {
@@ -126,7 +128,7 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	}
 }
 
-// references are the Secrets that objects of a cluster name, in order.
+// references are the Secrets that objects of a cluster name. Both lists are sorted.
 type references struct {
 	keys []serviceKey // in annotations and ConfigMaps; of any type
 	tls  []serviceKey // in spec.tls; of type kubernetes.io/tls
@@ -166,8 +168,8 @@ func (w *world) references() references {
 	return references{slices.Compact(keys), slices.Compact(tls)}
 }
 
-// settledFor is whose settings are remembered. Objects are never changed, so
-// their pointers tell. An Ingress that says nothing is nil.
+// settledFor is the key under which settings are remembered. The pointers are enough:
+// what they point to is never changed. claimant is nil if it sets no key.
 type settledFor struct {
 	claimant *claimant
 	service  *corev1.Service // nil if there is none
@@ -175,7 +177,7 @@ type settledFor struct {
 	traffic  annotations.Traffic
 }
 
-// remember forgets what is of objects that are gone.
+// forget drops from memory what belongs to objects that are gone.
 func (b *builder) forget() {
 	if b.layers == nil {
 		b.layers = make(map[*corev1.Service]annotations.Layer)
@@ -198,7 +200,8 @@ func (b *builder) forget() {
 	})
 }
 
-// settle reads what an Ingress and a Service, nil if there is none, say.
+// settle returns the settings of a backend of a claim. service is nil if it does not
+// exist.
 func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.Traffic) *settings {
 	defaults := b.worlds[c.world].defaults
 	shared := b.compile("", settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
@@ -214,7 +217,7 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 	return both
 }
 
-// tell complains of problems to the object that each is of.
+// reportKeys reports each problem of a key on the object that sets the key.
 func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annotations.Problem) {
 	w := b.worlds[c.world]
 	for _, problem := range problems {
@@ -232,8 +235,8 @@ func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annot
 	}
 }
 
-// configMap is the one of that name, NAMESPACE/NAME; an empty one if it is not
-// there.
+// configMap returns the ConfigMap NAMESPACE/NAME, or an empty one if it does not
+// exist.
 func (w *world) configMap(name string) *corev1.ConfigMap {
 	namespace, name, _ := strings.Cut(name, "/")
 	if m, ok := find(w.ConfigMaps, serviceKey{namespace, name}); ok {
@@ -242,14 +245,14 @@ func (w *world) configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{}
 }
 
-// refer names a ConfigMap, whether it is there or not.
+// refer returns a reference to a ConfigMap, which may not exist.
 func (w *world) refer(configMap string) ObjectRef {
 	namespace, name, _ := strings.Cut(configMap, "/")
 	return ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
 }
 
-// checkConfigMaps reports what ConfigMaps hold that is no key and no file, and the
-// ConfigMaps that are not there.
+// checkConfigMaps reports what is wrong in the ConfigMaps of a world, and each that
+// does not exist.
 func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
 		for _, o := range problems {

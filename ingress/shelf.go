@@ -17,54 +17,54 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// object is what a shelf can hold.
+// An object can be held by a shelf.
 type object interface {
 	comparable
 	metav1.Object
 	runtime.Object
 }
 
-// A shelf holds all objects of one resource, in order, as the API server last
-// told them. It is the store of a reflector, which alone writes it. What it
-// once held stays through every failure to read it again.
+// A shelf holds all objects of one resource, sorted, as the API server last reported
+// them. It is the store of a reflector, which alone writes it. Its objects stay while
+// they cannot be read again.
 type shelf[T object] struct {
 	resource string // plural, lower case
 	group    string // API group without version
 	order    func(a, b T) int
-	wanted   func(serviceKey) bool         // whose objects are kept; nil: all. Others leave their names
-	strip    func(T)                       // takes off what nobody reads
-	same     func(a, b T) bool             // whether a new version of an object is no change to anybody
+	wanted   func(serviceKey) bool         // which objects are kept; nil: all. Of the others only the names are
+	strip    func(T)                       // removes what nobody reads
+	same     func(a, b T) bool             // whether a new version of an object changes nothing for any reader; nil: by all but the version
 	knock    func()                        // called after a change
-	wary     bool                          // what is deleted goes only when a new list does not have it
-	told     func(err error, lasting bool) // called with the outcome of each request; see lasting
+	wary     bool                          // a deleted object stays until a new list does not have it
+	told     func(err error, lasting bool) // called with the outcome of each request; lasting: see the constant
 
-	fill    func(context.Context, *sync.WaitGroup) // starts to run it; nil: something else does
-	called  string                                 // in sentences; empty: by its resource
-	without string                                 // a sentence, if the objects can be done without while they are barred
+	fill    func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
+	called  string                                 // its name in sentences; empty: that of the resource
+	without string                                 // says what follows while the objects are barred; empty: nothing is compiled then
 
 	mu      sync.Mutex
-	items   []T // in order; never changed once handed out
+	items   []T // sorted; never changed once handed out
 	lent    bool
-	latest  map[serviceKey]T    // the last version of each, of which items may hold one that is the same
-	passed  map[serviceKey]bool // those that are there and were not wanted when they were read
-	skipped []serviceKey        // what the list that is read now has passed over so far
-	full    bool                // it was read whole at least once
+	latest  map[serviceKey]T    // the last version of each; items may hold an older one that says the same
+	passed  map[serviceKey]bool // objects that exist, and were not wanted when they were read
+	skipped []serviceKey        // objects that the list in progress has passed over so far
+	full    bool                // a whole list was read at least once
 	err     error               // why the last request failed; nil when it was answered
-	no      time.Time           // since when it is refused; zero while it is not
+	no      time.Time           // since when requests are refused; zero: they are not
 	doubt   *time.Timer         // of a wary shelf: asks for a new list after something was deleted
 	again   func()              // ends the watch that runs, so that a new list is read
 }
 
-// lasting is how long a refusal, or the absence of a resource, has to stand
-// before it is believed. An API server that starts answers "forbidden" until
-// it has read its own roles, and "not found" until it has read its CRDs.
+// lasting is how long a refusal, or the absence of a resource, has to last before the
+// shelf believes it. An API server that starts answers "forbidden" until it has read
+// its own roles, and "not found" until it has read its CRDs.
 const lasting = 10 * time.Second
 
-// refused reports whether an error is an answer that waiting will not change:
-// we may not read it, or there is no such resource.
+// refused reports whether an error is an answer that does not change by waiting: the
+// appliance may not read the resource, or it does not exist.
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
 
-// list hands out the objects. They and the slice belong to everybody.
+// list returns the objects. Neither they nor the slice may be changed.
 func (s *shelf[T]) list() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *shelf[T]) list() []T {
 	return s.items
 }
 
-// newest is the last version of every object.
+// newest returns the last version of every object.
 func (s *shelf[T]) newest() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *shelf[T]) state() (full bool, err error) {
 	return s.full, s.err
 }
 
-// barred reports whether the objects were never read and will not be until
+// barred reports whether the objects were never read, and cannot be read until
 // somebody allows it.
 func (s *shelf[T]) barred() bool {
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *shelf[T]) put(item T) (changed bool) {
 	old, known := s.latest[keyOf(item)]
 	if !s.wants(keyOf(item)) {
 		s.pass(keyOf(item))
-		return false // what was known went when it was no longer wanted: see drop
+		return false // drop has removed it when it was no longer wanted
 	}
 	delete(s.passed, keyOf(item))
 	if s.latest == nil {
@@ -182,7 +182,7 @@ func (s *shelf[T]) put(item T) (changed bool) {
 	return true
 }
 
-// Delete takes the object of that name away.
+// Delete removes the object of that name.
 func (s *shelf[T]) Delete(o any) error {
 	item, ok := o.(T)
 	if !ok {
@@ -209,9 +209,9 @@ func (s *shelf[T]) Delete(o any) error {
 	return nil
 }
 
-// doubtful is how long a wary shelf waits before it believes a deletion. A CRD
-// that is deleted takes its objects along one by one, each a deletion like any
-// other, before the list of them is gone too.
+// doubtful is how long a wary shelf waits before it believes a deletion. When a CRD
+// is deleted its objects are deleted first, one by one, and only then the resource
+// that lists them.
 const doubtful = 5 * time.Second
 
 func (s *shelf[T]) relist() {
@@ -223,7 +223,7 @@ func (s *shelf[T]) relist() {
 	}
 }
 
-// Replace takes a whole list.
+// Replace replaces all objects by those of a list.
 func (s *shelf[T]) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	held := make(map[serviceKey]T, len(s.items))
@@ -247,8 +247,8 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 			continue
 		}
 		latest[keyOf(item)] = item
-		// The list after a lost watch brings everything anew: what is the same
-		// keeps its pointer, and so nobody's memory of it is lost.
+		// The list after a lost watch has a new pointer for every object. An unchanged
+		// object keeps its old one, by which others remember it.
 		if old, known := held[keyOf(item)]; known && s.unchanged(old, item) {
 			item = old
 		}
@@ -266,7 +266,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 
 func (s *shelf[T]) wants(key serviceKey) bool { return s.wanted == nil || s.wanted(key) }
 
-// pass notes that an object is there and was not kept. The caller holds mu.
+// pass notes that an object exists and was not kept. The caller holds mu.
 func (s *shelf[T]) pass(key serviceKey) {
 	if s.passed == nil {
 		s.passed = make(map[serviceKey]bool)
@@ -274,7 +274,7 @@ func (s *shelf[T]) pass(key serviceKey) {
 	s.passed[key] = true
 }
 
-// skip reports whether the list that is read now can do without an object.
+// skip reports whether the list in progress can leave an object out, and notes that.
 func (s *shelf[T]) skip(key serviceKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,14 +285,14 @@ func (s *shelf[T]) skip(key serviceKey) bool {
 	return true
 }
 
-// begin begins a list that passes over what can be skipped.
+// begin begins a list whose reader calls skip.
 func (s *shelf[T]) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.skipped = nil
 }
 
-// anew reads the list anew, once for what was passed over until now.
+// anew reads the list again, for all objects that were passed over until now.
 func (s *shelf[T]) anew() {
 	s.mu.Lock()
 	s.passed = nil
@@ -300,8 +300,8 @@ func (s *shelf[T]) anew() {
 	s.relist()
 }
 
-// drop drops what is no longer wanted, and reports which of those that are wanted
-// now were passed over before. It is called after every change of what is wanted.
+// drop removes objects that are no longer wanted, and returns those that are wanted
+// now and were passed over before. It is called after each change of wanted.
 func (s *shelf[T]) drop() (missed []serviceKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +321,7 @@ func (s *shelf[T]) drop() (missed []serviceKey) {
 	return missed
 }
 
-// Resync does nothing: there is nothing to be told twice.
+// Resync does nothing: no reader needs to be notified twice.
 func (s *shelf[T]) Resync() error { return nil }
 
 // Transformer strips objects before they are kept anywhere.
@@ -332,7 +332,7 @@ func (s *shelf[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// clean takes off an object what nobody reads. Doing it twice changes nothing.
+// clean removes from an object what nobody reads. Doing it twice changes nothing.
 func (s *shelf[T]) clean(o any) (T, bool) {
 	item, ok := o.(T)
 	if !ok {
@@ -357,7 +357,7 @@ func (s *shelf[T]) take(old T) {
 	}
 }
 
-// own makes items a slice that nobody else has. The caller holds mu.
+// own clones items if they were handed out. The caller holds mu.
 func (s *shelf[T]) own() {
 	if s.lent {
 		s.items, s.lent = slices.Clone(s.items), false
@@ -366,15 +366,16 @@ func (s *shelf[T]) own() {
 
 // unchanged reports whether item, a newer version of old, says the same.
 func (s *shelf[T]) unchanged(old, item T) bool {
-	// The resourceVersion says nothing: an etcd restored from a backup gives the
-	// same numbers to other texts.
+	// The resourceVersion proves nothing: an etcd restored from a backup gives the
+	// same numbers to other contents.
 	if s.same != nil {
 		return s.same(old, item)
 	}
 	return sameButVersion(old, item)
 }
 
-// sameButVersion compares all but the resourceVersion. b is not shared yet.
+// sameButVersion compares all but the resourceVersion. It changes b for a moment, so
+// nobody else may have b yet.
 func sameButVersion[T object](a, b T) bool {
 	version := b.GetResourceVersion()
 	b.SetResourceVersion(a.GetResourceVersion())
@@ -396,38 +397,38 @@ func (s *shelf[T]) outcome(err error) {
 	s.told(err, stands)
 }
 
-// plainList is read by a list and a watch. The streamed list that a reflector
-// else prefers waits up to a second for the bookmark that ends it, where a
-// resource of a CRD is quiet.
+// A plainList makes a reflector use a list and then a watch. By default it streams
+// the list, and then waits up to a second for the bookmark that ends it if a resource
+// of a CRD is quiet.
 type plainList struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is how a reflector is told (client-go,
+// IsWatchListSemanticsUnSupported turns the streamed list off (client-go,
 // util/watchlist).
 func (plainList) IsWatchListSemanticsUnSupported() bool { return true }
 
-// Pauses between attempts to read a resource. The longest one bounds how late
-// an API server that is back is noticed.
+// Pauses between attempts to read a resource. The longest one bounds the time until
+// the return of an API server is noticed.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// errCutShort ends a watch that goes on from one which ended before its time.
-// The server may have been away, and come back with an etcd restored from a
-// backup: its revisions are then behind those we know, and a watch from one
-// that is yet to come says nothing, for as long as it takes. Only a list tells.
+// errCutShort prevents a watch that would continue one that ended early. The server
+// may have come back with an etcd restored from a backup. Its revisions are then lower
+// than the ones we know, and a watch from a future revision stays silent until the
+// server reaches it. Only a new list shows the truth.
 var errCutShort = errors.New("the last watch ended before its time")
 
-// run keeps the shelf filled until ctx ends. An attempt that fails is repeated
-// for ever.
+// run keeps the shelf filled until ctx ends. It repeats an attempt that fails, for
+// ever.
 func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error), watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)) {
-	quiet := logr.Discard() // what goes wrong is told by outcome
+	quiet := logr.Discard() // outcome reports errors
 	ctx = logr.NewContext(ctx, quiet)
 	failed := false
-	var until time.Time // when the server will end the watch that runs
+	var until time.Time // when the server will end the current watch
 	note := func(err error) {
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-			return // the end, or a list that is due: not a failure
+			return // Run ends, or a new list is due: no failure
 		}
 		failed = err != nil
 		s.outcome(err)
@@ -465,7 +466,7 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 		s.again = again
 		s.mu.Unlock()
 		until = time.Time{}
-		_ = reflector.ListAndWatchWithContext(attempt) // what it returns was noted above
+		_ = reflector.ListAndWatchWithContext(attempt) // note has its error already
 		again()
 		pause = min(2*pause, longestPause)
 		if !failed {

@@ -9,8 +9,8 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// stream gives the ports that ConfigMaps of TCP services name to backends of
-// their own. Of several clusters that name one port the first configured has it.
+// stream gives each port of a TCP service a backend of its own. Of several clusters
+// that claim one port the first configured gets it.
 func (b *builder) stream() {
 	owner := make(map[uint16]string)
 	for i, w := range b.worlds {

@@ -23,15 +23,15 @@ import (
 	"sallyport/routes"
 )
 
-// calicoShelves hold Calico's objects out of one API group.
+// calicoShelves hold Calico's objects of one API group.
 type calicoShelves struct {
-	group   string // with version; "" when the cluster has neither
+	group   string // with version; "" if the cluster serves none
 	stop    context.CancelFunc
 	shelves map[string]*shelf[*unstructured.Unstructured]
 }
 
-// calicoResources are what is watched of Calico; the first is what cannot be
-// done without.
+// calicoResources are the resources of Calico that are watched. Only the first is
+// indispensable.
 var calicoResources = []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers"}
 
 func (c *calicoShelves) all() (all []*shelf[*unstructured.Unstructured]) {
@@ -59,7 +59,7 @@ func (c *calicoShelves) list(resource string) []*unstructured.Unstructured {
 	return nil
 }
 
-// readable reports whether a resource was ever read.
+// readable reports whether a resource was read at least once.
 func (c *calicoShelves) readable(resource string) bool {
 	s := c.shelves[resource]
 	if s == nil {
@@ -74,12 +74,12 @@ func groupOf(version string) string {
 	return group
 }
 
-// surveyEvery is how often the cluster is asked where Calico's objects are. It
-// bounds how late a CRD that appears, or the end of a migration, is noticed.
+// surveyEvery is the time between two searches for the API group of Calico's objects.
+// It bounds the time until a new CRD, or the end of a migration, is noticed.
 const surveyEvery = 30 * time.Second
 
-// surveyNone is how often while there is nothing to be found: Calico may be
-// about to be installed.
+// surveyNone is that time while no group is found: Calico may be about to be
+// installed.
 const surveyNone = 5 * time.Second
 
 func (w *Watcher) askSurvey() {
@@ -89,7 +89,7 @@ func (w *Watcher) askSurvey() {
 	}
 }
 
-// survey keeps the right group watched until ctx ends.
+// survey keeps watching the API group that holds Calico's objects until ctx ends.
 func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -116,9 +116,8 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// settle acts on what a survey found. The group in use stays in use until the
-// new one was read whole (promote): a change of group is never a moment
-// without blocks.
+// settle acts on the outcome of a survey. The group in use stays in use until all of
+// the new one was read (promote): there is no moment without blocks.
 func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, served []string, err error) (found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,8 +127,8 @@ func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, 
 	case w.noneSince.IsZero():
 		w.noneSince = time.Now()
 	case w.calico == nil && w.next == nil && time.Since(w.noneSince) >= lasting:
-		// A cluster without Calico's CRDs may still announce its podCIDRs. One
-		// that had them, and has not any more, keeps what was last known.
+		// A cluster without Calico's CRDs may still announce its podCIDRs. A cluster
+		// whose CRDs are gone keeps its last known objects: calico is not nil then.
 		w.calico = &calicoShelves{stop: func() {}}
 		defer w.tell()
 	}
@@ -151,7 +150,8 @@ func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, 
 	return true
 }
 
-// promote puts the group that was read whole in use. The caller holds mu.
+// promote replaces the group in use by the next one, once all of that was read. The
+// caller holds mu.
 func (w *Watcher) promote() {
 	if w.next == nil || len(w.next.waiting()) > 0 {
 		return
@@ -179,7 +179,7 @@ func (c *calicoShelves) serves(group string, served []string) bool {
 func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, served []string) *calicoShelves {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &calicoShelves{group: group, stop: cancel, shelves: make(map[string]*shelf[*unstructured.Unstructured])}
-	version, _ := schema.ParseGroupVersion(group) // one of the two constants, or of the configuration, which was served under it
+	version, _ := schema.ParseGroupVersion(group) // a group that the cluster serves always parses
 	for _, r := range calicoResources {
 		if !slices.Contains(served, r) {
 			continue
@@ -189,8 +189,8 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 			u.SetAnnotations(nil)
 			unstructured.RemoveNestedField(u.Object, "status")
 		})
-		// A block that is released says so in its state before it is deleted:
-		// nothing waits for this.
+		// A released block shows that in its state before it is deleted, so that a late
+		// deletion delays nothing.
 		s.wary = true
 		c.shelves[r] = s
 		from := w.dynamic.Resource(version.WithResource(r))
@@ -206,8 +206,8 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 // askFor bounds a request that is neither a list nor a watch.
 const askFor = 10 * time.Second
 
-// chosen finds the group that holds Calico's objects, and which of
-// calicoResources it serves.
+// chosen returns the API group that holds Calico's objects, and the resources that
+// the group serves.
 func (w *Watcher) chosen(ctx context.Context) (group string, served []string, err error) {
 	v1, err1 := w.servedIn(ctx, calico.V1)
 	v3, err3 := w.servedIn(ctx, calico.V3)
@@ -219,8 +219,8 @@ func (w *Watcher) chosen(ctx context.Context) (group string, served []string, er
 	case err1 != nil:
 		return "", nil, err1
 	case err3 != nil && len(v1) > 0:
-		// A group that is registered and does not answer is an aggregated API
-		// server that is down, and that is not where the objects are.
+		// A registered group that does not answer is an aggregated API server that is
+		// down. Such a server holds no objects itself.
 		return calico.V1, v1, nil
 	case err3 != nil:
 		return "", nil, err3
@@ -252,7 +252,7 @@ func given(group string, served []string, err error) (string, []string, error) {
 	return group, served, err
 }
 
-// servedIn lists the resources of a group; none when it is not served.
+// servedIn returns the resources of a group; none if the group is not served.
 func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
@@ -261,7 +261,7 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 		err  error
 		done = make(chan struct{})
 	)
-	// Discovery takes no context: left to itself it ends after 32 seconds.
+	// Discovery takes no context. It ends by itself after 32 seconds.
 	go func() {
 		list, err = w.kube.Discovery().ServerResourcesForGroupVersion(group)
 		close(done)
@@ -310,8 +310,8 @@ func (w *Watcher) datastoreReady(ctx context.Context, group string) (bool, error
 	return ready, nil
 }
 
-// resolve finds the addresses of the API server. What was found once stays
-// when the resolver fails.
+// resolve looks up the addresses of the API server. The last ones stay while the
+// resolver fails.
 func (w *Watcher) resolve(ctx context.Context) {
 	var addrs []netip.Addr
 	if ip, err := netip.ParseAddr(w.server); err == nil {
@@ -335,7 +335,7 @@ func (w *Watcher) resolve(ctx context.Context) {
 	}
 }
 
-// topologyInputs are the objects a Topology is made of.
+// topologyInputs are the objects that a Topology is made from.
 type topologyInputs struct {
 	nodes                                     []*corev1.Node
 	affinities, blocks, pools, configs, peers []*unstructured.Unstructured
@@ -349,8 +349,8 @@ func (a topologyInputs) equal(b topologyInputs) bool {
 		a.group == b.group && a.noAffinities == b.noAffinities && a.noBlocks == b.noBlocks && a.noConfigs == b.noConfigs
 }
 
-// topologyNow is what Nodes and Calico say. It is made anew only when they
-// changed. The caller holds mu.
+// topologyNow returns the Topology of the Nodes and Calico's objects. It makes a new
+// one only if they changed. The caller holds mu.
 func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Topology {
 	c := w.calico
 	in := topologyInputs{
@@ -380,8 +380,8 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 	return t
 }
 
-// missing is what the cluster does not have or does not let us do. The caller
-// holds mu.
+// missing returns a sentence for each thing that the cluster does not have or does not
+// allow. The caller holds mu.
 func (w *Watcher) missing() (all []string) {
 	for _, s := range w.shelves() {
 		if why := s.lacking(); why != "" {

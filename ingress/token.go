@@ -23,12 +23,12 @@ import (
 	"sallyport/haproxy"
 )
 
-// A token is one of a ServiceAccount that expires, with what it says of itself.
-// Nobody has checked its signature: that is for the API server.
+// A token is a token of a ServiceAccount that expires, with its claims. Its signature
+// was not checked: the API server does that.
 type token struct {
 	text            string
 	namespace, name string // of the ServiceAccount
-	uid             string // of the ServiceAccount: no other one, of any cluster, has it
+	uid             string // of the ServiceAccount; unique over all clusters
 	issued, expires time.Time
 }
 
@@ -58,29 +58,29 @@ func readToken(text string) (token, bool) {
 	return t, t.namespace != "" && t.name != "" && t.uid != "" && t.issued.Before(t.expires)
 }
 
-// life returns how long the token is good in all.
+// life returns the whole time for which the token is valid.
 func (t token) life() time.Duration { return t.expires.Sub(t.issued) }
 
-// A renewer has the token that the appliance shows to one API server, and
-// replaces it long before it expires. It begins with that of the kubeconfig, and
-// asks for tokens that live as long as that one does.
+// A renewer holds the token for one API server, and replaces it long before it
+// expires. It begins with the token of the kubeconfig, and requests tokens with the
+// same lifetime.
 //
-// The newest token is kept in a file, so that a restart does not fall back to
-// that of the kubeconfig, which may have expired by then.
+// It keeps the newest token in a file: after a restart the token of the kubeconfig may
+// have expired.
 type renewer struct {
-	given token  // that of the kubeconfig
-	file  string // where the newest is kept; empty: nowhere
-	knock func() // called when sentence may have changed
+	given token  // of the kubeconfig
+	file  string // path of the newest token; empty: it is not kept
+	knock func() // called when sentences may have changed
 	log   *slog.Logger
 
 	mu     sync.Mutex
 	held   token
-	failed error // of the last attempt to renew it; nil: it succeeded, or none was due
-	unkept error // why the newest could not be kept
+	failed error // error of the last renewal; nil: it succeeded, or none was due
+	unkept error // why the newest token could not be kept
 }
 
-// newRenewer takes the kept token, if it is of the account of the given one and
-// lives longer.
+// newRenewer returns a renewer that holds the kept token if that is of the same account
+// as the given one and expires later.
 func newRenewer(given token, file string, log *slog.Logger) *renewer {
 	r := &renewer{given: given, held: given, file: file, log: log, knock: func() {}}
 	if file == "" {
@@ -100,7 +100,7 @@ func newRenewer(given token, file string, log *slog.Logger) *renewer {
 // maxToken bounds the file of a token, in bytes.
 const maxToken = 64 << 10
 
-// readKept reads the file of a token. Somebody else may have put anything there.
+// readKept reads the file of a token. Its content may be hostile.
 func readKept(path string) (token, error) {
 	f, err := haproxy.OpenRegular(path, maxToken)
 	if err != nil {
@@ -118,8 +118,8 @@ func readKept(path string) (token, error) {
 	return t, nil
 }
 
-// keep writes the token to its file in one step, so that a crash leaves the old
-// one or the new one.
+// keep writes the token to its file in one step: a crash leaves the old token or the
+// new one.
 func (r *renewer) keep(t token) error {
 	if r.file == "" {
 		return nil
@@ -144,7 +144,7 @@ func (r *renewer) keep(t token) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// wrap makes requests carry the token that is held at their time.
+// wrap returns a RoundTripper that adds the current token to each request.
 func (r *renewer) wrap(next http.RoundTripper) http.RoundTripper { return bearer{r, next} }
 
 type bearer struct {
@@ -152,7 +152,7 @@ type bearer struct {
 	next http.RoundTripper
 }
 
-// RoundTrip sends a request with the token.
+// RoundTrip sends a request with the current token.
 func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 	used := b.current()
 	request = request.Clone(request.Context())
@@ -170,8 +170,8 @@ func (r *renewer) current() token {
 	return r.held
 }
 
-// refused goes back to the token of the kubeconfig when the API server does not
-// take the one it had given, or that was kept.
+// refused returns to the token of the kubeconfig if the API server rejects a renewed or
+// kept one.
 func (r *renewer) refused(used token) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,8 +184,7 @@ func (r *renewer) refused(used token) {
 // due reports whether the token has lived a third of its life.
 func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life() / 3)) }
 
-// run renews the token until ctx ends. An attempt that fails is repeated for
-// ever.
+// run renews the token until ctx ends. It repeats an attempt that fails, for ever.
 func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
 	// A clock may jump, as one does that learns the time after the start: it is
 	// looked at again and again.
@@ -225,7 +224,7 @@ func (r *renewer) renew(ctx context.Context, kube kubernetes.Interface) error {
 	return nil
 }
 
-// outcome notes how an attempt went.
+// outcome notes the error of an attempt, nil if it succeeded.
 func (r *renewer) outcome(err error) {
 	r.mu.Lock()
 	if err != nil && (r.failed == nil || r.failed.Error() != err.Error()) {
@@ -236,7 +235,7 @@ func (r *renewer) outcome(err error) {
 	r.knock()
 }
 
-// sentences say what is wrong with the token, and until when it is good.
+// sentences returns what is wrong with the token, and when it expires.
 func (r *renewer) sentences(now time.Time) (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,8 +254,8 @@ func (r *renewer) sentences(now time.Time) (all []string) {
 	return all
 }
 
-// soon reports whether credentials are near their end: in the last third of their
-// life, but no more than 30 days and no less than one before it.
+// soon reports whether credentials expire soon: within the last third of their life,
+// which counts as one day at least and 30 days at most.
 func soon(from, until, now time.Time) bool {
 	const day = 24 * time.Hour
 	return until.Sub(now) < max(day, min(until.Sub(from)/3, 30*day))

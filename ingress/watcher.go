@@ -34,7 +34,7 @@ import (
 type ClusterConfig struct {
 	Name       string // a DNS label
 	Kubeconfig []byte // content of a kubeconfig file
-	TokenFile  string // where the newest token of our own is kept; empty: nowhere
+	TokenFile  string // path of the newest token that was renewed; empty: it is not kept
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    Options
 	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
@@ -44,12 +44,12 @@ type ClusterConfig struct {
 	ASN        uint32         // AS of the cluster where its BGPConfiguration cannot be read; 0 is Calico's default
 
 	HostNetwork bool            // handed on in the Topology
-	Before      routes.Topology // the last that is known, to tell who had which address; zero: none
+	Before      routes.Topology // the last known one, which says who had which address; zero: none
 	Log         *slog.Logger
 }
 
-// A Watcher keeps the objects of one cluster, as its API server tells them.
-// Its methods may be called from any goroutine.
+// A Watcher keeps the objects of one cluster as its API server reports them. Its
+// methods may be called from any goroutine.
 type Watcher struct {
 	cfg     ClusterConfig
 	log     *slog.Logger
@@ -58,46 +58,46 @@ type Watcher struct {
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 	changed chan struct{}
-	look    chan struct{} // asks for a survey now
+	look    chan struct{} // wakes the survey
 
-	watched   []anyShelf // each that Run fills from its start to its end; see watchAll
+	watched   []anyShelf // the shelves that Run fills from its start to its end; see watchAll
 	ingresses *shelf[*networkingv1.Ingress]
 	classes   *shelf[*networkingv1.IngressClass]
 	nodes     *shelf[*corev1.Node]
 
-	secrets map[string]*shelf[*corev1.Secret] // of type kubernetes.io/tls that something names, by namespace; "" is all namespaces
+	secrets map[string]*shelf[*corev1.Secret] // by namespace, "" is all: those of type kubernetes.io/tls that something names
 
 	followers   followers
 	publisher   publisher
-	credentials *credentials // nil: they do not expire, as far as is known
+	credentials *credentials // nil: no expiry is known
 
 	mu        sync.Mutex     // guards all below
 	calico    *calicoShelves // in use
-	next      *calicoShelves // to be, once it was read whole
-	noneSince time.Time      // since when the cluster shows no group of Calico's; zero: it shows one
-	surveyed  error          // why it is not known, or not clear, where Calico's objects are
-	protected []netip.Addr   // addresses of the API server, by the name we call it
+	next      *calicoShelves // replaces calico once all of it was read
+	noneSince time.Time      // since when the cluster serves no API group of Calico; zero: it serves one
+	surveyed  error          // why the API group of Calico's objects is not known
+	protected []netip.Addr   // addresses that the name of the API server resolves to
 	health    Health
-	logged    map[string]time.Time // sentence to when it was last logged
+	logged    map[string]time.Time // by sentence: when it was last logged
 	topology  topologyMemo
 }
 
-// Health is how the watcher gets on with its API server.
+// Health says how well the watcher can read its API server.
 type Health struct {
 	Connected bool      `json:"connected"`          // the last request was answered
-	Since     time.Time `json:"since,omitzero"`     // since when Connected is what it is
+	Since     time.Time `json:"since,omitzero"`     // since when Connected has its value
 	Synced    bool      `json:"synced"`             // every object was read at least once
-	SyncedAt  time.Time `json:"syncedAt,omitzero"`  // when that was
-	APIGroup  string    `json:"apiGroup,omitempty"` // where Calico's objects are read from; empty: nowhere
-	// CredentialsExpire is when the token or certificate in use does; zero: never, as far as is known.
+	SyncedAt  time.Time `json:"syncedAt,omitzero"`  // when Synced became true
+	APIGroup  string    `json:"apiGroup,omitempty"` // the group of Calico's objects; empty: none is served
+	// CredentialsExpire is when the token or certificate in use expires; zero: no expiry is known.
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 	Missing           []string  `json:"missing,omitempty"` // a sentence for each thing the cluster does not have or does not let us do
 	Odd               []string  `json:"odd,omitempty"`     // a sentence for each Calico object that cannot be read
-	Error             string    `json:"error,omitempty"`   // all that keeps us from reading the cluster now, in sentences; empty: nothing
+	Error             string    `json:"error,omitempty"`   // a sentence for each thing that keeps us from reading the cluster now; empty: nothing
 }
 
-// NewWatcher reads the kubeconfig; it connects to nothing yet. An error is
-// about the kubeconfig and says what to do.
+// NewWatcher reads the kubeconfig, and connects to nothing. An error is about the
+// configuration and says what to do.
 func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	config, err := restConfig(cfg.Kubeconfig)
 	if err != nil {
@@ -229,15 +229,16 @@ func stripSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// maxSecret bounds what is kept of one Secret, in bytes of its values, if Limits do
-// not. A bundle of all public authorities has 220,000.
+// maxSecret bounds the values of one Secret together, in bytes, if Limits do not. A
+// bundle of all public authorities has 220,000.
 const maxSecret = 256 << 10
 
-// sizeOf is the annotation that a Secret has here, and nowhere else, in place of
-// data that is larger than is kept: how large it was, and how large it may be.
+// sizeOf is an annotation that replaces data that is too large, in memory alone. Its
+// value is the size of the data and the bound.
 const sizeOf = "sallyport.dev/too-large"
 
-// stripSecret leaves of a Secret its type and its data, if that is not too large.
+// stripSecret removes from a Secret all but its type and its data, and the data too
+// if it is too large.
 func (w *Watcher) stripSecret(s *corev1.Secret) {
 	size, most := 0, cmp.Or(w.cfg.Options.Limits.SecretBytes, maxSecret)
 	for _, value := range s.Data {
@@ -248,29 +249,29 @@ func (w *Watcher) stripSecret(s *corev1.Secret) {
 	switch {
 	case size > most:
 		s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most)}
-	case size == 0 && was != "": // it was stripped before
+	case size == 0 && was != "": // its data was removed before
 		s.Annotations = map[string]string{sizeOf: was}
 	}
 }
 
-// tooLarge says why a Secret has no data here; empty: it has.
+// tooLarge returns why the data of a Secret was removed; empty: it was not.
 func tooLarge(s *corev1.Secret) string {
 	text, large := s.Annotations[sizeOf]
 	if !large {
 		return ""
 	}
 	size, most := 0, 0
-	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // of an annotation that somebody else wrote nothing shows
+	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // if somebody else wrote the annotation, the message has zeros
 	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)
 }
 
-// stripNamespace leaves of a Namespace its labels.
+// stripNamespace removes from a Namespace all but its labels.
 func stripNamespace(n *corev1.Namespace) {
 	*n = corev1.Namespace{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}
 }
 
-// stripNode leaves of a Node what calico.Topology reads. A node writes its
-// status every few minutes: without its heartbeat that is no change.
+// stripNode removes from a Node all that calico.Topology does not read. A node writes
+// a heartbeat into its status every few minutes: without that nothing changes.
 func stripNode(n *corev1.Node) {
 	kept := corev1.Node{
 		TypeMeta: n.TypeMeta,
@@ -304,7 +305,7 @@ func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) i
 	}
 }
 
-// tell knocks.
+// tell knocks on Changed.
 func (w *Watcher) tell() {
 	select {
 	case w.changed <- struct{}{}:
@@ -312,10 +313,11 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Changed is knocked on when Snapshot or Health has something new.
+// Changed returns the channel that receives when Snapshot or Health has something
+// new.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run watches until ctx ends. Whatever fails is tried again, for ever.
+// Run watches until ctx ends. It repeats what fails, for ever.
 func (w *Watcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -332,7 +334,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.survey(ctx, &wg)
 }
 
-// reader is a typed client of client-go for one resource.
+// A reader is a typed client of client-go for one resource.
 type reader[L runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (L, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
@@ -350,13 +352,12 @@ func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, 
 	})
 }
 
-// Snapshot is what is known of the cluster. It is an error until everything
-// was read once; from then on it is the last known, also while the API server
-// is away.
+// Snapshot returns the last known objects of the cluster, also while the API server
+// is away. It returns an error until every list was read once.
 //
-// Of what the appliance may not read, TLS Secrets and IngressClasses are done
-// without, and so is what Calico has beyond BlockAffinities. Anything else that
-// is refused is an error: a list that cannot be read is not an empty one.
+// It does without TLS Secrets, IngressClasses, ConfigMaps, and all of Calico but
+// BlockAffinities if the appliance may not read them. Any other list that is refused
+// is an error: a list that cannot be read is not an empty one.
 func (w *Watcher) Snapshot() (Snapshot, error) {
 	var waiting []string
 	s := Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
@@ -379,7 +380,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	w.promote()
 	if w.calico != nil {
 		waiting = append(waiting, w.calico.waiting()...)
-	} else { // also if the last of them came just now: its knock asks for another look
+	} else { // promote follows at the next knock, which the last of them has given
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
@@ -393,7 +394,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	return s, nil
 }
 
-// Health is how it stands with the API server.
+// Health returns how well the API server can be read.
 func (w *Watcher) Health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -407,8 +408,8 @@ func (w *Watcher) Health() Health {
 	return h
 }
 
-// answered takes the outcome of a request for a resource. A failure that
-// lasts is told once.
+// answered notes the outcome of a request for a resource, and logs a failure that
+// lasts.
 func (w *Watcher) answered(group, resource string, err error, lasting bool) {
 	connected := err == nil || isAnswer(err)
 	w.mu.Lock()
@@ -425,7 +426,7 @@ func (w *Watcher) answered(group, resource string, err error, lasting bool) {
 	}
 	w.mu.Unlock()
 	if apierrors.IsNotFound(err) {
-		w.askSurvey() // a CRD is gone: find out where Calico's objects are now
+		w.askSurvey() // a CRD is gone: Calico's objects may be in the other group now
 	}
 }
 
@@ -435,7 +436,7 @@ func isAnswer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// say logs a sentence, and does not repeat it for a while. The caller holds mu.
+// say logs a sentence, once in five minutes. The caller holds mu.
 func (w *Watcher) say(sentence string) {
 	const silence = 5 * time.Minute
 	now := time.Now()
@@ -451,7 +452,7 @@ func (w *Watcher) say(sentence string) {
 	w.log.Warn("cannot read the cluster", "err", sentence)
 }
 
-// sentence says what a failed request means and what to do.
+// sentence returns what a failed request means and what to do.
 func (w *Watcher) sentence(group, resource string, err error) string {
 	name := resource
 	if group != "" {
@@ -477,8 +478,8 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 	return fmt.Sprintf("the API server (%s) does not answer: %v; the last known objects stay", w.server, root(err))
 }
 
-// root is the innermost error: what is around it repeats the URL, with
-// parameters that change at each attempt.
+// root returns the innermost error. The outer ones repeat the URL, whose parameters
+// change with each attempt.
 func root(err error) error {
 	for {
 		inner := errors.Unwrap(err)
@@ -489,8 +490,7 @@ func root(err error) error {
 	}
 }
 
-// troubles are the sentences for every read that fails now. The caller holds
-// mu.
+// troubles returns a sentence for each read that fails now. The caller holds mu.
 func (w *Watcher) troubles() string {
 	var all []string
 	for _, s := range w.shelves() {
@@ -501,7 +501,7 @@ func (w *Watcher) troubles() string {
 			}
 		}
 	}
-	// That there is no Calico is not in our way: missing says what stands in.
+	// A cluster without Calico is no trouble: missing says what replaces it.
 	without := w.calico != nil && w.calico.group == "" && errors.Is(w.surveyed, calico.ErrNone)
 	if w.surveyed != nil && !without && len(all) == 0 {
 		all = append(all, w.surveyed.Error())
@@ -509,8 +509,8 @@ func (w *Watcher) troubles() string {
 	return strings.Join(all, "; ")
 }
 
-// protectedNow returns the sockets of the API server: by the name or address we call
-// it, and by the endpoints it gives itself. The caller holds mu.
+// protectedNow returns the sockets of the API server: those of the kubeconfig's
+// server, and the endpoints of Service kubernetes. The caller holds mu.
 func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
 	var servers []netip.AddrPort
 	for _, ip := range w.protected {
@@ -541,7 +541,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	return slices.Compact(servers)
 }
 
-// topologyMemo is the last Topology and what it was made of.
+// A topologyMemo is the last Topology and its inputs.
 type topologyMemo struct {
 	from      topologyInputs
 	made      bool
