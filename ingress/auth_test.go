@@ -32,7 +32,7 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 			s := snapshot(t, "c", app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/auth-url": tt.url}
 			s.Options.ConfigMap, s.Options.AuthServices = "ops/keys", tt.shared
-			// What the ConfigMap keeps out is kept out of applications, not of the door.
+			// The allow-list of the ConfigMap applies to applications, not to the Service that checks requests.
 			s.ConfigMaps = []*corev1.ConfigMap{{Data: map[string]string{"allow-list": "10.0.0.0/8", "timeout-server": "3s"}}}
 			s.ConfigMaps[0].Namespace, s.ConfigMaps[0].Name = "ops", "keys"
 			var c Compiler

@@ -9,7 +9,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// taken returns the verdicts on conditions that HAProxy takes.
+// taken returns verdicts that accept conditions.
 func taken(t testing.TB, conditions ...string) haproxy.Verdicts {
 	t.Helper()
 	verdicts := haproxy.Verdicts{}

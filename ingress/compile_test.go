@@ -63,7 +63,7 @@ func add[T any](list *[]*T, doc string) error {
 	return err
 }
 
-// read tells a Result the way a person would note it down.
+// read returns a Result as text that a person can read.
 func read(r Result) string {
 	var b strings.Builder
 	for _, route := range r.Config.Routes {
@@ -105,7 +105,7 @@ func read(r Result) string {
 	return b.String()
 }
 
-// app is a Service with one ready pod, of the name given.
+// app returns manifests of a Service with one ready pod.
 func app(name string) string {
 	return service(name, "http", 80) + slice(name, "a", "http", 8080, "172.16.1.1")
 }
@@ -140,7 +140,7 @@ endpoints: [%[6]s]
 `, service, suffix, family, port, number, strings.Join(endpoints, ", "))
 }
 
-// ingress is an Ingress of our class, created in the given year.
+// ingress returns the manifest of an Ingress of our class, created in the given year.
 func ingress(name string, year int, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: networking.k8s.io/v1
@@ -350,8 +350,8 @@ problem Ingress default/d UnknownAnnotation
 		t.Errorf("the backend of b: %+v", b)
 	}
 
-	// What the Service says is for everybody, and goes before what an Ingress
-	// says: b and c have nothing of their own any more.
+	// The keys of the Service are for all Ingresses, and override the Ingresses' own:
+	// b and c have no backend of their own any more.
 	s.Services[0].Annotations = map[string]string{"haproxy.org/timeout-server": "3s", "haproxy.org/allow-list": "10.0.0.0/8"}
 	r = Compile([]Snapshot{s})
 	if n := len(r.Config.Backends); n != 1 || !slices.Contains(r.Config.Backends[0].Directives, haproxy.Timeout("server", 3*time.Second)) {
@@ -365,7 +365,7 @@ problem Ingress default/d UnknownAnnotation
 func TestAGuardWithoutAPrefixGuards(t *testing.T) {
 	for name, row := range map[string]struct {
 		said   map[string]string
-		want   string // a word of the directive
+		want   string // a part of the directive
 		reason string
 	}{
 		"a list":                       {map[string]string{"deny-list": "10.0.0.0/8"}, "deny deny_status 403", ""},
@@ -515,7 +515,7 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 	}
 }
 
-// What a slice says of its pods' namespace, whoever wrote it says.
+// The author of a slice also chooses the namespace of its pods in it: no proof.
 func TestABackendIsOfTheNamespaceOfItsService(t *testing.T) {
 	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
 kind: EndpointSlice
@@ -769,7 +769,7 @@ func TestAnEndpointTouchesOnlyItsOwnBackend(t *testing.T) {
 		t.Error("the routes were made anew")
 	}
 
-	// The same content in new objects, as after a new list, is no change.
+	// New objects with the same content, as after a new list, change nothing.
 	again := s
 	again.Ingresses = []*networkingv1.Ingress{s.Ingresses[0].DeepCopy()}
 	again.Services = []*corev1.Service{s.Services[0].DeepCopy(), s.Services[1].DeepCopy()}
@@ -845,8 +845,8 @@ func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
 	}
 }
 
-// FuzzCompile holds what comes out to be something HAProxy can be told, and what
-// is said about it to be one line, whatever goes in.
+// FuzzCompile checks that any input compiles to a valid Config and to problems of one
+// line each.
 func FuzzCompile(f *testing.F) {
 	f.Add([]byte(`{"Ingresses": [{"metadata": {"name": "a", "namespace": "n", "annotations": {"kubernetes.io/ingress.class": "haproxy", "haproxy.org/ssl-redirect": "true"}},
 		"spec": {"tls": [{"hosts": ["A.test"], "secretName": "s"}], "defaultBackend": {"service": {"name": "s", "port": {"number": 80}}},
@@ -861,7 +861,7 @@ func FuzzCompile(f *testing.F) {
 		if json.Unmarshal(data, &s) != nil {
 			return
 		}
-		// An informer hands out no nil.
+		// A Watcher never returns nil objects.
 		s.Ingresses = slices.DeleteFunc(s.Ingresses, func(o *networkingv1.Ingress) bool { return o == nil })
 		s.Classes = slices.DeleteFunc(s.Classes, func(o *networkingv1.IngressClass) bool { return o == nil })
 		s.Services = slices.DeleteFunc(s.Services, func(o *corev1.Service) bool { return o == nil })
@@ -996,7 +996,7 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Another list is the same rule; no list lets nobody in.
+	// Another list keeps the rule; without the list nobody is let in.
 	before := r.Config.Backends[0].Directives
 	s.ConfigMaps = []*corev1.ConfigMap{s.ConfigMaps[0], held("lists", map[string]string{"bad": "10.0.0.0/8"})}
 	r = c.Compile([]Snapshot{s})

@@ -22,15 +22,15 @@ import (
 	"sallyport/ingress/calico"
 )
 
-// secretServer tells Secrets as an API server does: those that a field selector
-// chooses, and no others.
+// A secretServer answers for Secrets as an API server does: it returns only those that
+// a field selector matches.
 type secretServer struct {
 	mu      sync.Mutex
 	held    []*corev1.Secret
 	watches []secretWatch
-	asked   []string // what was listed
-	largest int      // how many were in one answer
-	refuse  bool     // everything but the list of all TLS Secrets
+	asked   []string // the lists so far
+	largest int      // most objects in one answer
+	refuse  bool     // it refuses all but the list of all TLS Secrets
 }
 
 type secretWatch struct {
@@ -79,7 +79,7 @@ func (s *secretServer) serve(c *cluster) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		w := secretWatch{watch.NewFakeWithChanSize(100, false), a.GetNamespace(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields}
-		for _, one := range s.held { // what came after the list must not be lost
+		for _, one := range s.held { // no event after the list may be lost
 			if w.wants(one) {
 				w.Add(one.DeepCopy())
 			}
@@ -130,15 +130,15 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 		t.Fatalf("the first snapshot has the Secrets %q, want tls and users", got)
 	}
 
-	// A Secret that is named later, and comes later still.
+	// A Secret that is named later, and created later still.
 	second := testIngress("second")
-	second.Annotations = map[string]string{"auth-secret": "late"} // without a prefix, as it may be, too
+	second.Annotations = map[string]string{"auth-secret": "late"} // the prefix is optional
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, second)
 	until(t, w, "the second Ingress", func() bool { s, err := w.Snapshot(); return err == nil && len(s.Ingresses) == 3 })
 	server.add(opaque("late"))
 	until(t, w, "its Secret", func() bool { s, err := w.Snapshot(); return err == nil && slices.Contains(namesOf(s), "late") })
 
-	// Whoever is not named any more is not watched any more.
+	// A Secret that is no longer named is no longer watched.
 	if err := c.NetworkingV1().Ingresses("default").Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 	}
 }
 
-// tlsSecret returns one of a size in bytes.
+// tlsSecret returns a TLS Secret with a value of size bytes.
 func tlsSecret(namespace, name string, size int) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}, Type: corev1.SecretTypeTLS,
@@ -235,12 +235,12 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 		until(t, w, what, func() bool { return slices.Equal(names(), want) })
 	}
 
-	// One that comes after it was named, and others that nobody names.
+	// A Secret that is created after it was named, and others that nothing names.
 	server.add(tlsSecret("default", "unnamed-60", 1<<20))
 	server.add(tlsSecret("default", "second", 1000))
 	waitFor("the second", "first", "second")
 
-	// One that was there before it was named.
+	// A Secret that existed before it was named.
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("two", "unnamed-07"))
 	waitFor("one that was passed over", "first", "second", "unnamed-07")
 	s, err := w.Snapshot()
@@ -258,7 +258,7 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 		t.Errorf("%d bytes are kept of Secrets that nobody names", got)
 	}
 
-	// Many at once are one list, and not a watch each.
+	// Many at once take one list, not a watch each.
 	server.mu.Lock()
 	watches := len(server.watches)
 	server.mu.Unlock()

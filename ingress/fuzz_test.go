@@ -28,12 +28,12 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// writeFor is for how long TestWhateverIsWritten writes; 0 is a few rounds.
+// writeFor bounds the time of TestWhateverIsWritten; 0 is a few rounds.
 var writeFor = flag.Duration("write-annotations", 0, "for how long annotations are written at random, and shown to HAProxy")
 
-// TestWhateverIsWrittenIsAcceptedAndOnesOwn has one tenant write annotations, and
-// holds two things: HAProxy accepts what comes of them, and nothing that is
-// rendered for another tenant changes.
+// TestWhateverIsWrittenIsAcceptedAndOnesOwn lets one tenant write annotations, and
+// checks two things: HAProxy accepts the result, and nothing that is rendered for
+// another tenant changes.
 //
 //	go test ./ingress -run WhateverIsWritten -write-annotations 1h -timeout 0
 func TestWhateverIsWrittenIsAcceptedAndOnesOwn(t *testing.T) {
@@ -53,8 +53,8 @@ func TestWhateverIsWrittenIsAcceptedAndOnesOwn(t *testing.T) {
 	t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings", rounds, time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
 }
 
-// FuzzAnnotations runs TestWhateverIsWritten with a value that the fuzzing finds,
-// which every key has once.
+// FuzzAnnotations runs TestWhateverIsWritten with a value of the fuzzer, once for each
+// key.
 func FuzzAnnotations(f *testing.F) {
 	for i, value := range []string{"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", `^/a/(.*) /\1`, "https://a.test:1", "%[src,lower]", "tls", "", "''", "/x if TRUE", "hdr(X-A) use_domain_only"} {
 		f.Add(uint64(i), value) //nolint:gosec // a few
@@ -66,7 +66,7 @@ func FuzzAnnotations(f *testing.F) {
 	})
 }
 
-// TestEveryKeyIsWritten holds the samples to the keys there are.
+// TestEveryKeyIsWritten checks that samples has each key of the registry.
 func TestEveryKeyIsWritten(t *testing.T) {
 	for _, d := range annotations.Docs() {
 		if onObjects := d.Scopes&(annotations.Ingress|annotations.Service) != 0; onObjects != (len(samples[d.Name]) > 0) {
@@ -75,7 +75,7 @@ func TestEveryKeyIsWritten(t *testing.T) {
 	}
 }
 
-// samples are values of each key that are good.
+// samples are valid values, by key.
 var samples = map[string][]string{
 	"abortonclose": booleans, "check": booleans, "cors-allow-credentials": booleans, "cors-enable": {"true", "true", "false"}, "cors-respond-to-options": booleans,
 	"client-crt-optional": booleans, "forwarded-for": booleans, "server-ssl": {"true", "true", "false"}, "ssl-passthrough": {"false", "false", "false", "true"}, "ssl-redirect": booleans, "standalone-backend": booleans,
@@ -135,7 +135,7 @@ var (
 	cookies     = []string{"SRV", "JSESSIONID", "a.b-c_d"}
 )
 
-// Formats and regular expressions are put together from these.
+// Formats and regular expressions are made of these pieces.
 var (
 	fetchArgs  = []string{"", "", "(X-A)", "(host)", "(a,b)", "(1)", "(0)", "(-1)", "(cn)", "(cn,1)", "(cn,1,rfc2253)", "(,)", "()", "(1,2,3)", "(hex)", "(txn.host)", "(a b)", "(16)", "(:)", "(.,1,0)"}
 	converters = []string{
@@ -160,7 +160,7 @@ var (
 	}
 )
 
-// theirs are the annotations of the other tenant's Ingresses.
+// theirs are the annotations of the victim's Ingresses.
 var theirs = []map[string]string{
 	nil,
 	{"haproxy.org/allow-list": "10.0.0.0/8", "haproxy.org/path-rewrite": `^/a/(.*) /\1`, "haproxy.org/rate-limit-requests": "5", "haproxy.org/rate-limit-period": "7s", "haproxy.org/request-capture": "req.hdr(X-A)"},
@@ -169,18 +169,18 @@ var theirs = []map[string]string{
 	{"sallyport.dev/path-type": "regex"},
 }
 
-// A writer is a tenant who writes annotations beside another one.
+// A writer is a tenant that writes annotations. Another tenant is the victim.
 type writer struct {
 	programs []string // of HAProxy
 	dir      string
 	world    Snapshot // without the writer
-	alone    string   // what is rendered for others then
+	alone    string   // what is rendered for others without the writer
 
 	written, used, asked int
 	found                map[string]bool
 }
 
-// newWriter makes the world, in which a tenant has something of everything.
+// newWriter makes a world whose victim uses every kind of key.
 func newWriter(t testing.TB) *writer {
 	t.Helper()
 	w := &writer{dir: t.TempDir(), found: map[string]bool{}}
@@ -237,7 +237,7 @@ func newWriter(t testing.TB) *writer {
 	return w
 }
 
-// application makes a Service of one port.
+// application returns a Service with one port.
 func application(namespace, name string, said map[string]string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u", Annotations: said},
@@ -245,7 +245,7 @@ func application(namespace, name string, said map[string]string) *corev1.Service
 	}
 }
 
-// asking makes an Ingress for a host of its own name.
+// asking returns an Ingress for a host that has its name.
 func asking(namespace, name string, year int, said map[string]string, paths ...string) *networkingv1.Ingress {
 	kind := networkingv1.PathTypeImplementationSpecific
 	rule := networkingv1.IngressRule{Host: name + "." + namespace + ".test", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{}}}
@@ -261,8 +261,7 @@ func asking(namespace, name string, year int, said map[string]string, paths ...s
 	}
 }
 
-// An attempt is what the writer makes at once: an Ingress, and a Service and a
-// Secret of its own.
+// An attempt is one Ingress of the writer, with a Service and a Secret of its own.
 type attempt struct {
 	ingress *networkingv1.Ingress
 	service *corev1.Service
@@ -286,8 +285,8 @@ func (a attempt) String() string {
 	return b.String()
 }
 
-// attemptsOf makes one attempt for each key, of which that key has the value, if it is
-// not empty.
+// attemptsOf makes one attempt for each key. The key has the value, unless the value
+// is empty.
 func attemptsOf(random *rand.Rand, value string) (all []attempt) {
 	docs := annotations.Docs()
 	written := slices.DeleteFunc(slices.Clone(docs), func(d annotations.Doc) bool { return len(samples[d.Name]) == 0 })
@@ -332,7 +331,7 @@ func attemptsOf(random *rand.Rand, value string) (all []attempt) {
 		}
 		name := fmt.Sprintf("e%03d", i)
 		if i%9 == 0 {
-			name = fmt.Sprintf("v%d", i/9) // as one of the other tenant is called
+			name = fmt.Sprintf("v%d", i/9) // a name that the victim has, too
 		}
 		if value == "" && strings.HasPrefix(d.Name, "auth-") && random.IntN(2) == 0 {
 			ingress["haproxy.org/auth-secret"] = name
@@ -349,7 +348,7 @@ func attemptsOf(random *rand.Rand, value string) (all []attempt) {
 	return all
 }
 
-// needs are keys that mean nothing without another.
+// needs holds, by key, the key without which it has no effect.
 var needs = map[string]string{
 	"cors-allow-origin": "cors-enable", "cors-allow-methods": "cors-enable", "cors-allow-headers": "cors-enable", "cors-max-age": "cors-enable", "cors-allow-credentials": "cors-enable",
 	"rate-limit-period": "rate-limit-requests", "rate-limit-size": "rate-limit-requests", "rate-limit-status-code": "rate-limit-requests", "rate-limit-whitelist": "rate-limit-requests",
@@ -360,7 +359,7 @@ var needs = map[string]string{
 	"server-proto": "server-ssl", "ssl-redirect-code": "ssl-redirect", "ssl-redirect-port": "ssl-redirect",
 }
 
-// usersOf makes a Secret of users, whose names and hashes are good or almost so.
+// usersOf returns a Secret of users whose names and hashes are valid or nearly so.
 func usersOf(random *rand.Rand, name string) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: name}, Data: map[string][]byte{}}
 	hashes := []string{
@@ -379,8 +378,8 @@ func usersOf(random *rand.Rand, name string) *corev1.Secret {
 
 func pick(random *rand.Rand, from ...string) string { return from[random.IntN(len(from))] }
 
-// valueOf makes a value of a key: one that is good, one that follows its grammar, or
-// one that does not quite.
+// valueOf returns a value for a key: a valid one, one of the key's grammar, or one that
+// nearly follows the grammar.
 func valueOf(random *rand.Rand, d annotations.Doc) string {
 	value := pick(random, samples[d.Name]...)
 	switch name := d.Name; {
@@ -406,7 +405,7 @@ func valueOf(random *rand.Rand, d annotations.Doc) string {
 	return mutate(random, value)
 }
 
-// mutate changes a value, or not.
+// mutate returns a value that may be changed.
 func mutate(random *rand.Rand, value string) string {
 	for range max(0, random.IntN(5)-2) {
 		at := random.IntN(len(value) + 1)
@@ -456,7 +455,7 @@ func formatOf(random *rand.Rand) string {
 	return b.String()
 }
 
-// render compiles a world, as one in which HAProxy has Lua.
+// render compiles a world for a HAProxy that has Lua.
 func (w *writer) render(t testing.TB, s Snapshot) (Result, map[string]haproxy.File) {
 	t.Helper()
 	var c Compiler
@@ -469,8 +468,8 @@ func (w *writer) render(t testing.TB, s Snapshot) (Result, map[string]haproxy.Fi
 	return r, haproxy.Render(&r.Config, nil, haproxy.RenderOptions{Dir: w.dir, StatsSocket: w.dir + "/stats.sock", Secret: "secret"}).Content
 }
 
-// othersOf returns all of the files that decides for the victim: the rows and the
-// lines of its hosts, its backends, and whatever sections and files these name.
+// othersOf returns the parts of the files that decide for the victim: the rows and
+// lines of its hosts, its backends, and the sections and files that these name.
 func othersOf(files map[string]haproxy.File) string {
 	parts, wanted := map[string]string{}, []string{}
 	for path, f := range files {
@@ -518,7 +517,7 @@ func othersOf(files map[string]haproxy.File) string {
 
 var words = regexp.MustCompile(`[A-Za-z0-9_.-]+`)
 
-// refusal returns what a HAProxy has against files.
+// refusal returns why a HAProxy refuses files; empty: it accepts them.
 func (w *writer) refusal(t testing.TB, program int, files map[string]haproxy.File) string {
 	t.Helper()
 	for name, f := range files {
@@ -543,7 +542,7 @@ func (w *writer) refusal(t testing.TB, program int, files map[string]haproxy.Fil
 	return cmp.Or(string(out), err.Error())
 }
 
-// round has the writer write, and looks at what becomes of it.
+// round lets the writer write, and checks the result.
 func (w *writer) round(t *testing.T, seed uint64, value string) {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be had again
 	attempts := attemptsOf(random, value)
@@ -579,7 +578,7 @@ func (w *writer) round(t *testing.T, seed uint64, value string) {
 	}
 }
 
-// with returns the world with what was written in it.
+// with returns the world with the objects of attempts added.
 func (w *writer) with(attempts []attempt) Snapshot {
 	s := w.world
 	s.Ingresses, s.Services, s.Secrets = slices.Clone(s.Ingresses), slices.Clone(s.Services), slices.Clone(s.Secrets)
@@ -589,7 +588,7 @@ func (w *writer) with(attempts []attempt) Snapshot {
 	return s
 }
 
-// narrow finds a few attempts for which bad holds, which holds for all.
+// narrow returns a few of the attempts for which bad still holds. It holds for all.
 func (w *writer) narrow(attempts []attempt, bad func([]attempt) bool) []attempt {
 	for len(attempts) > 1 {
 		half := len(attempts) / 2
@@ -605,10 +604,10 @@ func (w *writer) narrow(attempts []attempt, bad func([]attempt) bool) []attempt 
 	return attempts
 }
 
-// names are what in a complaint of HAProxy is of one case alone.
+// names match the parts of HAProxy's messages that differ from case to case.
 var names = regexp.MustCompile(`\([0-9]+\)|\[/[^]]*\]|'evil[^']*'|<[^>]*>|'[^']*'\.?$`)
 
-// tell fails the test, once for each kind of complaint.
+// tell fails the test, once for each kind of message.
 func (w *writer) tell(t *testing.T, seed uint64, why string, guilty []attempt) {
 	t.Helper()
 	kind := ""

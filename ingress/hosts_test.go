@@ -8,7 +8,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// of puts the objects of manifests into a namespace.
+// of returns manifests with their objects moved into a namespace.
 func of(namespace, manifests string) string {
 	return strings.ReplaceAll(manifests, "namespace: default", "namespace: "+namespace)
 }
@@ -20,7 +20,7 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 	root := path("/", "Prefix", "web")
 	const shop, evil = "backend shop_svc_web_http: s_172-16-1-1_8080\n", "backend evil_svc_web_http: s_172-16-1-1_8080\n"
 	for name, tt := range map[string]struct {
-		manifests string // of Ingresses, besides a Service web in both namespaces
+		manifests string // Ingresses; both namespaces have a Service web
 		hosts     []HostRule
 		one       bool // tenant
 		owners    map[string]string

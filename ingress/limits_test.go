@@ -20,7 +20,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	for name, row := range map[string]struct {
 		limits  Limits
 		younger string
-		want    string // of what a.test does not have, and the other namespace
+		want    string // the routes besides those of a.test and of the other namespace
 		why     string // of the problem
 	}{
 		"as many as allowed": {
@@ -94,7 +94,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 			}
 			want := row.want
 			if strings.HasPrefix(name, "conditions") || name == "backends of its own" {
-				want = "" // no verdict, so none is chosen; none is left
+				want = "" // without a verdict no condition is in use
 			}
 			if got := strings.Join(routes, " "); got != want {
 				t.Errorf("the younger one has %q, want %q", got, want)
@@ -115,8 +115,8 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	}
 }
 
-// TestANamespaceGetsNoMoreServersThanItsLimit holds also that a round in which
-// nothing of it changes brings the same pointers.
+// TestANamespaceGetsNoMoreServersThanItsLimit also checks that a round without a change
+// returns the same pointers.
 func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {
 	objects := ""
 	for i, name := range []string{"a", "b", "c"} {
@@ -151,7 +151,7 @@ func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {
 func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	for most, want := range map[int]string{
-		0: "", 100_000: "", // at 0 the usual bound holds
+		0: "", 100_000: "", // 0 means the default bound
 		len(crt) + len(key):     "",
 		len(crt) + len(key) - 1: fmt.Sprintf("Secret default/it holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", len(crt)+len(key), len(crt)+len(key)-1),
 	} {
@@ -191,8 +191,8 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 	}
 }
 
-// BenchmarkCompile measures a namespace with 10,000 Ingresses, from nothing, with
-// limits that it does not reach, and with some that have to be counted.
+// BenchmarkCompile compiles a namespace with 10,000 Ingresses from nothing: without
+// limits, with limits out of reach, and with limits that need a count.
 func BenchmarkCompile(b *testing.B) {
 	for name, limits := range map[string]Limits{
 		"without limits": {},

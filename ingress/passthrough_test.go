@@ -13,7 +13,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// saying is an Ingress with annotations, created in the given year.
+// saying returns the manifest of an Ingress with annotations, created in the given year.
 func saying(name string, year int, annotations, spec string) string {
 	return strings.Replace(ingress(name, year, spec), "namespace: default,", "namespace: default, annotations: {"+annotations+"},", 1)
 }
@@ -168,7 +168,7 @@ two ops/tcp PortConflict: key 5432: the port is that of a TCP service of cluster
 		}
 	}
 
-	// An endpoint that comes is a server of each of its ports, and no other change.
+	// A new endpoint becomes a server of each of its ports, and changes nothing else.
 	before := r.Config
 	one.Slices = append(one.Slices, snapshot(t, "one", slice("db", "b", "http", 8080, "172.16.1.2")).Slices...)
 	r = c.Compile([]Snapshot{one, two})
@@ -178,7 +178,7 @@ two ops/tcp PortConflict: key 5432: the port is that of a TCP service of cluster
 		}
 	}
 
-	// What the ConfigMap of TCP services says of the log is of both.
+	// The log format in the ConfigMap of TCP services is for both services.
 	one.ConfigMaps = services(map[string]string{"log-format-tcp": "%ci %b"})
 	format, err := haproxy.StreamLogFormat("%ci %b")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// What HAProxy refuses is left out, and what it guarded is closed, for as long as
-// somebody brings the same.
+// A part that HAProxy refuses is left out, and what it guards is closed, while its
+// object stays the same.
 func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	text := func(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
@@ -111,8 +111,8 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 				t.Errorf("the other one changed: %v", other)
 			}
 
-			// Compiled again it stays out, and once it changes the verdict is of
-			// nothing that anybody brings.
+			// It stays out when compiled again. After it changes no object has the refused
+			// part any more.
 			if again := new(Compiler); true {
 				again.Judge(verdicts)
 				if got := again.Compile([]Snapshot{s}); !slices.Contains(got.Refused, part) {
@@ -150,7 +150,7 @@ func TestAnErrorPageThatHAProxyRefusesIsLeftOut(t *testing.T) {
 	}
 }
 
-// find1 is the backend of that name.
+// find1 returns the backend of that name.
 func find1(t *testing.T, c haproxy.Config, name string) *haproxy.Backend {
 	t.Helper()
 	for _, b := range c.Backends {

@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAShelfHoldsWhatItWasTold walks random histories and holds a shelf to a
-// map, and what it lent to what it was.
+// TestAShelfHoldsWhatItWasTold walks random histories. It compares the shelf with a map,
+// and each list that the shelf returned with a copy made at that time.
 func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		knocks := 0
@@ -31,7 +31,7 @@ func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 			return &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), ResourceVersion: strconv.Itoa(version),
-					// A slice can move to another Service, and so to another place.
+					// A slice can move to another Service, and so to another place in the order.
 					Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "service")},
 				},
 				AddressType: discoveryv1.AddressType(rapid.SampledFrom([]string{"IPv4", "IPv6"}).Draw(t, "family")),
@@ -113,8 +113,8 @@ func TestWhatIsTheSameKeepsItsPointer(t *testing.T) {
 	}
 }
 
-// server is an API server with one resource: what a list and a watch of it
-// answer, at a revision of etcd.
+// A server is an API server with one resource at a revision of etcd. It answers a list
+// and a watch.
 type server struct {
 	mu       sync.Mutex
 	revision int
@@ -140,7 +140,7 @@ func (v *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, 
 	return l, nil
 }
 
-// watch says nothing by itself, like one from a revision that is yet to come.
+// watch returns a watch without events, like one from a future revision.
 func (v *server) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -168,7 +168,7 @@ func (v *server) fill(t *testing.T) *shelf[*discoveryv1.EndpointSlice] {
 	return s
 }
 
-// pass lets time go by, in the bubble of a synctest.
+// pass lets time go by within a synctest bubble.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the bubble's time: nothing waits
 	synctest.Wait()

@@ -19,7 +19,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// written is what HAProxy is given, read without any help of what wrote it.
+// written holds HAProxy's files, read without the code that wrote them.
 type written struct {
 	files    map[string]string
 	sections map[string]string // of haproxy.cfg, by "backend NAME"
@@ -43,7 +43,7 @@ func write(cfg *haproxy.Config) written {
 	return w
 }
 
-// find returns the value of the longest key that is the beginning of a text.
+// find returns the value of the longest key that a text begins with.
 func (w written) find(file, text string) (value string) {
 	longest := -1
 	for line := range strings.Lines(w.files[file]) {
@@ -76,7 +76,7 @@ func (w written) route(host, path string) string {
 	return route
 }
 
-// certificate returns the line of the crt-list for a name, and the file.
+// certificate returns the line of the crt-list for a name, and the file's content.
 func (w written) certificate(host string) string {
 	_, parent, _ := strings.Cut(host, ".")
 	for _, name := range []string{host, "*." + parent} {
@@ -94,9 +94,8 @@ func (w written) certificate(host string) string {
 	return "none"
 }
 
-// answers returns all that decides what a client is answered who asks for hosts of
-// a tenant: where its requests lead, and all that is made of the tenant's own
-// objects.
+// answers returns all that decides on the answers for the hosts of a tenant: the
+// backends of the requests, and everything that is made from the tenant's objects.
 func answers(r Result, tenant string, hosts []string) map[string]string {
 	w := write(&r.Config)
 	out := map[string]string{}
@@ -131,7 +130,7 @@ func answers(r Result, tenant string, hosts []string) map[string]string {
 				out["TLS of "+host] = wild[1]
 			}
 		}
-		if out["TLS of "+host] == "" { // without a row it ends here, as with one that says so
+		if out["TLS of "+host] == "" { // TLS ends here with a row that says so, and without a row
 			out["TLS of "+host] = "terminator"
 		}
 	}
@@ -148,14 +147,14 @@ func answers(r Result, tenant string, hosts []string) map[string]string {
 	return out
 }
 
-// valuesOfKeys are values that some key or other takes, and some that none does.
+// valuesOfKeys are values that at least one key accepts, and some that no key does.
 var valuesOfKeys = []string{
 	"true", "false", "0", "1", "100", "5s", "1h", "roundrobin", "source", "10.0.0.0/8", "patterns/p", "/", "/x", "/(.*) /y/\\1", "GET /health",
 	"*", "https://a.test", "X-A: b", "X-A b", "X-A", "req.hdr(a)", "src", "basic-auth", "users", "tls", "ca", "shop/tls", "shop/users", "shop/ca", "evil/users", "svc://evil/web:80/x", "svc://shop/web:80/x",
 	"cookie(beta) -m found", "path /", "https://evil.test", "a.test", "h2", "proxy-v2", "regex", "begin", "exact", "http-request deny", "Strict", "JSESSIONID", "403", "?", "\n", "",
 }
 
-// drawWords says something of some of the keys there are.
+// drawWords draws values for some of the keys.
 func drawWords(t *rapid.T, scope annotations.Scope) map[string]string {
 	docs := annotations.Docs()
 	said := map[string]string{}
@@ -175,9 +174,9 @@ func drawWords(t *rapid.T, scope annotations.Scope) map[string]string {
 
 var victimHosts, evilHosts = []string{"a.test", "b.test", "*.w.test", ""}, []string{"a.test", "b.test", "*.test", "*.w.test", "x.w.test", "", "evil.test", "*.a.test"}
 
-// drawTenant adds objects of a namespace to a snapshot, or takes them away. Of
-// TLS entries it draws some that name at least so many hosts: the names that
-// only a certificate has are nobody's own.
+// drawTenant adds objects of a namespace to a snapshot, or removes some. A TLS entry
+// names at least as many hosts as given: a name that only a certificate has belongs
+// to nobody.
 func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least int, secrets []map[string][]byte) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u", CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0)}
@@ -226,9 +225,9 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 	}
 }
 
-// TestATenantChangesNothingForAnother holds the promise of hosts.go: whatever one
-// namespace adds, changes or takes away, in any order, what is answered for the
-// hosts of another stays the same, byte for byte.
+// TestATenantChangesNothingForAnother checks the promise of hosts.go: whatever one
+// namespace adds, changes or removes, in any order, the answers for the hosts of
+// another stay the same, byte for byte.
 func TestATenantChangesNothingForAnother(t *testing.T) {
 	var secrets []map[string][]byte
 	for _, c := range []certificate{{names: []string{"a.test"}}, {names: []string{"*.test", "b.test"}}, {names: []string{"*.w.test", "evil.test"}}} {
@@ -253,7 +252,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 		for host, namespace := range s.Owners.Namespaces {
 			switch {
 			case namespace == "shop" && host == "*.w.test":
-				hosts = append(hosts, "any.w.test") // and no name that evil may have beneath
+				hosts = append(hosts, "any.w.test") // and no name below it that evil may own
 			case namespace == "shop" && host == "":
 				hosts = append(hosts, "nobody.example")
 			case namespace == "shop":

@@ -186,8 +186,8 @@ func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life(
 
 // run renews the token until ctx ends. It repeats an attempt that fails, for ever.
 func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
-	// A clock may jump, as one does that learns the time after the start: it is
-	// looked at again and again.
+	// A clock may jump, as when it is set after the start: one timer for the whole time
+	// would come too late.
 	look := time.NewTicker(max(time.Second, min(time.Minute, r.given.life()/100)))
 	defer look.Stop()
 	for {
@@ -202,7 +202,7 @@ func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
 	}
 }
 
-// renew asks for a new token of our own ServiceAccount.
+// renew requests a new token for the ServiceAccount of the given one.
 func (r *renewer) renew(ctx context.Context, kube kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

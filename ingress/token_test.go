@@ -27,7 +27,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// bound makes a token as an API server does, but for its signature.
+// bound returns a token as an API server makes it, without a valid signature.
 func bound(uid string, from time.Time, life time.Duration) string {
 	claims, _ := json.Marshal(map[string]any{
 		"aud": []string{"https://kubernetes.default.svc"}, "iat": from.Unix(), "exp": from.Add(life).Unix(), "sub": "system:serviceaccount:kube-system:sallyport",
@@ -45,7 +45,7 @@ func mustRead(t *testing.T, text string) token {
 	return read
 }
 
-// issuer is an API server that gives tokens.
+// An issuer is an API server that issues tokens.
 type issuer struct {
 	life time.Duration
 
@@ -54,7 +54,7 @@ type issuer struct {
 	given []string
 }
 
-// tokens returns the tokens that were given so far.
+// tokens returns the tokens that were issued so far.
 func (i *issuer) tokens() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -124,12 +124,12 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 		stop()
 		synctest.Wait()
 
-		// A restart takes the kept one, long after that of the kubeconfig expired.
+		// A restart uses the kept token, long after that of the kubeconfig expired.
 		again := newRenewer(given, file, slog.New(slog.DiscardHandler))
 		if again.current().text != api.tokens()[len(api.tokens())-1] {
 			t.Error("a restart does not take the kept token")
 		}
-		// Not for another account, and not instead of a newer kubeconfig.
+		// The kept token is not used for another account, nor instead of a newer one.
 		for what, other := range map[string]string{"another account": bound("u2", time.Now(), time.Hour), "a newer kubeconfig": bound("u1", time.Now(), month)} {
 			if other := mustRead(t, other); newRenewer(other, file, slog.New(slog.DiscardHandler)).current().text != other.text {
 				t.Errorf("%s: the kept token is taken", what)
@@ -142,7 +142,7 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "serviceaccounts/token"}, "sallyport", errors.New("no"))
 	for name, row := range map[string]struct {
 		fails error
-		told  []string // after 11, 19, 21, 29 and 31 days, a part of what is said
+		told  []string // part of the sentence after 11, 19, 21, 29 and 31 days
 	}{
 		"refused":             {refused, []string{"cannot be renewed", "cannot be renewed", "cannot be renewed", "cannot be renewed", "expired on 2000-01-31"}},
 		"an API that is away": {errors.New("connection refused"), []string{"", "", "and expires on 2000-01-31T00:00:00Z (connection refused)", "cannot be renewed", "expired on 2000-01-31T00:00:00Z, before"}},
@@ -162,7 +162,8 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 						t.Errorf("after %d days: got %q, want %q", day, got, row.told[i])
 					}
 				}
-				// It is tried for ever: whoever mends it needs no restart, unless it expired.
+				// The renewal is repeated for ever: once it is allowed no restart is needed,
+				// unless the token has expired.
 				api.mend()
 				<-time.After(time.Hour)
 				synctest.Wait()

@@ -31,7 +31,7 @@ import (
 	"sallyport/ingress/calico"
 )
 
-// cluster is a small world of an API server.
+// A cluster is a small API server.
 type cluster struct {
 	*fake.Clientset
 	dynamic *dynamicfake.FakeDynamicClient
@@ -60,15 +60,14 @@ func newCluster(groups ...string) *cluster {
 	return c
 }
 
-// watchFromTheList lets a watch tell all that came after the list before it, as
-// an API server does. The fake one alone forgets what is deleted between the
-// two.
+// watchFromTheList makes a watch report every change since the list before it, as an
+// API server does. The fake by itself loses deletions between the two.
 func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
 	type key struct {
 		resource schema.GroupVersionResource
 		fields   string
 	}
-	begun := map[key]watch.Interface{} // by the list; fake calls one reactor at a time
+	begun := map[key]watch.Interface{} // by the list before; fake calls one reactor at a time
 	fake.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		of := key{a.GetResource(), a.(k8stesting.ListAction).GetListRestrictions().Fields.String()}
 		if old := begun[of]; old != nil {
@@ -98,7 +97,7 @@ func affinity(group, name, node, cidr string) *unstructured.Unstructured {
 	}}
 }
 
-// create puts an object of Calico there.
+// create creates an object of Calico.
 func (c *cluster) create(t *testing.T, group, plural string, u *unstructured.Unstructured) {
 	t.Helper()
 	if _, err := c.dynamic.Resource(resource(group, plural)).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
@@ -125,7 +124,7 @@ func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
 	return w
 }
 
-// until waits until a condition holds, looking at every knock and now and then.
+// until waits until a condition holds. It checks at every knock, and now and then.
 func until(t *testing.T, w *Watcher, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(60 * time.Second)
@@ -192,7 +191,7 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 		t.Errorf("got health %+v", h)
 	}
 
-	// A heartbeat is no change.
+	// A heartbeat changes nothing.
 	node, err := c.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +238,7 @@ func TestTheGroupThatCountsIsRead(t *testing.T) {
 		t.Fatalf("want those of v1, got %v", got)
 	}
 
-	// Between the datastores nothing is taken away.
+	// While the datastores change nothing is removed.
 	change := func(group string, ready bool) {
 		t.Helper()
 		if _, err := c.dynamic.Resource(resource(group, "clusterinformations")).Update(t.Context(), info(group, ready), metav1.UpdateOptions{}); err != nil {
@@ -289,13 +288,13 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 	has := func(n int) func() bool {
 		return func() bool { s, err := w.Snapshot(); return err == nil && len(s.Topology.Affinities) == n }
 	}
-	// A deletion that a new list confirms is one.
+	// A deletion counts once a new list confirms it.
 	if err := blocks.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, w, "the end of a", has(2))
 
-	// With its CRD gone the resource is not found any more.
+	// Without its CRD the resource is not found.
 	var lists atomic.Int32
 	c.dynamic.PrependReactor("list", "blockaffinities", func(k8stesting.Action) (bool, runtime.Object, error) {
 		lists.Add(1)

@@ -30,7 +30,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// certificate describes a certificate to make.
+// A certificate describes a certificate to make.
 type certificate struct {
 	names    []string
 	until    time.Time // zero: for long
@@ -79,14 +79,14 @@ func (c certificate) make(t testing.TB) (crt, key []byte) {
 
 func secretText(t testing.TB, name string, c certificate) string {
 	crt, key := c.make(t)
-	// What people paste around a PEM must not come through.
+	// Text around a PEM, which people paste along, must not reach HAProxy.
 	crt = bytes.Join([][]byte{[]byte("subject=CN = test\n\n"), crt, []byte("\n\n")}, nil)
 	return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n---\n",
 		name, base64.StdEncoding.EncodeToString(crt), base64.StdEncoding.EncodeToString(key))
 }
 
-// TestRememberingIsOnlyAnOptimisation walks random histories of two clusters
-// and holds the Compiler to Compile at every step.
+// TestRememberingIsOnlyAnOptimisation walks random histories of two clusters, and
+// compares a Compiler with Compile at every step.
 func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 	end := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	var data []map[string][]byte
@@ -114,7 +114,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		var last haproxy.Config
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
-			// One step is one to three changes of one cluster, so that lists change together.
+			// One step has up to three changes of one cluster, so that lists change together.
 			s := &snaps[rapid.IntRange(0, 1).Draw(t, "cluster")]
 			for range rapid.IntRange(0, 3).Draw(t, "changes") {
 				meta := metav1.ObjectMeta{Namespace: pick("namespace", "n", "n", "n", "m"), Name: pick("name", "a", "b")}
@@ -223,8 +223,8 @@ func truth(t *rapid.T) *bool {
 	return &b
 }
 
-// change returns list without the object of that name, and with o unless it is
-// to be gone; in any order.
+// change returns list without the object of o's name, in any order. It adds o unless the
+// object is to be gone.
 func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return keyOf(x) == keyOf(o) })
 	if !gone {
@@ -233,7 +233,7 @@ func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 	return list
 }
 
-// drawAnnotations says something of each key, or nothing.
+// drawAnnotations draws a value for each key, or none.
 func drawAnnotations(pick func(string, ...string) string, keys ...string) map[string]string {
 	said := map[string]string{}
 	for _, key := range keys {
