@@ -40,5 +40,6 @@
 //	choice.go, streams.go     chain paths with conditions; add TCP ports
 //	backend.go                adds the servers out of EndpointSlices
 //
-// A second source of claims is a file like ingresses.go, and an entry in collect.
+// A second source of claims is a file like ingresses.go, an entry in collect, and
+// its Secrets in references (settings.go), which tells the Watcher what to watch.
 package ingress
