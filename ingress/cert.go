@@ -24,7 +24,7 @@ type pair struct {
 	unusable string   // why it cannot be used: then all other fields are empty
 }
 
-// readPair parses a Secret of type kubernetes.io/tls.
+// readPair parses the certificate and the key of a Secret of any type.
 func readPair(s *corev1.Secret) *pair {
 	refuse := func(format string, args ...any) *pair { return &pair{unusable: fmt.Sprintf(format, args...)} }
 	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]

@@ -25,10 +25,10 @@ type followers struct {
 	list  func()                                                       // starts to list and watch TLS Secrets; nil after its first call
 	of    map[serviceKey]*follower
 
-	// The references, and the objects they were read from.
+	// The names, and the objects they were read from.
 	from   world
-	names  references
-	wanted atomic.Pointer[map[serviceKey]bool] // all of them
+	names  []serviceKey
+	wanted atomic.Pointer[map[serviceKey]bool] // names, for lookups
 }
 
 type follower struct {
@@ -68,8 +68,8 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	now := world{cluster: s.Cluster, options: s.Options.withDefaults(), noClasses: s.NoClasses, Objects: s.withoutSlices()}
 	if f.wanted.Load() == nil || now.noClasses != f.from.noClasses || !now.Same(f.from.Objects) {
 		f.names, f.from = now.references(), now
-		wanted := make(map[serviceKey]bool, len(f.names.keys)+len(f.names.tls))
-		for _, key := range slices.Concat(f.names.keys, f.names.tls) {
+		wanted := make(map[serviceKey]bool, len(f.names))
+		for _, key := range f.names {
 			wanted[key] = true
 		}
 		f.wanted.Store(&wanted)
@@ -78,15 +78,11 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 		f.list()
 		f.list = nil
 	}
-	var missed []serviceKey
 	s.NoSecrets = true
 	for _, namespace := range sortedKeys(w.secrets) {
 		shelf := w.secrets[namespace]
-		late := shelf.drop()
-		if len(late) > fewMissed {
+		if late := shelf.drop(); len(late) > fewMissed {
 			shelf.anew()
-		} else {
-			missed = append(missed, late...)
 		}
 		if shelf.awaited() {
 			waiting = append(waiting, shelf.name())
@@ -98,13 +94,13 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 		return waiting
 	}
 	slices.SortFunc(s.Secrets, byName)
-	// A name that is not among the TLS Secrets may be that of a Secret of any type.
-	follow := slices.DeleteFunc(append(slices.Clone(f.names.keys), missed...), func(key serviceKey) bool {
+	follow := slices.DeleteFunc(slices.Clone(f.names), func(key serviceKey) bool {
 		_, has := find(s.Secrets, key)
+		for _, shelf := range w.secrets {
+			has = has || shelf.brings(key)
+		}
 		return has
 	})
-	slices.SortFunc(follow, compareKeys)
-	follow = slices.Compact(follow)
 	w.follow(follow)
 	for _, key := range follow {
 		one := f.of[key]

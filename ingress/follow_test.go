@@ -116,9 +116,11 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 	}
 	server.add(opaque("users"))
 	server.add(opaque("others"))
+	server.add(opaque("certificate"))
 	server.add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"}, Type: corev1.SecretTypeTLS})
 	first := testIngress("first")
 	first.Annotations = map[string]string{"haproxy.org/auth-secret": "users", "haproxy.org/client-ca": "elsewhere/ca", "haproxy.org/server-ca": "tls"}
+	first.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"a.test"}, SecretName: "certificate"}}
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, first)
 	foreign := testIngress("foreign")
 	foreign.Spec.IngressClassName = new(string)
@@ -126,8 +128,8 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, foreign)
 
 	w := c.watch(t, ClusterConfig{})
-	if got := namesOf(synced(t, w)); !slices.Equal(got, []string{"tls", "users"}) {
-		t.Fatalf("the first snapshot has the Secrets %q, want tls and users", got)
+	if got := namesOf(synced(t, w)); !slices.Equal(got, []string{"certificate", "tls", "users"}) {
+		t.Fatalf("the first snapshot has the Secrets %q, want certificate, tls and users", got)
 	}
 
 	// A Secret that is named later, and created later still.
@@ -152,7 +154,7 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	for _, by := range server.asked {
-		if !slices.Contains([]string{"type=kubernetes.io/tls", "metadata.name=users", "metadata.name=late"}, by) {
+		if !slices.Contains([]string{"type=kubernetes.io/tls", "metadata.name=users", "metadata.name=certificate", "metadata.name=late"}, by) {
 			t.Errorf("it asked for the Secrets with %q", by)
 		}
 	}
@@ -247,7 +249,7 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if big, _ := find(s.Secrets, serviceKey{"default", "unnamed-07"}); len(big.Data) > 0 || !strings.Contains(readPair(big).unusable, "holds 2097153 bytes; allowed: 262144") {
+	if big, _ := find(s.Secrets, serviceKey{"default", "unnamed-07"}); len(big.Data) > 0 || !strings.Contains(readPair(big).unusable, "bytes; allowed: 262144") {
 		t.Errorf("a Secret that is too large has %d values, and is told to be %q", len(big.Data), readPair(big).unusable)
 	}
 	if err := c.NetworkingV1().Ingresses("default").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {

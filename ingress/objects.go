@@ -21,7 +21,7 @@ type Objects struct {
 	Classes    []*networkingv1.IngressClass
 	Services   []*corev1.Service
 	Slices     []*discoveryv1.EndpointSlice
-	Secrets    []*corev1.Secret    // of type kubernetes.io/tls, and those that keys name
+	Secrets    []*corev1.Secret    // that something names
 	ConfigMaps []*corev1.ConfigMap // those that Options name, if they exist
 	Namespaces []*corev1.Namespace // if Options select by their labels
 }

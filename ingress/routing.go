@@ -613,7 +613,7 @@ func (b *builder) certify() {
 			key := serviceKey{c.ref.Namespace, t.secret}
 			secret, ok := find(w.Secrets, key)
 			if !ok {
-				why := fmt.Sprintf("there is no Secret %s of type %s", key, corev1.SecretTypeTLS)
+				why := fmt.Sprintf("there is no Secret %s", key)
 				if w.noSecrets {
 					why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 				}

@@ -22,9 +22,9 @@ type Rule struct {
 // nothing else:
 //
 //   - list and watch what is compiled: Ingresses, IngressClasses, Services,
-//     EndpointSlices and Secrets. RBAC cannot tell Secrets by type; the watcher
+//     EndpointSlices and Secrets. RBAC cannot tell Secrets by type: the watcher
 //     asks for those of type kubernetes.io/tls, keeps those that something
-//     names, and asks for others by their names.
+//     names, and asks for named Secrets of other types by their names.
 //   - list and watch Nodes and Calico's objects, in both API groups they can be
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events.

@@ -128,15 +128,8 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	}
 }
 
-// references are the Secrets that objects of a cluster name. Both lists are sorted.
-type references struct {
-	keys []serviceKey // in annotations and ConfigMaps; of any type
-	tls  []serviceKey // in spec.tls; of type kubernetes.io/tls
-}
-
-// references finds the Secrets that objects of a cluster name.
-func (w *world) references() references {
-	var keys, tls []serviceKey
+// references returns the Secrets that objects of a cluster name, in order.
+func (w *world) references() (keys []serviceKey) {
 	add := func(scope annotations.Scope, home string, values map[string]string) {
 		for _, ref := range annotations.Refers(scope, values) {
 			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
@@ -152,7 +145,7 @@ func (w *world) references() references {
 			add(annotations.Ingress, ing.Namespace, ing.Annotations)
 			for _, t := range ing.Spec.TLS {
 				if t.SecretName != "" {
-					tls = append(tls, serviceKey{ing.Namespace, t.SecretName})
+					keys = append(keys, serviceKey{ing.Namespace, t.SecretName})
 				}
 			}
 		}
@@ -164,8 +157,7 @@ func (w *world) references() references {
 		add(annotations.ConfigMap, m.Namespace, m.Data)
 	}
 	slices.SortFunc(keys, compareKeys)
-	slices.SortFunc(tls, compareKeys)
-	return references{slices.Compact(keys), slices.Compact(tls)}
+	return slices.Compact(keys)
 }
 
 // settledFor is the key under which settings are remembered. The pointers are enough:

@@ -47,6 +47,7 @@ type shelf[T object] struct {
 	lent    bool
 	latest  map[serviceKey]T    // the last version of each; items may hold an older one that says the same
 	passed  map[serviceKey]bool // objects that exist, and were not wanted when they were read
+	coming  map[serviceKey]bool // objects that were passed over until a list was asked for that brings them
 	skipped []serviceKey        // objects that the list in progress has passed over so far
 	full    bool                // a whole list was read at least once
 	err     error               // why the last request failed; nil when it was answered
@@ -232,7 +233,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	}
 	latest := make(map[serviceKey]T, len(list))
 	items := make([]T, 0, len(list))
-	s.passed = nil
+	s.passed, s.coming = nil, nil
 	for _, key := range s.skipped {
 		s.pass(key)
 	}
@@ -295,9 +296,16 @@ func (s *shelf[T]) begin() {
 // anew reads the list again, for all objects that were passed over until now.
 func (s *shelf[T]) anew() {
 	s.mu.Lock()
-	s.passed = nil
+	s.passed, s.coming = nil, s.passed
 	s.mu.Unlock()
 	s.relist()
+}
+
+// brings reports whether a list that was asked for will bring an object.
+func (s *shelf[T]) brings(key serviceKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.coming[key]
 }
 
 // drop removes objects that are no longer wanted, and returns those that are wanted

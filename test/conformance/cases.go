@@ -108,6 +108,7 @@ func certificate(to io.Writer, dir string) error {
 			return err
 		}
 		if s.name == "ann" {
+			_, _ = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: opaque}\ndata: {tls.crt: %s, tls.key: %s}\n", encode(chain), encode(secret))
 			_, _ = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: authority}\ndata: {ca.crt: %s}\n", encode(chain))
 		}
 		_, _ = fmt.Fprintf(to, "---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
@@ -395,6 +396,7 @@ func cases() []conformity {
 		{name: "tls-alpn", config: []string{"tls-alpn: http/1.1"}, secure: true, asks: []ask{
 			{request: "https GET /", curl: []string{"--http2"}, want: []string{"200", "spoken HTTP/1.1"}},
 		}},
+		{name: "a certificate in a Secret of type Opaque", config: []string{"client-strict-sni: true"}, secure: true, secret: "opaque", asks: []ask{{request: "https GET /", want: []string{"200"}}}},
 		{name: "client-strict-sni", config: []string{"client-strict-sni: true"}, secure: true, asks: []ask{
 			{request: "https GET /", want: []string{"200"}},
 			{request: "https GET /", sni: "nobody.test", want: []string{"000"}},

@@ -34,6 +34,7 @@ type conformity struct {
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
 	secure  bool     // the Ingress has a certificate
+	secret  string   // of the certificate; empty: certificate
 	to      string   // Deployment whose pods answer; empty: app
 	path    string   // ImplementationSpecific; empty: all
 	exact   bool     // the path is Exact
@@ -142,7 +143,7 @@ func (c conformity) write(to io.Writer, i int) {
 		kind = "Exact"
 	}
 	if c.secure {
-		tls = "  tls: [{hosts: [" + host(i) + "], secretName: certificate}]\n"
+		tls = "  tls: [{hosts: [" + host(i) + "], secretName: " + cmp.Or(c.secret, "certificate") + "}]\n"
 	}
 	if len(c.canary) > 0 {
 		fmt.Fprintf(to, `
