@@ -17,15 +17,15 @@ func explainCommand() *cobra.Command {
 	var address, cluster string
 	cmd := &cobra.Command{
 		Use:   "explain NAMESPACE/INGRESS",
-		Short: "Show what became of an Ingress",
-		Long: `Show what became of an Ingress: the hosts and paths it has, the backends they lead to,
-which of its keys took effect from which object, the servers, and what is wrong.`,
+		Short: "Show how an Ingress is served",
+		Long: `Show how an Ingress is served: its hosts and paths and their backends, the keys in
+effect and the object that sets each, the servers, and the problems.`,
 		Example: `  sallyport explain default/web
   sallyport explain default/web --cluster east -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
-	cmd.Flags().StringVar(&cluster, "cluster", "", "name of its cluster, if there are several")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		if strings.Count(args[0], "/") != 1 {
@@ -48,7 +48,7 @@ which of its keys took effect from which object, the servers, and what is wrong.
 	return cmd
 }
 
-// writeExplanation writes what became of an Ingress for people.
+// writeExplanation writes the explanation of an Ingress for people.
 func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
 	t := newWriter(w)
 	t.line(fmt.Sprintf("Ingress %s/%s of cluster %s", e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// patience bounds every wait; it is no measure of speed.
+// patience bounds every wait. It measures nothing.
 const patience = 60 * time.Second
 
 // eventually asks until the answer is no error.
@@ -37,7 +37,7 @@ func eventually(t *testing.T, what string, ask func() error) {
 	}
 }
 
-// host is a network namespace with a loopback and nothing else.
+// A host is a network namespace with a loopback interface only.
 func host(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("spcmd%d", os.Getpid())
@@ -52,8 +52,8 @@ func host(t *testing.T) string {
 	return name
 }
 
-// asTheUnit is how to run a program with the capabilities that its unit leaves
-// it, and with no way to more.
+// asTheUnit returns a command that runs a program with the capabilities of its unit, and
+// no way to get more.
 func asTheUnit(t *testing.T) []string {
 	t.Helper()
 	unit, err := os.ReadFile("../../image/units/usr/lib/systemd/system/sallyport.service")
@@ -77,9 +77,8 @@ func asTheUnit(t *testing.T) []string {
 	return []string{"setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=" + bounds, "--groups=" + groups}
 }
 
-// TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real
-// program as systemd would, on a machine that reaches no API server, and has served
-// a cluster with nothing in it before.
+// TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy runs the real program as
+// systemd does. The machine reaches no API server, and has served an empty cluster before.
 func TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy(t *testing.T) {
 	dir, err := os.MkdirTemp("", "spcmd") // the path of a socket has to be short
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 var anew = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares got with a file of testdata.
+// golden compares got with a file in testdata.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -199,7 +199,7 @@ func TestTheRightsAreToReadAndToTell(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(list), &manifests); err != nil {
 		t.Fatal(err)
 	}
-	told := []string{"ingresses/status", "events", "serviceaccounts/token"} // what the appliance writes
+	told := []string{"ingresses/status", "events", "serviceaccounts/token"} // the objects that the appliance writes
 	count := 0
 	for _, object := range manifests.Items {
 		for _, rule := range object.Rules {
@@ -217,8 +217,8 @@ func TestTheRightsAreToReadAndToTell(t *testing.T) {
 	}
 }
 
-// TestTheLinesThatMakeTheKubeconfigWork runs the lines of the manifests'
-// comments, beside a kubectl that answers as a cluster would.
+// TestTheLinesThatMakeTheKubeconfigWork runs the lines in the comments of the manifests,
+// with a kubectl that answers like a cluster.
 func TestTheLinesThatMakeTheKubeconfigWork(t *testing.T) {
 	_, text, _ := sallyport("manifests", "--address", "192.168.50.21")
 	var script strings.Builder
@@ -335,7 +335,7 @@ func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
 	s.Alive()
 	next("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting")
 	next("WATCHDOG=1")
-	s.Alive() // too soon for another sign of life
+	s.Alive() // too soon for another keep-alive
 	s.Ready("3 routes, 1 backends")
 	next("READY=1\nSTATUS=3 routes, 1 backends")
 	s.last = s.last.Add(-time.Minute)
@@ -362,7 +362,7 @@ func TestAnotherProcessesWatchdogIsNotOurs(t *testing.T) {
 	}
 }
 
-// section is what stands between two marks of the README, without indent.
+// section returns the text between two marks of the README, without indent.
 func section(t *testing.T, name string) string {
 	t.Helper()
 	readme, err := os.ReadFile("../../README.md")

@@ -17,7 +17,7 @@ import (
 	"sallyport/appliance"
 )
 
-// statusTimeout bounds the whole question, statusSize the answer.
+// statusTimeout bounds the request, statusSize its answer.
 const (
 	statusTimeout = 10 * time.Second
 	statusSize    = 256 << 20
@@ -27,9 +27,9 @@ func statusCommand() *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how a running appliance is doing",
-		Long: `Show how a running appliance is doing: its BGP peers, the routes they brought, the
-offers it refused and the servers, each with the reason when it is not in use.`,
+		Short: "Show the state of a running appliance",
+		Long: `Show the state of a running appliance: its BGP peers, their routes, the offers it
+refused, and the servers. For each that is not in use it shows the reason.`,
 		Example: `  sallyport status
   sallyport status --address 192.168.50.21:9090 -o json`,
 		Args: cobra.NoArgs,
@@ -54,7 +54,7 @@ offers it refused and the servers, each with the reason when it is not in use.`,
 	return cmd
 }
 
-// ask fetches a page of the status endpoint that is JSON.
+// ask requests a JSON page of the status endpoint.
 func ask(ctx context.Context, address, page string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -62,7 +62,7 @@ func ask(ctx context.Context, address, page string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--address %q: %w", address, err)
 	}
-	// A proxy of the environment is not on the way to an appliance.
+	// The transport ignores HTTP_PROXY: an appliance is reached directly.
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -80,8 +80,8 @@ func ask(ctx context.Context, address, page string) ([]byte, error) {
 	return body, nil
 }
 
-// A writer writes tables for people. What comes from a cluster may hold
-// anything; it cannot move the cursor.
+// A writer writes tables for people. It replaces control characters: texts from a cluster
+// may hold some, and must not move the cursor.
 type writer struct{ *tabwriter.Writer }
 
 func newWriter(w io.Writer) writer { return writer{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
@@ -94,8 +94,8 @@ func (w writer) line(cells ...any) {
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
 }
 
-// title begins a table. A line without a tab ends a column block, so each table
-// has widths of its own.
+// title begins a table. A line without a tab ends a block of columns, so each table has
+// its own column widths.
 func (w writer) title(text string) { _, _ = fmt.Fprintf(w, "\n%s\n", text) }
 
 // writeStatus writes the status for people.
@@ -177,7 +177,7 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 	return nil
 }
 
-// printable takes out what a terminal would act on.
+// printable replaces characters that a terminal would act on.
 func printable(r rune) rune {
 	if unicode.IsPrint(r) {
 		return r
