@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "":
 		os.Exit(inOwnNamespace())
-	case "hold": // a namespace lives as long as somebody is in it
+	case "hold": // a process keeps the namespace alive
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "impostor":
 		impostor(os.Args[1], os.Args[2])

@@ -80,7 +80,7 @@ func (t *tap) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (t *tap) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == saysDown {
-		time.Sleep(settle) //nolint:forbidigo // the queue tells nobody
+		time.Sleep(settle) //nolint:forbidigo // nothing signals that the queue is empty
 	}
 	level := t.level(r)
 	if !t.next.Enabled(ctx, level) {

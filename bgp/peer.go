@@ -33,11 +33,11 @@ type PeerState struct {
 
 	State      string      `json:"state"`    // Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271, 8.2.2)
 	Since      time.Time   `json:"since"`    // when it entered State
-	EndOfRIB   bool        `json:"endOfRIB"` // the session is established and what it announced is complete
+	EndOfRIB   bool        `json:"endOfRIB"` // the session is established, and all of its paths have come
 	Received   int         `json:"received"` // prefixes held, those of a lost session included
 	LastLoss   routes.Loss `json:"lastLoss,omitzero"`
 	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
-	Flaps      int         `json:"flaps"`                // sessions lost since the peer was first asked for
+	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
 }
 
 // A Secret is a string that is never printed: every verb of fmt, every slog

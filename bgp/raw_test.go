@@ -494,7 +494,7 @@ func TestNoMessageOfOnePeerHarmsTheSpeakerOrAnother(t *testing.T) {
 				m[19+random.IntN(len(m)-19)] = byte(random.Uint32())
 			}
 			if _, err := c.Write(m); err != nil {
-				break // it has been hung up on
+				break // the speaker has closed the connection
 			}
 		}
 		hangUp(t, c)

@@ -81,7 +81,7 @@ var usualPace = pace{
 // goroutine.
 type Speaker struct {
 	ctx     context.Context // ends with the speaker
-	config  Config          // Listen and Port are what is wanted, and guarded by ops
+	config  Config          // ops guards Listen and Port, the wanted values
 	pace    pace
 	log     *slog.Logger
 	tap     *tap
@@ -168,8 +168,8 @@ func (s *Speaker) servers() []*server.BgpServer {
 	return []*server.BgpServer{s.dialer, s.listener}
 }
 
-// of returns the one that a peer is for; nil: it does not listen now. Called with
-// ops held.
+// of returns the GoBGP for a peer; nil if the speaker does not listen now. Called with ops
+// held.
 func (s *Speaker) of(p Peer) *server.BgpServer {
 	if p.Active {
 		return s.dialer

@@ -219,7 +219,7 @@ func readAll(r io.Reader, most int) ([]byte, error) {
 func readGuestinfo(ctx context.Context, m Machine) ([]byte, error) {
 	vendor, err := os.ReadFile(m.path("/sys/class/dmi/id/sys_vendor"))
 	if err != nil || !strings.HasPrefix(string(vendor), "VMware") {
-		return nil, fs.ErrNotExist // elsewhere the program fails
+		return nil, fs.ErrNotExist // without VMware the program fails
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

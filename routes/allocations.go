@@ -16,10 +16,10 @@ type Allocations struct {
 
 type allocations struct {
 	host    map[netip.Addr]hostAddress // addresses of nodes
-	onNodes bool                       // servers at those are wanted
-	foreign index[string]              // what belongs to clusters that outrank this one, with their names
+	onNodes bool                       // servers at these addresses are allowed
+	foreign index[string]              // addresses of clusters that outrank this one, with the names of the clusters
 	blocks  index[*IPAMBlock]
-	ranges  index[bool] // networks of pods, of which nobody knows whose; none where blocks say it
+	ranges  index[bool] // networks of pods whose namespaces are unknown; none where blocks have them
 }
 
 // A hostAddress is an address of a node.

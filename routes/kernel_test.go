@@ -470,7 +470,7 @@ func TestLocalIsWhatTheMachineIsConnectedTo(t *testing.T) {
 		must(t, netlink.AddrDel(lo, a))
 	})
 	give(t, far, "10.8.8.8/24")
-	must(t, netlink.LinkSetDown(far)) // near keeps its networks: its cable is out, it is not switched off
+	must(t, netlink.LinkSetDown(far)) // near loses its carrier, but stays up and keeps its networks
 
 	got, err := open(t, KernelConfig{}).Local()
 	must(t, err)

@@ -23,7 +23,7 @@ const (
 	BadNextHop     Reason = "bad-next-hop"    // the next hop is not the owner's address
 	BadASPath      Reason = "bad-as-path"     // the path comes from further away than the owner
 	OutOfBounds    Reason = "out-of-bounds"   // outside the configured bounds, or nothing bounds it
-	NoExport       Reason = "no-export"       // its pool is not to be exported by BGP
+	NoExport       Reason = "no-export"       // its pool disables the export by BGP
 	NotOnLink      Reason = "not-on-link"     // the owner is not directly connected to this machine
 	Stale          Reason = "stale"           // the session is lost, and its offers count no longer
 )

@@ -7,11 +7,11 @@ type Topology struct {
 	Cluster    string         `json:"cluster"`
 	Nodes      []Node         `json:"nodes,omitempty"`
 	Affinities []Affinity     `json:"affinities,omitempty"`
-	Blocks     []*IPAMBlock   `json:"blocks,omitempty"` // never changed: while the pointer is the same, so is all of it
+	Blocks     []*IPAMBlock   `json:"blocks,omitempty"` // an IPAMBlock never changes: the same pointer means the same content
 	Pools      []Pool         `json:"pools,omitempty"`
 	Bounds     []netip.Prefix `json:"bounds,omitempty"`     // from our own configuration; none means: the pools bound alone
-	HostLocal  bool           `json:"hostLocal,omitempty"`  // host-local IPAM: no affinities exist, podCIDRs stand in
-	NoBlocks   bool           `json:"noBlocks,omitempty"`   // IPAMBlocks cannot be read: nobody knows which pod has which address
+	HostLocal  bool           `json:"hostLocal,omitempty"`  // host-local IPAM: podCIDRs replace affinities, which do not exist
+	NoBlocks   bool           `json:"noBlocks,omitempty"`   // IPAMBlocks cannot be read: the pod of an address is unknown
 	Reflectors []netip.Addr   `json:"reflectors,omitempty"` // route reflectors that are not nodes, from our own configuration
 	ASN        uint32         `json:"asn,omitempty"`        // AS of the cluster, and so of those reflectors
 

@@ -91,7 +91,7 @@ func refuse(r Reason, format string, args ...any) *verdict {
 type world struct {
 	Facts
 	clusters  map[string]*cluster
-	own       index[string] // addresses and networks of this machine, with a phrase for them
+	own       index[string] // addresses and networks of this machine, with a description
 	protected index[string] // single addresses, with the cluster whose API server it is
 }
 
@@ -103,7 +103,7 @@ type cluster struct {
 	lent     map[netip.Addr]claim
 	bounds   index[bool]
 	pools    index[Pool]
-	foreign  index[string] // what belongs to clusters that outrank this one, with their names
+	foreign  index[string] // addresses of clusters that outrank this one, with the names of the clusters
 }
 
 // A speaker is a node or reflector that may open a session from an address.

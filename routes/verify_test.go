@@ -95,7 +95,7 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 	}{
 		"own block": {func(*Offer, *Facts) {}, routed, ""},
 
-		// who speaks
+		// speakers
 		"cluster not known":         {func(o *Offer, _ *Facts) { o.Cluster = "x" }, UnknownCluster, `"x"`},
 		"peer is no node":           {func(o *Offer, _ *Facts) { o.Peer = addr("192.168.50.99") }, UnknownPeer, "192.168.50.99"},
 		"node without BGP address":  {func(_ *Offer, f *Facts) { demo0(f).Nodes[1].BGP = nil }, UnknownPeer, "192.168.50.23"},
@@ -147,7 +147,7 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"service address":   {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
 		"free part of pool": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.5.64/26") }, NoAffinity, "no block of any node"},
 
-		// who owns it
+		// owners
 		"pending":          {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pending" }, NoAffinity, "pending"},
 		"pending deletion": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pendingDeletion" }, NoAffinity, "pendingDeletion"},
 		"deleted":          {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Deleted = true }, NoAffinity, "giving up"},
@@ -204,7 +204,7 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, OutOfBounds, ""},
 
-		// the way to it
+		// next hops and paths
 		"next hop of another node": {func(o *Offer, _ *Facts) { o.NextHop = addr("192.168.50.24") }, BadNextHop, "expected node worker1's address 192.168.50.23"},
 		"next hop we are":          {func(_ *Offer, f *Facts) { f.Local.Addrs = append(f.Local.Addrs, addr("192.168.50.23")) }, BadNextHop, "own"},
 		"next hop of no family": {func(o *Offer, f *Facts) {

@@ -213,7 +213,7 @@ func (p *place) update(t *testing.T, vm *VM, name string, more ...string) (*VM, 
 	var served time.Time
 	p.until(t, vm, "the update ends what runs", func() error {
 		if err := p.served(t); err != nil {
-			return nil //nolint:nilerr // that is what is waited for
+			return nil //nolint:nilerr // this error is awaited
 		}
 		served = time.Now()
 		return errors.New("it serves on")

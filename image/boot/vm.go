@@ -24,10 +24,10 @@ type Machine struct {
 	Dir      string   // its disk, its firmware's variables, its sockets; they stay when it is off
 	Memory   int      // in MiB
 	Args     []string // more for QEMU: another way for the file to arrive
-	NoCable  bool     // its cable is not in when it is switched on
+	NoCable  bool     // its network cable is unplugged at the start
 	Diskless bool     // its disk is not in
 	Secure   bool     // its firmware starts only what is signed, once keys are enrolled
-	Forgets  bool     // when its power is cut, its disk may lose any write that it was not told to flush
+	Forgets  bool     // a power cut may lose any write that was not flushed
 }
 
 // A VM is a machine that is on.

@@ -91,7 +91,7 @@ func (m Machine) unpack(image *pe.File, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(out.Name()) //nolint:errcheck // who has it open keeps it
+	defer os.Remove(out.Name()) //nolint:errcheck // the open file stays readable
 	err = section(out, image, name)
 	if err := errors.Join(err, out.Close()); err != nil {
 		return nil, err

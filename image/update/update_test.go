@@ -162,7 +162,7 @@ func (p publisher) sign(path string) {
 type house struct {
 	Machine
 	t     *testing.T
-	verbs []string // what systemctl was given
+	verbs []string // the arguments of systemctl
 }
 
 func newHouse(t *testing.T) *house {
