@@ -50,65 +50,89 @@ func together(a, b *claim) bool {
 	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }
 
-// chain makes the choices of the routes with conditions. A request that meets no
-// condition goes to the route that would match without the path. That route is the
-// same for every such request: of all keys that a key begins with, the next shorter
-// one.
+// chain makes the choices of the routes that have conditions. A request for which no
+// condition holds takes the route that it would take without this key: that of the
+// longest other key with which the key begins, which is the same for every request
+// that begins with the key.
 func (b *builder) chain() {
+	hosts := make(map[string]bool) // those with conditions
 	keys := make([]routeKey, 0, len(b.chosen))
 	for key := range b.chosen {
-		keys = append(keys, key)
+		hosts[key.host] = true
+		if _, has := b.routed[key]; !has {
+			keys = append(keys, key)
+		}
 	}
+	for key := range b.routed {
+		if hosts[key.host] {
+			keys = append(keys, key)
+		}
+	}
+	// Each key comes after those with which it begins. Of two keys for the same
+	// requests the one that counts comes last (see keys).
 	slices.SortFunc(keys, func(a, b routeKey) int {
-		return cmp.Or(cmp.Compare(len(a.reach()), len(b.reach())), cmp.Compare(a.reach(), b.reach()), cmp.Compare(a.host, b.host), cmp.Compare(a.match, b.match))
+		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()), cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
 	})
-	cases := make(map[string][]haproxy.Case) // by the name of their choice
+	cases := make(map[string][]haproxy.Case) // by the name of the choice
+	var below []routeKey                     // keys with routes with which the present key begins, the longest last
 	for _, key := range keys {
-		var own []haproxy.Case
-		var tls *claim
-		for _, c := range b.chosen[key] {
-			if c.when.Usable {
-				own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
-				if tls == nil && c.by.tlsOnly(key) {
-					tls = c.by
-				}
-			}
+		for len(below) > 0 && !below[len(below)-1].covers(key) {
+			below = below[:len(below)-1]
 		}
-		if len(own) == 0 {
-			continue
+		without := haproxy.Route{Backend: b.defaultFor(key.host)}
+		if len(below) > 0 {
+			without = b.routed[below[len(below)-1]]
 		}
-		route, has := b.routed[key]
-		if !has {
-			route = b.below(key)
-			own = append(own, cases[route.Choice]...)
+		b.chooseFrom(key, without, cases)
+		if _, has := b.routed[key]; has && key.match != haproxy.Regexp && key.match != haproxy.Passthrough {
+			below = append(below, key)
 		}
-		if tls != nil && !route.TLSOnly {
-			route.TLSOnly, route.TLSCode, route.TLSPort = true, tls.redirect.Code, tls.redirect.Port
-		}
-		choice := haproxy.NewChoice(own)
-		if cases[choice.Name] == nil {
-			cases[choice.Name] = own
-			b.choices = append(b.choices, choice)
-		}
-		route.Host, route.Path, route.Match, route.Choice = key.host, key.path, key.match, choice.Name
-		b.routed[key] = route
 	}
 	slices.SortFunc(b.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// below returns the route that would match requests for a key without that key.
-func (b *builder) below(key routeKey) haproxy.Route {
-	best, found := haproxy.Route{Backend: b.defaultFor(key.host)}, -1
-	for other, route := range b.routed {
-		if reach := other.reach(); other.host == key.host && other.match != haproxy.Regexp && other.match != haproxy.Passthrough && len(reach) > found && len(reach) < len(key.reach()) && strings.HasPrefix(key.reach(), reach) {
-			best, found = route, len(reach)
+// chooseFrom makes the choice of one key, if it has usable conditions. A request
+// takes the route without where the key has no other.
+func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[string][]haproxy.Case) {
+	var own []haproxy.Case
+	var tls *claim
+	for _, c := range b.chosen[key] {
+		if c.when.Usable {
+			own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
+			if tls == nil && c.by.tlsOnly(key) {
+				tls = c.by
+			}
 		}
 	}
-	return best
+	if len(own) == 0 {
+		return
+	}
+	route, has := b.routed[key]
+	if !has {
+		route = without
+		own = append(own, cases[route.Choice]...)
+	}
+	if tls != nil && !route.TLSOnly {
+		route.TLSOnly, route.TLSCode, route.TLSPort = true, tls.redirect.Code, tls.redirect.Port
+	}
+	choice := haproxy.NewChoice(own)
+	if cases[choice.Name] == nil {
+		cases[choice.Name] = own
+		b.choices = append(b.choices, choice)
+	}
+	route.Host, route.Path, route.Match, route.Choice = key.host, key.path, key.match, choice.Name
+	b.routed[key] = route
 }
 
-// reach returns the beginning that a request's path, with "/" appended, has to
-// have. The byte 1 at the end of an exact path stands for the end of the request's.
+// covers reports whether another key of the same host begins with this one, and is
+// longer.
+func (r routeKey) covers(o routeKey) bool {
+	reach, other := r.reach(), o.reach()
+	return r.host == o.host && len(reach) < len(other) && strings.HasPrefix(other, reach)
+}
+
+// reach returns the beginning that a request's path, with a "/" after it, has to
+// have. The byte 0x01 at its end stands for the end of the path.
 func (r routeKey) reach() string {
 	switch r.match {
 	case haproxy.Exact:

@@ -1,12 +1,18 @@
 package ingress
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 )
 
 // taken returns verdicts that accept conditions.
@@ -72,7 +78,7 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 			var c Compiler
 			c.Judge(taken(t, "cookie(beta) -m found"))
 			r := c.Compile([]Snapshot{s})
-			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+			if diff := gocmp.Diff(tt.want, read(r)); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
 			if err := r.Config.Validate(); err != nil {
@@ -86,5 +92,69 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 				t.Errorf("without trust:\n%s", read(r))
 			}
 		})
+	}
+}
+
+// chosenAlone returns the backend and the conditional backends of a key, found by a
+// look at every other key.
+func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route, chosen map[routeKey][]conditional) (backend string, cases []string) {
+	for _, c := range chosen[key] {
+		cases = append(cases, c.backend)
+	}
+	if route, has := routed[key]; has {
+		return route.Backend, cases
+	}
+	var best *routeKey
+	for _, keys := range [][]routeKey{slices.Collect(maps.Keys(routed)), slices.Collect(maps.Keys(chosen))} {
+		for _, other := range keys {
+			if !other.covers(key) {
+				continue
+			}
+			if best == nil || cmp.Or(cmp.Compare(len(best.reach()), len(other.reach())), cmp.Compare(other.path, best.path), cmp.Compare(other.match, best.match)) < 0 {
+				best = &other
+			}
+		}
+	}
+	if best == nil {
+		return "default", cases
+	}
+	backend, more := chosenAlone(*best, routed, chosen)
+	return backend, append(cases, more...)
+}
+
+func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
+	never := false
+	p := &claim{}
+	p.redirect.Wanted = &never
+	for seed := range uint64(300) {
+		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
+		b := &builder{routing: &routing{fallback: "default"}, routed: make(map[routeKey]haproxy.Route)}
+		b.chosen = make(map[routeKey][]conditional)
+		for n := range 12 {
+			key := routeKey{[]string{"a.test", "b.test"}[rnd.IntN(2)], []string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)], []haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)]}
+			if rnd.IntN(2) == 0 {
+				b.routed[key] = haproxy.Route{Host: key.host, Path: key.path, Match: key.match, Backend: fmt.Sprint("route", n)}
+			}
+			if rnd.IntN(2) == 0 {
+				text, err := haproxy.Condition(fmt.Sprintf("src 192.0.2.%d", n), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.chosen[key] = append(b.chosen[key], conditional{p, annotations.Condition{Text: text, Usable: true}, fmt.Sprint("choice", n)})
+			}
+		}
+		routed := maps.Clone(b.routed)
+		b.chain()
+		for key := range b.chosen {
+			backend, cases := chosenAlone(key, routed, b.chosen)
+			var got []string
+			i := slices.IndexFunc(b.choices, func(c *haproxy.Choice) bool { return c.Name == b.routed[key].Choice })
+			for _, c := range b.choices[max(i, 0)].Cases {
+				got = append(got, c.Backend)
+			}
+			if i < 0 || b.routed[key].Backend != backend || !slices.Equal(got, cases) {
+				t.Fatalf("seed %d, %v: got %q, then %q; want %q, then %q", seed, key, got, b.routed[key].Backend, cases, backend)
+			}
+		}
 	}
 }
