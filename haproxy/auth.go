@@ -81,23 +81,25 @@ func (a Ask) Directive() (Directive, error) {
 
 var askPath = matcher(`^/[!"$-~]{0,1000}$`)
 
-// asks says whether a configuration has an Ask.
-func (c *Config) asks() bool {
-	return slices.ContainsFunc(c.Extras, func(e *Extra) bool { return e.Name == authScript })
+// asks reports whether a configuration has an Ask.
+func (s *Shape) asks() bool {
+	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
 
-// askSocket is where HAProxy hears from its script, as passage is.
-func (r *renderer) askSocket() string { return "abns@" + path.Dir(r.opt.StatsSocket) + "/ask" }
+// askSocket returns the address at which HAProxy hears from its script. It is like
+// that of passage.
+func (h *head) askSocket() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/ask" }
 
-// writeAsking is the frontend that leads the script's requests to their backends.
-// Whoever else finds the way here could reach any of them.
-func (r *renderer) writeAsking(line func(...string)) {
-	line("bind", r.askSocket())
-	line("no log")
-	line("http-request deny if !{ req.hdr(x-sallyport-secret) -m str", r.opt.Secret, "}")
-	line("http-request del-header x-sallyport-secret")
-	line("http-request set-var(txn.backend) req.hdr(x-sallyport-backend)")
-	line("http-request del-header x-sallyport-backend")
-	line("use_backend %[var(txn.backend)]")
-	line("default_backend", nowhere)
+// writeAsking writes the frontend that leads the script's requests to their backends.
+// The secret keeps everybody else out, who could reach any backend from here.
+func (h *head) writeAsking() {
+	h.section("frontend sallyport-auth")
+	h.line("bind", h.askSocket())
+	h.line("no log")
+	h.line("http-request deny if !{ req.hdr(x-sallyport-secret) -m str", h.opt.Secret, "}")
+	h.line("http-request del-header x-sallyport-secret")
+	h.line("http-request set-var(txn.backend) req.hdr(x-sallyport-backend)")
+	h.line("http-request del-header x-sallyport-backend")
+	h.line("use_backend %[var(txn.backend)]")
+	h.line("default_backend", nowhere)
 }

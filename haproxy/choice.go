@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"regexp"
@@ -30,7 +29,7 @@ func NewChoice(cases []Case) *Choice {
 	for _, c := range cases {
 		fmt.Fprintf(h, "%s\n%s\n", c.If.lines, c.Backend)
 	}
-	return &Choice{"c" + hex.EncodeToString(h.Sum(nil))[:marker], cases}
+	return &Choice{"c" + short(h), cases}
 }
 
 func (c *Choice) same(o *Choice) bool { return c.Name == o.Name && slices.Equal(c.Cases, o.Cases) }

@@ -244,39 +244,6 @@ func (w worker) table(path string) ([]row, error) {
 	return out, nil
 }
 
-// fewRows is the number of changed rows up to which a map is changed row by
-// row. HAProxy 2.6 searches the whole map for each of them.
-const fewRows = 32
-
-// mapCommands are the commands that turn have into want, row by row, or false
-// if they are too many for that. Both are sorted by key.
-func mapCommands(path string, have, want []row) ([]string, bool) {
-	var cmds []string
-	i, j := 0, 0
-	for (i < len(have) || j < len(want)) && len(cmds) <= fewRows {
-		switch {
-		case j == len(want) || i < len(have) && have[i].key < want[j].key:
-			cmds = append(cmds, "del map "+path+" "+escape(have[i].key))
-			i++
-		case i == len(have) || want[j].key < have[i].key:
-			cmds = append(cmds, "add map "+path+" "+escape(want[j].key)+" "+want[j].value)
-			j++
-		default:
-			if have[i].value != want[j].value {
-				cmds = append(cmds, "set map "+path+" "+escape(want[j].key)+" "+want[j].value)
-			}
-			i++
-			j++
-		}
-	}
-	return cmds, len(cmds) <= fewRows
-}
-
-// escape writes an argument of a command (HAProxy manual, management, 9.3).
-func escape(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `;`, `\;`, ` `, `\ `, `#`, `\#`, `"`, `\"`, `'`, `\'`).Replace(s)
-}
-
 // replaceMap exchanges the whole map in one moment: requests see the old rows
 // or the new ones, never a mixture.
 func (w worker) replaceMap(path string, want []row) error {

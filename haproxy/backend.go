@@ -1,0 +1,162 @@
+package haproxy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/haproxytech/client-native/v6/config-parser/params"
+	"github.com/haproxytech/client-native/v6/configuration"
+	"github.com/haproxytech/client-native/v6/configuration/options"
+	"github.com/haproxytech/client-native/v6/models"
+)
+
+// fragment is the text of a backend whose servers are in these states.
+type fragment struct {
+	states  []State
+	present int    // how many servers are not Absent
+	shape   []byte // the section without its servers, and their options
+	text    []byte
+}
+
+func (r *renderer) fragment(b *Backend, states []State) *fragment {
+	if old := r.fragments[b]; old != nil && slices.Equal(old.states, states) {
+		return old
+	}
+	f := &fragment{states: slices.Clone(states)}
+	var text strings.Builder
+	text.WriteByte('\n')
+	if b.Origin != "" {
+		text.WriteString("# " + strings.Map(printable, b.Origin) + "\n")
+	}
+	begin := text.Len()
+	text.WriteString("backend " + b.Name + "\n")
+	if r.opt.NoticeSocket != "" {
+		text.WriteString("  log " + strings.TrimPrefix(r.opt.NoticeSocket, r.opt.Jail) + " format raw local0 notice\n")
+	}
+	if b.TCP {
+		text.WriteString("  mode tcp\n")
+	}
+	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, keyOfCookies(r.opt.Secret))
+	for _, d := range b.Directives {
+		for line := range strings.SplitSeq(d.text, "\n") {
+			text.WriteString("  " + told.Replace(line) + "\n")
+		}
+	}
+	f.shape = []byte(text.String()[begin:] + serverOptions(b.Options) + "\n")
+	for i := range b.Servers {
+		if i >= len(states) || states[i] <= Absent {
+			continue
+		}
+		s := &b.Servers[i]
+		f.present++
+		text.WriteString("  server " + s.Name + " " + serverText(b.Options, s))
+		if states[i] != Open {
+			text.WriteString(" disabled")
+		}
+		text.WriteByte('\n')
+	}
+	f.text = []byte(text.String())
+	r.fragments[b] = f
+	return f
+}
+
+// keysText is the section of keysBackend.
+func keysText(backends []*Backend) string {
+	options := make(map[string]string)
+	for _, b := range backends {
+		if !b.Options.TLS {
+			continue
+		}
+		if crt := b.Options.Crt; crt != "" {
+			options[crt] = "verify none crt " + crt
+		}
+		if ca := b.Options.CA; ca != "" {
+			options[ca] = "verify required ca-file " + ca
+		}
+	}
+	if len(options) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString("\nbackend " + keysBackend + "\n")
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		text.WriteString("  server " + name + " 0.0.0.0:0 disabled ssl " + options[name] + "\n")
+	}
+	return text.String()
+}
+
+func printable(c rune) rune {
+	if c < ' ' || c == 0x7f {
+		return ' '
+	}
+	return c
+}
+
+// serverText is what follows a server's name, in haproxy.cfg and in the
+// command "add server" alike: address and options. A server added by command
+// inherits nothing from default-server, so every option is spelled out.
+func serverText(o ServerOptions, s *Server) string {
+	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
+	if options := serverOptions(o); options != "" {
+		return address + " " + options
+	}
+	return address
+}
+
+// serverOptions is what follows a server's address.
+func serverOptions(o ServerOptions) string {
+	var p models.ServerParams
+	if o.Check {
+		p.Check = models.ServerParamsCheckEnabled
+		// A node may die without a word, and BGP needs its hold time to see it.
+		// Three connections that fail in a row are a doubt: the next check,
+		// within half a second, settles it.
+		p.Fastinter, p.Downinter = new(int64(500)), new(int64(1000))
+		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
+		if o.CheckInterval > 0 {
+			p.Inter = new(max(o.CheckInterval.Milliseconds(), 1))
+		}
+	}
+	if o.MaxConn > 0 {
+		p.Maxconn = new(int64(o.MaxConn))
+	}
+	if o.TLS {
+		p.Ssl, p.Verify = models.ServerParamsSslEnabled, models.ServerParamsVerifyNone
+		if o.CA != "" {
+			p.Verify, p.SslCafile = models.ServerParamsVerifyRequired, o.CA
+		}
+		p.SslCertificate, p.Verifyhost = o.Crt, o.VerifyHost
+		switch o.SNI {
+		case "":
+		case SNIOfClient:
+			p.Sni = "ssl_fc_sni"
+		case SNIOfHost:
+			p.Sni = "req.hdr(host),host_only,lower"
+		default:
+			p.Sni, p.CheckSni = "str("+o.SNI+")", o.SNI
+		}
+		if o.Proto == "" {
+			p.Alpn = "h2,http/1.1"
+		}
+	}
+	if o.Proto == "h2" {
+		p.Proto = "h2"
+		if o.TLS {
+			p.Alpn = "h2"
+		}
+	}
+	switch o.SendProxy {
+	case "proxy", "proxy-v1":
+		p.SendProxy = models.ServerParamsSendProxyEnabled
+	case "proxy-v2":
+		p.SendProxyV2 = models.ServerParamsSendProxyV2Enabled
+	case "proxy-v2-ssl":
+		p.SendProxyV2Ssl = models.ServerParamsSendProxyV2SslEnabled
+	case "proxy-v2-ssl-cn":
+		p.SendProxyV2SslCn = models.ServerParamsSendProxyV2SslCnEnabled
+	}
+	t := configuration.SerializeServer(models.Server{ServerParams: p}, &options.ConfigurationOptions{})
+	return params.ServerOptionsString(t.Params)
+}

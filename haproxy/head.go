@@ -1,0 +1,189 @@
+package haproxy
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// limitedQUIC turns on QUIC in a HAProxy 3.0 whose TLS library has no QUIC of its own.
+const limitedQUIC = "limited-quic"
+
+// cacheSize limits the number of TLS sessions that clients can resume.
+const cacheSize = "tune.ssl.cachesize"
+
+// head writes the sections of haproxy.cfg before the backends. They depend on the
+// Shape, and on whether any certificate of the Config asks clients for theirs.
+type head struct {
+	*Shape
+	opt      RenderOptions
+	base     base // the operator's own lines
+	certsAsk bool
+	text     bytes.Buffer
+}
+
+// renderHead returns the text of all sections before the backends.
+func (r *renderer) renderHead(cfg *Config) []byte {
+	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
+	if r.head != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
+		return r.head
+	}
+	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks}
+	h.base, _ = parseBase(cfg.Tune.Base) // it is valid
+	h.writeGlobal()
+	h.writeDefaults()
+	h.writeHTTP()
+	h.writeHTTPS()
+	h.writeStreams()
+	h.writeAnswers()
+	h.writeTables()
+	r.head, r.headOf, r.headAsks = slices.Clip(h.text.Bytes()), cfg.Shape, asks
+	return r.head
+}
+
+// section begins a section.
+func (h *head) section(words ...string) {
+	h.text.WriteString("\n" + strings.Join(words, " ") + "\n")
+}
+
+// line adds a line to the section.
+func (h *head) line(words ...string) {
+	h.text.WriteString("  " + strings.Join(words, " ") + "\n")
+}
+
+func (h *head) lines(all []string) {
+	for _, l := range all {
+		h.line(l)
+	}
+}
+
+// maxConn returns how many connections HAProxy takes; 0: it chooses.
+func (h *head) maxConn() int { return cmp.Or(h.Tune.MaxConn, h.Process.MaxConn, h.opt.MaxConn) }
+
+// asksClients reports whether any name asks clients for certificates. Then HAProxy
+// resumes no TLS session, from the cache or from a ticket: HAProxy before 3.2
+// resumes one of TLS 1.3 under any name, and takes the certificate that the client
+// has shown under another name, to another authority, for good.
+func (h *head) asksClients() bool { return h.Process.ClientCA != "" || h.certsAsk }
+
+// writeGlobal goes on with the section global, which the preamble begins.
+func (h *head) writeGlobal() {
+	h.line("stats socket", h.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
+	extras := strings.TrimSuffix(h.opt.Dir+"/"+extraDir, "/")
+	global := []string{
+		"log 127.0.0.1:514 local0 notice",
+		"hard-stop-after 30m",
+		// Each old worker keeps its memory until its last connection ends;
+		// before 3.3 HAProxy sets no limit to their number.
+		"mworker-max-reloads 20",
+		"ca-base " + extras,
+		"crt-base " + extras,
+	}
+	if h.opt.Jail != "" {
+		global = append(global, "chroot "+h.opt.Jail)
+	}
+	if h.opt.User != "" {
+		global = append(global, "user "+h.opt.User)
+	}
+	if h.opt.Group != "" {
+		global = append(global, "group "+h.opt.Group)
+	}
+	if h.asks() {
+		global = append(global,
+			".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif", // else it warns
+			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+h.askSocket()+")", "set-var proc.asksecret str("+h.opt.Secret+")")
+	}
+	if n := cmp.Or(h.Tune.Threads, h.Process.Threads); n > 0 {
+		global = append(global, "nbthread "+strconv.Itoa(n))
+	}
+	if n := h.maxConn(); n > 0 {
+		global = append(global, "maxconn "+strconv.Itoa(n))
+	}
+	if h.Process.QUIC.Port != 0 {
+		global = append(global, limitedQUIC)
+	}
+	global = append(global,
+		"tune.ssl.default-dh-param 2048",
+		"ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
+		"ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"+
+			"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
+		"ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256",
+	)
+	others := slices.Concat(h.Process.text(GlobalSection), h.base.global)
+	if len(others) == 0 {
+		// Nothing here uses HAProxy's own HTTP client, for which it would read every
+		// authority of the system: half of the time that a start takes.
+		global = append(global, "httpclient.ssl.verify none")
+	}
+	if h.asksClients() {
+		others = append(slices.DeleteFunc(others, func(l string) bool { return strings.HasPrefix(l, cacheSize) }), cacheSize+" 0")
+	}
+	h.lines(slices.Concat(h.Process.instead(true, global), others))
+}
+
+func (h *head) writeDefaults() {
+	h.section("defaults")
+	h.lines(slices.Concat(h.Process.instead(false, []string{
+		"mode http",
+		"balance roundrobin",
+		"option dontlognull",
+		// Browsers and HTTP libraries open connections ahead of need. They would take
+		// an answer of 408 on an idle one for the answer to the first request that they
+		// send on it.
+		"option http-ignore-probes",
+		// Without it a reload closes idle keep-alive connections, and loses a request
+		// that is under way on one of them.
+		"option idle-close-on-response",
+		// A pod's kernel answers within milliseconds, or the node is gone. Then
+		// the request goes to another server, which costs half a second, and may
+		// meet the same node again.
+		"option redispatch 1",
+		"retries 5",
+		// A connection ends without a byte of an answer when the server closed it at
+		// that moment, or when its node is gone (see routes.Kernel.Abort).
+		"retry-on conn-failure empty-response",
+		"timeout connect 500ms",
+		"timeout http-request 5s",
+		// A handshake that a client begins and does not finish holds 50 kB. HAProxy 2.6
+		// has no timeout of its own for it, and waits for "timeout client".
+		".if version_atleast(3.0)", "timeout client-hs 5s", ".endif",
+		"timeout client 50s",
+		"timeout queue 5s",
+		"timeout server 50s",
+		"timeout tunnel 1h",
+		"timeout http-keep-alive 1m",
+	}), h.Process.text(DefaultsSection), h.base.defaults))
+	for _, status := range h.Process.ErrorFiles {
+		h.line("errorfile", strconv.Itoa(status), h.opt.Dir+"/"+extraDir+errorFile(status))
+	}
+}
+
+// writeAnswers writes the backends with which HAProxy answers by itself.
+func (h *head) writeAnswers() {
+	if h.Inspect {
+		h.section("backend", elsewhere)
+		h.line(answer(421, "not on this connection", " if { ssl_fc }"))
+		h.line(answer(404, "only over TLS", ""))
+	}
+	if h.asks() {
+		h.writeAsking()
+	}
+	h.section("backend", nowhere)
+	if slices.Contains(h.Process.ErrorFiles, 404) {
+		h.line("http-request return status 404 default-errorfiles")
+	} else {
+		h.line(answer(404, "no such host or path here", ""))
+	}
+}
+
+// writeTables writes what backends count clients and look users up in.
+func (h *head) writeTables() {
+	for _, t := range h.Tables {
+		h.text.WriteString(t.text())
+	}
+	for _, u := range h.Userlists {
+		h.text.WriteString(u.text())
+	}
+}
