@@ -1,31 +1,3 @@
-// Package haproxy owns one HAProxy: its files, its process, and what the
-// running worker believes.
-//
-// It alone knows how a wish becomes HAProxy's text, what can be changed by
-// command and what only by a reload, and how the versions differ.
-//
-// The files on disk are the state; the running worker is a cache of them. Every
-// change is written first and then told, and what HAProxy does not accept is taken
-// back from the files. Two process variables in the file say
-// which files a worker runs: proc.gen for all of them, proc.shape for the part
-// that only a reload changes. So a fresh process finds out by reading, not by
-// reloading, how far a running HAProxy is from what it should be, and a crash
-// on any line leaves nothing that the next Apply does not see.
-//
-// HAProxy is started only from files that this process has written and HAProxy
-// has checked, never from what it finds: that may be of a life that ended before
-// HAProxy accepted it, or of somebody else who can write to the disk. A process
-// that finds no HAProxy running therefore waits for the first Apply.
-//
-// It promises that a server is Open in the worker only if a call of Apply said
-// so, that endpoints, routes and certificates change without a reload, that a
-// reload drops no request, that what was not confirmed by the worker does
-// not count as done, and that it can say which part of a configuration HAProxy
-// refuses (Blame).
-//
-// Its limits: one HAProxy per configuration directory; a worker that an
-// outsider starts from the files (mode external) opens what they say is open, and
-// without HAProxy's program here nobody checks them before.
 package haproxy
 
 import (

@@ -122,62 +122,6 @@ func (p *Proxy) failureOf(want Files) error {
 	return nil
 }
 
-// within is the part of want that a worker with the shape of have can take by
-// command: the same listen addresses, settings and backends, with the servers,
-// routes and certificates that are wanted of them.
-func within(want, have *Config) *Config {
-	out := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}
-	for _, l := range have.Lists {
-		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
-			l = want.Lists[i]
-		}
-		out.Lists = append(out.Lists, l)
-	}
-	wanted := make(map[string]*Backend, len(want.Backends))
-	for _, b := range want.Backends {
-		wanted[b.Name] = b
-	}
-	known := make(map[string]bool, len(have.Backends))
-	for _, b := range have.Backends {
-		known[b.Name] = true
-		switch next := wanted[b.Name]; {
-		case next == nil && len(b.Servers) == 0:
-			out.Backends = append(out.Backends, b)
-		case next == nil:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options})
-		case next.sameShape(b):
-			out.Backends = append(out.Backends, next)
-		default:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers})
-		}
-	}
-	for _, r := range want.Routes {
-		if r.Canary != "" && !known[r.Canary] {
-			r.Canary, r.CanaryWeight = "", 0
-		}
-		if !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == r.Choice }) {
-			r.Choice = ""
-		}
-		if r.Backend == "" || known[r.Backend] || wanted[r.Backend] == nil {
-			out.Routes = append(out.Routes, r)
-		}
-	}
-	kept := make(map[string]*Cert)
-	for _, c := range have.Certs {
-		if len(c.PEM) > maxPayload || fixed(c.Name) {
-			kept[c.Name] = c
-		}
-	}
-	for _, c := range want.Certs {
-		if len(c.PEM) <= maxPayload && !fixed(c.Name) && kept[c.Name] == nil {
-			out.Certs = append(out.Certs, c)
-		}
-	}
-	out.Certs = append(out.Certs, slices.Collect(maps.Values(kept))...)
-	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	return out
-}
-
 // prepare writes the files of a configuration for a start, and has HAProxy check
 // them. Every server is closed in them: nobody kept the routes while no HAProxy
 // ran. If HAProxy rejects them, prepare writes those of the last configuration that
