@@ -12,14 +12,14 @@ import (
 )
 
 // Apply makes the files and the running HAProxy equal to cfg with its servers
-// in these states. It is safe to
-// repeat. What needs a reload before one is allowed, or after the same one
-// failed, stays as it was, and everything else is done: then RetryAt says when
-// to come again, and Changed knocks at that time.
+// in these states. It is safe to repeat. While a reload has to wait, because the
+// last one is too recent or the same one failed, Apply leaves out what needs it and
+// does everything else. Then RetryAt is the time for the next call, and Changed
+// knocks at that time.
 //
-// An error means that something was not confirmed. What is believed of the
-// worker is then read anew by the next call. While the files cannot be written
-// servers are closed and drained, and nothing else is done.
+// An error means that the worker did not confirm something. The next call reads the
+// worker anew. While the files cannot be written, Apply closes and drains servers,
+// and does nothing else.
 func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *Proxy) writeAndTell(cfg *Config, states States, want Files, res *Result
 	return nil
 }
 
-// tellServers changes servers, and nothing else, in the backends the worker
+// tellServers changes servers, and nothing else, in the backends that the worker
 // has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	steps := p.run.serverSteps(cfg, states, nil)
@@ -117,8 +117,8 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	return nil
 }
 
-// tellClosings closes and drains servers, and does nothing else: what must not
-// wait for files that cannot be written.
+// tellClosings closes and drains servers, and does nothing else: this cannot wait
+// until the files can be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 	steps := p.run.serverSteps(cfg, states, nil)
 	res.Commands += len(steps.down)
@@ -182,8 +182,8 @@ func generationIs(gen string) []string {
 	return []string{"experimental-mode on", "set var proc.gen str(" + gen + ")"}
 }
 
-// remove deletes closed servers. One that still has connections stays, and is
-// tried again later: its requests may finish.
+// remove deletes closed servers. A server that still has connections stays, so that
+// its requests may finish, and the next Apply tries again.
 func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	if len(ids) == 0 {
 		return nil
@@ -237,8 +237,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// tellCerts makes the worker's certificates equal to want. One that it does not
-// take costs no other.
+// tellCerts makes the worker's certificates equal to want. If it rejects one, the
+// others change all the same.
 func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 	have := p.run.certs
 	files, err := p.worker.certFiles()
@@ -254,7 +254,7 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 			continue
 		}
 		if len(c.pem) > maxPayload {
-			continue // the worker has it from its start
+			continue // only a reload changes it
 		}
 		err := p.worker.setCert(path, c.pem, !files[path])
 		switch {
@@ -262,7 +262,7 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 			refused = append(refused, fmt.Errorf("%w: certificate %s: %w", ErrUnfit, name, err))
 			if !files[path] {
 				delete(lines, path)
-			} // else the one before is served on
+			} // else the worker goes on with the one before
 		case err != nil:
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 //go:embed auth.lua
 var authLua []byte
 
-// authScript is the Extra that a configuration with an Ask needs.
+// authScript is the name of the Extra that a configuration with an Ask needs.
 const authScript = "auth.lua"
 
 // AskScript makes the Extra that a configuration with an Ask needs.
@@ -26,20 +26,21 @@ func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua
 // of 2xx it may. 401, 403 and redirects are what the client is answered, and
 // anything else is 503: the service is not well, or not there.
 //
-// The service is asked through a backend like any other, whose servers are open
-// like any others. What it sends beside the head of its answer is not read.
+// HAProxy reaches the service through a backend like any other, whose servers open
+// and close like any others. It reads the head of the answer, and not its body.
 type Ask struct {
 	Backend string   // where the service is
-	Host    string   // as which it is asked
+	Host    string   // in the request to it
 	Method  string   // empty: that of the request
-	Path    string   // with a query, if there is one
+	Path    string   // of the request to it, with a query if there is one
 	Pass    []string // headers of the request that it sees; nil: all
 	Succeed []string // headers of its answer that the servers see; those of the client never do
 	Fail    []string // headers of its answer that the client sees; nil: all
-	SignIn  string   // where to redirect to instead of answering 401; empty: nowhere
+	SignIn  string   // URL to redirect to instead of answering 401; empty: none
 }
 
-// Directive is its rules. A script that fails leaves no word that it may go on.
+// Directive returns the rules of an Ask. If the script fails, the request goes no
+// further.
 func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):

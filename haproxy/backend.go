@@ -12,7 +12,7 @@ import (
 	"github.com/haproxytech/client-native/v6/models"
 )
 
-// fragment is the text of a backend whose servers are in these states.
+// fragment is the text of a backend with its servers in these states.
 type fragment struct {
 	states  []State
 	present int    // how many servers are not Absent
@@ -20,6 +20,8 @@ type fragment struct {
 	text    []byte
 }
 
+// fragment returns the text of a backend, the one from before if neither it nor a
+// state has changed.
 func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if old := r.fragments[b]; old != nil && slices.Equal(old.states, states) {
 		return old
@@ -62,7 +64,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	return f
 }
 
-// keysText is the section of keysBackend.
+// keysText returns the section of keysBackend; empty: no backend needs it.
 func keysText(backends []*Backend) string {
 	options := make(map[string]string)
 	for _, b := range backends {
@@ -87,6 +89,7 @@ func keysText(backends []*Backend) string {
 	return text.String()
 }
 
+// printable replaces a control character by a space.
 func printable(c rune) rune {
 	if c < ' ' || c == 0x7f {
 		return ' '
@@ -94,9 +97,9 @@ func printable(c rune) rune {
 	return c
 }
 
-// serverText is what follows a server's name, in haproxy.cfg and in the
-// command "add server" alike: address and options. A server added by command
-// inherits nothing from default-server, so every option is spelled out.
+// serverText returns the address and options of a server, for haproxy.cfg and for
+// the command "add server" alike. It writes every option, since a server that a
+// command adds inherits nothing from default-server.
 func serverText(o ServerOptions, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
 	if options := serverOptions(o); options != "" {
@@ -105,14 +108,14 @@ func serverText(o ServerOptions, s *Server) string {
 	return address
 }
 
-// serverOptions is what follows a server's address.
+// serverOptions returns the options of a server.
 func serverOptions(o ServerOptions) string {
 	var p models.ServerParams
 	if o.Check {
 		p.Check = models.ServerParamsCheckEnabled
-		// A node may die without a word, and BGP needs its hold time to see it.
-		// Three connections that fail in a row are a doubt: the next check,
-		// within half a second, settles it.
+		// When a node dies, BGP sees it only after its hold time. So three failed
+		// connections in a row bring the server to the brink of failure: the next check,
+		// within half a second, decides.
 		p.Fastinter, p.Downinter = new(int64(500)), new(int64(1000))
 		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
 		if o.CheckInterval > 0 {

@@ -9,20 +9,19 @@ import (
 	parser "github.com/haproxytech/client-native/v6/config-parser"
 )
 
-// base is the operator's own text, taken apart.
+// base is the operator's own text, by section.
 type base struct {
 	global, defaults []string // lines, without indent
 }
 
-// foreign are the sections an operator's text must not have: routing and
-// servers come from the cluster, and a second owner of them would be a
-// surprise on the day both change.
+// foreign lists the sections that an operator's text must not have. The cluster owns
+// routing and servers.
 var foreign = []parser.Section{
 	parser.Resolvers, parser.UserList, parser.Peers, parser.Mailers, parser.Frontends, parser.Backends, parser.Listen, parser.Cache,
 	parser.Program, parser.HTTPErrors, parser.Ring, parser.LogForward, parser.FCGIApp, parser.CrtStore, parser.LogProfile, parser.Acme,
 }
 
-// mine are the global keywords that decide how HAProxy is run and found again.
+// mine lists the global keywords by which we run HAProxy and find it again.
 var mine = []string{"daemon", "nbproc", "master-worker", "pidfile", "mworker-max-reloads", "ca-base", "crt-base"}
 
 // parseBase reads text and refuses whatever is not a line of a global or an

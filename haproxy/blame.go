@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// ErrUnfit is that HAProxy refuses a configuration as a whole.
+// ErrUnfit says that HAProxy rejects a configuration as a whole.
 var ErrUnfit = errors.New("HAProxy refuses the configuration")
 
 // maxGuilty bounds how many parts one Blame finds.

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// A Choice leads requests of a Route elsewhere by what else is true of them. The
-// first Case that holds counts; if none does, the Route's own Backend.
+// A Choice sends requests of a Route to other backends, by conditions. The first
+// Case whose condition holds counts; if none holds, the Route's own Backend.
 type Choice struct {
 	Name  string `json:"name"` // made of its cases
 	Cases []Case `json:"cases"`
 }
 
-// A Case is a backend, and when it is to be taken.
+// A Case is a backend, and the condition for it.
 type Case struct {
 	If      Text   `json:"if"` // a Condition
 	Backend string `json:"backend"`
@@ -34,8 +34,8 @@ func NewChoice(cases []Case) *Choice {
 
 func (c *Choice) same(o *Choice) bool { return c.Name == o.Name && slices.Equal(c.Cases, o.Cases) }
 
-// choices says what is wrong with the choices: a backend that is not there
-// keeps HAProxy from starting.
+// choices validates the choices. HAProxy does not start with one that leads to a
+// missing backend.
 func (c *Config) choices() error {
 	var errs []error
 	for _, choice := range c.Choices {
@@ -52,7 +52,7 @@ func (c *Config) choices() error {
 	return errors.Join(errs...)
 }
 
-// routeSection is the section of a Condition: it stands in the rule of a
+// routeSection is the section of a Condition, which becomes part of a rule in a
 // frontend.
 const routeSection Section = "route"
 

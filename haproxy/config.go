@@ -100,7 +100,7 @@ type Bind struct {
 	HTTPS []netip.AddrPort `json:"https,omitempty"`
 }
 
-// addresses are those of lists, without ports, once each.
+// addresses returns the addresses of lists, without ports, once each.
 func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
 	for _, a := range slices.Concat(of...) {
 		if !slices.Contains(all, a.Addr()) {
@@ -118,7 +118,7 @@ type Tune struct {
 	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections; its lines follow ours, so they win
 }
 
-// PathMatch is how the path of a Route is compared (Ingress pathType).
+// PathMatch says how HAProxy compares the path of a Route (Ingress pathType).
 type PathMatch string
 
 // The kinds of path match.
@@ -163,12 +163,12 @@ type Route struct {
 	Choice string `json:"choice,omitempty"` // a Choice that goes before Backend and Canary; not with Regexp
 }
 
-// A Backend is one port of one Service, and how it is spoken to.
+// A Backend is one port of one Service, and how HAProxy speaks to it.
 type Backend struct {
 	Name       string        `json:"name"`
 	Origin     string        `json:"origin,omitempty"`     // what it stands for, for people: "Service default/app port 80"
-	Cluster    string        `json:"cluster,omitempty"`    // of its Service,
-	Namespace  string        `json:"namespace,omitempty"`  // whose namespace alone may have pods among the servers
+	Cluster    string        `json:"cluster,omitempty"`    // of its Service
+	Namespace  string        `json:"namespace,omitempty"`  // of its Service; no pod of another namespace may be a server
 	TCP        bool          `json:"tcp,omitempty"`        // it takes connections, not requests
 	Directives []Directive   `json:"directives,omitempty"` // in the order in which they are written
 	Options    ServerOptions `json:"options,omitzero"`     // of every server
@@ -187,8 +187,8 @@ func (b *Backend) sameShape(o *Backend) bool {
 	return b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
 }
 
-// A Stream is a port of its own, at every address of Bind, whose connections all
-// go to one backend, a TCP one.
+// A Stream is a TCP port at every address of Bind. All its connections go to one
+// backend, a TCP one.
 type Stream struct {
 	Port    uint16 `json:"port"`
 	Backend string `json:"backend"`
@@ -196,8 +196,8 @@ type Stream struct {
 	Proxy   bool   `json:"proxy,omitempty"` // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
 }
 
-// ServerOptions are how servers are connected to and checked. The zero value is
-// HTTP in the clear, without checks.
+// ServerOptions say how HAProxy connects to servers and checks them. The zero value
+// is HTTP in the clear, without checks.
 type ServerOptions struct {
 	Check         bool          `json:"check,omitempty"`
 	CheckInterval time.Duration `json:"checkInterval,omitempty"` // 0: HAProxy's 2 s
@@ -211,13 +211,13 @@ type ServerOptions struct {
 	SendProxy     string        `json:"sendProxy,omitempty"`     // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
 }
 
-// What ServerOptions.SNI may be instead of a host's name.
+// These stand in ServerOptions.SNI for a name that differs by request.
 const (
 	SNIOfClient = "sni"  // what the client's TLS asked for
 	SNIOfHost   = "host" // the Host header of the request
 )
 
-// CheckServerName says why a name cannot be what a server's certificate is for.
+// CheckServerName returns why a server's certificate cannot be for this name.
 func CheckServerName(name string) error {
 	if strings.HasPrefix(name, "*") || !isHost(name) {
 		return fmt.Errorf("%s is not a lower-case DNS name", strconv.QuoteToASCII(clip(name)))
@@ -235,19 +235,20 @@ type Server struct {
 	Node  string         `json:"node,omitempty"`
 }
 
-// A Cert is a certificate chain with its key, and the names it is served for.
+// A Cert is a certificate chain with its key, and the names that HAProxy serves it
+// for.
 type Cert struct {
 	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
 	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
 	PEM   []byte   `json:"pem"`             // certificate chain, then key: a secret
 
-	// Except are names that a "*.name" of Hosts is not for. They are served as if
-	// the certificate were not there.
+	// Except lists names that "*.name" in Hosts does not cover. HAProxy serves them as
+	// if the certificate were not there.
 	Except []string `json:"except,omitempty"`
 
-	// ClientCA is an Extra of Authorities: clients have to show a certificate of
-	// theirs, or may if that is ClientOptional. The name of such a Cert begins
-	// with "_": only a reload changes what HAProxy knows of it.
+	// ClientCA names an Extra of Authorities. Clients have to show a certificate that
+	// one of them has signed, or may, with ClientOptional. The name of such a Cert
+	// begins with "_", because only a reload changes its authorities.
 	ClientCA       string `json:"clientCA,omitempty"`
 	ClientOptional bool   `json:"clientOptional,omitempty"`
 }
@@ -262,13 +263,13 @@ func (c *Cert) filters() []string {
 	return all
 }
 
-// fixed says whether only a reload changes a certificate of that name.
+// fixed reports whether only a reload changes a certificate of that name.
 func fixed(name string) bool { return name[0] == '_' }
 
-// String is the name alone: the key stays out of logs.
+// String returns the name alone: the key stays out of logs.
 func (c Cert) String() string { return c.Name }
 
-// LogValue is String, for slog.
+// LogValue returns the name alone, for slog.
 func (c Cert) LogValue() slog.Value { return slog.StringValue(c.Name) }
 
 // ServerID names a server of the running HAProxy.
@@ -276,7 +277,7 @@ type ServerID struct {
 	Backend, Server string
 }
 
-// Live is a server as the worker has it.
+// Live is a server in the worker.
 type Live struct {
 	Name     string         `json:"name"`
 	Addr     netip.AddrPort `json:"addr"`
@@ -285,15 +286,15 @@ type Live struct {
 	Sessions int            `json:"sessions"` // connections in use, when last looked at
 }
 
-// What HAProxy's checks say of a server.
+// The results of HAProxy's checks of a server.
 const (
 	Up        = "UP"
 	Down      = "DOWN"
 	Unchecked = "no check"
 )
 
-// A LiveBackend is a backend as the worker has it. It is never changed: while
-// the pointer is the same, so is all of it. A nil one has no servers.
+// A LiveBackend is a backend in the worker. It never changes: while the pointer is
+// the same, so is all of it. A nil one has no servers.
 type LiveBackend struct {
 	Servers []Live // sorted by Name
 }
@@ -310,9 +311,8 @@ func (b *LiveBackend) Find(name string) (Live, bool) {
 	return b.Servers[i], true
 }
 
-// Match yields every server of either side once, by name: its index among the
-// servers that should be, or -1, and the one the worker has, or nil. Those that
-// should be are sorted by Name.
+// Match yields every server of either side once, by name: its index in want, or -1,
+// and the server that the worker has, or nil. want is sorted by Name.
 func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	var have []Live
 	if b != nil {
@@ -349,11 +349,11 @@ func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	}
 }
 
-// States are the states that servers should be in: by backend, those of its
-// servers in the order of Backend.Servers. What is not named is Absent.
+// States holds the state that each server should have: by backend, in the order of
+// Backend.Servers. A server without an entry should be Absent.
 type States map[string][]State
 
-// of is the state of the server at index i of a backend.
+// of returns the state of the server at index i of a backend.
 func (s States) of(backend string, i int) State {
 	if states := s[backend]; i < len(states) {
 		return states[i]
@@ -361,8 +361,7 @@ func (s States) of(backend string, i int) State {
 	return Absent
 }
 
-// State is what a server does with traffic. The order is the order of
-// openness.
+// State says which traffic a server takes. A greater State takes more.
 type State int
 
 // The states of a server.

@@ -21,11 +21,10 @@ import (
 	"time"
 )
 
-// disk is the configuration directory as we last read or wrote it. Crashing
-// between two of its renames leaves files that disagree, or that HAProxy has not
-// accepted: gen, which is made from the contents, then differs from what any
-// worker runs, no HAProxy is started from them, and the next Apply puts them
-// right.
+// disk is the configuration directory as we last read or wrote it. A crash between
+// two of its renames leaves files that disagree, or that HAProxy has not accepted.
+// Then gen, which is made of the contents, differs from the one that any worker
+// runs; HAProxy is not started from these files, and the next Apply corrects them.
 type disk struct {
 	dir  string
 	have map[string]File
@@ -41,8 +40,8 @@ type disk struct {
 const maxFile = 64 << 20
 
 // openDisk reads what an earlier process left in dir, and makes dir and the
-// default certificate if they are missing. What cannot be read, or is no regular
-// file, is removed, and told in odd, a sentence each.
+// default certificate if they are missing. It removes everything that it cannot
+// read or that is no regular file, and reports it in odd, a sentence each.
 func openDisk(dir string) (d *disk, odd []string, err error) {
 	d = &disk{dir: dir, have: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -92,8 +91,8 @@ func (d *disk) remember(path string, f File) {
 	d.have[path], d.sums[path] = f, sumOf(path, f.Content)
 }
 
-// sumOf is what a file adds to the generation: haproxy.cfg without the lines
-// that name it.
+// sumOf returns the hash by which a file counts in the generation; that of
+// haproxy.cfg leaves out the lines that name the generation.
 func sumOf(path string, content []byte) [sha256.Size]byte {
 	if path == configFile {
 		content = content[min(preambleLen, len(content)):]
@@ -101,7 +100,7 @@ func sumOf(path string, content []byte) [sha256.Size]byte {
 	return sha256.Sum256(content)
 }
 
-// gen is the generation of the files as they are.
+// gen returns the generation of the files as they are.
 func (d *disk) gen() string { return generation(d.sums) }
 
 // sync makes the directory equal to files: everything else first, haproxy.cfg
@@ -150,13 +149,13 @@ func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) er
 	return nil
 }
 
-// ours says whether haproxy.cfg, if there is one, was written by us.
+// ours reports whether we wrote haproxy.cfg, or there is none.
 func (d *disk) ours() bool {
 	f, ok := d.have[configFile]
 	return !ok || bytes.HasPrefix(f.Content, []byte(ours))
 }
 
-// restore makes the directory what it was before the last sync.
+// restore undoes the last sync.
 func (d *disk) restore() error {
 	files := maps.Clone(d.have)
 	for path, f := range d.former {

@@ -44,7 +44,7 @@
 // (directive.go, format.go, list.go, auth.go, regexp.go, guard.go), the settings of
 // clusters and operators for the process (global.go, base.go), the files that
 // objects bring (extra.go, pair.go, part.go), and the conditions of routes
-// (choice.go). Outside of a round, text.go and blame.go ask HAProxy's program about
+// (choice.go). Outside of a round, vet.go and blame.go ask HAProxy's program about
 // texts and configurations, notices.go hears what HAProxy's checks find, and
 // master.go speaks to HAProxy's master process.
 package haproxy

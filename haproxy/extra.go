@@ -62,7 +62,7 @@ func Authorities(name string, text []byte) (*Extra, error) {
 	return e, nil
 }
 
-// ErrorCodes are the statuses whose answers can be given (HAProxy Configuration
+// ErrorCodes lists the statuses that an ErrorFile can have (HAProxy Configuration
 // Manual, "errorfile").
 var ErrorCodes = []int{200, 400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
 
@@ -102,7 +102,7 @@ func (e *Extra) validate() error {
 	return nil
 }
 
-// A Userlist holds who may come in by a name and a password.
+// A Userlist holds the users that may come in with a password.
 type Userlist struct {
 	Name  string `json:"name"`  // unique
 	Users []User `json:"users"` // sorted by Name
@@ -114,13 +114,13 @@ type User struct {
 	Hash string `json:"hash"`
 }
 
-// String is the name alone: hashes stay out of logs.
+// String returns the name alone: hashes stay out of logs.
 func (u User) String() string { return u.Name }
 
-// hashes are the forms of crypt(3) that are taken. HAProxy hashes the password
-// of every request in the thread that serves everybody, so that what takes long
-// on purpose is not among them; what the C library does not know keeps HAProxy
-// from starting.
+// hashes matches the forms of crypt(3) that are allowed. HAProxy hashes the password
+// of every request in the thread that serves everybody, so a form that is slow on
+// purpose is not among them. HAProxy does not start with a form that the C library
+// does not know.
 var hashes = matcher(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
 	`|\$5\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{43}` +
 	`|\$6\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{86}` +
@@ -164,5 +164,5 @@ func (u *Userlist) same(o *Userlist) bool {
 	return u.Name == o.Name && slices.Equal(u.Users, o.Users)
 }
 
-// String is the name alone: hashes stay out of logs.
+// String returns the name alone: hashes stay out of logs.
 func (u *Userlist) String() string { return u.Name }

@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// Process is what a cluster says once for the whole process. What the operator
-// says in Tune goes before it.
+// Process holds the settings of a cluster for the whole process. Those of the
+// operator, in Tune, override them.
 type Process struct {
-	Lines     []Line `json:"lines,omitempty"`   // each stands in for our own line of its kind
+	Lines     []Line `json:"lines,omitempty"`   // each replaces our own line of its kind
 	MaxConn   int    `json:"maxConn,omitempty"` // as Tune's
 	Threads   int    `json:"threads,omitempty"` // as Tune's
 	ALPN      string `json:"alpn,omitempty"`    // protocols offered to clients over TLS; empty: h2,http/1.1
 	StrictSNI bool   `json:"strictSNI,omitempty"`
 	Texts     []Text `json:"texts,omitempty"` // for global, defaults and the frontends
 
-	// Signer is an Extra of Signer: names without a certificate get one that is
-	// made when they are asked for, and signed by it.
+	// Signer names an Extra of Signer. HAProxy makes a certificate for a name that has
+	// none when a client asks for it, and signs it with this one.
 	Signer string `json:"signer,omitempty"`
 
-	// ErrorFiles are statuses that HAProxy answers with an Extra of ErrorFile.
+	// ErrorFiles lists the statuses that HAProxy answers with an Extra of ErrorFile.
 	ErrorFiles []int `json:"errorFiles,omitempty"`
 
-	// ProxyFrom are the clients that begin every connection with the PROXY
-	// protocol: those of other networks may not.
+	// ProxyFrom lists the networks whose clients begin every connection with the PROXY
+	// protocol. Clients of other networks may not.
 	ProxyFrom []netip.Prefix `json:"proxyFrom,omitempty"`
 
-	// ClientCA is an Extra of Authorities, for every name whose Cert does not have
-	// one of its own; Nobody for an authority that has certified nobody.
+	// ClientCA names an Extra of Authorities, for every name whose Cert does not have
+	// one of its own; or it is Nobody.
 	ClientCA       string `json:"clientCA,omitempty"`
 	ClientOptional bool   `json:"clientOptional,omitempty"`
 
@@ -47,8 +47,8 @@ type QUIC struct {
 	MaxAge   int    `json:"maxAge,omitempty"`   // seconds for which they may rely on it (RFC 7838, 3.1)
 }
 
-// Nobody stands for an authority that has certified nobody: what asks for its
-// certificates is closed.
+// Nobody stands for an authority that has certified nobody: every name that asks for
+// its certificates is closed.
 const Nobody = "nobody"
 
 func (p Process) same(o Process) bool {
@@ -74,7 +74,7 @@ func (p Process) validate() error {
 
 var alpn = regexp.MustCompile(`^(h2|http/1\.[01])(,(h2|http/1\.[01]))*$`)
 
-// text are the lines of the texts for a section.
+// text returns the lines of the texts for a section.
 func (p Process) text(section Section) (lines []string) {
 	for _, t := range p.Texts {
 		if t.section == section {
@@ -84,8 +84,8 @@ func (p Process) text(section Section) (lines []string) {
 	return lines
 }
 
-// streamLog is how the frontends for TCP log, if anything is: in defaults there
-// is what is for HTTP.
+// streamLog returns the lines by which the frontends for TCP log, if anything logs:
+// those in defaults are for HTTP.
 func (p Process) streamLog(base []string) []string {
 	logs := func(line string) bool { return strings.HasPrefix(line, "log ") }
 	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool { return !l.global && logs(l.String()) }) {
@@ -97,8 +97,8 @@ func (p Process) streamLog(base []string) []string {
 	return []string{"option tcplog"}
 }
 
-// A Line is one of the sections global and defaults. Only the functions below
-// make one.
+// A Line is a line of the section global or defaults. Only the functions below make
+// one.
 type Line struct {
 	global bool
 	kind   string // the words that two lines in each other's place have in common
@@ -109,13 +109,13 @@ type Line struct {
 // Target returns where a Syslog sends to by UDP; invalid for any other Line.
 func (l Line) Target() netip.AddrPort { return l.target }
 
-// String is its text.
+// String returns the text of the Line.
 func (l Line) String() string { return strings.TrimSpace(l.kind + " " + l.rest) }
 
 // MarshalText is String, for JSON.
 func (l Line) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// HardStop is how long an old worker may take to finish after a reload.
+// HardStop limits the time that an old worker may take to finish after a reload.
 func HardStop(d time.Duration) Line {
 	return Line{global: true, kind: "hard-stop-after", rest: milliseconds(d)}
 }
@@ -156,7 +156,7 @@ var (
 	SyslogLevels = []string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 )
 
-// Line is its line.
+// Line returns the line for a Syslog.
 func (s Syslog) Line() (Line, error) {
 	line := Line{global: true, kind: "log"}
 	words := []string{s.Address}
@@ -208,8 +208,8 @@ func Traffic(usual bool) []Line {
 	return lines
 }
 
-// instead are our own lines of a section, with those of the process in place of
-// their kind, or behind.
+// instead returns our own lines of a section, followed by those of the process; a
+// line of the process replaces ours of the same kind.
 func (p Process) instead(global bool, ours []string) []string {
 	said := func(text string) bool {
 		return slices.ContainsFunc(p.Lines, func(l Line) bool {

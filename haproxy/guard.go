@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Marks at the end of a route in a map. No name has such a byte in it.
+// The marks at the end of a route in a map. No name has such a byte in it.
 const (
 	guarded         = "!"
 	guardedStrictly = "!!"
@@ -80,8 +80,8 @@ func guards(cfg *Config) map[string]string {
 	return marks
 }
 
-// byPath is in the guard of a backend that may look at the path to keep somebody
-// out: a service that is asked is told it, and a text of somebody's own may have it.
+// byPath marks the guard of a backend that may look at the path to keep somebody
+// out: an authentication service sees the path, and a text may compare it.
 const byPath = "\x00"
 
 var ends = regexp.MustCompile(`\b(?:deny|reject|return|redirect|tarpit|silent-drop|auth|lua\.)`)

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// holder names the process that listens where HAProxy should, "nginx (pid
-// 714)", or is empty if that is nobody, or HAProxy itself.
+// holder returns the process that listens where HAProxy should, as "nginx (pid
+// 714)"; empty: nobody does, or HAProxy itself.
 func holder(addr netip.AddrPort, own procs) string {
 	for inode := range listeners(addr) {
 		links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -30,7 +30,7 @@ func holder(addr netip.AddrPort, own procs) string {
 	return ""
 }
 
-// listeners are the inodes of the sockets that listen on addr's port at an
+// listeners returns the inodes of the sockets that listen on addr's port at an
 // address that excludes addr (proc(5), /proc/net/tcp).
 func listeners(addr netip.AddrPort) map[string]bool {
 	out := make(map[string]bool)

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Networks are where clients come from.
+// Networks say where clients come from.
 type Networks struct {
 	List string // name of the List that says where; empty: Of does
 	Of   []netip.Prefix
 }
 
-// A List is a file of networks that directives look clients up in. Several may
-// share it, and what is in it changes by command, without a reload.
+// A List is a file of networks in which directives look up clients. Several may
+// share it, and its networks change by command, without a reload.
 type List struct {
 	Name string         `json:"name"` // unique: "default_partners"
 	Of   []netip.Prefix `json:"of"`   // sorted
@@ -23,10 +23,10 @@ type List struct {
 
 const listDir = "lists/"
 
-// here stands in the text of a directive for the directory that is rendered for.
+// here stands in the text of a directive for the configuration directory.
 const here = "\x02"
 
-// acl is true of clients within the networks.
+// acl returns the lines of an ACL that matches clients within the networks.
 func (n Networks) acl(name string) string {
 	switch {
 	case n.List != "":
@@ -54,7 +54,7 @@ func (n Networks) turnAway(others bool, rule string) string {
 	return n.acl("sp_denied") + rule + " if sp_denied"
 }
 
-// rows are those of a map, which a command changes row by row.
+// rows returns the networks as rows of a map, which commands change row by row.
 func (l *List) rows() []row {
 	rows := make([]row, len(l.Of))
 	for i, p := range l.Of {

@@ -13,12 +13,12 @@ import (
 	"github.com/haproxytech/client-native/v6/runtime"
 )
 
-// master is HAProxy's master process, reached through its own socket. It is
-// asked for reloads and for who is alive, and to cut sessions of old workers,
-// nothing else: through it HAProxy 2.6 hides the errors of a worker's commands.
+// master is HAProxy's master process, reached through its own socket. We ask it for
+// reloads and for the processes that live, and for nothing else: HAProxy 2.6 hides
+// the errors of commands that go to a worker through it.
 type master struct{ sock *runtime.SingleRuntime }
 
-// procs is what "show proc" says.
+// procs holds the answer to "show proc".
 type procs struct {
 	master  int // pid
 	reloads int
@@ -63,15 +63,15 @@ func (m master) show() (procs, error) {
 	return p, nil
 }
 
-// errRefused says that HAProxy did not take the new configuration; the old
-// worker serves on.
+// errRefused says that HAProxy rejected the new configuration; the old worker goes on
+// serving.
 var errRefused = errors.New("HAProxy refused the reload")
 
-// reload makes the master start a worker from the files, and returns once
-// arrived says that it serves. HAProxy from 2.7 answers when it is done, with
-// what it has to say about it; 2.6 says nothing, and its socket is not there
-// for a moment, so the order is repeated until the master has counted it. While
-// another worker starts, 3.1 and newer refuse: then it is given again.
+// reload makes the master start a worker from the files, and returns once arrived
+// reports that the worker serves. HAProxy from 2.7 answers when the reload is over,
+// with its complaints. 2.6 answers nothing, and closes its socket for a moment, so
+// reload repeats the order until the master has counted it. 3.1 and newer reject
+// the order while another worker starts; reload repeats it then, too.
 func (m master) reload(ctx context.Context, arrived func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -135,8 +135,7 @@ func complaints(report string) string {
 	return text
 }
 
-// alerts are the lines of a report that keep HAProxy from starting, without what
-// is before their text.
+// alerts returns the text of the lines of a report that keep HAProxy from starting.
 func alerts(report string) (all []string) {
 	for line := range strings.Lines(report) {
 		_, text, is := strings.Cut(line, "[ALERT]")
@@ -151,7 +150,7 @@ func alerts(report string) (all []string) {
 	return all
 }
 
-// alive says whether a process runs; one that waits to be reaped does not.
+// alive reports whether a process runs; one that waits to be reaped does not.
 func alive(pid int) bool {
 	if pid <= 0 || syscall.Kill(pid, 0) != nil {
 		return false

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ServerName is the name of the server at addr: s_10-0-0-1_8080, or
+// ServerName returns the name of the server at addr: s_10-0-0-1_8080, or
 // s_fd00--1_8080. Two addresses never share a name, so a server is its
 // address; an IPv4-mapped IPv6 address counts as the IPv4 address it maps.
 func ServerName(addr netip.AddrPort) string {
@@ -21,7 +21,7 @@ const serverPrefix = "s_"
 
 var stateWords = [...]string{Absent: "absent", Closed: "closed", Drain: "drain", Open: "open"}
 
-// String is the state in one word: "absent", "closed", "drain" or "open".
+// String returns the state in one word: "absent", "closed", "drain" or "open".
 func (s State) String() string {
 	if s < 0 || int(s) >= len(stateWords) {
 		return fmt.Sprintf("State(%d)", int(s))
@@ -29,11 +29,11 @@ func (s State) String() string {
 	return stateWords[s]
 }
 
-// MarshalText is String, for JSON.
+// MarshalText returns String, for JSON.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// String is "backend/server", as HAProxy's own commands write it.
+// String returns "backend/server", as HAProxy's own commands write it.
 func (id ServerID) String() string { return id.Backend + "/" + id.Server }
 
-// MarshalText is String, for JSON objects keyed by server.
+// MarshalText returns String, for JSON objects keyed by server.
 func (id ServerID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }

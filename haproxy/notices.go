@@ -16,9 +16,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// checkNotice is what HAProxy logs when its checks, or the errors that it meets
-// ("Health analyze"), change its mind of a server. What it logs of an
-// administrator's doing, ours, has no reason of this kind.
+// checkNotice matches the line that HAProxy logs when its checks, or the errors that
+// it meets ("Health analyze"), change the state of a server. Lines about our own
+// commands have no reason of this kind.
 var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reason: ([^,.\n]+)(?:, code: (\d+))?[,.]`)
 
 // listen opens the socket to which each backend logs. HAProxy sends there by
@@ -65,11 +65,11 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// screenful is how many notices are logged one by one when many come at once.
+// screenful limits the notices that are logged one by one when many come at once.
 const screenful = 20
 
-// hear logs what checks find, and tells heard, until ctx ends. A notice is no
-// more than that: what is, is read from the worker.
+// hear logs what checks find, and signals heard, until ctx ends. A notice is only a
+// signal: the truth is read from the worker.
 func (p *Proxy) hear(ctx context.Context, conn *net.UnixConn, heard chan<- struct{}) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()

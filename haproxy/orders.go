@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// orders are all commands that make the worker equal to a configuration.
+// orders holds all commands that make the worker equal to a configuration.
 type orders struct {
 	serverSteps
 	rows  []string // commands for single rows of maps and lists
@@ -35,7 +35,7 @@ func (r *running) orders(cfg *Config, states States, want Files, fragments map[*
 	return o
 }
 
-// serverSteps are the commands that bring servers to their states.
+// serverSteps holds the commands that bring servers to their states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
 	remove   []ServerID              // closed, and no longer wanted
@@ -44,6 +44,8 @@ type serverSteps struct {
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
+// serverSteps compares the worker with the wish. It skips a backend that runs the
+// fragment of the wish already.
 func (r *running) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
 	s := serverSteps{after: map[string]*LiveBackend{}}
 	seen := 0 // backends with servers
@@ -76,7 +78,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments map[*Backend
 	return s
 }
 
-// bring adds what brings one backend's servers to their states.
+// bring adds the commands that bring the servers of one backend to their states.
 func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
 	same := true
@@ -136,8 +138,8 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
 	}
 }
 
-// opened is what HAProxy's checks say of a server of b that is not closed any more:
-// it is good until one fails.
+// opened returns what HAProxy's checks say of a server of b that is no longer
+// closed: it is up until a check fails.
 func opened(b *Backend) string {
 	if b.Options.Check {
 		return Up
@@ -145,8 +147,8 @@ func opened(b *Backend) string {
 	return Unchecked
 }
 
-// changed is the worker's backends with some of them replaced. Whoever was
-// given the map before keeps what he has.
+// changed returns the worker's backends with some of them replaced. It leaves the
+// map from before as it is, for those who hold it.
 func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 	if len(by) == 0 {
 		return r.backends
@@ -156,9 +158,9 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 	return next
 }
 
-// within is the part of want that a worker with the shape of have can take by
-// command: the same listen addresses, settings and backends, with the servers,
-// routes and certificates that are wanted of them.
+// within returns the part of want that a worker with the shape of have can take by
+// command: the shape and the backends of have, with the servers, routes and
+// certificates of want that fit them.
 func within(want, have *Config) *Config {
 	out := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}
 	for _, l := range have.Lists {

@@ -48,8 +48,8 @@ func (e *Extra) Part() Part { return Part{extraPart, e.Name, hashOf(e.Content)} 
 // Part returns the Userlist as a Part.
 func (u *Userlist) Part() Part { return Part{userlistPart, u.Name, hashOf([]byte(u.text()))} }
 
-// Part returns the Backend, without its servers and the Texts among its directives, as a
-// Part.
+// Part returns the Backend as a Part, without its servers and the Texts among its
+// directives.
 func (b *Backend) Part() Part {
 	own := slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool { return d.phase == phaseText })
 	return Part{backendPart, b.Name, hashOf(fmt.Appendf(nil, "%v %q %+v", b.TCP, own, b.Options))}

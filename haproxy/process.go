@@ -20,8 +20,8 @@ import (
 // again when it dies (Managed); or it watches for the one someone else runs
 // (External). HAProxy outlives Run. Where none runs the first Apply starts it.
 //
-// Four things happen here: the child exits, the master is looked for, the
-// worker is read, and heard. Each of them at most knocks.
+// Four things happen here: the child exits, Run looks for the master, reads the
+// worker, and hears from it. Each of them at most knocks.
 func (p *Proxy) Run(ctx context.Context) error {
 	watch := time.NewTicker(aliveEvery)
 	defer watch.Stop()
@@ -69,11 +69,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 // errUnready says that no HAProxy runs, and that it needs an Apply to start one.
 var errUnready = errors.New("HAProxy is not running, and waits for its configuration")
 
-// errAway says that the HAProxy that someone else runs is not there.
+// errAway says that the HAProxy that someone else should run is not there.
 var errAway = errors.New("waiting for HAProxy")
 
-// ensure finds the master, or starts one if the files are ready. It costs next to nothing while the
-// master lives.
+// ensure finds the master, or starts one if the files are ready. It costs next to
+// nothing while the master lives.
 func (p *Proxy) ensure() error {
 	if p.stopped {
 		return errors.New("HAProxy has been shut down")
@@ -132,8 +132,8 @@ func (p *Proxy) ensure() error {
 	return nil
 }
 
-// recordedMaster is the master that the pid file names, if it runs and runs our
-// files; or 0.
+// recordedMaster returns the pid of the master that the pid file names, if it runs
+// and runs our files; or 0.
 func (p *Proxy) recordedMaster() int {
 	text, err := os.ReadFile(p.pidPath())
 	if err != nil {
@@ -152,8 +152,8 @@ func (p *Proxy) recordedMaster() int {
 
 func (p *Proxy) pidPath() string { return filepath.Join(p.opt.RunDir, "haproxy.pid") }
 
-// masterLives says whether the master we know is still there. The process
-// number of an External one may be of another namespace, so it is asked.
+// masterLives reports whether the master we know is still there. The pid of an
+// External one may be of another namespace, so we ask the master itself.
 func (p *Proxy) masterLives() bool {
 	if p.procs.master == 0 {
 		return false
@@ -227,8 +227,8 @@ func (p *Proxy) start() error {
 	}
 }
 
-// lookAgain reads the worker although nothing happened, for what health checks
-// found, and for changes made by others: those are knocked about.
+// lookAgain reads the worker although nothing happened, to learn what its checks
+// found, and to see changes that others made. After such a change it knocks.
 func (p *Proxy) lookAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// lingerRetry is the time until a server that could not be removed, for
-	// its connections, is tried again. HAProxy 2.6 counts idle connections
-	// it keeps for reuse, and lets half of them go every 5 s.
+	// lingerRetry is the time until the next attempt to remove a server that had
+	// connections. HAProxy 2.6 counts idle connections that it keeps for reuse, and
+	// closes half of them every 5 s.
 	lingerRetry = 2 * time.Second
-	// idleReload is how long a reload may wait that only takes backends away:
-	// nothing leads to them any more.
+	// idleReload is how long a reload may wait that only removes backends: no route
+	// leads to them any more.
 	idleReload = 30 * time.Second
 	// First and longest wait after a failed reload before the same is tried
 	// again.
@@ -57,7 +57,7 @@ type Options struct {
 	Log          *slog.Logger  // nil discards
 }
 
-// Result is what an Apply has done.
+// Result says what an Apply has done.
 type Result struct {
 	Reloaded bool
 	Reason   string    // why a reload was or is due, in words; empty if none
@@ -65,7 +65,7 @@ type Result struct {
 	Commands int       // commands sent to the worker
 }
 
-// Info is HAProxy and our dealings with it, for the status page.
+// Info describes HAProxy and what we did with it, for the status page.
 type Info struct {
 	Mode        Mode      `json:"mode"`
 	Version     string    `json:"version"`
@@ -119,19 +119,18 @@ type Proxy struct {
 	unheard     int // failures in a row to tell the worker
 }
 
-// running is what the worker is believed to be. It is thrown away on any
-// error.
+// running is the belief about the worker. Any error discards it.
 type running struct {
 	picture
 	rows  map[string][]row     // of maps and lists, by path
 	certs map[string]certEntry // nil: not known
 
-	// What each backend's servers were told last: while it is the same
-	// fragment, and no other server is there, none needs to be looked at.
-	told map[string]*fragment // by the backend's name
+	// told holds the fragment that each backend, by its name, was last brought to. While
+	// the fragment is the same, and no other server is there, the servers are right.
+	told map[string]*fragment
 }
 
-// nothing is a worker that has nothing of ours.
+// nothing returns the belief about a worker that has nothing of ours.
 func nothing() *running {
 	return &running{picture: picture{backends: map[string]*LiveBackend{}}}
 }
@@ -278,7 +277,7 @@ func (p *Proxy) knock() {
 	}
 }
 
-// Info is the last known state of things. It never waits.
+// Info returns the last known state of things. It never waits.
 func (p *Proxy) Info() Info { return *p.info.Load() }
 
 func (p *Proxy) note(change func(*Info)) {
@@ -294,8 +293,8 @@ func (p *Proxy) noteError(err error) {
 	p.note(func(i *Info) { i.LastError, i.LastErrorAt = err.Error(), time.Now() })
 }
 
-// Servers is what the worker has, by backend. It costs nothing while nothing
-// happened. The map belongs to everyone: do not change it.
+// Servers returns the servers that the worker has, by backend. It costs nothing while
+// nothing happened. The map belongs to everyone: do not change it.
 func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,8 +304,8 @@ func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
 	return p.run.backends, nil
 }
 
-// know reads the worker if it is not known. One that has not yet loaded our
-// configuration, or is to be started by the next Apply, has no servers of ours.
+// know reads the worker if there is no belief about it. A worker that has not loaded
+// our configuration yet, or that the next Apply starts, has no servers of ours.
 func (p *Proxy) know() error {
 	if p.run != nil {
 		return nil
@@ -372,5 +371,5 @@ func (p *Proxy) diskCerts() map[string]certEntry {
 
 func (p *Proxy) path(rel string) string { return p.opt.Dir + "/" + rel }
 
-// forget throws away what is believed of the worker.
+// forget discards the belief about the worker.
 func (p *Proxy) forget() { p.run = nil }

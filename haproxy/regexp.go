@@ -24,7 +24,7 @@ const (
 // counts as no match. It takes 40 ms to reach the limit that is there without.
 const matchLimit = "(*LIMIT_MATCH=10000)"
 
-// CheckPath says why s is not a regular expression that the path of a Route can be.
+// CheckPath returns why the path of a Route cannot be the regular expression s.
 func CheckPath(s string) error {
 	if !strings.HasPrefix(s, "/") {
 		return fmt.Errorf(`%s does not begin with "/"`, strconv.QuoteToASCII(clip(s)))
@@ -35,7 +35,7 @@ func CheckPath(s string) error {
 	return checkRegexp(s)
 }
 
-// checkRegexp says why s is not a regular expression that both Go and HAProxy's
+// checkRegexp returns why s is not a regular expression that both Go and HAProxy's
 // PCRE2 take, and take for the same. One that HAProxy does not take would keep
 // it from reading its whole configuration.
 func checkRegexp(s string) error {
@@ -99,9 +99,9 @@ var element = func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:\\[dDwWsSbBAz]|` + escape + `|` + set + `|\((?:\?[ims]*(?:-[ims]+)?[:)])?|\{[0-9]+(?:,[0-9]*)?\}|[^\\\[({])`)
 }()
 
-// matcher says whether a text is of that form. It is compiled when the first text
-// comes: counted repetitions take long, and every command of the program would
-// wait for them as it starts.
+// matcher returns a function that reports whether a text has this form. It compiles
+// the expression when the first text comes: a counted repetition takes long, and
+// every command of the program would wait for it as it starts.
 func matcher(form string) func(string) bool {
 	compiled := sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(form) })
 	return func(text string) bool { return compiled().MatchString(text) }

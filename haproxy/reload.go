@@ -38,8 +38,8 @@ func (p *Proxy) reloadIfDue(ctx context.Context, cfg *Config, want Files, res *R
 	return errors.Join(err, unread)
 }
 
-// reasonToReload says in words what of want the worker can only take by a
-// reload, or nothing. Not urgent is what nobody is waiting for.
+// reasonToReload returns in words which part of want takes a reload; empty: none
+// does. A reload that nobody waits for is not urgent.
 func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool) {
 	if p.unheard >= 2 {
 		return "commands to the worker failed", true
@@ -163,9 +163,8 @@ func (p *Proxy) prepareOne(ctx context.Context, cfg *Config, shut States) error 
 	return nil
 }
 
-// reload writes the files, has them checked, and makes HAProxy start a worker
-// from them. If that fails the old worker serves on, and the files are as they
-// were.
+// reload writes the files, has HAProxy check them, and makes it start a worker from
+// them. If that fails, the old worker goes on serving, and the files are as before.
 func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string) error {
 	offset := p.logSize()
 	err := p.disk.sync(want.Content, want.sums)
@@ -199,7 +198,7 @@ func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string)
 	return p.know()
 }
 
-// failed notes what HAProxy did not take, and for how long it is not tried again.
+// failed records that HAProxy rejected these files, and for how long not to try again.
 func (p *Proxy) failed(want Files, err error, doing string) error {
 	err = fmt.Errorf("%s: %w", doing, err)
 	kept := writeFile(p.path(failedFile), want.Content[configFile])
@@ -229,7 +228,7 @@ func (p *Proxy) check(ctx context.Context) error {
 // backends take it 0.4 s, and 3,000 certificates 3 s.
 const checking = 30 * time.Second
 
-// refusal is what HAProxy has against a configuration; empty: nothing.
+// refusal returns why HAProxy rejects a configuration; empty: it accepts it.
 func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, checking)
 	defer cancel()

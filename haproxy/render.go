@@ -13,13 +13,13 @@ import (
 // Names of files, relative to the configuration directory.
 const (
 	configFile  = "haproxy.cfg"
-	failedFile  = "haproxy.cfg.failed" // what HAProxy refused last
-	formerFile  = "haproxy.cfg.former" // what was there before us
+	failedFile  = "haproxy.cfg.failed" // the last one that HAProxy rejected
+	formerFile  = "haproxy.cfg.former" // the one that was there before us
 	mapDir      = "maps/"
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	sniMap      = "maps/sni.map"
-	regexpMap   = "maps/regexp-" // as these begin: there are some
+	regexpMap   = "maps/regexp-" // the beginning of several names
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
 	extraDir    = "extra/"
@@ -27,7 +27,7 @@ const (
 	namedCert   = "_named.pem"   // Config.DefaultCert
 )
 
-// RenderOptions are the places a configuration speaks of.
+// RenderOptions holds the paths and names that appear in a configuration.
 type RenderOptions struct {
 	Dir          string // where the files will be, absolute
 	StatsSocket  string // where the worker takes commands, absolute
@@ -38,13 +38,13 @@ type RenderOptions struct {
 	Jail         string // directory that the worker is locked into, absolute; it begins the path of the NoticeSocket; empty: none
 }
 
-// File is one file's content and permission bits.
+// File holds the content and the permission bits of one file.
 type File struct {
 	Content []byte
 	Mode    fs.FileMode
 }
 
-// Files is everything HAProxy reads, by path relative to the configuration
+// Files holds everything that HAProxy reads, by path relative to the configuration
 // directory, except the self-signed default certificate.
 type Files struct {
 	Content map[string]File
@@ -63,8 +63,7 @@ type Files struct {
 	sums  map[string][sha256.Size]byte // of the contents, as generation takes them
 }
 
-// certEntry is a certificate as HAProxy is told it: the file, and its line in
-// the crt-list.
+// certEntry holds the file of a certificate, and its line in the crt-list.
 type certEntry struct {
 	pem  []byte
 	line string
@@ -81,9 +80,9 @@ func Render(cfg *Config, states States, opt RenderOptions) Files {
 	return r.render(cfg, states)
 }
 
-// renderer is Render with a memory: of the text of each backend, by pointer
-// and states, of the maps, of the lists and of the certificates. It changes how
-// long rendering takes and nothing else. Owned by whoever holds the Proxy's lock.
+// renderer renders with a memory: of the head, of the text of each backend, by
+// pointer and states, of the maps, the lists and the certificates. The memory saves
+// time and changes nothing else. It is owned by whoever holds the Proxy's lock.
 type renderer struct {
 	opt       RenderOptions
 	fragments map[*Backend]*fragment
@@ -108,11 +107,11 @@ type rendered struct {
 // marker is the width of the hashes in the first lines of haproxy.cfg.
 const marker = 16
 
-// ours is the first line of a haproxy.cfg we wrote.
+// ours is the first line of every haproxy.cfg that we write.
 const ours = "# Written by sallyport. What you change here is lost at the next change in the cluster."
 
-// preamble are the first lines of haproxy.cfg. They have the same length
-// whatever the hashes are, so that the hash of what follows can be filled in.
+// preamble returns the first lines of haproxy.cfg. Their length is the same for all
+// hashes, so that the hash of the lines below can be filled in.
 func preamble(gen, shape string) string {
 	return ours + "\n" +
 		"global\n  set-var proc.gen str(" + gen + ")\n  set-var proc.shape str(" + shape + ")\n"

@@ -12,24 +12,24 @@ import (
 const (
 	nowhere    = "notfound"    // answers 404
 	elsewhere  = "misdirected" // answers for hosts of Passthrough, whose requests never come here
-	terminator = "terminator"  // what is not passed through, on its way to the frontend that ends TLS
+	terminator = "terminator"  // leads connections that do not pass through to the frontend that ends TLS
 
-	// keysBackend has a server for every certificate that is shown to servers,
-	// and for every authority of theirs: HAProxy takes "crt" and "ca-file" from a
-	// command only for a file that it has read.
+	// keysBackend has a server for every certificate that HAProxy shows to servers,
+	// and for every authority of theirs: a command can name a file in "crt" and
+	// "ca-file" only after HAProxy has read it.
 	keysBackend = "servercerts"
 )
 
 var reserved = []string{nowhere, elsewhere, terminator, keysBackend}
 
-// Validate says what in the configuration cannot be written for HAProxy, one
-// error for each fault, joined; nil means Render will write all of it. Who
-// makes a Config from parts of different owners validates each part by its own
-// Validate first, so that one owner's fault stays his.
+// Validate returns why the configuration cannot be written for HAProxy, one error
+// for each fault, joined; nil: Render writes all of it. Whoever makes a Config from
+// parts of different owners validates each part by its own Validate first, so that
+// the fault of one owner costs only this owner.
 func (c *Config) Validate() error { return c.validate(&Config{}) }
 
-// validate is Validate with a memory: it does not look again at the parts that
-// are the same in a configuration that was found valid.
+// validate validates a configuration, and skips the parts that are the same in one
+// that was valid.
 func (c *Config) validate(valid *Config) error {
 	errs := []error{
 		ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName), ascending("list", c.Lists, listName),
@@ -173,7 +173,7 @@ func (t Tune) validate() error {
 	return errors.Join(errs...)
 }
 
-// Validate says why the route cannot be written into a map.
+// Validate returns why the route cannot be written into a map.
 func (r *Route) Validate() error {
 	switch {
 	case r.Host != "" && !isHost(r.Host):
@@ -204,7 +204,7 @@ func (r *Route) Validate() error {
 	return nil
 }
 
-// Validate says why the backend cannot be written.
+// Validate returns why the backend cannot be written.
 func (b *Backend) Validate() error {
 	if !isName(b.Name) || slices.Contains(reserved, b.Name) {
 		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not one of %q", b.Name, reserved)
@@ -257,7 +257,7 @@ func (o ServerOptions) validate() error {
 	return nil
 }
 
-// Validate says why HAProxy would not take the certificate: not PEM, chain
+// Validate returns why HAProxy would reject the certificate: not PEM, chain
 // and key that do not belong together, or what ReadPair refuses. One such file
 // makes HAProxy refuse its whole configuration.
 func (c *Cert) Validate() error {
@@ -281,7 +281,7 @@ func (c *Cert) Validate() error {
 	return nil
 }
 
-// isName says whether s may be a proxy's name (HAProxy manual, section 4:
+// isName reports whether s may be a proxy's name (HAProxy manual, section 4:
 // letters, digits, '-', '_', '.' and ':') and a file's.
 func isName(s string) bool {
 	if s == "" || len(s) > 200 || s[0] == '.' {
@@ -295,7 +295,7 @@ func isName(s string) bool {
 	return true
 }
 
-// isHost says whether s is a lower-case DNS name (RFC 1123, section 2.1) or
+// isHost reports whether s is a lower-case DNS name (RFC 1123, section 2.1) or
 // one with "*" for its first label. Underscores occur and are let pass.
 func isHost(s string) bool {
 	s = strings.TrimPrefix(s, "*.")

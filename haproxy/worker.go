@@ -19,7 +19,7 @@ const (
 )
 
 // worker is the process that serves, reached through its stats socket. Every
-// exchange dials anew: a connection kept over a reload would stay with the old
+// exchange dials anew: over a reload, an open connection would stay with the old
 // worker, which goes on answering.
 type worker struct{ sock *runtime.SingleRuntime }
 
@@ -88,7 +88,7 @@ func (w worker) send(cmd, payload, proof string) error {
 	return nil
 }
 
-// batches cuts a list of commands into lines HAProxy takes.
+// batches cuts a list of commands into lines that HAProxy takes.
 func batches(cmds []string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		start, size := 0, 0
@@ -107,7 +107,7 @@ func batches(cmds []string) func(yield func([]string) bool) {
 	}
 }
 
-// errFault says that the worker did not take a command.
+// errFault says that the worker rejected a command.
 var errFault = errors.New("HAProxy's worker")
 
 // fault finds the first complaint in an answer with severity numbers: 0 to 3
@@ -126,7 +126,7 @@ func fault(answer string) error {
 	return nil
 }
 
-// picture is what one exchange says about the worker.
+// picture holds what one exchange tells about the worker.
 type picture struct {
 	pid, uptime int // seconds
 	version     string
@@ -364,9 +364,9 @@ func (w worker) setCert(path string, pem []byte, isNew bool) error {
 	return err
 }
 
-// listCerts makes the crt-list say want, by file in dir, and nothing else but
-// what is fixed. A new line of a file stands before its old one goes, so
-// no handshake finds the name unserved.
+// listCerts makes the lines of the crt-list equal to want, by file in dir, except
+// those of fixed certificates. It adds the new line of a file before it removes the
+// old one, so that every handshake finds the name.
 func (w worker) listCerts(list, dir string, want map[string]string) error {
 	have, err := w.certLines(list)
 	if err != nil {
