@@ -41,7 +41,7 @@
 //
 // A pure file turns values into values, and touches neither disk nor socket. Pure
 // too are the files that describe a Config: config.go, the rules of backends
-// (directive.go, format.go, list.go, auth.go, regexp.go, guard.go), the settings of
+// (directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go), the settings of
 // clusters and operators for the process (global.go, base.go), the files that
 // objects bring (extra.go, pair.go, part.go), and the conditions of routes
 // (choice.go). Outside of a round, vet.go and blame.go ask HAProxy's program about
