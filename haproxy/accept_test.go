@@ -255,7 +255,7 @@ func pemOf(chain [][]byte) (text []byte) {
 	return text
 }
 
-// nonsense is what no function of ours makes.
+// nonsense holds texts that no function of ours makes.
 var nonsense = Directive{phase: phaseHeader, text: "http-request nonsense"}
 
 func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// doorman is a service that says who may come in, by the header X-Who.
+// doorman starts a service that decides by the header X-Who who may come in.
 func doorman(t *testing.T, seen *atomic.Pointer[http.Request]) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -53,12 +53,12 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// pem is what clients and servers trust it by.
+// pem returns the certificate by which clients and servers trust it.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
 }
 
-// issue is a certificate for a name with its key.
+// issue makes a certificate for a name, with its key.
 func (a *authority) issue(t *testing.T, name string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -114,7 +114,7 @@ func (r *rig) client(sni string, certificates ...tls.Certificate) *http.Client {
 	}}
 }
 
-// ask is the status and the body.
+// ask returns the status and the body.
 func ask(t *testing.T, c *http.Client, address string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)

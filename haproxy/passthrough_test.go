@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// secureOrigin is a web server with a certificate of its own, for its name.
+// secureOrigin starts a web server with a certificate of its own, for its name.
 func secureOrigin(t *testing.T, by *authority, name string) Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" over "+r.Proto) }))
@@ -28,7 +28,7 @@ func secureOrigin(t *testing.T, by *authority, name string) Server {
 	return serverAt(s.Listener.Addr())
 }
 
-// secured is a TLS connection to an address, from one of our own, that begins
+// secured opens a TLS connection to an address, from one of our own, that begins
 // with the PROXY protocol if it speaks for somebody.
 func secured(t *testing.T, to, from, speaksFor, name string) (*tls.Conn, error) {
 	t.Helper()

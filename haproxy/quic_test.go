@@ -14,7 +14,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 )
 
-// speaksQUIC says whether a HAProxy is built with QUIC, as it says itself.
+// speaksQUIC reports whether a HAProxy says that it is built with QUIC.
 func speaksQUIC(t *testing.T, binary string) bool {
 	t.Helper()
 	out, err := exec.Command(binary, "-vv").CombinedOutput()

@@ -118,7 +118,7 @@ func (r *rig) run() {
 	r.cancel = func() { cancel(); <-done }
 }
 
-// config is a configuration of r's addresses with these backends, each routed
+// config returns a configuration of r's addresses with these backends, each routed
 // by its name with ".test" as host.
 func (r *rig) config(backends ...*Backend) *Config {
 	slices.SortFunc(backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
@@ -166,7 +166,7 @@ func eventually(t testing.TB, what string, fact func() bool) {
 	}
 }
 
-// get is the body of a request for host and path, or its status if it is not
+// get returns the body of a request for host and path, or its status if it is not
 // 200. Without a host the request has none.
 func (r *rig) get(host, path string) string {
 	r.t.Helper()
@@ -210,7 +210,7 @@ func (r *rig) try(host, path string) (string, error) {
 	return words[1], nil
 }
 
-// served is the common name and first DNS name of the certificate for name.
+// served returns the common name and first DNS name of the certificate for name.
 func (r *rig) served(name string) string {
 	r.t.Helper()
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.https.String(), &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
@@ -221,7 +221,7 @@ func (r *rig) served(name string) string {
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 }
 
-// states is the wish that all servers of cfg are in the same state.
+// states returns the wish that all servers of cfg are in the same state.
 func states(cfg *Config, s State) map[ServerID]State {
 	out := make(map[ServerID]State)
 	for _, b := range cfg.Backends {
@@ -232,7 +232,7 @@ func states(cfg *Config, s State) map[ServerID]State {
 	return out
 }
 
-// inOrder is what Apply takes: states in the order of cfg's servers.
+// inOrder returns the states as Apply takes them: in the order of cfg's servers.
 func inOrder(cfg *Config, states map[ServerID]State) States {
 	out := make(States)
 	for _, b := range cfg.Backends {
@@ -243,7 +243,7 @@ func inOrder(cfg *Config, states map[ServerID]State) States {
 	return out
 }
 
-// byID is what Servers says, server by server.
+// byID returns the answer of Servers by ServerID.
 func byID(backends map[string]*LiveBackend, err error) (map[ServerID]Live, error) {
 	out := make(map[ServerID]Live)
 	for name, b := range backends {
@@ -254,7 +254,7 @@ func byID(backends map[string]*LiveBackend, err error) (map[ServerID]Live, error
 	return out, err
 }
 
-// origin is a web server on loopback that says its name.
+// origin starts a web server on loopback that answers with its name.
 func origin(t testing.TB, name string) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
@@ -262,7 +262,7 @@ func origin(t testing.TB, name string) Server {
 	return serverAt(s.Listener.Addr())
 }
 
-// echo is a web server that says what path it was asked for.
+// echo starts a web server that answers with the path of the request.
 func echo(t *testing.T) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
@@ -275,7 +275,7 @@ func serverAt(a net.Addr) Server {
 	return Server{Name: ServerName(addr), Addr: addr}
 }
 
-// nowhereServer is a server that nobody needs to reach.
+// nowhereServer returns a server that nobody needs to reach.
 func nowhereServer(n int) Server {
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 9)
 	return Server{Name: ServerName(addr), Addr: addr}
@@ -286,10 +286,10 @@ func backend(name string, servers ...Server) *Backend {
 	return &Backend{Name: name, Origin: "Service default/" + name, Servers: servers}
 }
 
-// lastPort is where freePort looks next.
+// lastPort is the port after which freePort looks.
 var lastPort atomic.Uint32
 
-// freePort is a port that nobody has, and that nobody gets by chance: it is
+// freePort returns a port that nobody has, and that nobody gets by chance: it is
 // below those that the kernel gives to connections and to who asks for any.
 func freePort(t testing.TB) netip.AddrPort {
 	t.Helper()
@@ -315,7 +315,7 @@ func testCert(t *testing.T, name, subject string, hosts ...string) *Cert {
 	return &Cert{Name: name, Hosts: hosts, PEM: text}
 }
 
-// check is what the real HAProxy says about files at their place.
+// check returns the error of the real HAProxy about files at their place.
 func check(binary, dir string) error {
 	out, err := exec.Command(binary, "-c", "-f", filepath.Join(dir, configFile)).CombinedOutput() //nolint:gosec // in a test
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens in testdata anew")
 
-// goldens are configurations whose text is kept in testdata, in a file named
+// goldens returns configurations whose text is kept in testdata, in a file named
 // like the row.
 func goldens(t testing.TB) map[string]*Config {
 	addr := netip.MustParseAddrPort
@@ -220,7 +220,7 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 	}
 }
 
-// accepted is what HAProxy has against a configuration with every server open.
+// accepted returns why HAProxy rejects a configuration with every server open.
 func accepted(t *testing.T, binary string, cfg *Config) error {
 	t.Helper()
 	dir := t.TempDir()
@@ -442,7 +442,7 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 	})
 }
 
-// truth is what the worker itself says, read past the Proxy's memory.
+// truth holds the worker's own answers, read past the Proxy's memory.
 type truth struct {
 	Gen, Shape string
 	Servers    map[ServerID]State

@@ -31,7 +31,7 @@ func caller(t *testing.T, name string, proxied bool) Server {
 	})
 }
 
-// said is the first line that a server says on a connection to an address, from
+// said returns the first line that a server says on a connection to an address, from
 // one of our own.
 func said(t *testing.T, to netip.AddrPort, from, speaksFor string, config *tls.Config) (net.Conn, string) {
 	t.Helper()
