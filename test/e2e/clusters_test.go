@@ -285,7 +285,7 @@ func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
 			r.says("cluster two", "picture")
 			r.answeredBy("http://app.one.test/", 3)
 		})
-		if n := open(r.mustStatus(), "one_default_one_web"); n != 3 {
+		if n := open(r.mustStatus(), "one_default_svc_one_web"); n != 3 {
 			t.Errorf("%d open servers, want 3", n)
 		}
 	})
