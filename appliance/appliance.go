@@ -225,10 +225,11 @@ func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stat
 		}, func(w *ingress.Watcher) { w.Run(ctx) })
 	})
 	opened := &cluster{name: c.Name, watcher: w}
+	// How the objects are read is the configuration file's to say, not the picture's.
+	snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(c, nil, nil, log).Options, c.Ingress.HostNetwork
+	opened.snapshot.Options = snapshot.Options
 	switch {
 	case err == nil:
-		// How the objects are read is the configuration file's to say, not the picture's.
-		snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(c, nil, nil, log).Options, c.Ingress.HostNetwork
 		opened.snapshot, opened.known, opened.pictured = snapshot, true, taken
 		log.Info("last good picture loaded, used until the API answers", "taken", taken)
 	case !errors.Is(err, fs.ErrNotExist):

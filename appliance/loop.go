@@ -202,7 +202,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		l.counts.round(v)
 	}()
 
-	snapshots, mayAct := l.look()
+	snapshots, unknown, mayAct := l.look()
 	for _, c := range l.clusters {
 		v.clusters = append(v.clusters, clusterView{c.name, c.watcher.Health(), c.known, c.live, c.pictured, c.snapshot.Topology})
 	}
@@ -239,7 +239,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Routes, v.refusals = routes.Verify(offers, facts)
 	v.want.Allocations = routes.Allocate(facts)
 	v.static = routes.Static(offers, facts)
-	l.compiler.Several = len(l.clusters) > 1
+	l.compiler.Unknown = unknown
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
 	for _, c := range l.clusters {
@@ -329,20 +329,20 @@ func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 // look reads the clusters. It says whether enough is known to act on: every
 // cluster, or what there is of them once the patience of a start is at its end.
 // Acting earlier would take a cluster that has not answered yet for an empty one.
-func (l *loop) look() (snapshots []ingress.Snapshot, mayAct bool) {
-	missing := 0
+// Of the clusters of which nothing is known it returns the options.
+func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	for _, c := range l.clusters {
 		if s, err := c.watcher.Snapshot(); err == nil {
 			s.Owners = c.snapshot.Owners
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
 		if !c.known {
-			missing++
+			unknown = append(unknown, ingress.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
 			continue
 		}
 		snapshots = append(snapshots, c.snapshot)
 	}
-	return snapshots, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
+	return snapshots, unknown, len(unknown) == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
 }
 
 // peers returns who to have a BGP session with: the nodes that peer with us, one

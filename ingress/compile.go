@@ -151,10 +151,13 @@ type Compiler struct {
 	// Taken are the ports that no TCP service can have, each with its owner, as
 	// "HTTPS". TakenUDP are the ports that QUIC cannot have.
 	Taken, TakenUDP map[uint16]string
-	// Several marks that several clusters are configured, known or not: names made
-	// for a cluster then begin with its own.
-	Several bool
 
+	// Unknown are the configured clusters of which there is no Snapshot yet: their names and
+	// Options. Hosts that the Options keep for such a cluster are closed to the others, and
+	// names made for any cluster begin with the cluster's where several are configured.
+	Unknown []Snapshot
+
+	unknown  []Snapshot // Unknown at the last call
 	worlds   []*world
 	parsed   map[metav1.Object]*claim
 	pairs    map[*corev1.Secret]*pair
@@ -214,15 +217,15 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old := c.worlds
-	rerouted := !c.began || c.judged || len(old) != len(snaps)
+	rerouted := !c.began || c.judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
 	judged := c.judged
-	c.began, c.judged = true, false
+	c.began, c.judged, c.unknown = true, false, c.Unknown
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved := rerouted
 	worlds := make([]*world, len(snaps))
 	for i, s := range snaps {
 		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, noClasses: s.NoClasses, owners: s.Owners, at: s.At}
-		if c.Several || len(snaps) > 1 {
+		if len(snaps)+len(c.Unknown) > 1 {
 			w.prefix = s.Cluster + "_"
 		}
 		var was world

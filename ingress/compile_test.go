@@ -658,11 +658,12 @@ problem Ingress default/old HostOwned
 
 func TestNamesFollowTheConfiguredClustersNotTheKnownOnes(t *testing.T) {
 	east := snapshot(t, "east", app("web")+ingress("i", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
-	c := Compiler{Several: true}
+	c := Compiler{Unknown: []Snapshot{{Cluster: "west"}}}
 	alone := c.Compile([]Snapshot{east})
 	if got, want := backendNames(alone), []string{"east_default_svc_web_http"}; !slices.Equal(got, want) {
 		t.Errorf("while the other cluster is not known: backends %q, want %q", got, want)
 	}
+	c.Unknown = nil
 	both := c.Compile([]Snapshot{east, {Cluster: "west"}})
 	if both.Config.Backends[0] != alone.Config.Backends[0] {
 		t.Errorf("the other cluster came: %s is another backend than before", both.Config.Backends[0].Name)
@@ -721,6 +722,25 @@ func TestTheFirstClusterThatSetsTheProcessSetsItForAll(t *testing.T) {
 				t.Errorf("got maxconn %d, want that of the first cluster that sets the process, 1000", r.Config.Process.MaxConn)
 			}
 		})
+	}
+}
+
+func TestHostsAreKeptForAClusterThatIsNotKnownYet(t *testing.T) {
+	east := snapshot(t, "east", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+rule("kept.west.test", path("/", "Prefix", "web"))+"]"))
+	west := Snapshot{Cluster: "west", Options: Options{Hosts: []HostRule{{"*.west.test", []string{"*"}}}}}
+	c := Compiler{Unknown: []Snapshot{west}}
+	before := c.Compile([]Snapshot{east})
+	want := `prefix a.test/ -> east_default_svc_web_http
+backend east_default_svc_web_http: s_172-16-1-1_8080
+problem Ingress default/i HostOwned
+`
+	if diff := cmp.Diff(want, read(before)); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	c.Unknown = nil
+	after := c.Compile([]Snapshot{east, west})
+	if diff := cmp.Diff(want, read(after)); diff != "" {
+		t.Errorf("once it is known: want (-), got (+):\n%s", diff)
 	}
 }
 

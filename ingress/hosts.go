@@ -96,10 +96,21 @@ func (b *builder) party(c *claim, host string) (party, error) {
 		}
 		return party{}, fmt.Errorf("the configuration file keeps it for %s", keptFor(rule))
 	}
-	for i, other := range b.worlds {
+	kept := func(cluster string, options *Options) error {
 		// A last rule for "*" is about its own cluster alone.
-		if rule := other.options.hostRule(host); i != c.world && rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
-			return party{}, fmt.Errorf("the configuration file keeps it for cluster %s, %s", other.cluster, keptFor(rule))
+		if rule := options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
+			return fmt.Errorf("the configuration file keeps it for cluster %s, %s", cluster, keptFor(rule))
+		}
+		return nil
+	}
+	for i, other := range b.worlds {
+		if err := kept(other.cluster, &other.options); i != c.world && err != nil {
+			return party{}, err
+		}
+	}
+	for i := range b.Unknown {
+		if err := kept(b.Unknown[i].Cluster, &b.Unknown[i].Options); err != nil {
+			return party{}, err
 		}
 	}
 	if w.options.OneTenant {
