@@ -70,24 +70,24 @@ func clients() []attack {
 				"GET /admin\r\n",
 			),
 		},
-		{tries: "shows no name or another one in the handshake", promise: "a host that demands certificates is served to connections that it made itself", holds: otherNames},
-		{tries: "asks for a guarded host by another one's HTTP/2 connection", promise: "a host that demands certificates is served to connections that it made itself", holds: coalesced},
+		{tries: "sends no name, or another host's, in the TLS handshake", promise: "a host that demands certificates answers only on connections opened under its own name", holds: otherNames},
+		{tries: "asks for a guarded host by another one's HTTP/2 connection", promise: "a host that demands certificates answers only on connections opened under its own name", holds: coalesced},
 		{tries: "ends lines where none ends", promise: "what a client sends becomes no line of a request or an answer", holds: lineEnds},
 		{
 			tries: "hides a request in another one", promise: "HAProxy and pods see the same requests",
 			holds: barred(smuggled()...),
 		},
-		{tries: "says in HTTP/2 what HTTP/1 cannot say", promise: "HAProxy and pods see the same requests", holds: says},
+		{tries: "sends in HTTP/2 what HTTP/1 cannot express", promise: "HAProxy and pods see the same requests", holds: says},
 		{tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on", holds: upgrades},
-		{tries: "speaks for another client", promise: "the PROXY protocol is heard from those whom the operator names; what is said of the client is what the appliance saw", holds: speaksFor},
+		{tries: "claims another client's address", promise: "the PROXY protocol counts from addresses that the operator names; headers about the client are the appliance's own", holds: speaksFor},
 		{
-			tries: "sends headers that a pod may take for ours", promise: "what the appliance says of a client cannot be said by the client",
+			tries: "sends headers that a pod may take for ours", promise: "a client cannot set the headers that the appliance sets",
 			holds: both(
 				sees(request{https: true, host: "bank.test", header: "X-Client: root\r\nX_Client: root\r\n"}, true, "X-Client", "victim"),
 				both(sees(request{host: "plain.test", header: "X-Forwarded-Proto: https\r\n"}, false, "X-Forwarded-Proto", "http"),
 					sees(request{host: "plain.test", header: "Connection: X-Forwarded-For, X-Forwarded-Proto, close\r\n"}, false, "X-Forwarded-Proto", "http"))),
 		},
-		{tries: "reads with one page what another page's credentials got", promise: "an answer that depends on the origin says so to caches", holds: origins},
+		{tries: "reads from one page the answer that another page's credentials got", promise: "an answer that depends on the origin has Vary: Origin", holds: origins},
 		{tries: "sends long passwords against slow hashes", promise: "the cost of a wrong password is bounded", holds: longPasswords},
 	}
 	for i := range all {

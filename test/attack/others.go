@@ -25,10 +25,10 @@ import (
 // appliance is needed.
 func others() []attack {
 	return []attack{
-		{by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart", promise: "what one object has wrong stops no start", objects: badKeys, lab: restarts},
-		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps Secrets that are named", lab: hoards},
-		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "a handshake ends soon, and others go on meanwhile", lab: halfDone},
-		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach HTTP and HTTPS", lab: ports},
+		{by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart", promise: "a fault of one object stops no start", objects: badKeys, lab: restarts},
+		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps only Secrets that something names", lab: hoards},
+		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone},
+		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach no ports but HTTP and HTTPS", lab: ports},
 		{
 			by: "neighbour", tries: "asks the status endpoint by a name of its own (DNS rebinding)", promise: "the status endpoint answers to its own names",
 			lab: func(ctx context.Context, _ *testbed, r *rig.Rig) error {
@@ -40,11 +40,11 @@ func others() []attack {
 			},
 		},
 		{by: "neighbour", tries: "reads status, metrics, logs and arguments of processes for secrets", promise: "keys, passwords and tokens are in none of them", lab: secrets},
-		{by: "pod", tries: "takes its node's BGP session while calico-node restarts", promise: "who dials is the appliance; it takes no session", lab: takesSession},
+		{by: "pod", tries: "takes its node's BGP session while calico-node restarts", promise: "the appliance dials the nodes and accepts no session", lab: takesSession},
 		{by: "node", tries: "offers others' blocks, more specifics, defaults, networks of the LAN, foreign next hops", promise: "a route is what Calico's records say of the node that offers it", lab: lies},
-		{by: "node", tries: "sends malformed messages", promise: "a peer that does not speak BGP is alone with that", lab: garbage},
-		{by: "node", tries: "opens 800 connections to the BGP port, and a client as many", promise: "the appliance goes on", lab: manyConnections},
-		{by: "node", tries: "claims another node's address", promise: "the node whose records agree keeps its address, and that is told", lab: claims},
+		{by: "node", tries: "sends malformed messages", promise: "a malformed message ends its own session and no other", lab: garbage},
+		{by: "node", tries: "opens 800 connections to the BGP port, and a client as many", promise: "the appliance keeps serving", lab: manyConnections},
+		{by: "node", tries: "claims another node's address", promise: "the node whose records agree keeps its address, and /status reports the claim", lab: claims},
 		{by: "volume", tries: "brings a configuration file nested 100,000 deep", promise: "a file is refused by its size and depth, in one sentence", lab: deep},
 	}
 }

@@ -132,26 +132,26 @@ func tenants() []attack {
 			}),
 		},
 		{
-			tries: "is the default of victim's host", promise: "the default of a host comes from the namespace that owns it",
+			tries: "brings a default backend for victim's host", promise: "the default of a host comes from the namespace that owns it",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n  rules: [{host: shop.test}, {host: regex.test}]\n")
 			},
 		},
 		{
-			tries: "is the default of all, without a rule", promise: "the operator's default-backend-service stays",
+			tries: "brings a default backend, without a rule", promise: "the operator's default-backend-service stays",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n")
 			},
 		},
 		{
-			tries: "says that victim's hosts are passed through", promise: "whether TLS of a host ends here says the namespace that owns it",
+			tries: "sets ssl-passthrough for victim's hosts", promise: "the namespace that owns a host decides whether its TLS ends at the appliance",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "through", []string{"ssl-passthrough: true"}, rule("shop.test", path("/", "app")), rule("bank.test", path("/", "app")), rule("*.test", path("/", "app"))) +
 					ingressOf("evil", "not-through", nil, withTLS("anything", "through.test"), rule("through.test", path("/x", "app")))
 			},
 		},
 		{
-			tries: "is a canary of victim's", promise: "a canary is of the namespace of what it is a canary of",
+			tries: "brings a canary for victim's host", promise: "a canary takes requests from Ingresses of its own namespace alone",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "canary", []string{"sallyport.dev/canary-weight: 100"}, rule("plain.test", path("/", "app")), rule("shop.test", path("/cart", "app")))
 			},
@@ -187,14 +187,14 @@ func tenants() []attack {
 			holds: both(notServed("api"), both(notServed("kubelet"), notServed("bgp"))),
 		},
 		{
-			tries: "has EndpointSlices with the appliance itself", promise: "no server is the appliance",
+			tries: "has EndpointSlices with the appliance itself", promise: "the appliance is never its own server",
 			objects: func(*testbed) string {
 				return borrowed("self", applianceAddr, 80) + borrowed("status", applianceAddr, 9090) + borrowed("other", applianceAddr, 8080)
 			},
 			holds: both(notServed("self"), both(notServed("status"), notServed("other"))),
 		},
 		{
-			tries: "has Services that are other names", promise: "a Service of type ExternalName is not asked",
+			tries: "brings Services of type ExternalName", promise: "a Service of type ExternalName has no servers",
 			objects: func(*testbed) string {
 				const name = "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: evil, name: name}\nspec: {type: ExternalName, externalName: app.victim.svc.cluster.local, ports: [{name: web, port: 80}]}\n"
 				return name + ingressOf("evil", "name", nil, rule("name."+evilHost, path("/", "name")))
@@ -202,7 +202,7 @@ func tenants() []attack {
 			holds: notServed("name"),
 		},
 		{
-			tries: "names Secrets of victim", promise: "an Ingress names Secrets of its own namespace; a guard that cannot be put up closes",
+			tries: "names Secrets of victim", promise: "an Ingress uses Secrets of its own namespace alone; a guard that cannot be set up closes its paths",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "members", []string{"auth-secret: victim/members"}, rule("members."+evilHost, path("/", "app"))) +
 					ingressOf("evil", "ca", []string{"client-ca: victim/authority"}, withTLS("anything", "ca."+evilHost), rule("ca."+evilHost, path("/", "app"))) +
@@ -211,14 +211,14 @@ func tenants() []attack {
 			holds: both(notServed("members"), both(notServed("ca"), notServed("shown"))),
 		},
 		{
-			tries: "has victim's Service asked who may come in", promise: "an Ingress has Services of its own namespace asked",
+			tries: "names victim's Service in auth-url", promise: "auth-url reaches Services of its own namespace alone",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "asks", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/200"}, rule("asks."+evilHost, path("/", "app")))
 			},
 			holds: notServed("asks"),
 		},
 		{
-			tries: "brings snippets", promise: "snippets of Ingresses and Services are left out, and that is told",
+			tries: "brings snippets", promise: "snippets of Ingresses and Services are left out, with an Event",
 			objects: func(*testbed) string {
 				const snippet = "http-request return status 299"
 				said := []string{"backend-config-snippet: " + snippet, "frontend-config-snippet: " + snippet, "global-config-snippet: maxconn 1", "sallyport.dev/backend-config-snippet: " + snippet, "route-acl: always_true"}
@@ -234,7 +234,7 @@ func tenants() []attack {
 			}),
 		},
 		{
-			tries: "writes values that end a line, a quote or a word of the configuration", promise: "what an object says is a value, whatever is in it",
+			tries: "writes values that end a line, a quote or a word of the configuration", promise: "a value of an object stays one value, whatever characters it has",
 			objects: func(*testbed) string {
 				var b strings.Builder
 				for i, bad := range breakouts {
@@ -258,7 +258,7 @@ func tenants() []attack {
 		},
 		{tries: "uses a class of our name that is another controller's", promise: "spec.ingressClassName requires an existing class with our controller", holds: otherClass},
 		{
-			by: "nobody", tries: "has guards under the bare names that HAProxy's own controller reads", promise: "a guard is put up under every name that was ever written",
+			by: "nobody", tries: "writes guards with the keys without a prefix that HAProxy's own controller reads", promise: "a guard counts under every name of its key",
 			objects: func(*testbed) string {
 				return ingressOf("victim", "bare-deny", []string{"bare deny-list: 192.168.50.0/24"}, rule("bare-deny.test", path("/", "app"))) +
 					ingressOf("victim", "bare-auth", []string{"bare auth-type: basic-auth", "bare auth-secret: members"}, rule("bare-auth.test", path("/", "app"))) +
@@ -269,7 +269,7 @@ func tenants() []attack {
 			},
 		},
 		{
-			tries: "brings a key of 8,192 bits", promise: "a key that costs everybody a core is not served",
+			tries: "brings a key of 8,192 bits", promise: "a key whose handshakes would use up a core is not served",
 			objects: func(*testbed) string {
 				return secret("evil", "large", testfile("large.crt"), testfile("large.key")) + ingressOf("evil", "large", nil, withTLS("large", "large."+evilHost), rule("large."+evilHost, path("/", "app")))
 			},
