@@ -422,7 +422,7 @@ func (r *Rig) Beside(ctx context.Context, host string, args ...string) (beside c
 	ended := make(chan struct{})
 	go func() {
 		err := cmd.Wait()
-		end(fmt.Errorf("%s ended on %s (%s): %s", args[0], host, cmp.Or(err, errors.New("exit status 0")), lastLine(log.Bytes())))
+		end(fmt.Errorf("%s ended on %s (%w): %s", args[0], host, cmp.Or(err, errors.New("exit status 0")), lastLine(log.Bytes())))
 		close(ended)
 	}()
 	return beside, func() {
