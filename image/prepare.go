@@ -169,10 +169,7 @@ func accept(data []byte) (*config.Config, error) {
 // files returns all files that a machine with this configuration has, by name. cfg is
 // nil for a machine without a file.
 func files(cfg *config.Config, data []byte) map[string]file {
-	s := config.DefaultSystem()
-	if cfg != nil {
-		s = cfg.System
-	}
+	s := cmp.Or(cfg, config.Default()).System
 	all := networkFiles(s)
 	text := func(name string, lines ...string) { all[name] = file{0o644, strings.Join(lines, "\n") + "\n"} }
 	text("/etc/hostname", cmp.Or(s.Hostname, defaultName))

@@ -37,6 +37,14 @@ func decode(data []byte, c *Config, p *problems) bool {
 	return true
 }
 
+// Default returns what a file means that sets nothing. It has no cluster.
+func Default() *Config {
+	c := new(Config)
+	decoder{}.defaults(reflect.ValueOf(c).Elem())
+	c.fillSystem(nil)
+	return c
+}
+
 type decoder struct {
 	*problems
 }

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -137,14 +136,6 @@ const imageDir = "/run/sallyport-image"
 func onImage() bool {
 	_, err := os.Stat(imageDir)
 	return !errors.Is(err, fs.ErrNotExist)
-}
-
-// DefaultSystem returns the machine of a file that sets nothing about it.
-func DefaultSystem() System {
-	var c Config
-	decoder{}.defaults(reflect.ValueOf(&c.System).Elem())
-	c.fillSystem(nil)
-	return c.System
 }
 
 // fillSystem sets the defaults of the machine that depend on other keys.

@@ -18,7 +18,7 @@ const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QE
 func address(s string) config.Address { return config.Address{Prefix: netip.MustParsePrefix(s)} }
 
 func TestAMachineWithoutAFileIsThatOfAFileThatSetsNothing(t *testing.T) {
-	if diff := cmp.Diff(defaults().System, config.DefaultSystem(), values); diff != "" {
+	if diff := cmp.Diff(defaults().System, config.Default().System, values); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)
 	}
 }

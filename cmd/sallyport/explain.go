@@ -14,7 +14,7 @@ import (
 )
 
 func explainCommand() *cobra.Command {
-	var address, cluster string
+	var cluster string
 	cmd := &cobra.Command{
 		Use:   "explain NAMESPACE/INGRESS",
 		Short: "Show how an Ingress is served",
@@ -24,12 +24,16 @@ effect and the object that sets each, the servers, and the problems.`,
   sallyport explain default/web --cluster east -o json`,
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
+	endpoint := endpointFlags(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		if strings.Count(args[0], "/") != 1 {
 			return fmt.Errorf("%q: want NAMESPACE/INGRESS", args[0])
+		}
+		address, err := endpoint()
+		if err != nil {
+			return err
 		}
 		body, err := ask(cmd.Context(), address, "/explain?"+url.Values{"ingress": {args[0]}, "cluster": {cluster}}.Encode())
 		if err != nil {

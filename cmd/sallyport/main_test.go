@@ -296,6 +296,16 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	if _, got, _ = sallyport("status", "--address", address, "-o", "json"); got != string(answer) {
 		t.Errorf("JSON: got %q, want what the appliance answered", got)
 	}
+	port := address[strings.LastIndex(address, ":"):]
+	for _, listen := range []string{address, "0.0.0.0" + port} {
+		path := write(t, "listen.yaml", "clusters: [{kubeconfig: "+write(t, "listen.kubeconfig", "apiVersion: v1\n")+"}]\nstatus: {listen: '"+listen+"'}\n")
+		if code, got, stderr := sallyport("status", "--config", path, "-o", "json"); code != 0 || got != string(answer) {
+			t.Errorf("status.listen %s of the configuration file: got exit code %d, %q", listen, code, stderr)
+		}
+	}
+	if code, _, _ := sallyport("status", "--config", write(t, "bad.yaml", "no: key\n")); code != 2 {
+		t.Errorf("a configuration file that is wrong: got exit code %d, want 2", code)
+	}
 	if code, _, _ := sallyport("status", "--address", address+"/elsewhere"); code != 1 {
 		t.Errorf("an answer that is not 200: got exit code %d, want 1", code)
 	}

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"net/netip"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance"
+	"sallyport/appliance/config"
 )
 
 // statusTimeout bounds the request, statusSize its answer.
@@ -24,7 +28,6 @@ const (
 )
 
 func statusCommand() *cobra.Command {
-	var address string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of a running appliance",
@@ -34,9 +37,13 @@ refused, and the servers. For each that is not in use it shows the reason.`,
   sallyport status --address 192.168.50.21:9090 -o json`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVarP(&address, "address", "a", "127.0.0.1:9090", "address of the status endpoint (status.listen)")
+	endpoint := endpointFlags(cmd)
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		address, err := endpoint()
+		if err != nil {
+			return err
+		}
 		body, err := ask(cmd.Context(), address, "/status")
 		if err != nil {
 			return err
@@ -52,6 +59,39 @@ refused, and the servers. For each that is not in use it shows the reason.`,
 		return writeStatus(cmd.OutOrStdout(), s)
 	})
 	return cmd
+}
+
+// endpointFlags adds the flags that name the status endpoint. It returns a function
+// that returns the address: the flag's, or that of the configuration file.
+func endpointFlags(cmd *cobra.Command) func() (string, error) {
+	var address, path string
+	cmd.Flags().StringVarP(&address, "address", "a", "", "address of the status endpoint (default: status.listen of the configuration file)")
+	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
+	return func() (string, error) {
+		if address != "" {
+			return address, nil
+		}
+		cfg, err := config.Load(path)
+		switch {
+		case err == nil:
+		case cmd.Flags().Changed("config"):
+			return "", badConfig(err)
+		default: // an appliance may still run with the file as it was
+			if !errors.Is(err, fs.ErrNotExist) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s cannot be used; --address names the status endpoint: %v\n", path, err)
+			}
+			cfg = config.Default()
+		}
+		listen := cfg.Status.Listen
+		if listen.Addr().IsUnspecified() {
+			loopback := netip.IPv6Loopback()
+			if listen.Addr().Is4() {
+				loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+			}
+			listen = netip.AddrPortFrom(loopback, listen.Port())
+		}
+		return listen.String(), nil
+	}
 }
 
 // ask requests a JSON page of the status endpoint.
@@ -107,7 +147,7 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 	if !s.Ready {
 		state = "not ready"
 	}
-	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %d reloads", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, s.HAProxy.Reloads))
+	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, counted(s.HAProxy.Reloads, "reload")))
 	for _, why := range s.NotReady {
 		line("  not ready: " + why)
 	}
@@ -175,6 +215,14 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 		return fmt.Errorf("write status: %w", err)
 	}
 	return nil
+}
+
+// counted returns a number with its noun.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // printable replaces characters that a terminal would act on.
