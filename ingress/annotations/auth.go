@@ -11,27 +11,27 @@ import (
 var (
 	authURL = define(askURL, Doc{
 		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind, Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
-		Effect: "This Service is asked whether a request may go on, see below.",
+		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service.",
 	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
 		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request", Default: "GET",
-		Effect: "How it is asked.",
+		Effect: "Method of the request to the Service of auth-url.",
 	})
 	authPass = define(headerList, Doc{
 		Name: own + "auth-headers-request", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
-		Effect: "Headers of the request that it sees.",
+		Effect: "Request headers that the Service of auth-url sees.",
 	})
 	authSucceed = define(headerList, Doc{
 		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas", Guard: true,
-		Effect: "Headers of its answer that the servers see. They never see those that the client sends.",
+		Effect: "Headers from the answer of the Service of auth-url that the servers see. The client's own headers of these names are deleted.",
 	})
 	authFail = define(headerList, Doc{
 		Name: own + "auth-headers-fail", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
-		Effect: "Headers of its answer that the client sees who is not let in.",
+		Effect: "Headers from the answer of the Service of auth-url that a rejected client sees.",
 	})
 	authSignIn = define(signIn, Doc{
 		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below", Guard: true,
-		Effect: "Clients are redirected there, with 302, instead of being answered 401: `https://login.test/?rd=%[url,url_enc]`.",
+		Effect: "Rejected clients are redirected here with 302, instead of being answered 401 as auth-url says: `https://login.test/?rd=%[url,url_enc]`.",
 	})
 )
 

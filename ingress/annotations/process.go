@@ -15,68 +15,68 @@ import (
 var (
 	maxConn = define(number(1, 1<<30), Doc{
 		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
-		Effect: "Connections of the process, at most. `haproxy.maxConnections` of the configuration file goes before it. If nothing is said: as many as half of the memory holds, 100 kB each, and as there are file descriptors for.",
+		Effect: "Most connections of the HAProxy process. `haproxy.maxConnections` of the configuration file overrides it. Without both: as many as fit into half of the memory, at 100 kB each, and as there are file descriptors for.",
 	})
 	nbthread = define(number(1, 64), Doc{
 		Name: "nbthread", Scopes: ConfigMap, Format: "1 to 64",
-		Effect: "Threads of the process. `haproxy.threads` of the configuration file goes before it.",
+		Effect: "Threads of the HAProxy process. `haproxy.threads` of the configuration file overrides it.",
 	})
 	hardStop = define(period, Doc{
 		Name: "hard-stop-after", Scopes: ConfigMap, Format: "time, from 1ms", Default: "30m",
-		Effect: "How long connections may last after a reload.",
+		Effect: "How long connections may stay open after a reload.",
 	})
 	connectionMode = define(oneOf(keepAlive, "http-server-close", "httpclose"), Doc{
 		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose", Default: keepAlive,
 		Aliases: []Alias{{Name: "http-server-close", translate: mode("http-server-close")}, {Name: keepAlive, translate: mode(keepAlive)}},
-		Effect:  "Whether connections are kept after a request: on both sides, to clients only, or not at all. The older keys http-server-close and http-keep-alive take true or false.",
+		Effect:  "Which connections are kept open after a request: both sides, the client's only, or none. The older keys http-server-close and http-keep-alive take true or false.",
 	})
 	dontLogNull = define(boolean, Doc{
 		Name: "dontlognull", Scopes: ConfigMap, Format: "true or false", Default: "true",
-		Effect: "Connections on which nothing was asked are not logged. Where they are, a client that connects long before it asks is answered 408, too.",
+		Effect: "Connections without a request are not logged. With false, a client that sends no request in time is also answered 408.",
 	})
 	logASAP = define(boolean, Doc{
 		Name: "logasap", Scopes: ConfigMap, Format: "true or false", Default: "false",
-		Effect: "A request is logged when its answer begins, not when it ends.",
+		Effect: "A request is logged when its answer begins, instead of when it ends.",
 	})
 	syslogServer = define(syslogs, Doc{
 		Name: "syslog-server", Scopes: ConfigMap, Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, one a line; the address may be stdout or stderr",
 		Default: "address:127.0.0.1, facility:local0, level:notice",
-		Effect:  "Where HAProxy logs to, and that it logs each request.",
+		Effect:  "Where HAProxy logs to. With it, each request is logged.",
 	})
 	_ = define(reference, Doc{
 		Name: "prometheus-endpoint-auth-secret", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
-		Effect: "None: metrics are on the status endpoint, which is for the machine itself or a network of the operators (status.listen).",
+		Effect: "No effect: metrics are on the status endpoint, which only the machine itself or a network of the operators reaches (`status.listen` of the configuration file).",
 	})
 	tlsALPN = define(alpn, Doc{
 		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",
-		Effect: "Protocols that clients are offered over TLS.",
+		Effect: "Protocols offered to clients over TLS.",
 	})
 	strictSNI = define(boolean, Doc{
 		Name: "client-strict-sni", Scopes: ConfigMap, Format: "true or false", Default: "false",
-		Effect: "TLS is refused for names without a certificate, instead of answered with the default one.",
+		Effect: "TLS handshakes for names without a certificate are rejected, instead of answered with the default certificate.",
 	})
 	proxyProtocol = define(networks, Doc{
 		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
-		Effect: "Clients from there begin their connections with the PROXY protocol, and speak for others.",
+		Effect: "Connections from these addresses begin with a PROXY protocol header, whose client address is believed.",
 	})
 	quicPort = define(number(1, 65535), Doc{
 		Name: "quic-bind-port", Scopes: ConfigMap, Format: "number",
-		Effect: "HTTP/3 is offered at this port of UDP, at the addresses for HTTPS. HAProxy has to be built with QUIC, as that of Debian 13 is and that of Debian 12 is not.",
+		Effect: "HTTP/3 is offered on this UDP port, at the addresses of HTTPS. It needs an HAProxy that is built with QUIC: Debian 13's is, Debian 12's is not.",
 	})
 	quicAnnounce = define(number(1, 65535), Doc{
 		Name: "quic-announce-port", Scopes: ConfigMap, Format: "number",
-		Effect: "The port for HTTP/3 that browsers are told, in Alt-Svc. If nothing is said: quic-bind-port.",
+		Effect: "Port for HTTP/3 in the Alt-Svc header. Without it: quic-bind-port.",
 	})
 	quicAge = define(number(0, 1<<31-1), Doc{
 		Name: "quic-alt-svc-max-age", Scopes: ConfigMap, Format: "seconds", Default: "60",
-		Effect: "For how long browsers may rely on what they were told of quic-bind-port.",
+		Effect: "How long browsers may remember the Alt-Svc header of quic-bind-port.",
 	})
 	timeouts = map[string]key[time.Duration]{
-		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or take nothing of what it is sent. With HAProxy 2.6 a TLS handshake may take as long; later versions end one that takes 5 s."}),
-		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "The same, once one side has closed."}),
-		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long a request's header may take to arrive."}),
-		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection is kept for the next request."}),
-		"server-fin":      define(duration, Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time", Effect: "timeout-server, once one side has closed."}),
+		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or accept no data. With HAProxy 2.6 a TLS handshake may take as long; later versions allow 5 s."}),
+		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "How long a client may be silent after one side has closed the connection."}),
+		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long the header of a request may take to arrive."}),
+		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection stays open for the next request."}),
+		"server-fin":      define(duration, Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time", Effect: "How long a server may be silent after one side has closed the connection."}),
 	}
 )
 

@@ -54,49 +54,49 @@ func reference(s string) (Ref, error) {
 var (
 	authType = define(oneOf("basic-auth"), Doc{
 		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth", Guard: true,
-		Effect: "Requests need a name and a password. With an auth-secret it need not be said.",
+		Effect: "Clients need a name and a password. It can be left out where there is an auth-secret.",
 	})
 	authSecret = defineSecret(Doc{
 		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
-		Effect: "Who may come in: a key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key with the lines of an htpasswd file.",
+		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user whose hash cannot be used is left out, with an Event; others are let in.",
 	})
 	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
-		Effect: "What browsers show when they ask for the password.",
+		Effect: "Realm that browsers show when they ask for the password.",
 	})
 	clientCA = defineSecret(Doc{
 		Name: "client-ca", Scopes: notOnTheService, Traffic: notPassed, Guard: true,
-		Effect: "Clients need a certificate of this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and none of them by plain HTTP.",
+		Effect: "Clients need a certificate from this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and no host is served by plain HTTP.",
 	})
 	clientOptional = define(boolean, Doc{
 		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "They may come without one, too. What they showed is in `%[ssl_c_s_dn]`. On an Ingress it is ignored where the ConfigMap demands one of all.",
+		Effect: "Clients may also connect without the certificate of client-ca; `%[ssl_c_s_dn]` is what they showed. On an Ingress it is ignored if the ConfigMap demands a certificate.",
 	})
 	serverCA = defineSecret(Doc{
 		Name: "server-ca", Scopes: everywhere, Traffic: notPassed, Guard: true,
-		Effect: "TLS to the servers, whose certificates have to be of this authority (`ca.crt` of the Secret, or `tls.crt`).",
+		Effect: "Connections to servers use TLS, and their certificates must be from this authority (`ca.crt` of the Secret, or `tls.crt`).",
 	})
 	serverCrt = defineSecret(Doc{
 		Name: "server-crt", Scopes: everywhere, Traffic: notPassed,
-		Effect: "TLS to the servers, which are shown this certificate (`tls.crt` and `tls.key` of the Secret).",
+		Effect: "Connections to servers use TLS, with this client certificate (`tls.crt` and `tls.key` of the Secret).",
 	})
 	secureSNI = define(serverName, Doc{
 		Name: own + "secure-sni", Scopes: everywhere, Traffic: notPassed, Format: "a host's name, host or sni",
-		Effect: "TLS to the servers asks for this name, for the Host of the request, or for what the client's TLS asked for. With server-ca their certificate has to be for it.",
+		Effect: "Server name in TLS to the servers: this one, the Host of the request (host), or the name in the client's handshake (sni). With server-ca the servers' certificates must be for it.",
 	})
 	secureVerifyHost = define(serverName, Doc{
 		Name: own + "secure-verify-hostname", Scopes: everywhere, Traffic: notPassed, Format: "a host's name", Guard: true,
-		Effect: "The certificate of the servers has to be for this name. It needs a server-ca, and no other name in secure-sni.",
+		Effect: "The certificates of the servers must be for this name. It needs a server-ca, and no other name in secure-sni.",
 	})
 	sslCertificate = defineSecret(Doc{
 		Name: "ssl-certificate", Scopes: ConfigMap,
-		Effect: "The certificate for names that have none of their own. If nothing is said: a self-signed one.",
+		Effect: "Certificate for names that have none. Without it: a self-signed one.",
 	})
 )
 
 var signer = defineSecret(Doc{
 	Name: "generate-certificates-signer", Scopes: ConfigMap,
-	Effect: "Names without a certificate get one, made when they are asked for and signed by this authority (`tls.crt` and `tls.key` of the Secret).",
+	Effect: "Names without a certificate get one at the first handshake, signed by this authority (`tls.crt` and `tls.key` of the Secret).",
 })
 
 // defineSecret makes a key whose value names a Secret.

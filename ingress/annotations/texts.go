@@ -50,17 +50,17 @@ var (
 	})
 	_ = define(func(s string) (string, error) { return s, nil }, Doc{
 		Name: "stats-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
-		Effect: "None: there is no frontend for statistics, see the status endpoint.",
+		Effect: "No effect: there is no frontend for statistics; see the status endpoint.",
 	})
 	logFormat = define(logFormatText, Doc{
 		Name: "log-format", Scopes: ConfigMap, Format: "log-format string of HAProxy",
-		Effect: "What the line of a request in the log looks like (syslog-server).",
+		Effect: "Format of the log line of a request (syslog-server).",
 	})
 )
 
 var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.StreamLogFormat(unquote(s)) }, Doc{
 	Name: "log-format-tcp", Scopes: ConfigMap, Format: "log-format string of HAProxy",
-	Effect: "What the line of a connection that is handed on as it is looks like: of ssl-passthrough, and of TCP services. It may stand in the ConfigMap of those, too.",
+	Effect: "Format of the log line of a connection of ssl-passthrough or of a TCP service. The ConfigMap of TCP services may hold it, too.",
 })
 
 // defineSnippet makes a key whose value is lines for a section, which may refer to
@@ -152,8 +152,7 @@ func (v *values) ask(q haproxy.Question, asked *[]haproxy.Question) haproxy.Verd
 
 var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { return haproxy.Condition(s, e.entries) }, Doc{
 	Name: "route-acl", Scopes: Service, Refers: ListKind, Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
-	Effect: "Requests for a host and path that lead to the Service go there only if this holds, and those for which it does not hold as if the path were not there: " +
-		"to another path of the namespace for the same, or a shorter one. Only if `ingress.trust` allows it; not with regular expressions as paths.",
+	Effect: "Requests that match a path to the Service go there only if the condition holds. Otherwise they are routed as if the path were not there: to another path of the namespace for the same, or to a shorter one. Allowed only by `ingress.trust`, and not with regular expressions as paths.",
 })
 
 // A Condition says when requests that lead to a Service go there.
