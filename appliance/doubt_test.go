@@ -46,7 +46,7 @@ func haveOf(t *testing.T, lines ...string) Have {
 
 func ends(list string) map[netip.AddrPort]bool {
 	set := map[netip.AddrPort]bool{}
-	for _, end := range strings.Fields(list) {
+	for end := range strings.FieldsSeq(list) {
 		set[netip.MustParseAddrPort(end)] = true
 	}
 	return set

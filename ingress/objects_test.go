@@ -11,8 +11,8 @@ import (
 func TestEveryKindOfObjectsIsListedWatchedAndAllowed(t *testing.T) {
 	var all Objects
 	fields := reflect.ValueOf(&all).Elem()
-	for i := range fields.NumField() {
-		field := fields.Field(i)
+	for _, field := range fields.Fields() {
+		field := field
 		field.Set(reflect.Append(field, reflect.New(field.Type().Elem().Elem())))
 	}
 	for i, list := range all.All() {

@@ -3,6 +3,7 @@ package config_test
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,14 +14,14 @@ import (
 
 // declared walks the keys of a type with the tags change above each.
 func declared(t reflect.Type, at string, above []string, yield func(key string, tags []string)) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
+		f := f
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if key == "-" || !f.IsExported() {
 			continue
 		}
 		key = strings.TrimPrefix(at+"."+key, ".")
-		tags := above[:len(above):len(above)]
+		tags := slices.Clip(above)
 		if tag, ok := f.Tag.Lookup("change"); ok {
 			tags = append(tags, tag)
 		}
@@ -74,8 +75,8 @@ func TestTheSchemaSaysWhichKeysNeedARestart(t *testing.T) {
 	}
 	var walk func(t reflect.Type, group string)
 	walk = func(typ reflect.Type, group string) {
-		for i := range typ.NumField() {
-			f := typ.Field(i)
+		for f := range typ.Fields() {
+			f := f
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if key == "-" || !f.IsExported() {
 				continue

@@ -693,7 +693,8 @@ func TestAnotherControllersKeyIsData(t *testing.T) {
 		{map[string]string{"other.test/server-timeout": "5 "}, Value{As: "other.test/server-timeout", Text: "5s"}, nil},
 		{map[string]string{"other.test/server-timeout": "5", "timeout": "5s"}, Value{As: "other.test/server-timeout", Text: "5s"}, []string{"annotation timeout is an older way to say timeout-server; since that is here too, this is ignored"}},
 		{
-			map[string]string{"other.test/server-timeout": "5", "haproxy.com/timeout": "6s"}, Value{As: "haproxy.com/timeout", Text: "6s"},
+			map[string]string{"other.test/server-timeout": "5", "haproxy.com/timeout": "6s"},
+			Value{As: "haproxy.com/timeout", Text: "6s"},
 			[]string{"annotation haproxy.com/timeout is an older way to say timeout-server; it is used all the same", "annotation other.test/server-timeout is ignored, since haproxy.com/timeout is here too and goes before it"},
 		},
 		{map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"}, Value{}, nil}, // others' names
