@@ -27,6 +27,16 @@ type Hooks struct {
 	Ready   func(status string) // called once, when the appliance is ready for the first time
 	Alive   func()              // called at least every other second while the loop turns
 
+	// Reload knocks when Load is to read the configuration file again. Nil: it never
+	// does.
+	Reload <-chan os.Signal
+	Load   func() (*config.Config, error)
+	// Reloaded is called after the first round with the new configuration, and after a
+	// file with a mistake.
+	Reloaded func()
+	// Level is of Log, and follows log.level of the file. Nil: it stays.
+	Level *slog.LevelVar
+
 	// Notices are what wants a look beside what the appliance sees, a sentence
 	// each, for its status. Nil: nothing.
 	Notices func() []string
@@ -62,13 +72,9 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("the state directory cannot be made (key stateDir): %w", err)
 	}
-	base := ""
-	if cfg.HAProxy.Base != "" {
-		text, err := os.ReadFile(cfg.HAProxy.Base)
-		if err != nil {
-			return fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
-		}
-		base = string(text)
+	first, err := settingsOf(cfg)
+	if err != nil {
+		return err
 	}
 
 	var wg sync.WaitGroup
@@ -92,43 +98,43 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return err
 	}
 
+	speaker, err := bgp.Start(ctx, bgp.Config{ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, HoldTime: cfg.BGP.HoldTime, Log: log})
+	if err != nil {
+		return err
+	}
+	defer speaker.Stop()
+
 	l := &loop{
-		settings: settings{
-			asn: cfg.BGP.ASN, retain: cfg.BGP.Retain, failStatic: cfg.BGP.FailStatic,
-			bind: haproxy.Bind{HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS},
-			tune: haproxy.Tune{Threads: cfg.HAProxy.Threads, MaxConn: cfg.HAProxy.MaxConnections, Base: base},
-			peer: peerMaker(cfg),
-		},
-		log: log, now: time.Now, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
-		compiler: &ingress.Compiler{Taken: taken(cfg), TakenUDP: reserved(cfg)}, pictures: newPictures(cfg.StateDir, log),
+		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
+		pictures: newPictures(cfg.StateDir, log),
+		config:   cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
 	l.counts.duration = newHistogram()
-
-	l.begin()
-	speaker := lateSpeaker{newLate[*bgp.Speaker]("the BGP speaker")}
-	l.speaker = speaker
-	wg.Go(func() {
-		speaker.open(ctx, log, func() (*bgp.Speaker, error) {
-			return bgp.Start(ctx, bgp.Config{
-				ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, Listen: listens(cfg), Port: cfg.BGP.Port,
-				HoldTime: cfg.BGP.HoldTime, Log: log,
+	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
+		w := newLateWatcher(s.Name)
+		log := log.With("cluster", s.Name)
+		wg.Go(func() {
+			w.run(ctx, log, func() (*ingress.Watcher, error) {
+				kubeconfig, err := s.Cluster.Kubeconfig.Read()
+				if err != nil {
+					return nil, err
+				}
+				local, err := kernel.Local()
+				if err != nil {
+					return nil, err
+				}
+				of := watcherConfig(s, kubeconfig, local.Addrs, log)
+				of.Before, of.TokenFile = before, filepath.Join(cfg.StateDir, "token-"+s.Name)
+				return ingress.NewWatcher(of)
 			})
-		}, func(s *bgp.Speaker) {
-			<-ctx.Done()
-			s.Stop()
 		})
-	})
-	for _, c := range cfg.Clusters {
-		l.clusters = append(l.clusters, openCluster(ctx, &wg, c, cfg.StateDir, kernel, l.pictures, log))
+		return w
 	}
 
 	status := func() Status {
 		v := l.view.Load()
-		if v == nil {
-			v = &view{notReady: []string{"starting"}, config: &haproxy.Config{}}
-		}
 		s := v.status(proxy.Info())
-		s.Identity, s.Version, s.Now, s.Started = cfg.Identity, hooks.Version, time.Now(), l.started
+		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
 		if hooks.Notices != nil {
 			s.Warnings = slices.Concat(s.Warnings, hooks.Notices())
@@ -136,16 +142,22 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return s
 	}
 	explain := func(cluster, namespace, name string) (ExplainStatus, bool) {
-		v := l.view.Load()
-		if v == nil {
-			return ExplainStatus{}, false
-		}
-		return v.explain(cluster, namespace, name)
+		return l.view.Load().explain(cluster, namespace, name)
 	}
 	registry := registry(&metrics{status, &l.counts})
-	wg.Go(func() {
-		serveStatus(ctx, cfg.Status.Listen, answering(ownNames(cfg), handler(status, explain, registry)), log)
-	})
+	answers := answering(func() []string { return l.view.Load().settings.names }, handler(status, explain, registry))
+	l.serve = func(addr netip.AddrPort) (end func()) {
+		ctx, cancel := context.WithCancel(ctx)
+		ended := make(chan struct{})
+		wg.Go(func() {
+			defer close(ended)
+			serveStatus(ctx, addr, answers, log)
+		})
+		return func() { cancel(); <-ended }
+	}
+	l.begin()
+	l.view.Store(&view{settings: first, notReady: []string{"starting"}, config: &haproxy.Config{}})
+	l.use(ctx, first)
 	// It ends after the loop: the last round may hand over a picture, too.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -159,7 +171,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	alive, said := l.alive, false
 	l.alive = func() {
 		alive()
-		if v := l.view.Load(); !said && v != nil && len(v.notReady) == 0 {
+		if v := l.view.Load(); !said && len(v.notReady) == 0 {
 			said = true
 			log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))
 			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
@@ -169,76 +181,25 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
-// listens returns the addresses where nodes may connect; none where all are
-// dialled.
-func listens(cfg *config.Config) []netip.Addr {
-	if slices.ContainsFunc(cfg.Clusters, func(c config.Cluster) bool { return c.BGP.Mode == config.Passive }) {
-		return cfg.BGP.Listen
-	}
-	return nil
-}
-
-// reserved returns the ports of TCP and UDP that the operator keeps for other
-// programs of the machine. Whether one of them listens now says nothing: at a
-// boot HAProxy may be there before sshd.
-func reserved(cfg *config.Config) map[uint16]string {
-	ports := map[uint16]string{}
-	for _, port := range cfg.HAProxy.ReservedPorts {
-		ports[port] = "another program of this machine (haproxy.reservedPorts of the configuration file)"
-	}
-	return ports
-}
-
-// taken returns the ports of TCP that no cluster can have, and whose they are.
-func taken(cfg *config.Config) map[uint16]string {
-	ports := reserved(cfg)
-	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
-	for _, a := range cfg.HAProxy.HTTP {
-		ports[a.Port()] = "HTTP"
-	}
-	for _, a := range cfg.HAProxy.HTTPS {
-		ports[a.Port()] = "HTTPS"
-	}
-	return ports
-}
-
-// openCluster starts watching a cluster, with its last good picture in hand
-// until the API answers.
-func openCluster(ctx context.Context, wg *sync.WaitGroup, c config.Cluster, stateDir string, kernel *routes.Kernel, pictures *pictures, log *slog.Logger) *cluster {
-	log = log.With("cluster", c.Name)
-	snapshot, taken, err := pictures.load(c.Name)
-	before := snapshot.Topology
-	w := lateWatcher{newLate[*ingress.Watcher]("the watcher of cluster " + c.Name)}
-	wg.Go(func() {
-		w.open(ctx, log, func() (*ingress.Watcher, error) {
-			kubeconfig, err := c.Kubeconfig.Read()
-			if err != nil {
-				return nil, err
-			}
-			local, err := kernel.Local()
-			if err != nil {
-				return nil, err
-			}
-			of := watcherConfig(c, kubeconfig, local.Addrs, log)
-			of.Before, of.TokenFile = before, filepath.Join(stateDir, "token-"+c.Name)
-			return ingress.NewWatcher(of)
-		}, func(w *ingress.Watcher) { w.Run(ctx) })
-	})
-	opened := &cluster{name: c.Name, watcher: w}
+// remember returns a cluster that was not watched until now, with its last good
+// picture in hand until the API answers.
+func (l *loop) remember(s source) *cluster {
+	c := &cluster{name: s.Name}
+	snapshot, taken, err := l.pictures.load(s.Name)
 	// How the objects are read is the configuration file's to say, not the picture's.
-	snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(c, nil, nil, log).Options, c.Ingress.HostNetwork
-	opened.snapshot.Options = snapshot.Options
+	snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
+	c.snapshot.Options = snapshot.Options
 	switch {
 	case err == nil:
-		opened.snapshot, opened.known, opened.pictured = snapshot, true, taken
-		log.Info("last good picture loaded, used until the API answers", "taken", taken)
+		c.snapshot, c.known, c.pictured = snapshot, true, taken
+		l.log.Info("last good picture loaded, used until the API answers", "cluster", s.Name, "taken", taken)
 	case !errors.Is(err, fs.ErrNotExist):
-		log.Warn("no last good picture", "err", err)
+		l.log.Warn("no last good picture", "cluster", s.Name, "err", err)
 	}
-	return opened
+	return c
 }
 
-func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
+func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
 	publish := make([]string, len(c.Ingress.Publish))
 	for i, a := range c.Ingress.Publish {
 		publish[i] = a.String()
@@ -261,27 +222,5 @@ func watcherConfig(c config.Cluster, kubeconfig []byte, own []netip.Addr, log *s
 			Limits: ingress.Limits(c.Ingress.Limits),
 		},
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
-	}
-}
-
-// peerMaker joins what the config file says of a cluster's sessions with what
-// its API says of a node.
-func peerMaker(cfg *config.Config) func(string, routes.Node, netip.Addr) bgp.Peer {
-	peering := map[string]config.Peering{}
-	for _, c := range cfg.Clusters {
-		peering[c.Name] = c.BGP
-	}
-	return func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
-		p := peering[cluster]
-		var local netip.Addr // as the BGPPeers name us; any, where the file does not say
-		for _, a := range cfg.BGP.Listen {
-			if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
-				local = a
-			}
-		}
-		return bgp.Peer{
-			Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
-			TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
-		}
 	}
 }

@@ -14,6 +14,12 @@
 //	                             ├ Want ─▶ Plan ─▶ steps ─┤
 //	objects ─▶ ingress.Compile ▶ ┘   Have ──┘             └──▶ HAProxy
 //
+// The configuration file is one more source, read again when somebody knocks. What
+// may change while the process runs is one value, settings, which a round reads;
+// package config declares of every key whether it is in it. Clusters are opened and
+// closed by comparing it with what is open, and the old is kept until the new is
+// known.
+//
 // What it creates carries a mark: the kernel's routes the route protocol
 // number, HAProxy's state its generation. A fresh process adopts both: the
 // routes it finds count as offers of sessions that our own restart ended, until

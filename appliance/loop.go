@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -22,6 +24,7 @@ import (
 // in their place.
 type (
 	speaker interface {
+		Listen([]netip.Addr, uint16) error
 		SetPeers([]bgp.Peer) error
 		Peers() []bgp.PeerState
 		Offers() ([]routes.Offer, error)
@@ -52,16 +55,6 @@ type (
 	}
 )
 
-// settings are the parts of the config file the loop itself needs.
-type settings struct {
-	asn        uint32
-	retain     time.Duration
-	failStatic time.Duration
-	bind       haproxy.Bind
-	tune       haproxy.Tune
-	peer       func(cluster string, node routes.Node, addr netip.Addr) bgp.Peer
-}
-
 const (
 	// tick is how long the loop rests at most: the bound on what a missed
 	// knock can cost, and the time for deadlines that knock on no door.
@@ -82,7 +75,10 @@ const (
 // cluster is one cluster of the config file, and what is known of it.
 type cluster struct {
 	name     string
-	watcher  watcher
+	gone     bool           // from the configuration; it stays until the others are known
+	peering  config.Peering // how its nodes are peered with
+	opened                  // the watcher in use
+	next     *opened        // the one to be, with newer settings; nil: there is none
 	snapshot ingress.Snapshot
 	known    bool      // snapshot holds something: live, or the last good picture
 	live     bool      // it has come from the API in this life
@@ -107,6 +103,17 @@ type loop struct {
 	alive    func() // told once a round
 	admit    func(Admission) error
 
+	config   *config.Config                                         // of the start
+	load     func() (*config.Config, error)                         // reads the file
+	again    <-chan os.Signal                                       // asks for that; nil: nobody does
+	reloaded func()                                                 // told when it is done
+	level    *slog.LevelVar                                         // of the log; nil: it stays
+	open     func(context.Context, source, routes.Topology) watcher // until the context ends
+	serve    func(netip.AddrPort) (end func())                      // the status endpoint
+	close    func()                                                 // ends that
+	file     ConfigStatus
+	knock    chan struct{} // joins the doors' channels
+
 	compiler  *ingress.Compiler
 	vetter    *vetter
 	planner   planner
@@ -129,20 +136,28 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
+	l.file.Read = l.started
+	l.knock = make(chan struct{}, 1)
 	l.vetter = newVetter(l.proxy.Vet, l.proxy.Blame, l.log)
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 }
 
 // run plans and acts until ctx ends, which leaves kernel and HAProxy as they are.
 func (l *loop) run(ctx context.Context) {
-	knock := l.knocks(ctx)
+	for _, door := range []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed} {
+		l.hear(ctx, door)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		reloaded := func() {}
 		select {
 		case <-ctx.Done():
 			return
-		case <-knock:
+		case <-l.again:
+			l.reload(ctx)
+			reloaded = l.reloaded
+		case <-l.knock:
 		case <-timer.C:
 		}
 		for range roundsAtOnce {
@@ -150,6 +165,7 @@ func (l *loop) run(ctx context.Context) {
 				break
 			}
 		}
+		reloaded()
 		l.alive()
 		rest := tick
 		if at := l.applied.retryAt; !at.IsZero() {
@@ -162,36 +178,28 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// knocks joins the doors' channels into one.
-func (l *loop) knocks(ctx context.Context) <-chan struct{} {
-	joined := make(chan struct{}, 1)
-	doors := []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed}
-	for _, c := range l.clusters {
-		doors = append(doors, c.watcher.Changed())
-	}
-	for _, door := range doors {
-		go func() {
-			for {
+// hear passes the knocks at a door on to the loop, until ctx ends.
+func (l *loop) hear(ctx context.Context, door <-chan struct{}) {
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-door:
 				select {
-				case <-ctx.Done():
-					return
-				case <-door:
-					select {
-					case joined <- struct{}{}:
-					default:
-					}
+				case l.knock <- struct{}{}:
+				default:
 				}
 			}
-		}()
-	}
-	return joined
+		}
+	}()
 }
 
 // round looks at everything once and takes the steps that are safe now. It
 // says whether it changed something, so that another round may find more.
 func (l *loop) round(ctx context.Context) (progress bool) {
 	begin := l.now()
-	v := &view{at: begin}
+	v := &view{at: begin, settings: l.settings, file: l.file}
 	if last := l.view.Load(); last != nil {
 		v.have = last.have // shown as it was while it cannot be read
 	}
@@ -204,7 +212,12 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 	snapshots, unknown, mayAct := l.look()
 	for _, c := range l.clusters {
-		v.clusters = append(v.clusters, clusterView{c.name, c.watcher.Health(), c.known, c.live, c.pictured, c.snapshot.Topology})
+		seen := clusterView{c.name, c.watcher.Health(), c.known, c.live, c.pictured, c.snapshot.Topology, c.gone, nil}
+		if c.next != nil {
+			health := c.next.watcher.Health()
+			seen.next = &health
+		}
+		v.clusters = append(v.clusters, seen)
 	}
 	local, err := l.kernel.Local()
 	if err != nil {
@@ -230,7 +243,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 	// What should be.
 	peers, contested := l.peers(topologies)
-	peersErr := l.speaker.SetPeers(peers)
+	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.port), l.speaker.SetPeers(peers))
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
@@ -330,19 +343,43 @@ func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 // cluster, or what there is of them once the patience of a start is at its end.
 // Acting earlier would take a cluster that has not answered yet for an empty one.
 // Of the clusters of which nothing is known it returns the options.
+//
+// A cluster that is gone from the configuration stays as long after a reload. Until
+// then what may replace it counts as not configured yet.
 func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
+	known, missing := 0, 0
 	for _, c := range l.clusters {
+		c.turn()
 		if s, err := c.watcher.Snapshot(); err == nil {
 			s.Owners = c.snapshot.Owners
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
-		if !c.known {
-			unknown = append(unknown, ingress.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
-			continue
+		switch {
+		case c.gone:
+		case c.known:
+			known++
+		default:
+			missing++
 		}
-		snapshots = append(snapshots, c.snapshot)
 	}
-	return snapshots, unknown, len(unknown) == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
+	if missing == 0 || known > 0 && l.now().Sub(l.file.Read) > patience {
+		l.clusters = slices.DeleteFunc(l.clusters, func(c *cluster) bool {
+			if c.gone {
+				l.drop(c)
+			}
+			return c.gone
+		})
+	}
+	waits := slices.ContainsFunc(l.clusters, func(c *cluster) bool { return c.gone })
+	for _, c := range l.clusters {
+		switch {
+		case c.known:
+			snapshots = append(snapshots, c.snapshot)
+		case !waits:
+			unknown = append(unknown, ingress.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
+		}
+	}
+	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
 }
 
 // peers returns who to have a BGP session with: the nodes that peer with us, one

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"sallyport/appliance/config"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -35,9 +36,10 @@ type fakeSpeaker struct {
 	err    error
 }
 
-func (f *fakeSpeaker) SetPeers(peers []bgp.Peer) error { f.peers = peers; return nil }
-func (f *fakeSpeaker) Offers() ([]routes.Offer, error) { return slices.Clone(f.offers), f.err }
-func (f *fakeSpeaker) Changed() <-chan struct{}        { return nil }
+func (f *fakeSpeaker) Listen([]netip.Addr, uint16) error { return nil }
+func (f *fakeSpeaker) SetPeers(peers []bgp.Peer) error   { f.peers = peers; return nil }
+func (f *fakeSpeaker) Offers() ([]routes.Offer, error)   { return slices.Clone(f.offers), f.err }
+func (f *fakeSpeaker) Changed() <-chan struct{}          { return nil }
 func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 	for _, p := range f.peers {
 		states = append(states, bgp.PeerState{Peer: p, State: f.state, EndOfRIB: f.spoken[p.Addr]})
@@ -205,14 +207,11 @@ func newScene(t testing.TB) *scene {
 	s.loop = &loop{
 		settings: settings{
 			asn: 65000, retain: 2 * time.Minute, failStatic: 10 * time.Minute,
-			peer: func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
-				return bgp.Peer{Cluster: cluster, Node: n.Name, Addr: addr, ASN: n.ASN}
-			},
 		},
 		log: slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
-		clusters: []*cluster{{name: "demo", watcher: s.watcher}},
+		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
 	}
 	s.begin()
 	return s
@@ -572,7 +571,7 @@ func TestAFailedReadIsNotAnEmptyWorld(t *testing.T) {
 func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	s := running(t)
 	silent := &fakeWatcher{err: errors.New("connection refused")}
-	s.clusters = append(s.clusters, &cluster{name: "other", watcher: silent})
+	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: silent}})
 	applied := s.proxy.applied
 	s.settle(t)
 	if s.proxy.applied != applied {
@@ -588,7 +587,7 @@ func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
 	s := newScene(t)
 	away := &fakeWatcher{err: errors.New("connection refused")}
-	s.clusters = append(s.clusters, &cluster{name: "other", watcher: away})
+	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: away}})
 	s.clock = s.clock.Add(patience + time.Second)
 	s.settle(t)
 	alone := s.view.Load().config.Backends
@@ -716,29 +715,25 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 
 func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 	for name, row := range map[string]struct {
-		peer  bgp.Peer
-		state string
-		down  bool
-		after time.Duration
-		want  string // empty: no warning
+		peering config.Peering
+		state   string
+		down    bool
+		after   time.Duration
+		want    string // empty: no warning
 	}{
-		"dialled, and up":                 {peer: bgp.Peer{Active: true}, state: established, after: time.Hour},
-		"dialled, not up yet":             {peer: bgp.Peer{Active: true}, state: "Active", after: 10 * time.Second},
-		"dialled, and not up for long":    {peer: bgp.Peer{Active: true, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
-		"the cluster knows":               {peer: bgp.Peer{Active: true}, state: "Active", down: true, after: time.Hour},
+		"dialled, and up":                 {peering: config.Peering{Mode: config.Active}, state: established, after: time.Hour},
+		"dialled, not up yet":             {peering: config.Peering{Mode: config.Active}, state: "Active", after: 10 * time.Second},
+		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
+		"the cluster knows":               {peering: config.Peering{Mode: config.Active}, state: "Active", down: true, after: time.Hour},
 		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
-		"it dials, with a password":       {peer: bgp.Peer{Password: "x"}, state: established},
-		"it dials, with TTL security":     {peer: bgp.Peer{TTLSecurity: true}, state: established},
-		"it should dial, and has not yet": {peer: bgp.Peer{Password: "x"}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
+		"it dials, with a password":       {peering: config.Peering{Password: config.NewSecret("x")}, state: established},
+		"it dials, with TTL security":     {peering: config.Peering{TTLSecurity: true}, state: established},
+		"it should dial, and has not yet": {peering: config.Peering{Password: config.NewSecret("x")}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
 	} {
 		s := newScene(t)
 		s.watcher.snapshot.Topology.Nodes = s.watcher.snapshot.Topology.Nodes[:1]
 		s.watcher.snapshot.Topology.Nodes[0].Down = row.down
-		s.loop.peer = func(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
-			p := row.peer
-			p.Cluster, p.Node, p.Addr = cluster, n.Name, addr
-			return p
-		}
+		s.clusters[0].peering = row.peering
 		s.speaker.state = row.state
 		s.settle(t)
 		s.clock = s.clock.Add(row.after)
@@ -755,7 +750,7 @@ func TestABGPAddressOfTwoClustersIsTheFirstOnes(t *testing.T) {
 	other := demoSnapshot("other")
 	other.Topology.Nodes[0].Name = "liar"
 	other.Topology.Nodes = other.Topology.Nodes[:1]
-	s.clusters = append(s.clusters, &cluster{name: "other", watcher: &fakeWatcher{snapshot: other}})
+	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: &fakeWatcher{snapshot: other}}})
 	s.settle(t)
 	v := s.view.Load()
 	if len(s.speaker.peers) != 2 || s.speaker.peers[0].Node != "worker1" || s.speaker.peers[0].Cluster != "demo" {

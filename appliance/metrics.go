@@ -57,6 +57,9 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	readyDesc        = desc("ready", "1 when what should be served is served (see /readyz).")
+	configDesc       = desc("config_last_reload_successful", "1 unless the configuration file, as it was when last read, has a mistake and is not used.")
+	configReadDesc   = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
+	configWaitDesc   = desc("config_keys_waiting_for_restart", "Keys of the configuration file whose change needs a restart.")
 	buildDesc        = desc("build_info", "Always 1; the version is the label.", "version")
 	clusterDesc      = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
 	credentialsDesc  = desc("cluster_credentials_expire_timestamp_seconds", "When the token or client certificate for the cluster's API expires; a token is renewed long before.", "cluster")
@@ -106,6 +109,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	s := m.status()
 	gauge(readyDesc, one(s.Ready))
 	gauge(buildDesc, 1, s.Version)
+	gauge(configDesc, one(len(s.Config.Errors) == 0))
+	gauge(configReadDesc, float64(s.Config.Read.Unix()))
+	gauge(configWaitDesc, float64(len(s.Config.Waiting)))
 	for _, c := range s.Clusters {
 		gauge(clusterDesc, one(c.Live), c.Name)
 		if !c.CredentialsExpire.IsZero() {

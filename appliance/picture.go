@@ -84,6 +84,15 @@ func (p *pictures) keep(s ingress.Snapshot) {
 	}
 }
 
+// forget lets go of what is in memory of a cluster. Its picture stays.
+func (p *pictures) forget(cluster string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pending, cluster)
+	delete(p.kept, cluster)
+	delete(p.failing, cluster)
+}
+
 // run saves until ctx ends, and then what is still pending.
 func (p *pictures) run(ctx context.Context) {
 	for {

@@ -104,7 +104,7 @@ func secured(next http.Handler) http.Handler {
 // answering passes on only requests whose Host is an address or one of the
 // names. A web page of somebody else can make its own name point here (DNS
 // rebinding): a browser inside then reads the answers for it, but tells that name.
-func answering(names []string, next http.Handler) http.Handler {
+func answering(names func() []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
 		if name, _, err := net.SplitHostPort(host); err == nil {
@@ -113,7 +113,7 @@ func answering(names []string, next http.Handler) http.Handler {
 		host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 		_, err := netip.ParseAddr(host)
 		// HTTP/1.0 needs no Host, and no browser sends it.
-		if host != "" && err != nil && !slices.Contains(names, host) {
+		if host != "" && err != nil && !slices.Contains(names(), host) {
 			http.Error(w, "the status endpoint answers to addresses, to the name of this machine, and to the names in status.names of the configuration; this is none of them", http.StatusMisdirectedRequest)
 			return
 		}

@@ -178,7 +178,7 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := ownNames(&config.Config{Identity: "Gate-1", Status: config.Status{Names: []string{"gate.Example.com"}}})
-	h := answering(names, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h := answering(func() []string { return names }, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for host, want := range map[string]int{
 		"192.168.50.21:9090": http.StatusOK, "192.168.50.21": http.StatusOK, "[fd00::21]:9090": http.StatusOK, "[::1]": http.StatusOK,
 		"localhost:9090": http.StatusOK, "LocalHost": http.StatusOK, "gate-1:9090": http.StatusOK, machine: http.StatusOK,

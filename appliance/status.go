@@ -25,6 +25,7 @@ type Status struct {
 	NotReady []string  `json:"notReady,omitempty"` // why not, a sentence each
 	Warnings []string  `json:"warnings,omitempty"` // what wants a look, though traffic flows
 
+	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`
 	Peers    []bgp.PeerState `json:"peers"`
 	Routes   []RouteStatus   `json:"routes"`
@@ -154,6 +155,7 @@ const refusalsShown = 10
 // status tells the view of the last round for people and programs.
 func (v *view) status(info haproxy.Info) Status {
 	s := Status{
+		Identity: v.settings.identity, Config: v.file,
 		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
 		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info,
 		Round: RoundStatus{At: v.at, Took: v.took},

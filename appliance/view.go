@@ -15,6 +15,8 @@ import (
 // view is what one round saw and decided, kept whole for the status endpoint.
 // It is never written again.
 type view struct {
+	settings  settings
+	file      ConfigStatus
 	at        time.Time
 	took      time.Duration
 	clusters  []clusterView
@@ -42,6 +44,8 @@ type clusterView struct {
 	live     bool
 	pictured time.Time
 	topology routes.Topology
+	gone     bool            // from the configuration
+	next     *ingress.Health // of the watcher with newer settings, which has not read the cluster yet; nil: there is none
 }
 
 // judge says whether the world is as it should be, and why not, in sentences.
@@ -50,6 +54,12 @@ func (l *loop) judge(v *view) {
 	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
 
+	for _, mistake := range v.file.Errors {
+		warn("the configuration file has a mistake, so the one read before stays in use: %s", mistake)
+	}
+	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.warnings) {
+		warn("%s", sentence)
+	}
 	for _, c := range v.clusters {
 		switch {
 		case !c.known:
@@ -61,6 +71,12 @@ func (l *loop) judge(v *view) {
 		}
 		if err := l.pictures.fault(c.name); err != nil {
 			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API would use an older one", c.name, l.pictures.dir, err)
+		}
+		if c.gone {
+			warn("cluster %s: the configuration does not have it any more; it is served until the other clusters are known", c.name)
+		}
+		if c.next != nil {
+			warn("cluster %s: its new settings take effect once its API has answered: %s", c.name, c.next.Error)
 		}
 		for _, sentence := range slices.Concat(c.health.Missing, c.health.Odd) {
 			warn("cluster %s: %s", c.name, sentence)

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -399,21 +400,43 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 		}
 		return m.tell(now)
 	}
+	var was *config.Config
+	if data, err := readRegular(m.path(configFile), maxFile); err == nil {
+		was, _ = accept(data)
+	}
 	s, err := m.make(ctx, l)
 	if err != nil {
 		return err
 	}
 	say("the file from " + s.Source + " is in use from now on")
-	return m.enliven(ctx)
+	return m.enliven(ctx, m.verb(ctx, was, l.config))
 }
 
-// enliven makes the services read the new files. A unit whose condition fails now
-// stops, and does not start again.
-func (m Machine) enliven(ctx context.Context) error {
+// verb returns what systemd is to do with the process for another file. It reads the
+// file again where it is ready, the machine is the same, and no key needs a restart.
+func (m Machine) verb(ctx context.Context, was, now *config.Config) string {
+	const restart = "restart"
+	if was == nil || now == nil || !reflect.DeepEqual(was.System, now.System) {
+		return restart
+	}
+	if _, waiting := was.Next(now); len(waiting) > 0 {
+		return restart
+	}
+	// While a unit starts, systemd takes a reload for done.
+	if m.start(ctx, "", "systemctl", "--quiet", "is-active", "sallyport.service") != nil {
+		return restart
+	}
+	return "reload"
+}
+
+// enliven makes the services read the new files, the process by this verb. A unit
+// whose condition fails now stops, and does not start again.
+func (m Machine) enliven(ctx context.Context, verb string) error {
 	return errors.Join(
 		m.start(ctx, "", "networkctl", "reload"),
 		m.start(ctx, "", "systemctl", "--no-block", "try-restart", "systemd-resolved.service", "systemd-timesyncd.service", "qemu-guest-agent.service"),
-		m.start(ctx, "", "systemctl", "--no-block", "restart", "sallyport.service", "sallyport-wait.service", "sallyport-ssh.service",
+		m.start(ctx, "", "systemctl", "--no-block", verb, "sallyport.service"),
+		m.start(ctx, "", "systemctl", "--no-block", "restart", "sallyport-wait.service", "sallyport-ssh.service",
 			"systemd-netlogd.service", "sallyport-screen@tty1.service", "sallyport-screen@ttyS0.service"),
 		m.timer(ctx),
 	)

@@ -200,6 +200,40 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 }
 
+func TestTheProcessIsRestartedOnlyWhereReadingTheFileAgainIsNotEnough(t *testing.T) {
+	for name, row := range map[string]struct {
+		was, now string
+		inactive bool
+		want     string
+	}{
+		"another setting of the process":       {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n", want: "reload"},
+		"another cluster":                      {was: cluster, now: strings.Replace(cluster, "- ", "- name: one\n  ", 1), want: "reload"},
+		"a key that needs a restart":           {was: cluster, now: cluster + "routes: {table: 100}\n", want: "restart"},
+		"another machine":                      {was: cluster, now: named("two"), want: "restart"},
+		"the process is not ready for another": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n", inactive: true, want: "restart"},
+		"the first file":                       {was: "clusters: [", now: cluster, want: "restart"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHouse(t)
+			run := h.Start
+			h.Start = func(ctx context.Context, stdin, program string, args ...string) error {
+				if row.inactive && slices.Contains(args, "is-active") {
+					return errors.New("exit status 3")
+				}
+				return run(ctx, stdin, program, args...)
+			}
+			h.put(credential, row.was)
+			h.prepare()
+			h.started = nil
+			h.put(credential, row.now)
+			h.again()
+			if want := "systemctl --no-block " + row.want + " sallyport.service"; !slices.Contains(h.started, want) {
+				t.Errorf("started %q, want %q", h.started, want)
+			}
+		})
+	}
+}
+
 // volume plugs in a volume with these files. It is a folder: this machine's kernel may
 // lack the file systems. The tests that boot the image have real ones.
 func (h *house) volume(device, label string, files map[string]string) {

@@ -15,7 +15,6 @@ import (
 // declared walks the keys of a type with the tags change above each.
 func declared(t reflect.Type, at string, above []string, yield func(key string, tags []string)) {
 	for f := range t.Fields() {
-		f := f
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if key == "-" || !f.IsExported() {
 			continue
@@ -76,7 +75,6 @@ func TestTheSchemaSaysWhichKeysNeedARestart(t *testing.T) {
 	var walk func(t reflect.Type, group string)
 	walk = func(typ reflect.Type, group string) {
 		for f := range typ.Fields() {
-			f := f
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if key == "-" || !f.IsExported() {
 				continue

@@ -169,6 +169,34 @@ log: {format: json}
 		t.Errorf("got status %q, want that lonely is not ready", status)
 	}
 
+	shows := func(what string, want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("sallyport status shows %q: %v", what, want), func() error {
+			out, err := exec.Command("ip", "netns", "exec", ns, program, "status", "--address", "127.0.0.1:9090").Output()
+			if err == nil && strings.Contains(string(out), what) != want {
+				err = errors.New(string(out))
+			}
+			return err
+		})
+	}
+	good, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func(text string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(config, []byte(text), 0o600), cmd.Process.Signal(syscall.SIGHUP)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mistake := fmt.Sprintf("sallyport.yaml:%d: unknown key", strings.Count(string(good), "\n")+1)
+	again(string(good) + "routes: {tabel: 1}\n")
+	shows(mistake, true)
+	again(strings.Replace(string(good), "identity: lonely", "identity: renamed", 1) + "routes: {table: 100}\n")
+	shows(mistake, false)
+	shows("renamed is not ready: ", true)
+	shows("routes.table: takes effect at the next start", true)
+
 	pidFile := filepath.Join(dir, "run", "haproxy.pid")
 	var haproxy int
 	eventually(t, "HAProxy has written its PID", func() error {

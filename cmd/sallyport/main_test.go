@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
 
@@ -345,9 +347,31 @@ func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
 	s.Alive()
 	next("EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting")
 	next("WATCHDOG=1")
-	s.Alive() // too soon for another keep-alive
+	s.Alive()     // too soon for another keep-alive
+	s.Reloading() // before it is ready there is nothing to say
+	s.Reloaded()
 	s.Ready("3 routes, 1 backends")
 	next("READY=1\nSTATUS=3 routes, 1 backends")
+	clock := func() (usec int64) {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			t.Fatal(err)
+		}
+		return now.Nano() / 1000
+	}
+	early := clock()
+	s.Reloading()
+	buf := make([]byte, 1024)
+	n, err := socket.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at int64
+	if _, err := fmt.Sscanf(string(buf[:n]), "RELOADING=1\nMONOTONIC_USEC=%d", &at); err != nil || at < early || at > clock() {
+		t.Errorf("got %q, want RELOADING=1 with the time since %d", buf[:n], early)
+	}
+	s.Reloaded()
+	next("READY=1")
 	s.last = s.last.Add(-time.Minute)
 	s.Alive()
 	next("WATCHDOG=1")
@@ -360,6 +384,8 @@ func TestWithoutSystemdNobodyIsTold(t *testing.T) {
 	s := newSystemd(nil)
 	s.Alive()
 	s.Ready("")
+	s.Reloading()
+	s.Reloaded()
 	s.Stopping()
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // systemd reports the state of the service to the service manager, by datagrams to
@@ -73,6 +75,32 @@ func (s *systemd) Alive() {
 	}
 	if s.watchdog > 0 {
 		s.send("WATCHDOG=1")
+	}
+}
+
+// Reloading reports that the service reads its configuration again. Before it is ready
+// for the first time, it sends nothing.
+func (s *systemd) Reloading() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ready {
+		return
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		s.log.Warn("the service manager cannot be notified of a reload", "err", err)
+		return
+	}
+	// From systemd 253 on, the time shows which request this answers; older ones ignore it.
+	s.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
+}
+
+// Reloaded reports the end of Reloading.
+func (s *systemd) Reloaded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready {
+		s.send("READY=1")
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -27,7 +26,11 @@ func runCommand() *cobra.Command {
 
 At its end HAProxy goes on serving, and the routes stay in the kernel: the next start
 adopts both. Under systemd (Type=notify) it reports when it is ready, and feeds the
-watchdog.`,
+watchdog.
+
+SIGHUP makes it read the configuration file again. Changes take effect at once, except
+those of keys that need a restart ("sallyport config schema" marks them). "sallyport
+status" shows which keys wait for a restart, and the mistakes of a file that is not used.`,
 		Example: "  sallyport run --config /etc/sallyport/sallyport.yaml",
 		Args:    cobra.NoArgs,
 	}
@@ -39,8 +42,11 @@ watchdog.`,
 		if err != nil {
 			return badConfig(err)
 		}
-		hooks := appliance.Hooks{Log: logger(cfg.Log, cmd.ErrOrStderr()), Version: versionText()}
-		hooks.Notices = func() []string { return slices.Concat(cfg.Warnings, linesOf(notices)) }
+		level := new(slog.LevelVar)
+		level.Set(cfg.Log.Level)
+		hooks := appliance.Hooks{Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level, Version: versionText()}
+		hooks.Notices = func() []string { return linesOf(notices) }
+		hooks.Load = func() (*config.Config, error) { return config.Load(path) }
 		if firewall {
 			hooks.Admit = func(a appliance.Admission) error {
 				return image.Machine{}.Admit(cmd.Context(), image.Admission(a))
@@ -59,6 +65,9 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	manager := newSystemd(log)
 	told := make(chan struct{})
 	context.AfterFunc(ctx, func() {
@@ -68,6 +77,12 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 	})
 	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status", cfg.Status.Listen)
 	hooks.Ready, hooks.Alive = manager.Ready, manager.Alive
+	load := hooks.Load
+	hooks.Reload, hooks.Reloaded = hangup, manager.Reloaded
+	hooks.Load = func() (*config.Config, error) {
+		manager.Reloading()
+		return load()
+	}
 	err := appliance.Run(ctx, cfg, hooks)
 	if ctx.Err() != nil {
 		<-told // or the process may end before systemd hears of it
@@ -88,9 +103,9 @@ func linesOf(path string) []string {
 }
 
 // logger returns the log of the whole process, in the configured format.
-func logger(cfg config.Log, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.Level}
-	if cfg.Format == config.JSON {
+func logger(format config.Format, level slog.Leveler, w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == config.JSON {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))

@@ -1,0 +1,277 @@
+package appliance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// settings hold the part of the configuration file that may change while the process
+// runs: the keys that package config declares live. They are a value, replaced as a
+// whole. Each round reads them. The watchers and the status endpoint, which run beside
+// the loop, are compared with them after each reading of the file.
+type settings struct {
+	identity string
+	warnings []string       // doubts about the file, a sentence each
+	level    slog.Level     // of the log
+	status   netip.AddrPort // address of the status endpoint
+	names    []string       // host names that the endpoint answers to
+
+	asn        uint32
+	listen     []netip.Addr // our addresses, as the BGPPeers name them
+	port       uint16       // where nodes connect
+	retain     time.Duration
+	failStatic time.Duration
+
+	bind            haproxy.Bind
+	tune            haproxy.Tune
+	taken, takenUDP map[uint16]string // ports that no cluster can have, and whose they are
+
+	sources []source // in the order of the file
+}
+
+// source is a cluster of the configuration file.
+type source struct {
+	config.Cluster
+	kubeconfig config.Secret // the document, read with the file; empty: it cannot be read
+}
+
+// watched returns the source without the settings that only its BGP sessions depend
+// on.
+func (s source) watched() source {
+	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
+	return s
+}
+
+// settingsOf takes the settings out of a configuration. It reads the files that the
+// configuration names.
+func settingsOf(cfg *config.Config) (settings, error) {
+	s := settings{
+		identity: cfg.Identity, warnings: cfg.Warnings, level: cfg.Log.Level,
+		status: cfg.Status.Listen, names: ownNames(cfg),
+		asn: cfg.BGP.ASN, listen: cfg.BGP.Listen, port: cfg.BGP.Port, retain: cfg.BGP.Retain, failStatic: cfg.BGP.FailStatic,
+		bind:  haproxy.Bind{HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS},
+		tune:  haproxy.Tune{Threads: cfg.HAProxy.Threads, MaxConn: cfg.HAProxy.MaxConnections},
+		taken: taken(cfg), takenUDP: reserved(cfg),
+	}
+	if cfg.HAProxy.Base != "" {
+		text, err := os.ReadFile(cfg.HAProxy.Base)
+		if err != nil {
+			return settings{}, fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
+		}
+		s.tune.Base = string(text)
+	}
+	for _, c := range cfg.Clusters {
+		// config.Load warns of one that cannot be read, and the watcher tries again.
+		text, _ := c.Kubeconfig.Read()
+		s.sources = append(s.sources, source{c, config.NewSecret(string(text))})
+	}
+	return s, nil
+}
+
+// doors returns the addresses where nodes may connect; none if every node is dialled.
+func (l *loop) doors() []netip.Addr {
+	if slices.ContainsFunc(l.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
+		return l.listen
+	}
+	return nil
+}
+
+// peer joins what the configuration file says of a cluster's sessions with what its
+// API says of a node.
+func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
+	var p config.Peering
+	for _, c := range l.clusters {
+		if c.name == cluster {
+			p = c.peering
+		}
+	}
+	var local netip.Addr // as the BGPPeers name us; any, where the file does not say
+	for _, a := range l.listen {
+		if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
+			local = a
+		}
+	}
+	return bgp.Peer{
+		Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
+		TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
+	}
+}
+
+// reserved returns the ports of TCP and UDP that the operator keeps for other
+// programs of the machine. Whether one of them listens now says nothing: at a
+// boot HAProxy may be there before sshd.
+func reserved(cfg *config.Config) map[uint16]string {
+	ports := map[uint16]string{}
+	for _, port := range cfg.HAProxy.ReservedPorts {
+		ports[port] = "another program of this machine (haproxy.reservedPorts of the configuration file)"
+	}
+	return ports
+}
+
+// taken returns the ports of TCP that no cluster can have, and whose they are.
+func taken(cfg *config.Config) map[uint16]string {
+	ports := reserved(cfg)
+	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
+	for _, a := range cfg.HAProxy.HTTP {
+		ports[a.Port()] = "HTTP"
+	}
+	for _, a := range cfg.HAProxy.HTTPS {
+		ports[a.Port()] = "HTTPS"
+	}
+	return ports
+}
+
+// ConfigStatus is how much of the configuration file is in use.
+type ConfigStatus struct {
+	Read    time.Time `json:"read"`              // when the configuration in use was read
+	Waiting []string  `json:"waiting,omitempty"` // keys that need a restart, a sentence each
+	Errors  []string  `json:"errors,omitempty"`  // why the file is not used as it is now, a mistake each
+}
+
+// reload reads the configuration file again. Live keys take effect in the next round,
+// other keys wait for a restart, and a file with a mistake changes nothing.
+func (l *loop) reload(ctx context.Context) {
+	file, err := l.load()
+	var s settings
+	var waiting []string
+	if err == nil {
+		var next *config.Config
+		next, waiting = l.config.Next(file)
+		s, err = settingsOf(next)
+	}
+	if err != nil {
+		l.file.Errors = strings.Split(err.Error(), "\n")
+		l.log.Error("the configuration file has a mistake; the configuration in use stays", "err", err)
+		return
+	}
+	l.file = ConfigStatus{Read: l.now(), Waiting: waiting}
+	l.log.Info("configuration file read again", "clusters", len(s.sources))
+	for _, warning := range s.warnings {
+		l.log.Warn("configuration", "warning", warning)
+	}
+	for _, sentence := range waiting {
+		l.log.Warn("a changed key waits for a restart", "key", sentence)
+	}
+	l.use(ctx, s)
+}
+
+// use replaces the settings, and adapts what runs beside the loop to them.
+func (l *loop) use(ctx context.Context, s settings) {
+	was := l.settings
+	l.settings = s
+	if l.level != nil {
+		l.level.Set(s.level)
+	}
+	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) {
+		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP}
+	}
+	if was.status != s.status {
+		if l.close != nil {
+			l.close()
+		}
+		l.close = l.serve(s.status)
+	}
+	l.follow(ctx)
+}
+
+// opened is a watcher with the settings it was opened for.
+type opened struct {
+	of      source // as watched returns it
+	watcher watcher
+	close   context.CancelFunc
+}
+
+// follow makes the clusters be those of the settings. The old stays until the new is
+// known. A cluster with changed settings keeps its watcher until a second one, with the
+// new settings, has read the whole cluster. A cluster that the file does not have any
+// more stays until every other one is known (look): it may have got another name.
+func (l *loop) follow(ctx context.Context) {
+	gone := l.clusters
+	l.clusters = nil
+	for _, s := range l.sources {
+		var c *cluster
+		want := s.watched()
+		if i := slices.IndexFunc(gone, func(c *cluster) bool { return c.name == s.Name }); i >= 0 {
+			c = gone[i]
+			gone = slices.Delete(gone, i, i+1)
+			if !c.known && !reflect.DeepEqual(c.of, want) {
+				c.close() // nothing of it is served
+				c = nil
+			}
+		}
+		switch {
+		case c == nil:
+			c = l.remember(s)
+			c.opened = l.openWatcher(ctx, want, c.snapshot.Topology)
+		case c.next != nil && reflect.DeepEqual(c.next.of, want):
+		default:
+			c.abandon()
+			if !reflect.DeepEqual(c.of, want) {
+				next := l.openWatcher(ctx, want, c.snapshot.Topology)
+				c.next = &next
+			}
+		}
+		c.peering, c.gone = s.BGP, false
+		l.clusters = append(l.clusters, c)
+	}
+	for _, c := range gone {
+		if !c.known {
+			l.drop(c)
+			continue
+		}
+		c.abandon()
+		c.gone = true
+		l.clusters = append(l.clusters, c)
+	}
+}
+
+// drop stops the watcher of a cluster that is gone from the configuration.
+func (l *loop) drop(c *cluster) {
+	c.close()
+	l.pictures.forget(c.name)
+	l.log.Info("the cluster is not in the configuration any more, and not served", "cluster", c.name)
+}
+
+// abandon stops the watcher with newer settings, if there is one.
+func (c *cluster) abandon() {
+	if c.next != nil {
+		c.next.close()
+		c.next = nil
+	}
+}
+
+// turn replaces the watcher by the one with newer settings, once that has read the
+// whole cluster.
+func (c *cluster) turn() {
+	if c.next == nil {
+		return
+	}
+	if _, err := c.next.watcher.Snapshot(); err != nil {
+		return
+	}
+	c.close()
+	c.opened, c.next = *c.next, nil
+	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new one has published nothing yet
+}
+
+// openWatcher opens a watcher whose knocks the loop hears.
+func (l *loop) openWatcher(ctx context.Context, s source, before routes.Topology) opened {
+	ctx, end := context.WithCancel(ctx)
+	w := l.open(ctx, s, before)
+	l.hear(ctx, w.Changed())
+	return opened{s, w, end}
+}
