@@ -35,7 +35,7 @@ var (
 	})
 )
 
-// An asked is whom to ask.
+// An asked names the Service to ask, and the path of the request to it.
 type asked struct {
 	to   ServicePort
 	path string
@@ -68,7 +68,7 @@ func askURL(s string) (asked, error) {
 	return a, err
 }
 
-// headerList reads names; nil stands for all.
+// headerList reads names of headers with commas between. It returns nil for "*".
 func headerList(s string) ([]string, error) {
 	names, err := headerNames(s)
 	if err != nil || names == "*" {
@@ -86,7 +86,7 @@ func signIn(s string) (string, error) {
 	return s, err
 }
 
-// ask lets a service say who may come in.
+// ask adds the directive that asks a Service whether a request is allowed (auth-url).
 func ask(v *values, s *Settings) {
 	url, said := get(v, authURL)
 	if !said {
@@ -113,7 +113,7 @@ func ask(v *values, s *Settings) {
 		return
 	}
 	a.SignIn, _ = get(v, authSignIn)
-	// While it is not known whether HAProxy has Lua, nobody comes in.
+	// The backend is closed until HAProxy has answered that it has Lua.
 	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
 	if lua.Why != "" {
 		fail(errors.New("this HAProxy was built without Lua: " + lua.Why))

@@ -10,23 +10,23 @@ import (
 	"sallyport/haproxy"
 )
 
-// Settings are what the keys come to for one backend.
+// Settings hold the result of all keys for one backend.
 type Settings struct {
 	Directives []haproxy.Directive
 	Options    haproxy.ServerOptions
 	Tables     []haproxy.Table // in which the directives count
-	Captures   []int           // slots that the directives write to, and how long they have to be
+	Captures   []int           // length of each slot that the directives write to
 	Userlists  []*haproxy.Userlist
 	Extras     []*haproxy.Extra
 	Lists      []*haproxy.List
 	Questions  []haproxy.Question // that HAProxy has to answer
 }
 
-// Compile reads the layers of one backend, the most special first. It also
-// tells which values were used, in the order of keys, and which were not. What
-// the backends of one owner share is named after it.
+// Compile reads the layers of one backend, the most special first. It returns the
+// values that were used, in a fixed order of keys, and a problem for each value that
+// was not. Names of tables begin with the owner: its backends share them.
 //
-// While a guard is not in order the backend is closed.
+// If a guard cannot be used, the backend is closed.
 func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []Problem) {
 	v := heed(env, layers)
 	v.owner = owner
@@ -41,10 +41,10 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	return s, v.used, v.problems
 }
 
-// CompileTCP is Compile for a backend that takes connections as they are. What
-// can only be done to requests is told, where it is not said for all, and left
-// out; a guard that cannot be put up, wherever it is said, closes the backend.
-// The TLS of connections that are passed through is the client's own.
+// CompileTCP compiles the layers of a backend that takes connections, not requests.
+// It leaves out keys that are for requests only, and reports those that an Ingress or
+// a Service sets. A guard that cannot be used closes the backend, whichever object
+// sets it. Connections that are passed through keep the client's TLS.
 func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effective, []Problem) {
 	v := heed(env, layers)
 	s := Settings{}
@@ -64,7 +64,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		s.Options.TLS, _ = get(v, serverSSL)
 		serverCerts(v, &s)
 		if s.Options.TLS {
-			s.Options.Proto = "h1" // what is spoken is not ours to negotiate
+			s.Options.Proto = "h1" // no ALPN: the client chooses the protocol
 			if s.Options.SNI == haproxy.SNIOfHost {
 				v.fault(secureSNI.Doc, v.scopeOf(secureSNI.Name), errors.New("the Host of requests is not seen here"))
 				s.Options.SNI = ""
@@ -97,7 +97,7 @@ func (v *values) unfit(traffic Traffic) {
 			case d.Traffic&traffic != 0:
 			case d.Guard:
 				if l.Scope == ConfigMap {
-					as += " of the ConfigMap" // whoever it keeps out reads this on an object of their own
+					as += " of the ConfigMap" // the problem is reported on the Ingress
 				}
 				v.closed = true
 				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; nobody is let in while it is said", l.Scope.noun(), as, unread)})
@@ -108,7 +108,7 @@ func (v *values) unfit(traffic Traffic) {
 	}
 }
 
-// Servers reads what layers say of the servers of a backend, and nothing else.
+// Servers compiles only the keys about the servers of a backend.
 func Servers(env Env, layers ...Layer) (Settings, []Problem) {
 	v := heed(env, layers)
 	s := Settings{}
@@ -123,7 +123,7 @@ func Servers(env Env, layers ...Layer) (Settings, []Problem) {
 
 func (s *Settings) add(d ...haproxy.Directive) { s.Directives = append(s.Directives, d...) }
 
-// say adds what keys that are a directive each say.
+// say adds the values of keys whose value is one directive.
 func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
 	for _, k := range keys {
 		if d, said := get(v, k); said {
@@ -132,7 +132,7 @@ func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
 	}
 }
 
-// servers is how the servers are chosen, checked and spoken to.
+// servers sets how HAProxy chooses, checks and connects to servers.
 func servers(v *values, s *Settings) {
 	say(v, s, loadBalance, checkHTTP)
 	sticky(v, s)
@@ -144,8 +144,8 @@ func servers(v *values, s *Settings) {
 	s.Options.Proto, _ = get(v, serverProto)
 }
 
-// timing is how long servers are waited for, when they are checked and how much
-// they are given.
+// timing sets timeouts, health checks, the most connections of a server, and the PROXY
+// protocol to it.
 func timing(v *values, s *Settings) {
 	if yes, said := get(v, abortOnClose); said {
 		s.add(haproxy.Option("abortonclose", yes))
@@ -167,7 +167,7 @@ func timing(v *values, s *Settings) {
 	o.SendProxy, _ = get(v, sendProxy)
 }
 
-// sticky leads clients back to the server they came to first.
+// sticky adds the cookie that leads a client back to its first server.
 func sticky(v *values, s *Settings) {
 	var c haproxy.Cookie
 	for _, k := range []key[string]{cookieName, cookiePersistence, cookieNoDynamic} {
@@ -184,14 +184,14 @@ func sticky(v *values, s *Settings) {
 	c.HTTPOnly, c.Secure, c.MaxIdle, c.MaxLife = words.HTTPOnly, words.Secure, words.MaxIdle, words.MaxLife
 	if site, said := get(v, cookieSameSite); said {
 		c.SameSite = site
-		c.Secure = c.Secure || site == "None" // browsers take it no other way
+		c.Secure = c.Secure || site == "None" // browsers reject None without Secure
 	}
-	if d, err := c.Directive(); err == nil { // found good when it was read
+	if d, err := c.Directive(); err == nil { // each value was checked when it was read
 		s.add(d)
 	}
 }
 
-// from are networks, whose list is needed if they are one.
+// from returns the networks. If they come from a list, it adds the list.
 func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
 	if n.List != "" {
 		s.Lists = append(s.Lists, &haproxy.List{Name: n.List, Of: n.Of})
@@ -199,7 +199,7 @@ func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
 	return n
 }
 
-// access is who may ask, and how often.
+// access adds the directives that allow, reject and limit requests.
 func access(v *values, s *Settings) {
 	say(v, s, sourceHeader)
 	if list, said := get(v, allowList); said {
@@ -227,7 +227,7 @@ func access(v *values, s *Settings) {
 	}
 }
 
-// snippet is text of somebody's own.
+// snippet adds the lines of backend-config-snippet, if they may be used.
 func snippet(v *values, s *Settings) {
 	if t, ok := vetted(v, backendText, haproxy.BackendSection, &s.Questions); ok {
 		s.add(t.Directive())
@@ -247,13 +247,13 @@ func cors(v *values, s *Settings) {
 	c.Respond, _ = get(v, corsRespond)
 	d, err := c.Directives()
 	if err != nil {
-		return // each value was found good when it was read
+		return // each value was checked when it was read
 	}
 	s.add(d...)
 }
 
-// rewriting is what becomes of a request before a server sees it, and of its
-// answer.
+// rewriting adds the directives that change, capture or redirect requests, and those
+// that change answers.
 func rewriting(v *values, s *Settings) {
 	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete, responseHeaders, responseAdd} {
 		d, _ := get(v, k)

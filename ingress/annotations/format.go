@@ -63,7 +63,7 @@ func duration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("%s is not a time: a whole number and one of us, ms, s, m, h, d, as 50s", quote(s))
 }
 
-// period is a duration that is not nothing.
+// period reads a duration of at least one millisecond.
 func period(s string) (time.Duration, error) {
 	d, err := duration(s)
 	if err == nil && d < time.Millisecond {
@@ -72,7 +72,7 @@ func period(s string) (time.Duration, error) {
 	return d, err
 }
 
-// size reads how many entries a table has.
+// size reads the number of entries of a table.
 func size(s string) (int, error) {
 	n, err := volume(s)
 	if err == nil && n > 1<<30 {
@@ -97,8 +97,8 @@ func volume(s string) (int, error) {
 	return n * factor, nil
 }
 
-// defineClients makes a key whose value says where clients come from: networks, or a
-// list of networks. A list is the operator's, and may be as long as he likes.
+// defineClients makes a key whose value is networks of clients, or the name of a list
+// of networks. A list belongs to the operator, and may have any length.
 func defineClients(d Doc) key[haproxy.Networks] {
 	d.Refers, d.Format = ListKind, "addresses and networks, with commas; or `patterns/NAME`"
 	return defineIn(func(e Env, scope Scope, text string) (n haproxy.Networks, err error) {
@@ -141,8 +141,8 @@ func networks(s string) ([]netip.Prefix, error) {
 	return slices.Compact(all), nil
 }
 
-// headers reads one header a line: its name, then its value, which may stand in
-// quotes.
+// headers reads one header from each line: its name, then its value, which may be
+// quoted.
 func headers(set func(name, value string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
 	return lines(func(line string) (haproxy.Directive, error) {
 		name, rest, _ := strings.Cut(line, " ")
@@ -154,7 +154,8 @@ func headers(set func(name, value string) (haproxy.Directive, error)) func(strin
 	})
 }
 
-// captureList reads one sample a line. Each has the slot of its place.
+// captureList reads one sample from each line. The first sample has slot 0, the next
+// one slot 1.
 func captureList(s string) ([]haproxy.Directive, error) {
 	const most = 16
 	slot := 0
@@ -166,8 +167,8 @@ func captureList(s string) ([]haproxy.Directive, error) {
 	})(s)
 }
 
-// filled reads a value that holds something, within its quotes too: HAProxy takes
-// an empty word for the end of its line.
+// filled rejects an empty value, with or without quotes, before read sees it: HAProxy
+// ends its line at an empty word.
 func filled[T any](read func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (value T, err error) {
 		if unquote(s) == "" {
@@ -177,7 +178,8 @@ func filled[T any](read func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// rewrite reads a match and a path, or a path for all.
+// rewrite reads a regular expression and the path that replaces its match. A path
+// alone replaces every path.
 func rewrite(line string) (haproxy.Directive, error) {
 	words := strings.Fields(line)
 	if slices.ContainsFunc(words, func(word string) bool { return unquote(word) == "" }) {
@@ -193,11 +195,11 @@ func rewrite(line string) (haproxy.Directive, error) {
 	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
 }
 
-// maxLines bounds a list. A request runs through all of its lines in the thread that
-// serves everybody.
+// maxLines bounds the lines of one value. Each request runs through all of them, in a
+// thread that also serves requests of others.
 const maxLines = 64
 
-// lines reads a directive a line.
+// lines returns a function that reads one directive from each line.
 func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
 	return func(s string) ([]haproxy.Directive, error) {
 		var all []haproxy.Directive
@@ -221,7 +223,7 @@ func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy
 	}
 }
 
-// defineLines makes a key whose value has a directive a line.
+// defineLines makes a key whose value has one directive on each line.
 func defineLines(read func(string) ([]haproxy.Directive, error), d Doc) key[[]haproxy.Directive] {
 	return defineIn(func(e Env, scope Scope, s string) ([]haproxy.Directive, error) {
 		all, err := read(s)
@@ -232,7 +234,7 @@ func defineLines(read func(string) ([]haproxy.Directive, error), d Doc) key[[]ha
 	}, d)
 }
 
-// httpCheck reads a URI, a method and a URI, or these and a version.
+// httpCheck reads "URI", "METHOD URI" or "METHOD URI VERSION".
 func httpCheck(s string) (haproxy.Directive, error) {
 	switch words := strings.Fields(s); len(words) {
 	case 1:
@@ -251,7 +253,8 @@ func origin(s string) (string, error) {
 	return s, err
 }
 
-// A target is where a redirect leads to.
+// A target is the scheme and the host of a redirect. An empty scheme keeps that of the
+// request.
 type target struct{ scheme, authority string }
 
 func location(s string) (target, error) {
@@ -285,7 +288,7 @@ func sameSite(s string) (string, error) {
 	return s, err
 }
 
-// cookieWords reads what of HAProxy's words for a cookie can be chosen.
+// cookieWords reads the keywords of HAProxy's cookie statement that a user may choose.
 func cookieWords(s string) (c haproxy.Cookie, err error) {
 	words := strings.Fields(s)
 	for i := 0; i < len(words) && err == nil; i++ {
@@ -294,7 +297,7 @@ func cookieWords(s string) (c haproxy.Cookie, err error) {
 			c.HTTPOnly = true
 		case "secure":
 			c.Secure = true
-		case "indirect", "nocache", "insert", "dynamic": // so it is in any case
+		case "indirect", "nocache", "insert", "dynamic": // always set
 		case "maxidle", "maxlife":
 			if i+1 == len(words) {
 				return c, fmt.Errorf("%s: no time follows %s", quote(s), words[i])
@@ -312,7 +315,7 @@ func cookieWords(s string) (c haproxy.Cookie, err error) {
 	return c, err
 }
 
-// status reads one of some statuses.
+// status returns a function that reads one of the allowed status codes.
 func status(allowed []int) func(string) (int, error) {
 	return func(s string) (int, error) {
 		code, err := strconv.Atoi(s)
@@ -323,8 +326,8 @@ func status(allowed []int) func(string) (int, error) {
 	}
 }
 
-// unquote takes off quotes that surround a whole value, which had to be there
-// for HAProxy to take it as one word.
+// unquote removes quotes around a whole value. In HAProxy's own configuration they
+// make one word of the value.
 func unquote(s string) string {
 	if len(s) >= 2 && (s[0] == '"' || s[0] == '\'') && s[len(s)-1] == s[0] && strings.Count(s, s[:1]) == 2 {
 		return s[1 : len(s)-1]

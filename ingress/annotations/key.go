@@ -21,7 +21,7 @@ const (
 
 func (s Scope) String() string { return spell(s, "ConfigMap", "Ingress", "Service") }
 
-// noun returns the word for a key that is written there.
+// noun returns the word for a key on an object of this scope.
 func (s Scope) noun() string {
 	if s == ConfigMap {
 		return "key"
@@ -62,7 +62,7 @@ const (
 	ListKind    Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
 )
 
-// A Doc is what there is to know about a key.
+// A Doc describes a key.
 type Doc struct {
 	Name    string
 	Aliases []Alias
@@ -137,22 +137,22 @@ func define[T any](parse func(string) (T, error), d Doc) key[T] {
 	return defineIn(func(_ Env, _ Scope, s string) (T, error) { return parse(s) }, d)
 }
 
-// defineIn makes a key whose values mean what Env says of them.
+// defineIn makes a key whose values are read with the help of an Env.
 func defineIn[T any](read func(Env, Scope, string) (T, error), d Doc) key[T] {
 	d.Since, d.Traffic = cmp.Or(d.Since, "0.1"), cmp.Or(d.Traffic, Requests)
 	known.add(&d)
 	return key[T]{d, read}
 }
 
-// prefixes are those under which a key may be written on an object. A key of our
-// own has its own, and so cannot be taken for another controller's.
+// prefixes lists the prefixes that a key may have on an object. Keys that only we have
+// use the prefix own instead: no other controller reads them.
 var prefixes = []string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/"}
 
 const own = "sallyport.dev/"
 
-// add enters a key by all its spellings. The order is that of precedence: names
-// under a prefix before names without one, as HAProxy's own controller has it,
-// and the name before its aliases.
+// add enters a key by all its spellings, in the order of precedence. A name with a
+// prefix overrides a name without one, as in HAProxy's own controller, and the key's
+// name overrides its aliases.
 func (in dictionary) add(d *Doc) {
 	in.docs[d.Name] = d
 	enter := func(spellings map[string]spelling, full string, by Alias) {
@@ -189,8 +189,8 @@ func (in dictionary) spellings(scope Scope) map[string]spelling {
 	return in.onObjects
 }
 
-// values returns the value of each key that an object sets. Of several spellings of
-// one key the first in precedence counts.
+// values returns the value of each key that an object sets. If an object has several
+// spellings of one key, the one with the lowest rank is used.
 func (in dictionary) values(scope Scope, written map[string]string) map[string]Value {
 	var values map[string]Value
 	spellings := in.spellings(scope)
@@ -214,7 +214,7 @@ func (in dictionary) values(scope Scope, written map[string]string) map[string]V
 	return values
 }
 
-// A Layer is the keys that one object sets, by name.
+// A Layer holds the keys that one object sets, by name.
 type Layer struct {
 	Scope  Scope
 	Values map[string]Value
@@ -233,15 +233,15 @@ type Value struct {
 	fault error // from its translation
 }
 
-// Read takes the keys out of an object's annotations, or out of a ConfigMap's
-// data, where they need no prefix.
+// Read returns the keys among an object's annotations, or in a ConfigMap's data, where
+// keys need no prefix.
 //
-// It reports an annotation that has one of our prefixes and is no key. If the
-// nearest key is a guard, nobody is let in: the user wants to keep clients out, and
-// which ones is not known. It also reports a key that cannot be written on that
-// kind of object, and goes on: charts write the same on an Ingress and on its
-// Service. A name without a prefix may belong to another program: it is used if it
-// is a key, and reported if it is almost the name of a guard.
+// It reports an annotation that has one of our prefixes and is no key. If the nearest
+// key is a guard, nobody is let in: the user wants to keep clients out, and we cannot
+// tell which ones. Read also reports a key that has no effect on that kind of object,
+// and goes on: charts write the same annotations on an Ingress and on its Service. A
+// name without a prefix may belong to another program. Such a name is used if it is a
+// key, and reported if it is almost the name of a guard.
 func Read(scope Scope, written map[string]string) Layer { return known.read(scope, written) }
 
 func (in dictionary) read(scope Scope, written map[string]string) Layer {
@@ -300,12 +300,13 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 	return guard
 }
 
-// leastLikely is the least length of a name without a prefix that is taken for a
-// guard mistyped.
+// leastLikely is the length from which a name without a prefix may count as a mistyped
+// guard.
 const leastLikely = 6
 
-// nearest finds the key that the user may have meant: at most two letters differ,
-// under whatever prefix. Of several that are as near it prefers a guard.
+// nearest finds the key that the user may have meant. At most two letters of its name
+// differ; the prefix does not count. Among keys that are equally near it prefers a
+// guard.
 func (in dictionary) nearest(name string) (best *Doc) {
 	least := 3
 	for bare, s := range in.inConfigMap {

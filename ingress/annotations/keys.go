@@ -16,7 +16,7 @@ const (
 // The traffic of keys that do not look into requests.
 const (
 	anyTraffic = Requests | Ended | Passed
-	notPassed  = Requests | Ended // what ends TLS here, or begins it to the servers
+	notPassed  = Requests | Ended // keys about TLS that ends here, or about TLS to the servers
 )
 
 var (
@@ -276,7 +276,8 @@ var sslPassthrough = define(boolean, Doc{
 	Effect: "TLS connections for the hosts are passed to the servers as they are, by the server name in the handshake. Plain HTTP is redirected to HTTPS, unless ssl-redirect is false.",
 })
 
-// Passthrough says whether TLS connections go to a backend as they are.
+// Passthrough reports whether TLS connections are passed to a backend as they are
+// (ssl-passthrough).
 func Passthrough(layers ...Layer) (bool, []Problem) {
 	v := &values{layers: layers}
 	yes, _ := get(v, sslPassthrough)
@@ -288,8 +289,8 @@ var class = define(func(s string) (string, error) { return s, nil }, Doc{
 	Effect: "An older way to set spec.ingressClassName. The annotation kubernetes.io/ingress.class overrides it.",
 })
 
-// Class is the name of the IngressClass that an Ingress names in its
-// annotations, if it does.
+// Class returns the IngressClass that the annotations of an Ingress name. said is
+// false if they name none.
 func Class(annotations map[string]string) (name string, said bool) {
 	if name, said = annotations["kubernetes.io/ingress.class"]; said {
 		return name, true
@@ -319,7 +320,8 @@ func servicePort(s string) (ServicePort, error) {
 	return ServicePort{ref, port}, nil
 }
 
-// DefaultBackend is where requests go that no Ingress has a rule for.
+// DefaultBackend returns the Service for requests that no rule of an Ingress matches
+// (default-backend-service). said is false if the ConfigMap names none.
 func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}}
 	to, said = get(v, defaultBackend)
@@ -331,7 +333,7 @@ var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), strin
 	Effect: "How paths of type ImplementationSpecific match: by element (prefix), whole (exact), as a string (begin: `/a` matches `/abc`), or as a regular expression from the beginning of the path (regex). Of the paths of a host, exact ones are tried first, then regular expressions, the longest first, then the longest path.",
 })
 
-// PathType is how the paths of an Ingress are compared that say nothing else.
+// PathType returns how paths of type ImplementationSpecific match.
 func PathType(l Layer) (haproxy.PathMatch, []Problem) {
 	v := &values{layers: []Layer{l}}
 	match, _ := get(v, pathType)
@@ -343,25 +345,26 @@ var canaryWeight = define(number(0, 100), Doc{
 	Effect: "Out of 100 requests for the hosts and paths of an older Ingress of the namespace, this many, chosen at random, go to the Services of this Ingress. A change takes no reload.",
 })
 
-// Canary is how many of 100 requests an Ingress takes over from others; said is
-// false for one that does not.
+// Canary returns how many of 100 requests an Ingress takes over from others
+// (canary-weight). said is false for an Ingress that is no canary.
 func Canary(l Layer) (weight int, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}}
 	weight, said = get(v, canaryWeight)
 	if !said && len(v.problems) > 0 {
-		weight, said = 0, true // what was to be a few requests is not all of them
+		weight, said = 0, true // a canary whose weight is invalid gets no request, instead of all
 	}
 	return weight, said, v.problems
 }
 
-// A Redirect is how plain HTTP is redirected to HTTPS.
+// A Redirect holds the settings of the redirect from plain HTTP to HTTPS.
 type Redirect struct {
-	Wanted *bool // nil if nothing is said
+	Wanted *bool // nil: not set
 	Code   int
-	Port   uint16 // 0 if nothing is said
+	Port   uint16 // 0: not set
 }
 
-// SSLRedirect reads the keys that are about routing, not about a backend.
+// SSLRedirect reads the keys about the redirect to HTTPS. The redirect is part of a
+// route, not of a backend.
 func SSLRedirect(layers ...Layer) (Redirect, []Problem) {
 	v := &values{layers: layers}
 	r := Redirect{}
@@ -370,7 +373,7 @@ func SSLRedirect(layers ...Layer) (Redirect, []Problem) {
 	}
 	r.Code, _ = get(v, sslRedirectCode)
 	if port, said := get(v, sslRedirectPort); said {
-		r.Port = uint16(port) //nolint:gosec // read as one
+		r.Port = uint16(port) //nolint:gosec // read as a port
 	}
 	return r, v.problems
 }

@@ -11,7 +11,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// What is said of the whole process can be said in a ConfigMap alone.
+// The keys about the whole process. Only a ConfigMap can set them.
 var (
 	maxConn = define(number(1, 1<<30), Doc{
 		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
@@ -80,7 +80,7 @@ var (
 	}
 )
 
-// A Global is what is said of the whole process.
+// A Global holds the settings of the whole process.
 type Global struct {
 	Process     haproxy.Process
 	DefaultCert []byte // as haproxy.Config has it
@@ -111,7 +111,8 @@ func Process(env Env, layers ...Layer) (Global, []Effective, []Problem) {
 	return g, v.used, v.problems
 }
 
-// AddErrorFiles adds the answers of a ConfigMap: a status to a whole response.
+// AddErrorFiles adds the answers of a ConfigMap. Each key is a status, each value a
+// whole response.
 func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		status, err := strconv.Atoi(name)
@@ -150,7 +151,7 @@ func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 	if yes, said := get(v, dontLogNull); said {
 		option("dontlognull", yes)
 		if !yes {
-			option("http-ignore-probes", false) // else the other would say nothing either
+			option("http-ignore-probes", false) // else it would still suppress the log line and the 408
 		}
 	}
 	if yes, said := get(v, logASAP); said {
@@ -181,7 +182,7 @@ func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 	return p
 }
 
-// mode translates the switch for one mode; off leaves the default.
+// mode returns a function that translates true to a mode, and false to the default.
 func mode(name string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		if on, err := boolean(s); on || err != nil {
@@ -193,7 +194,8 @@ func mode(name string) func(string) (string, error) {
 
 const keepAlive = "http-keep-alive"
 
-// quic is HTTP/3, where HAProxy says that it can.
+// quic returns the settings of HTTP/3. They are empty until HAProxy has answered that
+// it supports QUIC.
 func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 	port, said := get(v, quicPort)
 	announce, _ := get(v, quicAnnounce)
@@ -214,7 +216,7 @@ func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 	return q
 }
 
-// syslogs reads one target a line.
+// syslogs reads one log target from each line.
 func syslogs(s string) ([]haproxy.Line, error) {
 	var all []haproxy.Line
 	for line := range strings.Lines(s) {
@@ -232,7 +234,7 @@ func syslogs(s string) ([]haproxy.Line, error) {
 			case "port":
 				var port int
 				port, err = number(1, 65535)(value)
-				target.Port = uint16(port) //nolint:gosec // read as one
+				target.Port = uint16(port) //nolint:gosec // read as a port
 			case "length":
 				target.Length, err = strconv.Atoi(value)
 			case "format":

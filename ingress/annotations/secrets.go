@@ -13,24 +13,25 @@ import (
 	"sallyport/haproxy"
 )
 
-// A Secret is what is known of one that a key names.
+// A Secret is a Kubernetes Secret that a key names.
 type Secret struct {
 	Name string // unique, and fit for the name of a file
 	Of   string // for people: NAMESPACE/NAME
 	Data map[string][]byte
 }
 
-// Secrets finds the Secret that an object refers to. An error is what follows
-// "auth-secret: ".
+// Secrets finds the Secret that an object refers to. Its error continues a sentence
+// that begins with the key, as "auth-secret: ".
 type Secrets func(Scope, Ref) (Secret, error)
 
-// A Ref is the name of an object, in the namespace of who refers to it if
-// there is no other.
+// A Ref names an object. An empty Namespace means that of the object that has the
+// reference.
 type Ref struct{ Namespace, Name string }
 
 func (r Ref) String() string { return strings.TrimPrefix(r.Namespace+"/"+r.Name, "/") }
 
-// What namespaces and Services, and what Secrets, may be called (RFC 1123).
+// dnsLabel matches names of namespaces and Services, dnsSubdomain names of Secrets
+// (RFC 1123).
 var (
 	dnsLabel     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -126,8 +127,8 @@ func realm(s string) (string, error) {
 	return s, err
 }
 
-// use returns what the Secret that a key names comes to; ok is false if it names none.
-// One that cannot be had, or cannot be used, is told.
+// use reads the Secret that a key names. It reports a Secret that cannot be found or
+// used; then ok is false, as if the key were not set.
 func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
 	ref, said := get(v, k)
 	if !said {
@@ -150,7 +151,7 @@ func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Se
 	return made, true
 }
 
-// pair reads the certificate of a Secret, with its key.
+// pair returns a function that reads the certificate and the key of a Secret.
 func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (T, error) {
 	return func(from Secret) (T, error) {
 		made, err := read(from.Name, slices.Concat(from.Data["tls.crt"], []byte("\n"), from.Data["tls.key"]))
@@ -161,8 +162,9 @@ func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (
 	}
 }
 
-// authenticate asks clients for a password. A user whose name or hash cannot be used
-// is kept out alone; if nobody is left, the guard cannot be used.
+// authenticate adds the directives that ask clients for a password. It leaves out each
+// user whose name or hash cannot be used. If no user is left, the guard cannot be
+// used.
 func authenticate(v *values, s *Settings) {
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
@@ -196,7 +198,8 @@ func authenticate(v *values, s *Settings) {
 	s.add(d)
 }
 
-// users reads the names and hashes of a Secret, and why some of them cannot be used.
+// users reads the names and hashes of a Secret. left has an error for each user that
+// cannot be used.
 func users(from Secret) (list *haproxy.Userlist, left []error) {
 	list = &haproxy.Userlist{Name: "users_" + from.Name}
 	add := func(name, hash string) {
@@ -224,7 +227,7 @@ func users(from Secret) (list *haproxy.Userlist, left []error) {
 	return list, left
 }
 
-// authorities are the CA certificates of a Secret.
+// authorities reads the CA certificates of a Secret.
 func authorities(from Secret) (*haproxy.Extra, error) {
 	text := from.Data["ca.crt"]
 	if len(text) == 0 {
@@ -237,7 +240,8 @@ func authorities(from Secret) (*haproxy.Extra, error) {
 	return e, nil
 }
 
-// serverCerts are the certificates of either side of a connection to a server.
+// serverCerts sets the certificates of both sides of TLS connections to servers, and
+// the server names to send and to verify.
 func serverCerts(v *values, s *Settings) {
 	if e, ok := use(v, serverCA, authorities); ok {
 		s.Extras = append(s.Extras, e)
@@ -263,14 +267,14 @@ func serverCerts(v *values, s *Settings) {
 	}
 }
 
-// Clients are the authorities whose certificates clients have to show.
+// Clients say which certificates clients have to show.
 type Clients struct {
-	CA       *haproxy.Extra // nil: none is asked for
+	CA       *haproxy.Extra // nil: clients are not asked for a certificate
 	Optional bool
-	Closed   bool // they are to show one, but the authority is not known
+	Closed   bool // they have to show one, but the authority cannot be used
 }
 
-// ClientCA reads what an Ingress says of the certificates of clients.
+// ClientCA reads the keys of an Ingress about client certificates.
 func ClientCA(env Env, l Layer) (Clients, []Problem) {
 	v := &values{layers: []Layer{l}, env: env}
 	c := ofHost(v)
@@ -281,9 +285,9 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 // empty if it names none.
 func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
 
-// ofHost reads what an Ingress says of the clients of its hosts. It cannot say less
-// than is demanded of all: a handshake asks for the certificates of one authority,
-// that of the host in place of that of all.
+// ofHost reads the keys of an Ingress about client certificates for its hosts. They
+// cannot weaken the demand of the ConfigMap on all clients. A handshake asks for
+// certificates of one authority only: the host's authority replaces the ConfigMap's.
 func ofHost(v *values) Clients {
 	c, all := clients(v), v.env.Demanded
 	if c.CA == nil || all.Optional && !all.Closed || all.CA == nil && !all.Closed {
@@ -307,9 +311,9 @@ func clients(v *values) (c Clients) {
 	return c
 }
 
-// clientCerts keeps those out of the backend who have shown no certificate, or
-// one of an authority that another host asks for. What the ConfigMap says holds
-// for every connection there is.
+// clientCerts rejects requests without TLS, requests whose handshake was for another
+// host, and requests without a certificate, unless it is optional. It reads the keys of
+// the Ingress alone: those of the ConfigMap apply to every handshake.
 func clientCerts(v *values, s *Settings) {
 	own := &values{layers: v.layers, env: v.env, only: Ingress}
 	c := ofHost(own)

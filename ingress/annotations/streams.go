@@ -14,14 +14,14 @@ import (
 type Stream struct {
 	Port      uint16 // 1 to 65535
 	To        ServicePort
-	TLS       bool   // it ends here
+	TLS       bool   // TLS ends here
 	Proxy     bool   // clients begin with the PROXY protocol
-	SendProxy string // servers are begun with it, as haproxy.ServerOptions has it
+	SendProxy string // PROXY protocol to the servers: proxy-v1 or proxy-v2; empty: none
 }
 
-// Streams reads a ConfigMap of TCP services, a port to
-// namespace/Service:port[:ssl][:PROXY][:PROXY-V1|PROXY-V2]. They are in the order
-// of their ports. A line that is not good costs only itself.
+// Streams reads a ConfigMap of TCP services. Each key is a port, each value
+// namespace/Service:port[:ssl][:PROXY][:PROXY-V1|PROXY-V2]. The result is sorted by
+// port. An invalid entry is reported, and costs no other.
 func Streams(data map[string]string) (all []Stream, odd []Problem) {
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		if key == logFormatTCP.Name {
@@ -38,7 +38,8 @@ func Streams(data map[string]string) (all []Stream, odd []Problem) {
 	return all, odd
 }
 
-// StreamLayer is what of a ConfigMap of TCP services is a key.
+// StreamLayer returns the keys of a ConfigMap of TCP services: it may have
+// log-format-tcp beside its ports.
 func StreamLayer(data map[string]string) Layer {
 	if format, has := data[logFormatTCP.Name]; has {
 		return Read(ConfigMap, map[string]string{logFormatTCP.Name: format})
@@ -46,13 +47,13 @@ func StreamLayer(data map[string]string) Layer {
 	return Layer{Scope: ConfigMap}
 }
 
-// stream reads a line.
+// stream reads one entry of a ConfigMap of TCP services.
 func stream(port, line string) (s Stream, err error) {
 	n, err := number(1, 65535)(port)
 	if err != nil || strconv.Itoa(n) != port {
 		return s, fmt.Errorf("%s is not a number from 1 to 65535", quote(port))
 	}
-	s.Port = uint16(n) //nolint:gosec // read as one
+	s.Port = uint16(n) //nolint:gosec // read as a port
 	words := strings.Split(strings.TrimSpace(line), ":")
 	if len(words) < 2 {
 		return s, fmt.Errorf("%s: want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", quote(line))

@@ -8,30 +8,32 @@ import (
 	"sallyport/haproxy"
 )
 
-// Env is what the meaning of keys depends on beside their values.
+// Env holds everything but its value that the meaning of a key depends on.
 type Env struct {
 	Secrets Secrets
-	// Demanded is what ConfigMaps ask of the clients of all hosts.
+	// Demanded says which certificates ConfigMaps demand from the clients of all hosts.
 	Demanded Clients
 
-	// Allowed says why text for a section may not come from there; nil: it may.
+	// Allowed returns why objects of a scope may not bring text for a section; nil:
+	// they may.
 	Allowed func(Scope, haproxy.Section) error
-	// Pattern is the list of that name, with an entry a line.
+	// Pattern returns the list of that name, one entry on each line.
 	Pattern func(name string) (lines string, has bool)
-	// Cluster is the cluster's name: lists of two clusters may have the same one.
+	// Cluster is the cluster's name. Names of lists begin with it: two clusters may have
+	// lists of one name.
 	Cluster string
-	// Lines and Entries are how many lines, and how many networks, an annotation
-	// may have; 0 is no bound. Those of a ConfigMap have none.
+	// Lines and Entries bound the lines and the networks of an annotation; 0 is no
+	// bound. The keys of a ConfigMap have no bound.
 	Lines, Entries int
-	// Service is the backend through which a Service is asked that an object
-	// names. An error is what follows "auth-url: ".
+	// Service returns the backend for requests to a Service that an object names in
+	// auth-url. Its error continues a sentence that begins with "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
-	// Verdict returns HAProxy's answer to a question. Nil: it was not asked any.
+	// Verdict returns HAProxy's answer to a question. Nil: HAProxy was asked nothing.
 	Verdict func(haproxy.Question) haproxy.Verdict
-	// Refusal is what HAProxy was found to have against a part; empty: nothing.
-	// Nil: it was not asked about any.
+	// Refusal returns why HAProxy refuses a part; empty: it does not. Nil: HAProxy was
+	// asked about no part.
 	Refusal func(haproxy.Part) string
-	// TakenUDP are the ports that QUIC cannot have, and whose they are.
+	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
 }
 
@@ -63,7 +65,7 @@ var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.
 	Effect: "Format of the log line of a connection of ssl-passthrough or of a TCP service. The ConfigMap of TCP services may hold it, too.",
 })
 
-// defineSnippet makes a key whose value is lines for a section, which may refer to
+// defineSnippet makes a key whose value is lines for a section. The lines may refer to
 // lists.
 func defineSnippet(section haproxy.Section, d Doc) key[haproxy.Text] {
 	d.Refers, d.Format = ListKind, "lines of HAProxy's configuration"
@@ -106,7 +108,7 @@ func (e Env) entries(name string) (entries []string, err error) {
 	return entries, nil
 }
 
-// refusal returns what HAProxy was found to have against a part.
+// refusal returns why HAProxy refuses a part; nil: it does not.
 func (e Env) refusal(p haproxy.Part) error {
 	if e.Refusal != nil {
 		if why := e.Refusal(p); why != "" {
@@ -116,8 +118,9 @@ func (e Env) refusal(p haproxy.Part) error {
 	return nil
 }
 
-// vetted returns the text of a key; ok reports whether it may be used. Asked gets the
-// question about it: without an answer the text is left out for now.
+// vetted returns the text of a key; ok reports whether the text may be used. vetted
+// adds the question about the text to asked: until HAProxy answers, the text is left
+// out.
 func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]haproxy.Question) (t haproxy.Text, ok bool) {
 	t, said := get(v, k)
 	if !said {
@@ -126,7 +129,8 @@ func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]ha
 	return t, judged(v, k.Doc, t, v.scopeOf(k.Name), section, asked)
 }
 
-// judged reports whether a text may be used.
+// judged reports whether a text may be used: its scope allows it, and HAProxy accepts
+// it.
 func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Section, asked *[]haproxy.Question) bool {
 	if v.env.Allowed != nil {
 		if err := v.env.Allowed(scope, section); err != nil {
@@ -141,7 +145,7 @@ func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Secti
 	return verdict == haproxy.Good
 }
 
-// ask returns the answer to a question, which it notes in asked.
+// ask adds a question to asked, and returns HAProxy's answer.
 func (v *values) ask(q haproxy.Question, asked *[]haproxy.Question) haproxy.Verdict {
 	*asked = append(*asked, q)
 	if v.env.Verdict == nil {
@@ -155,10 +159,11 @@ var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { r
 	Effect: "Requests that match a path to the Service go there only if the condition holds. Otherwise they are routed as if the path were not there: to another path of the namespace for the same, or to a shorter one. Allowed only by `ingress.trust`, and not with regular expressions as paths.",
 })
 
-// A Condition says when requests that lead to a Service go there.
+// A Condition decides which of the requests that match a path to a Service go to the
+// Service.
 type Condition struct {
 	Text   haproxy.Text
-	Usable bool               // it may be used; else they never go there
+	Usable bool               // the text may be used; if not, no request goes there
 	Asked  []haproxy.Question // that HAProxy has to answer
 }
 
@@ -169,8 +174,8 @@ func Conditional(l Layer) bool {
 	return said
 }
 
-// RouteACL is what a Service says of the requests that lead to it; said is false
-// if it takes them all.
+// RouteACL returns the condition that a Service sets for its requests (route-acl). said
+// is false for a Service without a condition: all requests that lead to it go there.
 func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
 	if said = Conditional(l); !said {
 		return c, false, nil
