@@ -50,10 +50,10 @@ func together(a, b *claim) bool {
 	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }
 
-// chain makes the choices of the routes that have conditions. A request for which no
-// condition holds takes the route that it would take without this key: that of the
-// longest other key with which the key begins, which is the same for every request
-// that begins with the key.
+// chain makes the choice of each key with conditions. If none of them holds, a request
+// takes the route that it would take without this key: the route of the longest other
+// key that this key begins with. That route is the same for all requests that match
+// this key.
 func (b *builder) chain() {
 	hosts := make(map[string]bool) // those with conditions
 	keys := make([]routeKey, 0, len(b.chosen))
@@ -74,7 +74,7 @@ func (b *builder) chain() {
 		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()), cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
 	})
 	cases := make(map[string][]haproxy.Case) // by the name of the choice
-	var below []routeKey                     // keys with routes with which the present key begins, the longest last
+	var below []routeKey                     // keys with routes that the present key begins with, the longest last
 	for _, key := range keys {
 		for len(below) > 0 && !below[len(below)-1].covers(key) {
 			below = below[:len(below)-1]
@@ -91,8 +91,9 @@ func (b *builder) chain() {
 	slices.SortFunc(b.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// chooseFrom makes the choice of one key, if it has usable conditions. A request
-// takes the route without where the key has no other.
+// chooseFrom makes the choice of one key, if it has usable conditions. If none of them
+// holds, a request takes the key's own route; without is the route for a key that has
+// none.
 func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[string][]haproxy.Case) {
 	var own []haproxy.Case
 	var tls *claim

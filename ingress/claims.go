@@ -12,9 +12,9 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A claimant is an object that claims hosts and paths, whatever its kind. Who
-// owns a host and which claim comes first is decided on it alone. It is never
-// changed, and stays the same pointer while the object does.
+// A claimant is an object that claims hosts and paths, whatever its kind. It alone
+// decides who owns a host, and which of two claims is older. It is never changed: an
+// object that does not change keeps its pointer.
 type claimant struct {
 	ref     ObjectRef         // where its problems are reported
 	created time.Time         // of two claims to the same thing the older one counts
@@ -29,11 +29,11 @@ type claim struct {
 	hosts    []string   // every valid host of its rules, once; "" is any host
 	names    []string   // hosts, the hosts of its TLS entries, and "" for the default of all; once
 	fallback *reference // for what no path matches
-	ruleless bool       // it has no rules: its fallback is everybody's
+	ruleless bool       // it has no rules: its fallback is the default of all hosts
 	tls      []tlsClaim
 	problems []Problem
 
-	// A round adds the rest.
+	// Each round sets the fields below.
 	world     int
 	covered   []string // hosts of its TLS entries that have a usable certificate
 	secure    bool     // it has a usable certificate
@@ -83,7 +83,8 @@ func (r reference) portText() string {
 	return strconv.Itoa(int(r.number))
 }
 
-// checks are HAProxy's own requests, which ask whether a client's may go on.
+// checks is the traffic of HAProxy's own requests, which ask a Service whether a
+// client's request is allowed (auth-url).
 const checks annotations.Traffic = 0
 
 // A tlsClaim asks for a certificate for some hosts. Without hosts it is for the

@@ -29,7 +29,7 @@ type Snapshot struct {
 	Objects
 	NoSecrets bool            // Secrets is empty because we may not read them
 	NoClasses bool            // Classes is empty because we may not read them
-	Topology  routes.Topology // not for Compile: what Calico says, at the same moment
+	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
 	// Owners are the owners of the Result before; nil: no host had an owner. An owner
 	// keeps a host while one of its Ingresses names it.
@@ -120,15 +120,15 @@ type Problem struct {
 	Why    string `json:"why"`    // what, where, what is allowed, what to do
 }
 
-// A Result is what the objects of all clusters come to.
+// A Result is compiled from the objects of all clusters.
 type Result struct {
 	Config   haproxy.Config         // Bind and Tune are left to the caller
 	Served   []ObjectRef            // Ingresses of which at least one rule or the default is in effect
 	Problems []Problem              // sorted by object
 	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
-	Refused  []haproxy.Part         // what is left out because HAProxy refuses it
+	Refused  []haproxy.Part         // parts left out because HAProxy refuses them
 
-	// Questions have to be answered before the Config is all it should be, see
+	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
 	Questions []haproxy.Question
 
@@ -187,21 +187,21 @@ type world struct {
 	at        time.Time
 	Objects
 
-	defaults   annotations.Layer // what they say
+	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
 	global     annotations.Global
-	set        []annotations.Effective // what made global
-	odd        []annotations.Problem   // what is odd about it
-	badFiles   []annotations.Problem   // what is odd about the error files
-	refused    []haproxy.Part          // what HAProxy refuses of that
+	set        []annotations.Effective // keys that global is made from
+	odd        []annotations.Problem   // problems of global
+	badFiles   []annotations.Problem   // problems of the error files
+	refused    []haproxy.Part          // parts of global that HAProxy refuses
 	streams    []annotations.Stream
-	badStreams []annotations.Problem // what is odd about the TCP services
+	badStreams []annotations.Problem // problems of the TCP services
 }
 
 // A part is a backend with its servers, and the problems of its endpoints.
 type part struct {
 	backend  *haproxy.Backend
 	problems []Problem
-	refused  haproxy.Part // what HAProxy refuses of it, if anything
+	refused  haproxy.Part // the part of it that HAProxy refuses, if any
 }
 
 // Judge replaces HAProxy's verdicts about parts. A text without a verdict is left out

@@ -8,7 +8,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// An Explanation says what one Ingress comes to.
+// An Explanation describes how one Ingress is served.
 type Explanation struct {
 	Ingress  ObjectRef          `json:"ingress"`
 	Rules    []ExplainedRule    `json:"rules,omitempty"`    // the granted ones, in the order of hosts and paths
@@ -36,7 +36,7 @@ type ExplainedBackend struct {
 	Directives []string                `json:"directives,omitempty"`
 }
 
-// Explain returns what an Ingress comes to. It returns false for an Ingress that is
+// Explain returns how an Ingress is served. It returns false for an Ingress that is
 // not ours or does not exist.
 func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	if r.routing == nil {

@@ -121,7 +121,7 @@ type backendOf struct {
 	to      reference
 }
 
-// A shortage says what one limit keeps from an Ingress.
+// A shortage counts the parts of an Ingress that are beyond one limit.
 type shortage struct {
 	limit, first string
 	most, count  int
@@ -211,9 +211,9 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 	return granted, refused
 }
 
-// bound returns the parts with no more servers of a namespace than its limit allows:
-// the servers of the backends that are first by name. A server takes memory in
-// HAProxy even while it is closed. The same parts come back with the same pointers.
+// bound removes the servers beyond the limit of each namespace. Backends that come
+// first by name keep their servers. A server takes memory in HAProxy even while it is
+// closed. Parts that did not change come back with the same pointers.
 func (c *Compiler) bound(parts []part) []part {
 	have := make(map[tenant]int)
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects are the objects of a cluster that are compiled, by their kinds. The
-// objects are never changed: a new version of an object is a new pointer.
+// Objects holds the objects of a cluster that are compiled, by kind. An object is
+// never changed: a new version of an object is a new pointer.
 //
 // A new kind takes a field here, its line in lists, a line in watchAll (see
 // [Watcher]), and its rule in [Rules].
@@ -163,8 +163,8 @@ func keep[T comparable](list, old []T, order func(a, b T) int) []T {
 	return list
 }
 
-// inOrder reports whether list is sorted. old is sorted, so that only objects
-// with another neighbour than in old are compared.
+// inOrder reports whether list is sorted. old is sorted: only objects whose neighbour
+// in list is new need to be compared.
 func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
 	for i := 1; i < len(list); i++ {
 		if i < len(old) && list[i] == old[i] && list[i-1] == old[i-1] {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// A publisher holds what is to be written to the cluster, as one whole wish.
+// A publisher holds one whole wish: all that is to be written to the cluster.
 type publisher struct {
 	knock chan struct{}
 

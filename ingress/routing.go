@@ -17,7 +17,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A routing is all of a Result that does not depend on endpoints.
+// A routing is the part of a Result that does not depend on endpoints.
 type routing struct {
 	of       []*world // the worlds it is made from
 	claims   []*claim // the older first
@@ -45,20 +45,20 @@ type routing struct {
 
 	served   []ObjectRef
 	problems []Problem
-	refused  []haproxy.Part // left out because HAProxy refuses it
+	refused  []haproxy.Part // left out because HAProxy refuses them
 
 	// Between since (included) and until (excluded) no certificate expires or
 	// becomes valid. Zero is open.
 	since, until time.Time
 }
 
-// A need is a backend that has to exist, with all that its servers are made of
-// but the endpoints. The port of its reference is the name that the Service's
-// EndpointSlices repeat; "" is the name of a single port.
+// A need is a backend that has to exist. It holds everything that its servers are made
+// from, except for endpoints. The port of its reference is the port's name in the
+// EndpointSlices of the Service; "" is the name of a single port.
 type need struct {
 	reference
 	name     string
-	origin   string // for people: whose it is, if it is not for all
+	origin   string // for people: begins the Origin of the backend; empty: Ingresses share it
 	world    int
 	uid      string // of the Service
 	exists   bool   // its Service and port exist, and their endpoints may be used
@@ -69,8 +69,8 @@ func (r *routing) valid(at time.Time) bool {
 	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
 }
 
-// reuse replaces routes and certificates that are equal to those before by the
-// pointers of before.
+// reuse replaces each route and certificate that is equal to one of before by the
+// pointer in before.
 func (r *routing) reuse(before *routing) {
 	if slices.Equal(r.routes, before.routes) {
 		r.routes = before.routes
@@ -106,7 +106,7 @@ type builder struct {
 	patterns   map[string]int             // how many regular expressions each host has
 	needed     map[string]need            // by the name of the backend
 	asked      []haproxy.Question         // about conditions
-	fallbackOf *claim                     // whose default backend all hosts have; nil: the operator's, or none
+	fallbackOf *claim                     // its default backend is that of all hosts; nil: the operator's is, or none
 }
 
 // route makes the routing of worlds. Of two claims to one thing the older one
@@ -139,7 +139,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	return b.routing
 }
 
-// assemble puts what the steps before have found in order.
+// assemble sorts the results of the steps before.
 func (b *builder) assemble() {
 	for _, key := range b.keys() {
 		b.routes = append(b.routes, b.routed[key])
@@ -186,8 +186,8 @@ func (b *builder) assemble() {
 	}
 }
 
-// distinct sorts by name and keeps one of each name. All that have one name are
-// made of one Secret, and equal.
+// distinct sorts by name and keeps one entry of each name. Entries of one name are
+// equal: they are made from one Secret.
 func distinct[T any](list []*T, name func(*T) string) []*T {
 	slices.SortStableFunc(list, func(a, b *T) int { return cmp.Compare(name(a), name(b)) })
 	return slices.CompactFunc(list, func(a, b *T) bool { return name(a) == name(b) })

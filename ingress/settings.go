@@ -14,18 +14,18 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// settings hold what the keys of an Ingress, a Service and a ConfigMap make of one
-// backend. They are never changed: a need holds the pointer.
+// settings hold the result of all keys for one backend: those of an Ingress, a Service
+// and a ConfigMap. Settings are never changed: a need holds the pointer.
 type settings struct {
 	annotations.Settings
-	own      bool // the keys of the Ingress change what the Service has without it
+	own      bool // the keys of the Ingress change the backend of its Service
 	used     []annotations.Effective
 	problems []annotations.Problem
 	secrets  []foundSecret // all that were looked up
 	asks     []askedOne    // Services that check its requests
 
 	by      *claimant      // whose keys make it own
-	refused []haproxy.Part // left out because HAProxy refuses it
+	refused []haproxy.Part // left out because HAProxy refuses them
 }
 
 // An askedOne is a Service that checks requests (auth-url), as a key names it.
@@ -41,9 +41,8 @@ type foundSecret struct {
 	secret *corev1.Secret
 }
 
-// env returns what package annotations needs for the keys of objects of a
-// namespace. Secrets and Services that are looked up are noted in into, unless it
-// is nil.
+// env returns the annotations.Env for keys on objects of a namespace. It notes the
+// Secrets and Services that are looked up in into, unless that is nil.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	if into == nil {
 		into = new(settings)
@@ -262,8 +261,8 @@ func (b *builder) checkConfigMaps(w *world) {
 	}
 }
 
-// overruled reports what ConfigMaps set for the whole process and what has no effect,
-// since another cluster's ConfigMaps are heard.
+// overruled reports settings of the whole process that have no effect in a cluster's
+// ConfigMaps, since those of another cluster are in use.
 func (b *builder) overruled(w *world) {
 	heard := b.speaker
 	if w == heard || heard.cluster == "" {

@@ -119,7 +119,7 @@ func (s *shelf[T]) awaited() bool {
 	return !full && (s.without == "" || !s.barred())
 }
 
-// lacking returns a sentence if the objects are barred and done without.
+// lacking returns a sentence if the objects are barred, and are not awaited.
 func (s *shelf[T]) lacking() string {
 	if !s.barred() {
 		return ""
@@ -140,7 +140,7 @@ func (s *shelf[T]) name() string {
 	return s.resource + "." + s.group
 }
 
-// Add, Update, Delete, Replace, Resync and Transformer make it the store of a
+// Add, Update, Delete, Replace, Resync and Transformer make a shelf the store of a
 // reflector (cache.ReflectorStore, cache.TransformingStore).
 
 // Add puts an object in its place.
@@ -267,7 +267,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 
 func (s *shelf[T]) wants(key serviceKey) bool { return s.wanted == nil || s.wanted(key) }
 
-// pass notes that an object exists and was not kept. The caller holds mu.
+// pass notes that an object exists but was not kept. The caller holds mu.
 func (s *shelf[T]) pass(key serviceKey) {
 	if s.passed == nil {
 		s.passed = make(map[serviceKey]bool)

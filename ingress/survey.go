@@ -78,8 +78,8 @@ func groupOf(version string) string {
 // It bounds the time until a new CRD, or the end of a migration, is noticed.
 const surveyEvery = 30 * time.Second
 
-// surveyNone is that time while no group is found: Calico may be about to be
-// installed.
+// surveyNone is the time between two searches while no group is found: Calico may be
+// about to be installed.
 const surveyNone = 5 * time.Second
 
 func (w *Watcher) askSurvey() {
@@ -150,8 +150,8 @@ func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, 
 	return true
 }
 
-// promote replaces the group in use by the next one, once all of that was read. The
-// caller holds mu.
+// promote replaces the group in use by the next one, once all objects of the next one
+// were read. The caller holds mu.
 func (w *Watcher) promote() {
 	if w.next == nil || len(w.next.waiting()) > 0 {
 		return

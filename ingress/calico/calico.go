@@ -1,13 +1,13 @@
-// Package calico reads what Calico keeps in the Kubernetes API: which node
-// speaks BGP from where, in which AS, which blocks are whose.
+// Package calico reads Calico's objects in the Kubernetes API: which node speaks BGP
+// from which address and AS, and which node owns which block.
 //
 // It alone knows the form of Calico's objects, in both API groups that serve
 // them (crd.projectcalico.org/v1 and projectcalico.org/v3), and turns them
-// into a routes.Topology. All of it is pure functions over objects somebody
-// else fetched.
+// into a routes.Topology. All of its functions are pure: they read objects that
+// somebody else fetched.
 //
 // It promises that nothing unreadable gets through: an object that cannot be
-// understood is left out and told as an [Oddity], and so grants nothing.
+// understood is left out and reported as an [Oddity], and so grants nothing.
 //
 // Its limit: it believes what it reads. A node's credentials can change these
 // objects, so what they allow is bounded again by routes.Verify.
@@ -62,20 +62,20 @@ type Objects struct {
 	NoConfigs    bool         // BGPConfigurations could not be read: ASN stands in
 	ASN          uint32       // AS of the cluster for that case; 0 is Calico's default
 	Own          []netip.Addr // addresses of the appliance, to find the BGPPeers that name it
-	Memory       *Memory      // of the reading before, and then of this one; nil: none
+	Memory       *Memory      // from the reading before; changed by this one; nil: none
 }
 
-// A Memory is what one reading leaves for the next. The zero value is that of a
-// first reading.
+// A Memory carries facts from one reading to the next. The zero value is for a first
+// reading.
 type Memory struct {
-	// keepers are the nodes that had the BGP addresses.
+	// keepers holds, by BGP address, the node that had it.
 	keepers map[netip.Addr]string
-	// blocks are the IPAMBlocks by their objects: one changes with each pod, and
+	// blocks holds the IPAMBlocks by their objects. A new pod changes one of them;
 	// the others stay the same pointers.
 	blocks map[*unstructured.Unstructured]remembered
 }
 
-// Remember makes the Memory of a reading out of its result.
+// Remember makes a Memory from the result of a reading.
 func Remember(t routes.Topology) *Memory {
 	m := &Memory{keepers: make(map[netip.Addr]string)}
 	for _, n := range t.Nodes {
@@ -86,14 +86,14 @@ func Remember(t routes.Topology) *Memory {
 	return m
 }
 
-// remembered is an IPAMBlock as it was read, nil if it could not be, with what
-// was odd about it.
+// remembered holds the result of reading an IPAMBlock. block is nil if the object
+// gave none.
 type remembered struct {
 	block *routes.IPAMBlock
 	odd   []Oddity
 }
 
-// An Oddity is an object that was not, or not wholly, understood.
+// An Oddity reports an object that could not be read, or not all of it.
 type Oddity struct {
 	Kind, Name string
 	Why        string
@@ -101,8 +101,8 @@ type Oddity struct {
 
 func (o Oddity) String() string { return o.Kind + " " + quote(o.Name) + ": " + o.Why }
 
-// Topology returns what the objects say. Bounds, Protected, Reflectors and HostNetwork
-// are the caller's to add.
+// Topology makes a routes.Topology of the objects. The caller adds Bounds, Protected,
+// Reflectors and HostNetwork.
 func Topology(o Objects) (routes.Topology, []Oddity) {
 	if o.Memory == nil {
 		o.Memory = new(Memory)
@@ -126,9 +126,9 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 			t.Pools = append(t.Pools, p)
 		}
 	}
-	// host-local IPAM leaves no BlockAffinity behind; BIRD then announces the
-	// node's podCIDRs. A Calico IPAM without a single block looks the same and
-	// announces nothing, so nothing is lost by taking one for the other.
+	// host-local IPAM writes no BlockAffinity, and BIRD announces the node's podCIDRs.
+	// A Calico IPAM without any block looks the same, but announces nothing: it may
+	// be taken for host-local.
 	t.HostLocal = (o.NoAffinities || len(o.Affinities) == 0) && slices.ContainsFunc(t.Nodes, func(n routes.Node) bool { return len(n.PodCIDRs) > 0 })
 
 	r.mute(t)
@@ -139,8 +139,8 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 	return t, r.odd
 }
 
-// mute complains of the nodes that own blocks and have no address to announce
-// them from: their pods get no route.
+// mute reports nodes that own blocks and have no address to announce them from. The
+// pods of such a node get no route.
 func (r *reader) mute(t routes.Topology) {
 	for _, n := range t.Nodes {
 		owns := func(a routes.Affinity) bool { return a.Node == n.Name && !a.Deleted }
@@ -161,7 +161,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// reader collects what is odd while it reads.
+// reader reads objects, and collects oddities.
 type reader struct{ odd []Oddity }
 
 func (r *reader) complain(kind, name, format string, args ...any) {
@@ -196,7 +196,7 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; Calico ignores it, and so do we", asnAnnotation, quote(text))
 		}
 	}
-	// Without a BGPPeer that names us the sessions are made in some other way.
+	// If no BGPPeer names us, the sessions are configured in some other way.
 	node.Behind = len(peers) > 0 && !slices.ContainsFunc(peers, func(p peer) bool { return p.selects(n) })
 	for _, p := range peers {
 		if p.local != 0 && p.selects(n) {
@@ -221,8 +221,8 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		}
 	}
 	for _, c := range n.Status.Conditions {
-		// Unknown is written by the cluster when the kubelet has been silent
-		// for its grace period; False is the kubelet itself, alive.
+		// The cluster writes Unknown when the kubelet was silent for its grace
+		// period. False comes from the kubelet itself, which therefore runs.
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown {
 			node.Down = true
 		}
@@ -239,10 +239,10 @@ func confirmed(n *corev1.Node, addr netip.Addr) bool {
 	})
 }
 
-// settle leaves each BGP address to one node, and complains of all that claim
-// it. A node can write what it likes into its own Node, so the address goes to
-// the node that had it before, else to one whose status says the same, else to
-// the older one. The nodes are those of the objects, in the same order.
+// settle leaves each BGP address to one node, and reports all nodes that claim it. A
+// node can write anything into its own Node. Therefore the address goes to the node
+// that had it before, else to one whose status confirms it, else to the oldest one.
+// nodes has the nodes of the objects, in the same order.
 func (r *reader) settle(o Objects, nodes []routes.Node) {
 	claims := map[netip.Addr][]int{}
 	for i, n := range nodes {
@@ -292,8 +292,8 @@ func trueFirst(a, b bool) int {
 	return 1
 }
 
-// affinity reads a BlockAffinity. "deleted" is a string in v1 and a boolean in
-// v3; what cannot be read counts as deleted.
+// affinity reads a BlockAffinity. "deleted" is a string in v1 and a boolean in v3; any
+// other value counts as deleted.
 func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok bool) {
 	spec := specOf(u)
 	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]), Type: text(spec["type"])}
@@ -318,8 +318,8 @@ func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok b
 	return a, true
 }
 
-// blocks reads the IPAMBlocks, those that are the same objects as last time from
-// memory.
+// blocks returns the IPAMBlocks. It takes a block from memory if its object is the
+// same pointer as in the last reading.
 func (r *reader) blocks(o Objects) (all []*routes.IPAMBlock) {
 	known := map[*unstructured.Unstructured]remembered{}
 	for _, u := range o.Blocks {
@@ -339,9 +339,9 @@ func (r *reader) blocks(o Objects) (all []*routes.IPAMBlock) {
 	return all
 }
 
-// block reads an IPAMBlock; nil is none. An address is borrowed when the node of
-// its allocation is not the host of the block's affinity
-// (libcalico-go/lib/backend/model/block.go).
+// block reads an IPAMBlock. It returns nil if the block is deleted or cannot be read.
+// An address is borrowed if the node of its allocation is not the host of the block's
+// affinity (libcalico-go/lib/backend/model/block.go).
 func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 	spec := specOf(u)
 	if gone, _ := spec["deleted"].(bool); gone {
@@ -389,10 +389,10 @@ func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 	return b
 }
 
-// holder returns the namespace of the pod that an allocation is for; empty: it
-// does not say. It is no pod's where it has a type, as the addresses of tunnels
-// and of load balancers do, or a note instead of an owner, as those have that
-// Windows keeps for itself.
+// holder returns the namespace of the pod that has an allocation; empty: the
+// allocation names none. pods is false for an address that is no pod's: addresses of
+// tunnels and load balancers have a type, and addresses that Windows reserves have a
+// note instead of an owner.
 func holder(secondary map[string]any) (namespace string, pods bool) {
 	if text(secondary["type"]) != "" || text(secondary["note"]) != "" {
 		return "", false
@@ -433,7 +433,7 @@ func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {
 	return p, true
 }
 
-// clusterASN is the AS of nodes that have none of their own.
+// clusterASN returns the AS of nodes without an AS of their own.
 func (r *reader) clusterASN(o Objects) uint32 {
 	if o.NoConfigs {
 		return cmp.Or(o.ASN, defaultASN)
@@ -456,7 +456,7 @@ func (r *reader) clusterASN(o Objects) uint32 {
 type peer struct {
 	name     string
 	local    uint32 // localASNumber: the AS the node speaks from on this peering
-	node     string // only this node, or
+	node     string // only this node; empty: the nodes that selector matches
 	selector selector
 }
 
@@ -467,8 +467,8 @@ func (p peer) selects(n *corev1.Node) bool {
 	return p.selector.match(n.Labels)
 }
 
-// peers finds the BGPPeers that name one of our addresses. One for all nodes
-// goes before one for some, as in Calico.
+// peers finds the BGPPeers that name one of our addresses. A BGPPeer for all nodes
+// overrides one for some nodes, as in Calico.
 func (r *reader) peers(o Objects) []peer {
 	var found []peer
 	for _, u := range o.Peers {
@@ -503,7 +503,7 @@ func (p peer) rank() int {
 	return 1
 }
 
-// peerAddr is the address of "ip", "ip:port" or "[ip]:port" (BGPPeer, peerIP).
+// peerAddr returns the address in "ip", "ip:port" or "[ip]:port" (BGPPeer, peerIP).
 func peerAddr(s string) (netip.Addr, bool) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
 		return ap.Addr(), true
@@ -537,8 +537,8 @@ func parseASN(s string) (uint32, bool) {
 	return n, errHigh == nil && errLow == nil && n > 0
 }
 
-// address reads an address with the length of its subnet; a bare one is given
-// the length of a single address.
+// address reads an address with the length of its subnet. Without a length it is the
+// prefix of that address alone.
 func address(s string) (netip.Prefix, bool) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p, !p.Addr().Is4In6()
@@ -571,7 +571,8 @@ func text(v any) string {
 	return s
 }
 
-// integer takes a number as either JSON decoder leaves it.
+// integer returns a number that either JSON decoder made: one makes int64, the other
+// float64.
 func integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int64:
@@ -582,7 +583,7 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// quote makes a value that was not checked fit to be read, and short.
+// quote returns an unchecked value that is short and safe to print.
 func quote(s string) string {
 	const longest = 80
 	if len(s) > longest {

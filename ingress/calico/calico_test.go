@@ -314,7 +314,7 @@ func TestAnAddressIsOneNodesAlone(t *testing.T) {
 		if row.had != "" {
 			o.Memory = Remember(routes.Topology{Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}}})
 		}
-		for range 2 { // what was found is what is remembered
+		for range 2 { // the second reading uses the memory of the first
 			topology, odd := Topology(o)
 			var lines []string
 			for _, n := range topology.Nodes {
@@ -410,7 +410,7 @@ func TestTheGroupThatCountsIsChosen(t *testing.T) {
 	}
 }
 
-// FuzzTopology holds what comes out to be well-formed, whatever goes in.
+// FuzzTopology checks that the result is well-formed for any input.
 func FuzzTopology(f *testing.F) {
 	for _, seed := range []string{
 		`{"metadata":{"name":"a"},"spec":{"cidr":"172.16.171.64/26","node":"n1","state":"confirmed","deleted":"false","affinity":"host:n1","allocations":[0,null],"attributes":[{"secondary":{"node":"n2"}}],"blockSize":26,"asNumber":65000,"peerIP":"192.168.50.21","nodeSelector":"has(x)","localASNumber":"1.1"}}`,
@@ -468,7 +468,7 @@ func FuzzTopology(f *testing.F) {
 	})
 }
 
-// FuzzSelector holds the parser to end, and what it makes to be usable.
+// FuzzSelector checks that the parser ends, and that its result can be used.
 func FuzzSelector(f *testing.F) {
 	f.Add("has(a) && (b == 'c' || !d in {'e'})")
 	f.Fuzz(func(_ *testing.T, s string) {

@@ -2,7 +2,7 @@ package calico
 
 import "errors"
 
-// Presence is what a cluster shows of Calico's two API groups.
+// Presence describes Calico's two API groups in one cluster.
 type Presence struct {
 	V1, V3  bool // the group is served
 	V3IsCRD bool // v3 is native CRDs, not an aggregated API server (APIService label kube-aggregator.kubernetes.io/automanaged)
@@ -10,18 +10,19 @@ type Presence struct {
 	Ready3  bool // the same in v3
 }
 
-// ErrNone says that the cluster serves neither group.
+// ErrNone is the error if the cluster serves neither group.
 var ErrNone = errors.New("the cluster serves none of Calico's objects: Calico is not installed, or its CRDs are gone")
 
-// ErrFrozen says that Calico is between two datastores: neither is to be read.
+// ErrFrozen is the error while Calico moves between two datastores: neither may be
+// read.
 var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + V3 + " and calls neither ready: the last known objects stay until it does")
 
-// Choose says which group holds the objects that count.
+// Choose returns the group to read.
 //
-// An aggregated API server serves what v1 holds, but without IPAMBlocks and
-// only while its pod runs: v1 is read. Where both are CRDs the objects of v1
-// may be stale copies, left over from a migration, and only datastoreReady
-// tells (kube-controllers/pkg/controllers/migration).
+// An aggregated API server serves the objects of v1, but without IPAMBlocks and only
+// while its pod runs: v1 is read instead. If both groups are CRDs, the objects of v1
+// may be stale copies that a migration left behind. Only datastoreReady shows which
+// group is in use (kube-controllers/pkg/controllers/migration).
 func Choose(p Presence) (string, error) {
 	switch {
 	case !p.V1 && !p.V3:

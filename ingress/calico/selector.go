@@ -7,9 +7,9 @@ import (
 )
 
 // A selector is an expression of Calico's selector language
-// (libcalico-go/lib/selector), as far as nodes are selected with it.
+// (libcalico-go/lib/selector) that selects nodes.
 type selector struct {
-	all  bool // it selects everything whatever the labels are
+	all  bool // it selects every node, whatever its labels
 	node matcher
 }
 
@@ -22,7 +22,7 @@ func (s selector) match(labels map[string]string) bool {
 // maxDepth bounds the nesting of an expression.
 const maxDepth = 50
 
-// parseSelector reads an expression; the empty one selects everything.
+// parseSelector reads an expression. The empty expression selects every node.
 //
 //	or      = and { "||" and }
 //	and     = term { "&&" term }
@@ -172,8 +172,8 @@ func (p *parser) term(depth int) (matcher, error) {
 	return p.test(key.text)
 }
 
-// test reads what is asked of a label. Of a label that is not there, only
-// "!=" and "not in" are true.
+// test reads a comparison for the label key. For a node without the label only "!="
+// and "not in" are true.
 func (p *parser) test(key string) (matcher, error) {
 	op, err := p.next()
 	if err != nil {
