@@ -1,19 +1,18 @@
-// Command app is the sample application of the lab: an HTTP server that
-// answers with what it saw of the request and where it runs, so that a person
-// or a test can tell which pod answered, and from which address it was asked.
+// Command app is the sample application of the lab: an HTTP server that answers
+// with the request as it arrived, and with its pod and node. A person or a test can
+// see which pod answered, and from which address the request came.
 //
-// It promises a graceful end: after SIGTERM it goes on serving, tells its
-// readiness probe that it is leaving if -drain asks for that time, and then
-// closes when the requests in flight are answered. HTTP/2 is understood in the
-// clear, too, and over TLS it looks at the certificate of a client without
-// verifying it.
+// It promises a graceful end. After SIGTERM it goes on serving for the time of
+// -drain, while its readiness probe fails. Then it closes, once the requests in
+// flight are answered. It speaks HTTP/2 without TLS, too. Over TLS it reports the
+// certificate of a client without verifying it.
 //
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
 //	/healthz       200, or 503 after POST /fail until POST /heal, and while draining
-//	/slow?d=5s     one line each 100 ms for that long; with every=1m one a minute; with deaf though the client has closed its side
-//	/status/401    that status, and Saw-Method, and for each header X-Y: z of the request Saw-X-Y: z
+//	/slow?d=5s     one line each 100 ms for that long; every=1m: one a minute; deaf: also after the client has closed its side
+//	/status/401    that status; header Saw-Method, and Saw-X-Y: z for each header X-Y: z of the request
 //	/bytes?n=1000  that many bytes
-//	/upgrade, /ws  a WebSocket (RFC 6455) that says back what it hears
+//	/upgrade, /ws  a WebSocket (RFC 6455) that echoes every message
 package main
 
 import (

@@ -20,7 +20,7 @@ const (
 )
 
 // A spokenFor is a listener whose connections may begin with the PROXY protocol, version 1 or 2.
-// Their remote address is then the client's that the protocol names.
+// Their remote address is then the client's address in the PROXY protocol.
 type spokenFor struct{ net.Listener }
 
 func (l spokenFor) Accept() (net.Conn, error) {
@@ -37,7 +37,7 @@ type spokenForConn struct {
 	net.Conn
 	in   *bufio.Reader
 	once sync.Once
-	from net.Addr // nil: nobody speaks for another
+	from net.Addr // nil: the connection has no PROXY protocol, or names no address
 	err  error
 }
 

@@ -1,6 +1,6 @@
 // Command bench measures the appliance in a lab of its own and prints a table.
-// What can be held against a floor or a neighbour is measured beside it in the
-// same run: read the ratios, the milliseconds are this machine's.
+// In the same run it measures a lower bound or another program for comparison,
+// where there is one. Read the ratios: the milliseconds depend on the machine.
 //
 //	endpoint   change of an EndpointSlice committed → server open in HAProxy,
 //	           beside a bare watch of the same object and one exchange with HAProxy's socket
@@ -30,7 +30,7 @@ type row struct {
 	What   string  `json:"what"`
 	Value  float64 `json:"value"`
 	Unit   string  `json:"unit"`
-	Beside string  `json:"beside,omitempty"` // what it is held against, measured in the same run
+	Beside string  `json:"beside,omitempty"` // the figure it is compared with, measured in the same run
 	Ratio  float64 `json:"ratio,omitempty"`
 	Target string  `json:"target,omitempty"`
 	Met    *bool   `json:"met,omitempty"`

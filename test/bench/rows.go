@@ -197,8 +197,8 @@ spec: {node: worker1, cidr: `+block+`, state: confirmed, deleted: "false"}
 `); err != nil {
 		return err
 	}
-	// Until the node has its own configuration with the block, that may still replace
-	// the one of this benchmark.
+	// The lab still has to add the block to the node's own configuration. Until it has
+	// done so, it would overwrite the configuration of this benchmark.
 	if err := rig.Eventually(ctx, "worker1 has the route of its block", func() error {
 		out, err := s.BIRD(ctx, "worker1", 4, "show", "route", block)
 		if err == nil && !strings.Contains(out, block) {

@@ -13,7 +13,7 @@ type App struct {
 	Replicas, Grace int    // default: 1 pod, and 1 second to end in
 	Args            []string
 	HostNetwork     bool
-	Pod             string // what its pods answer as; default: their names
+	Pod             string // pod name in the answers of its pods; default: the real one
 }
 
 // Manifest returns the Deployment. With -tls-cert among the arguments the kubelet asks by HTTPS.

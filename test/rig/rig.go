@@ -1,8 +1,8 @@
-// Package rig sets a lab and an appliance up together, as the README says: what
-// the benchmarks and the fault suite need before they begin.
+// Package rig brings up a lab with an appliance, as the README describes. The
+// benchmarks and the fault suite begin with it.
 //
-// The appliance is the program, run on its host in the lab; HAProxy outlives it
-// there as everywhere, until the lab goes down.
+// The appliance is the real program, and runs on its host in the lab. HAProxy
+// outlives the appliance, until the lab goes down.
 package rig
 
 import (
@@ -145,9 +145,9 @@ func Report(ctx context.Context, out io.Writer, asJSON bool, cases []Case) error
 	return nil
 }
 
-// New brings up a lab whose pods may run the image "sample-app", and gives the cluster
-// what `sallyport manifests` prints for the config file. dir holds what Build and
-// Configure made. A cluster without Calico gets the rest of the manifests.
+// New brings up a lab whose pods may run the image "sample-app", and applies the output
+// of `sallyport manifests` for the config file. dir holds the files of Build and
+// Configure. A cluster without Calico gets the manifests that do not need it.
 func New(ctx context.Context, dir string, opts world.Options, manifests ...string) (*Rig, error) {
 	opts.Images = map[string]string{"sample-app": dir + "/app"}
 	lab, err := world.Up(ctx, opts)
@@ -270,7 +270,8 @@ func (r *Rig) Stop(signal syscall.Signal) error {
 	}
 }
 
-// Ended is closed once the appliance that was started last has ended.
+// Ended returns a channel that is closed once the appliance that was started last has
+// ended.
 func (r *Rig) Ended() <-chan struct{} { return r.ended }
 
 // Alive returns an error with the last line of the log if the appliance was started,

@@ -1,11 +1,11 @@
 // Package bird writes the configuration of the BIRD on one node, so that a
-// neighbour hears from it what it would hear from calico-node.
+// neighbour receives the same routes as from calico-node.
 //
 // It owns the text and nothing else: it starts no process and reads no API. It alone
-// knows what Calico's BIRD announces to whom, and in which words of BIRD 1.6
-// or 2 that is said. The same value always gives the same text, and BIRD
-// accepts it. Its limit: communities and the translation of routes between
-// tunnels are not imitated.
+// knows which routes Calico's BIRD announces to which neighbour, and the syntax of
+// BIRD 1.6 and 2 for that. It promises that the same value always gives the same
+// text, and that BIRD accepts the text. Its limit: communities and the translation
+// of routes between tunnels are not imitated.
 package bird
 
 import (
@@ -37,7 +37,7 @@ type Config struct {
 // Block is one block of the node.
 type Block struct {
 	Prefix    netip.Prefix
-	Confirmed bool // not: it is about to go, and has its route but no rule of its own
+	Confirmed bool // false: the block is about to go; it has its route but no rule of its own
 }
 
 // Pool is an IPPool.
@@ -66,7 +66,7 @@ type Peer struct {
 	Import     []Rule
 }
 
-// NextHop says how the next hop of routes learned by BGP is changed.
+// NextHop is the change of the next hop in routes learned by BGP.
 type NextHop string
 
 // The values of NextHop. The empty one leaves BIRD its default.

@@ -1,9 +1,9 @@
-// Package debian keeps programs of other Debian suites on this machine: what
-// this suite has no more, and the newer and older of what it has.
+// Package debian keeps programs of other Debian suites on this machine: programs
+// that this suite no longer has, and newer and older versions of its own.
 //
-// They are in the cache, each with the libraries it needs, and nothing of the
-// system knows of them. A program appears in the process table as the dynamic
-// linker that starts it, with its own name as first argument.
+// The programs are in the cache, each with the libraries it needs. They are not
+// installed: dpkg does not know them. A program appears in the process table as the
+// dynamic linker that starts it, with the program's name as first argument.
 package debian
 
 import (

@@ -2,21 +2,24 @@
 // lab cluster that is not the real program.
 //
 // It owns the pods that the real scheduler binds to its node. A pod is a
-// network namespace joined to the node's by a veth pair, laid out as Calico
-// does it; a container is a program of this machine that runs in there. It
-// alone knows which program stands for which image, and which processes and
-// namespaces it has made: they are noted in its directory, so that the next
-// run, or Clean, takes away what a crash left behind.
+// network namespace. A veth pair joins it to the node's namespace, with the
+// addresses and routes that Calico would use. A container is a program of this
+// machine that runs in the pod's namespace. The package alone knows which
+// program stands for which image, and which processes and namespaces it has
+// made. It notes them in its directory: the next run, or Clean, removes those
+// that a crash left behind.
 //
-// It promises that an address belongs to one pod at a time: IPAMBlock objects
-// are the only truth, and each change is an update of the version read (or the
-// node has ranges of its own, and no other node hands them out). It reports and ends pods as Kubernetes describes it: readiness by probes,
-// preStop hook, SIGTERM, grace period, SIGKILL, and only then the object goes.
+// It promises that an address belongs to one pod at a time. IPAMBlock objects
+// are the only truth, and each change is an update of the version that was
+// read; or the node has ranges of its own, which no other node uses. It also
+// promises to report and end pods as Kubernetes does: readiness by probes,
+// preStop hook, SIGTERM, grace period, SIGKILL, and only then the object is
+// deleted.
 //
 // Its limit: no volumes, no cgroups, no users, no images; a program sees the
-// files of the machine. Init containers run one after another, sidecars among
-// them are not known. It must run in the machine's own mount namespace, where
-// /run/netns can be seen by everyone.
+// files of the machine. Init containers run one after another, and sidecars
+// among them are not supported. The package must run in the machine's own mount
+// namespace, where everyone can see /run/netns.
 package kubelet
 
 import (
@@ -42,7 +45,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Config is one node's agent.
+// Config describes one node's agent.
 type Config struct {
 	Node        string               // name of the Node object
 	Netns       string               // the node's network namespace, under /run/netns
@@ -50,7 +53,7 @@ type Config struct {
 	Client      kubernetes.Interface // without a rate limit of its own, else many pods start slowly
 	Dynamic     dynamic.Interface    // for Calico's objects in crd.projectcalico.org/v1
 	Images      map[string]string    // image reference to program; must not change while Run runs
-	ImagesFile  string               // optional: JSON object of the same kind, read at each start of a container; it wins
+	ImagesFile  string               // optional: JSON object of the same kind, read at each start of a container; overrides Images
 	Dir         string               // this node's own: logs, and the notes for the next run
 	NodeAddr    netip.Addr           // address of the node and of its hostNetwork pods
 	IPv6        bool                 // pods get an address of each family
@@ -58,10 +61,11 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Run is the agent, until ctx ends: then it kills what it started, removes the
-// pods' networks and leaves the API's objects, and the addresses, as they are,
-// like a node that loses power. It returns an error only if it could not begin.
-// What an earlier run with the same Dir left behind is taken away first.
+// Run runs the agent until ctx ends. It first removes everything that an earlier
+// run with the same Dir left behind. At the end it kills its processes and
+// removes the networks of the pods. The API's objects and the addresses stay as
+// they are, as when a node loses power. Run returns an error only if it could not
+// begin.
 func Run(ctx context.Context, cfg Config) error {
 	notes := ledger(filepath.Join(cfg.Dir, "leftovers"))
 	for _, dir := range []string{string(notes), filepath.Join(cfg.Dir, "logs")} {
@@ -115,9 +119,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// Clean takes away what a kubelet that did not end well left behind: the
-// processes noted in its dir, then every namespace called prefix-… with all
-// that runs inside. The kubelets that use them must not run.
+// Clean removes everything that a kubelet left behind when it crashed: the
+// processes noted in dir, then every namespace called prefix-… with the processes
+// inside. No kubelet that uses prefix or dir may be running.
 func Clean(prefix, dir string) error {
 	errs := []error{ledger(filepath.Join(dir, "leftovers")).sweep("")}
 	names, err := os.ReadDir(netnsDir)
@@ -150,7 +154,8 @@ type agent struct {
 	pods    map[types.UID]*pod
 }
 
-// see takes note of what the API says about a pod.
+// see handles an event of a pod: it passes the object to the pod, and starts a new
+// one.
 func (a *agent) see(ctx context.Context, o any, gone bool) {
 	if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = last.Obj
@@ -179,7 +184,7 @@ func (a *agent) see(ctx context.Context, o any, gone bool) {
 	})
 }
 
-// reclaim frees the addresses of pods that went away while nobody looked.
+// reclaim frees the addresses of pods that were deleted while no kubelet ran.
 func (a *agent) reclaim(ctx context.Context, pods []any) {
 	live := map[string]bool{}
 	for _, o := range pods {
@@ -195,8 +200,8 @@ func (a *agent) reclaim(ctx context.Context, pods []any) {
 	}
 }
 
-// program is the local program that stands for an image. A reference without a
-// tag means :latest, and an entry without a tag is for every tag.
+// program returns the local program that stands for an image. A reference without a
+// tag means :latest. An entry without a tag is for every tag.
 func (a *agent) program(image string) (string, error) {
 	known := []map[string]string{a.Images}
 	if a.ImagesFile != "" {
@@ -222,8 +227,8 @@ func (a *agent) program(image string) (string, error) {
 	return "", fmt.Errorf("no program of this machine stands for image %q; name one with --image %s=PATH", image, image)
 }
 
-// imageNames are the names under which an image may be known, the most exact
-// first.
+// imageNames returns the names under which an image may be known, the most exact
+// name first.
 func imageNames(image string) []string {
 	bare, _, digest := strings.Cut(image, "@")
 	names := []string{image}
@@ -236,7 +241,7 @@ func imageNames(image string) []string {
 	return append(names, bare)
 }
 
-// wait lets d pass, and reports false if ctx ended first.
+// wait returns true after d, and false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestMain lets the test's own program be the container: a web server that
+// TestMain makes the test's own program the container as well: a web server that
 // SIGTERM does not end.
 func TestMain(m *testing.M) {
 	if os.Getenv("LAB_CONTAINER") == "" {
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// until waits for the thing itself.
+// until waits until a condition holds, and fails the test after a minute.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -65,8 +65,9 @@ func testNode(t *testing.T) (node, prefix string) {
 	t.Helper()
 	prefix = fmt.Sprintf("sp%dk%d", os.Getpid(), time.Now().UnixNano()%1e6)
 	node = prefix + "n"
-	// As the lab does: the first ip of a machine makes netnsDir a mount of its
-	// own, after which nothing that was mounted there before can be removed.
+	// The lab uses ip, too. The first "ip netns add" on a machine makes netnsDir a
+	// mount of its own. Anything that was mounted there before cannot be removed
+	// any more.
 	if out, err := exec.Command("ip", "netns", "add", node).CombinedOutput(); err != nil {
 		t.Fatalf("ip netns add: %v: %s", err, out)
 	}
@@ -118,7 +119,7 @@ type lab struct {
 	calico            *dynamicfake.FakeDynamicClient
 }
 
-// startLab runs a kubelet until the test ends, and then wants nothing left.
+// startLab runs a kubelet until the test ends. Then it checks that nothing is left.
 func startLab(t *testing.T) lab {
 	t.Helper()
 	self, err := os.Executable()
@@ -178,7 +179,8 @@ func (l lab) read(t *testing.T, name string) *corev1.Pod {
 	return got
 }
 
-// remove deletes pods as the API server does: first they are told to go.
+// remove deletes pods as the API server does: it sets deletionTimestamp, and waits
+// until the kubelet has deleted the objects.
 func (l lab) remove(t *testing.T, names ...string) {
 	t.Helper()
 	pods, grace, now := l.client.CoreV1().Pods("default"), int64(1), metav1.Now()

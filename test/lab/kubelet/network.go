@@ -21,9 +21,9 @@ import (
 
 const netnsDir = "/run/netns"
 
-// What Calico uses on the wire between a node and its pods: one link-layer
-// address for every host side, and gateways that exist on no interface. The
-// IPv6 one is the link-local address that the kernel makes of that MAC.
+// The addresses that Calico uses between a node and its pods: one link-layer
+// address for every host side, and gateways that exist on no interface. gateway6
+// is the link-local address that the kernel makes of hostMAC.
 var (
 	hostMAC  = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 	gateway4 = netip.MustParseAddr("169.254.1.1")
@@ -35,15 +35,15 @@ const (
 	routeMetric   = 1024 // ipv4NormalRoutePriority: a lower one says "live migration" and is announced
 )
 
-// A wire is a pod's network: its namespace, and the veth pair that joins it to
-// the node's.
+// A wire is a pod's network: its namespace, and the veth pair that joins it to the
+// namespace of the node.
 type wire struct {
 	Netns string `json:"netns"` // name under /run/netns
 	Link  string `json:"link"`  // host side, in the node's namespace
 }
 
-// wireOf names the network of a pod. The names depend on nothing but the pod's
-// UID, so that they can be found again after a crash.
+// wireOf returns the names of a pod's network. They depend only on prefix and the
+// pod's UID, so that the network can be found again after a crash.
 func wireOf(prefix, uid string) wire {
 	sum := sha256.Sum256([]byte(uid))
 	h := hex.EncodeToString(sum[:])

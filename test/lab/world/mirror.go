@@ -79,7 +79,7 @@ func (l *Lab) startMirror(ctx context.Context) error {
 		return fmt.Errorf("watch Calico's objects: %w", ctx.Err())
 	}
 	l.background.Go(func() {
-		var last string // of the errors, so that each is told once
+		var last string // the last error, which is logged only once
 		for {
 			select {
 			case <-l.life.Done():
@@ -111,7 +111,7 @@ func (l *Lab) configureNodes(m *mirror) error {
 	var failed []error
 	for _, n := range nodes {
 		if !slices.ContainsFunc(view.nodes, func(o nodeView) bool { return o.name == n.Name }) {
-			continue // not seen yet: a BIRD is not started to be told at once that all was wrong
+			continue // not seen yet: its BIRD would start with a configuration that is wrong
 		}
 		failed = append(failed, n.configure(l, func(source netip.Addr) (bird.Config, error) {
 			return view.compose(n.Name, l.opts.Bird, n.Addr.Addr(), source)
@@ -365,7 +365,8 @@ func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(
 	return peers
 }
 
-// kind returns whether a BGPPeer is global or of a node, as the names of protocols have it.
+// kind returns the word in the names of protocols that shows whether a BGPPeer is global or of a
+// node.
 func (s peerSpec) kind() string {
 	if s.Node != "" || s.NodeSelector != "" {
 		return "Node"
