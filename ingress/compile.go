@@ -251,7 +251,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			w.refused = said.refused
 		}
 		if said {
-			c.settled = nil // what is remembered is of another world of that number
+			c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 		}
 		if !same || other || w.noSecrets != was.noSecrets || w.noClasses != was.noClasses {
 			rerouted = true

@@ -2,8 +2,8 @@
 // cluster and turns the objects it finds there into the nouns of the packages
 // that act on them.
 //
-// It alone knows the Kubernetes API. What users set in annotations is read by
-// package annotations, and what Calico says of nodes and blocks by package calico.
+// It alone knows the Kubernetes API. Package annotations reads the keys that users set
+// in annotations, and package calico reads Calico's objects.
 //
 // It promises that one broken object never stops another, that what the API
 // says is checked before it is passed on (names, hosts, paths, addresses and

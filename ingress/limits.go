@@ -247,7 +247,7 @@ func (c *Compiler) bound(parts []part) []part {
 	return parts
 }
 
-// limitNouns say what a limit of the configuration file counts.
+// limitNouns names, by its key in the configuration file, the things that a limit counts.
 var limitNouns = map[string]string{
 	"hosts": "hosts", "paths": "paths", "regularExpressions": "regular expressions as paths", "conditions": "paths with a route-acl",
 	"backends": "backends", "certificates": "certificates",

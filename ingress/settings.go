@@ -242,8 +242,8 @@ func (w *world) refer(configMap string) ObjectRef {
 	return ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
 }
 
-// checkConfigMaps reports what is wrong in the ConfigMaps of a world, and each that
-// does not exist.
+// checkConfigMaps reports problems in the ConfigMaps of a world, and each ConfigMap
+// that does not exist.
 func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
 		for _, o := range problems {

@@ -83,13 +83,14 @@ var (
 // A Global holds the settings of the whole process.
 type Global struct {
 	Process     haproxy.Process
-	DefaultCert []byte // as haproxy.Config has it
+	DefaultCert []byte // as haproxy.Cert.PEM
 	Clients     Clients
 	Extras      []*haproxy.Extra
 	Questions   []haproxy.Question // that HAProxy has to answer
 }
 
-// Process reads what ConfigMaps set for the whole process, the most special first.
+// Process reads the keys of ConfigMaps for the whole process, the most special layer
+// first.
 func Process(env Env, layers ...Layer) (Global, []Effective, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
