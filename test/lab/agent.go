@@ -146,7 +146,7 @@ func different(have, want world.Options) string {
 	return ""
 }
 
-// down ends the agent, then removes what is left of the lab.
+// down ends the agent, then removes the remains of the lab.
 func down(ctx context.Context, name string, out io.Writer) error {
 	var pid int
 	if err := ask(ctx, name, "GET", "/pid", nil, &pid); err == nil {

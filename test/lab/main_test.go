@@ -127,7 +127,7 @@ func TestUpCleansUpAfterACrash(t *testing.T) {
 	}
 }
 
-// gone returns an error that names what is left of the lab.
+// gone returns an error that names the remains of the lab.
 func (l lab) gone() error {
 	for _, pattern := range []string{"/run/netns/sp-" + l.name + "-*", world.Root + "/" + l.name + "*"} {
 		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {

@@ -432,7 +432,7 @@ func (r *Rig) Beside(ctx context.Context, host string, args ...string) (beside c
 	}, nil
 }
 
-// lastLine returns the last line of what a program wrote.
+// lastLine returns the last line of a program's output.
 func lastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return lines[len(lines)-1]

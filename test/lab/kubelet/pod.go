@@ -106,7 +106,7 @@ func (p *pod) netns() string {
 	return p.wire.Netns
 }
 
-// run is the pod's goroutine. It ends when the object is gone, or ctx ends.
+// run runs the pod until the object is gone or ctx ends. It is called once, in a goroutine of its own.
 func (p *pod) run(ctx context.Context) {
 	if !finished(p.read()) && !p.live(ctx) {
 		return

@@ -12,7 +12,7 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// status returns the pod's status as it should be now. What others wrote into base stays. The
+// status returns the pod's status as it should be now. Fields of base that others write stay. The
 // caller holds p.mu.
 func (p *pod) status(base *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	s := *base.Status.DeepCopy()

@@ -75,7 +75,7 @@ func (l *Lab) withoutControlPlane(ctx context.Context, do func() error) error {
 type epoch struct {
 	mu    sync.Mutex
 	now   int
-	lists map[string]int // what was listed when, by what can be told from a URL
+	lists map[string]int // by resource, as its URL names it: value of now at the last list
 }
 
 func (e *epoch) next() {

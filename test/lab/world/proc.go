@@ -118,8 +118,8 @@ func startTime(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// sweepProcesses ends what is left of a lab: the recorded processes, and those in its namespaces
-// (pods, and processes that exec started).
+// sweepProcesses ends the remaining processes of a lab: the recorded ones, and those in its
+// namespaces (pods, and processes that exec started).
 func sweepProcesses(ctx context.Context, dir, lab string) error {
 	var pids []int
 	records, err := filepath.Glob(filepath.Join(dir, "proc", "*"))

@@ -2,13 +2,13 @@
 // appliance's host and a client's host, of real parts on one machine.
 //
 // It owns a lab's network namespaces (sp-NAME-…), its processes and its directory below
-// /run/sallyport-lab. It alone knows the plan of addresses, how the parts of
-// the control plane are started, and how calico-node and its restarts look from
-// outside. It promises that labs of different names never meet, that nothing
-// of the machine itself is changed (but one interface when HostAccess is asked
-// for), and that Down, or the next Up after a crash, leaves nothing behind.
-// Its limit: Services have no addresses that work (there is no kube-proxy), there
-// is no cluster DNS, no NetworkPolicy, and pods are processes, not containers.
+// /run/sallyport-lab. It alone knows the plan of addresses, how to start the parts of
+// the control plane, and how calico-node and its restarts look from outside. It
+// promises that labs of different names never meet, and that a lab changes nothing
+// of the machine itself, except for one interface if HostAccess is set. It also
+// promises that Down removes everything, and so does the next Up after a crash.
+// Its limit: the addresses of Services do not work (there is no kube-proxy), there is
+// no cluster DNS and no NetworkPolicy, and pods are processes, not containers.
 //
 // A Lab lives in the process that called Up: kubelets and the watcher that
 // configures BIRD are its goroutines.
@@ -101,8 +101,8 @@ type record struct {
 	Hosts      []Host `json:"hosts"`
 }
 
-// Up builds a lab and returns when its nodes are Ready. It first removes what an earlier lab of
-// the name left behind. After an error nothing is left.
+// Up builds a lab and returns when its nodes are Ready. It first removes the remains of an earlier
+// lab of that name. After an error it removes everything.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts.AS = cmp.Or(opts.AS, DefaultAS)
 	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
@@ -254,8 +254,8 @@ func (l *Lab) Down() error {
 	return errors.Join(failed...)
 }
 
-// Sweep removes what is left of a lab whose process is gone. It returns an error if that process
-// lives.
+// Sweep removes the remains of a lab whose process has ended. It returns an error if the process
+// still runs.
 func Sweep(ctx context.Context, name string) error {
 	if err := checkLab(name); err != nil {
 		return err
