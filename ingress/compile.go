@@ -139,10 +139,10 @@ type Result struct {
 // configuration, from nothing.
 func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 
-// A Compiler is Compile with a memory: the result is the same, and costs only what
-// changed since the last call. A backend, a certificate, or the slice of routes that
-// did not change keeps its pointer. The zero value is ready to use, by one
-// goroutine.
+// A Compiler makes the same Result as the function Compile, but remembers the last one
+// and does again only the work for changed objects. A backend, a certificate, or the
+// slice of routes that did not change keeps its pointer. The zero value is ready to
+// use, by one goroutine.
 //
 // Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are
 // remembered separately: a new or lost endpoint changes the backends of its Service

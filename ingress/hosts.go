@@ -13,11 +13,11 @@ import (
 // Who owns a host
 //
 // A host belongs to one party: by default the namespace of the oldest claim that
-// names it, in a rule or in spec.tls. Whatever another party claims of the host
-// ends in this file: assignHosts removes it from the claims before any route,
-// certificate or canary is made of them. The rest of the package therefore sees
-// the owner's claims alone. One party can still reach another through what several
-// hosts have in common. Three places prevent that:
+// names it, in a rule or in spec.tls. assignHosts removes the host from the claims
+// of all other parties, before any route, certificate or canary is made of them.
+// The rest of the package therefore sees the owner's claims alone. Some things serve
+// several hosts, and one party could change another's traffic through them. Three
+// places prevent that:
 //
 //   - a wildcard host and a rule without a host: each host below that belongs to
 //     another party has a row for "/", so that no request falls through (isolate);
@@ -71,8 +71,9 @@ func (o *HostOwners) equal(p *HostOwners) bool {
 	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces)
 }
 
-// A party has a host together: one namespace of a cluster, or all namespaces that
-// the operator lets share it. Of the latter only the reason is set.
+// A party is the owner of a host: one namespace of a cluster, or all namespaces that
+// the operator lets share the host. For shared hosts only the field shared is set: the
+// reason.
 type party struct{ cluster, namespace, shared string }
 
 var (

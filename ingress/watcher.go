@@ -221,7 +221,7 @@ func sameButStatus(a, b *networkingv1.Ingress) bool {
 // stripService removes the status of a Service.
 func stripService(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }
 
-// stripSlice removes from an EndpointSlice what nobody reads.
+// stripSlice removes the fields of an EndpointSlice that nobody reads.
 func stripSlice(s *discoveryv1.EndpointSlice) {
 	s.Annotations, s.OwnerReferences = nil, nil
 	for i := range s.Endpoints {
@@ -270,8 +270,9 @@ func stripNamespace(n *corev1.Namespace) {
 	*n = corev1.Namespace{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}
 }
 
-// stripNode removes from a Node all that calico.Topology does not read. A node writes
-// a heartbeat into its status every few minutes: without that nothing changes.
+// stripNode removes the fields of a Node that calico.Topology does not read. One of
+// them is the heartbeat that a node writes into its status every few minutes: without
+// the heartbeat the Node does not change.
 func stripNode(n *corev1.Node) {
 	kept := corev1.Node{
 		TypeMeta: n.TypeMeta,

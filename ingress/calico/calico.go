@@ -9,8 +9,8 @@
 // It promises that nothing unreadable gets through: an object that cannot be
 // understood is left out and reported as an [Oddity], and so grants nothing.
 //
-// Its limit: it believes what it reads. A node's credentials can change these
-// objects, so what they allow is bounded again by routes.Verify.
+// Its limit: it believes the objects. A node's credentials can change them, so
+// routes.Verify bounds again which routes they allow.
 package calico
 
 import (
