@@ -480,7 +480,8 @@ func (r *Rig) Listen(ctx context.Context, host, address string) (l net.Listener,
 	return l, err
 }
 
-// on calls do in the network namespace of a host. Sockets that do opens stay in that namespace.
+// on calls a function in the network namespace of a host. Sockets that the function opens stay in
+// that namespace.
 func (r *Rig) on(host string, do func() error) error {
 	there, err := netns.GetFromName(r.Netns(host))
 	if err != nil {

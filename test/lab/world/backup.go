@@ -101,8 +101,8 @@ func (e *epoch) watcher(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// stale reports whether the last list of a resource is from an earlier epoch. A list itself never
-// is.
+// stale reports whether the last list of a resource is from an earlier epoch. With list, the
+// request itself is a new list, and stale returns false.
 func (e *epoch) stale(what string, list bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

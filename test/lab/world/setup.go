@@ -82,8 +82,8 @@ func install(ctx context.Context, progress io.Writer) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return fmt.Errorf("this is not Debian: install %s yourself", strings.Join(missing, ", "))
 	}
-	// dpkg runs this program before it starts a package's daemon (101: do not). Without it HAProxy
-	// would run on this machine from now on.
+	// The scripts of a package run policy-rc.d before they start its daemon: exit status 101 forbids
+	// that. Otherwise HAProxy would run on this machine from now on.
 	undo, err := forbidDaemons(ctx, missing)
 	if err != nil {
 		return err

@@ -36,10 +36,11 @@ import (
 // Root holds a directory for each lab.
 const Root = "/run/sallyport-lab"
 
-// DefaultAS is the AS number of the documents' cluster.
+// DefaultAS is the AS number of the cluster in our documents' examples.
 const DefaultAS = 65000
 
-// Options describe a lab. The zero value with a Name is the documents' cluster without workers.
+// Options describe a lab. The zero value with a Name is the cluster in our documents' examples,
+// without workers.
 type Options struct {
 	Name       string            `json:"name"`
 	Workers    int               `json:"workers"`
@@ -273,7 +274,7 @@ func sweep(ctx context.Context, name string) error {
 	if err := sweepProcesses(ctx, dir, name); err != nil {
 		return err
 	}
-	// The kernel removes the other end with the namespace, but later.
+	// The kernel removes this end of the veth pair together with the namespace, but later.
 	if _, err := os.Stat("/sys/class/net/sp-" + name); err == nil {
 		if err := ip(ctx, "link", "delete", "sp-"+name); err != nil {
 			return err
