@@ -9,7 +9,7 @@ import (
 	"sallyport/routes"
 )
 
-// adopt remembers the routes that a former life of ours left in the kernel.
+// adopt remembers the routes that an earlier process of ours left in the kernel.
 func (l *loop) adopt(found routes.Table) {
 	l.adopted = maps.Clone(found)
 	if l.adopted == nil {
@@ -20,7 +20,8 @@ func (l *loop) adopt(found routes.Table) {
 	}
 }
 
-// behind are the addresses of a cluster's nodes that do not peer with us.
+// behind returns the BGP addresses of those nodes of a cluster that do not peer with
+// us.
 func (l *loop) behind(t routes.Topology) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, n := range t.Nodes {
@@ -33,7 +34,8 @@ func (l *loop) behind(t routes.Topology) map[netip.Addr]bool {
 	return addrs
 }
 
-// reflected says whether every reflector of a cluster has told all it has to.
+// reflected reports whether a cluster has route reflectors and each of them has sent
+// all its routes (End-of-RIB).
 func (l *loop) reflected(t routes.Topology) bool {
 	reflectors := slices.Clone(t.Reflectors)
 	for _, n := range t.Nodes {
@@ -46,10 +48,11 @@ func (l *loop) reflected(t routes.Topology) bool {
 	return len(reflectors) > 0 && !slices.ContainsFunc(reflectors, func(a netip.Addr) bool { return !l.heard[a] })
 }
 
-// adoptedOffers makes offers of the adopted routes, as of sessions that closed
-// when this life began. Verify holds them to the same rules as any other, and to
-// the same time. What a peer has to say itself replaces them once it has said
-// all of it; for a node that does not peer with us the reflectors speak.
+// adoptedOffers returns an offer for each adopted route, as if its session had closed
+// when this process started. Verify applies the same rules and the same retention time
+// to it as to any other offer. Once a peer has sent all its own offers (End-of-RIB),
+// they replace the adopted ones. For a node that does not peer with us, the End-of-RIB
+// of all route reflectors counts.
 func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState) (offers []routes.Offer) {
 	for _, p := range peers {
 		if p.EndOfRIB {

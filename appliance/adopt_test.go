@@ -8,14 +8,14 @@ import (
 	"sallyport/routes"
 )
 
-// reflect makes worker1 the only node that peers with us, and a reflector.
+// reflect makes worker1 a route reflector and the only node that peers with us.
 func (s *scene) reflect() {
 	nodes := s.watcher.snapshot.Topology.Nodes
 	nodes[0].Reflector, nodes[1].Behind = true, true
 }
 
-// A node behind a reflector never has a session of its own: what the reflector
-// says is all there is to hear.
+// A node behind a reflector never has a session of its own: its routes come only from
+// the reflector.
 func TestAnAdoptedRouteGoesWhenTheReflectorDoesNotOfferItAnyMore(t *testing.T) {
 	s := running(t)
 	s.reflect()

@@ -20,37 +20,39 @@ import (
 	"sallyport/routes"
 )
 
-// Hooks is what the program around the appliance gives it and wants to hear.
+// Hooks connects the appliance with the program that runs it.
 type Hooks struct {
 	Log     *slog.Logger
 	Version string
 	Ready   func(status string) // called once, when the appliance is ready for the first time
 	Alive   func()              // called at least every other second while the loop turns
 
-	// Reload knocks when Load is to read the configuration file again. Nil: it never
-	// does.
+	// A knock of Reload asks for the configuration file to be read again, by Load. Nil:
+	// it is never read again.
 	Reload <-chan os.Signal
 	Load   func() (*config.Config, error)
 	// Reloaded is called after the first round with the new configuration, and after a
 	// file with a mistake.
 	Reloaded func()
-	// Level is of Log, and follows log.level of the file. Nil: it stays.
+	// Level is the level of Log. It follows log.level of the file. Nil: the level does
+	// not change.
 	Level *slog.LevelVar
 
-	// Notices are what wants a look beside what the appliance sees, a sentence
-	// each, for its status. Nil: nothing.
+	// Notices returns further warnings for the status, one sentence each. Nil: there
+	// are none.
 	Notices func() []string
-	// Admit tells the machine's firewall what to let in and out beside what the
-	// configuration file says. Nil: there is none to tell.
+	// Admit tells the machine's firewall which traffic to let in and out, in addition
+	// to what the configuration file needs. Nil: there is no firewall to tell.
 	Admit func(Admission) error
 }
 
-// Admission is what the clusters have the machine's firewall let in, and let HAProxy
-// out to, at this moment. Each list is sorted, without doubles.
+// Admission lists what the machine's firewall has to let through for the clusters at
+// this moment: connections to the appliance, and connections of HAProxy to others. Each
+// list is sorted and has no duplicates.
 type Admission struct {
 	Peers    []netip.Addr     // who may connect to speak BGP
 	TCP, UDP []uint16         // ports of TCP services and of QUIC
-	Pods     []netip.Prefix   // what the verified routes lead to
+	Pods     []netip.Prefix   // the destinations of the verified routes
 	Servers  []netip.AddrPort // servers that need no route: pods with the network of a node
 	Logs     []netip.AddrPort // where HAProxy sends its log by UDP
 }
@@ -60,13 +62,13 @@ func (a Admission) same(o Admission) bool {
 		slices.Equal(a.Pods, o.Pods) && slices.Equal(a.Servers, o.Servers) && slices.Equal(a.Logs, o.Logs)
 }
 
-// Run is the appliance, until ctx ends. It leaves HAProxy serving and the routes
-// in the kernel, for the next start to adopt.
+// Run runs the appliance until ctx ends. HAProxy then goes on serving, and the routes
+// stay in the kernel for the next start to adopt.
 //
-// It returns an error only for what no waiting mends: no right to change routes,
-// no usable HAProxy, a state directory that cannot be written. Everything else
-// (a taken BGP port, an API server that does not answer, bad credentials) is
-// said on the status endpoint and in the log, and tried again.
+// Run returns an error only if waiting cannot help: no right to change routes, no
+// usable HAProxy, a state directory that cannot be written. Every other failure (a BGP
+// port in use, an API server that does not answer, bad credentials) is reported on the
+// status endpoint and in the log, and retried.
 func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	log := hooks.Log
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -158,7 +160,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l.begin()
 	l.view.Store(&view{settings: first, notReady: []string{"starting"}, config: &haproxy.Config{}})
 	l.use(ctx, first)
-	// It ends after the loop: the last round may hand over a picture, too.
+	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	wg.Go(func() { l.pictures.run(saving) })
@@ -181,12 +183,13 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
-// remember returns a cluster that was not watched until now, with its last good
-// picture in hand until the API answers.
+// remember returns a cluster that was not watched before. Its last good picture is used
+// until the API answers.
 func (l *loop) remember(s source) *cluster {
 	c := &cluster{name: s.Name}
 	snapshot, taken, err := l.pictures.load(s.Name)
-	// How the objects are read is the configuration file's to say, not the picture's.
+	// The options for reading objects come from the configuration file, not from the
+	// picture.
 	snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
 	c.snapshot.Options = snapshot.Options
 	switch {

@@ -3,8 +3,8 @@
 // route changes only when no open server's packets would turn with it.
 //
 // It owns the loop. A round reads every source whole (the offers of the BGP
-// peers, the objects of the clusters), makes of them what is wanted, reads
-// back what there is (the routes in the kernel, the servers in HAProxy), lets
+// peers, the objects of the clusters), computes the wanted state from them, reads
+// back the actual state (the routes in the kernel, the servers in HAProxy), lets
 // Plan name the steps that are safe now, takes them, and looks again. An event
 // is only a knock on the door: it says that a round is due, never what
 // happened. One goroutine writes the kernel and HAProxy, so no lock orders
@@ -14,11 +14,10 @@
 //	                             ├ Want ─▶ Plan ─▶ steps ─┤
 //	objects ─▶ ingress.Compile ▶ ┘   Have ──┘             └──▶ HAProxy
 //
-// The configuration file is one more source, read again when somebody knocks. What
-// may change while the process runs is one value, settings, which a round reads;
-// package config declares of every key whether it is in it. Clusters are opened and
-// closed by comparing it with what is open, and the old is kept until the new is
-// known.
+// The configuration file is one more source, read again after a knock. The settings
+// that may change while the process runs are one value, which a round reads; package
+// config declares which keys these are. The loop compares the settings with the open
+// clusters, opens new ones and closes others. It keeps the old until the new is known.
 //
 // What it creates carries a mark: the kernel's routes the route protocol
 // number, HAProxy's state its generation. A fresh process adopts both: the

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// doubtLasts is how long after a server began to fail its checks the kernel
-	// is asked whether its node is gone: until the kernel has sent twice what was
-	// under way.
+	// doubtLasts bounds how long after a server's first failed check the kernel is
+	// asked whether the server's node is gone. By then the kernel has retransmitted
+	// unacknowledged data twice.
 	doubtLasts = 10 * time.Second
-	// doubtTick replaces tick during a doubt: the kernel sends again after 0.2 s,
-	// and 0.4 s after that.
+	// doubtTick replaces tick during a doubt: the kernel retransmits after 0.2 s, and
+	// again 0.4 s later.
 	doubtTick = 100 * time.Millisecond
 )
 
@@ -23,7 +23,7 @@ const (
 // Its fields are owned by the goroutine of the loop.
 type doubt struct {
 	failing map[netip.AddrPort]bool // servers that are not closed and fail their checks
-	since   time.Time               // when the last of them began to fail
+	since   time.Time               // when a server last began to fail
 }
 
 // update notes which servers fail their checks.
@@ -49,14 +49,14 @@ func (d *doubt) fresh(now time.Time) bool {
 	return len(d.failing) > 0 && now.Sub(d.since) <= doubtLasts
 }
 
-// forsaken returns the failing servers whose next hop is gone. Mute holds the far
-// ends of connections that acknowledge nothing.
+// forsaken returns the failing servers whose next hop is gone. Mute holds the far ends
+// of connections that acknowledge nothing.
 //
-// Neither sign is proof alone. A server whose check fails may be too busy for new
-// connections and serve the old ones well. All ends are mute while our own link is
-// down, so another server of the backend has to pass its check: HAProxy can send
-// there again what ends here. A mute end that is no failing server proves nothing
-// of its node: the rest of a BGP session that a filter cut stays mute for minutes.
+// Neither sign alone is proof. A server that fails its check may be too busy for new
+// connections and still serve the old ones well. All ends are mute while our own link
+// is down, so another server of the backend has to pass its check. HAProxy can resend
+// the ended requests to that server. A mute end that is not a failing server proves
+// nothing about its node: a BGP session that a filter cut stays mute for minutes.
 func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
 	match := have.Routes.Finder()
 	hop := func(a netip.Addr) netip.Addr {
@@ -90,8 +90,8 @@ func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.Addr
 // fails reports whether a server that is not closed fails its check.
 func fails(s haproxy.Live) bool { return s.State >= haproxy.Drain && s.Check == haproxy.Down }
 
-// stranded returns the closed servers that had a route and lose it, or get another,
-// when our routes become those of after.
+// stranded returns the closed servers whose route in the kernel changes or disappears
+// when the table after replaces our routes.
 func stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
 	ends := make(map[netip.AddrPort]bool)
 	match, next := have.Routes.Finder(), after.Finder()

@@ -12,8 +12,8 @@ import (
 	"sallyport/routes"
 )
 
-// haveOf reads a world from lines "BACKEND ADDRESS STATE CHECK". Two blocks have
-// a route, 192.168.50.23 needs none, and any other address has none.
+// haveOf reads the actual state from lines "BACKEND ADDRESS STATE CHECK". Two blocks
+// have a route, 192.168.50.23 needs none, and any other address has none.
 func haveOf(t *testing.T, lines ...string) Have {
 	t.Helper()
 	have := Have{

@@ -10,11 +10,11 @@ import (
 	"sallyport/ingress"
 )
 
-// reopen is how long a watcher that could not be opened is left alone.
+// reopen is the time between two attempts to open a watcher.
 const reopen = 5 * time.Second
 
-// lateWatcher watches a cluster; its credentials may be unusable at first. The loop
-// turns without it meanwhile, and hears why it is not there.
+// lateWatcher watches a cluster whose credentials may be unusable at first. Until the
+// watcher opens, the loop runs without it, and Snapshot and Health report why.
 type lateWatcher struct {
 	cluster string
 	value   atomic.Pointer[ingress.Watcher]
@@ -29,7 +29,7 @@ func newLateWatcher(cluster string) *lateWatcher {
 	return l
 }
 
-// run tries until it has the watcher or ctx ends, then runs it.
+// run tries until the watcher opens, and then runs it. It gives up when ctx ends.
 func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*ingress.Watcher, error)) {
 	for {
 		w, err := try()
@@ -70,7 +70,8 @@ func (l *lateWatcher) knock() {
 	}
 }
 
-// Changed knocks for the watcher, and when it opens or fails to.
+// Changed returns a channel that knocks when the watcher does, when it opens, and when
+// an attempt to open it fails.
 func (l *lateWatcher) Changed() <-chan struct{} { return l.changed }
 
 func (l *lateWatcher) Snapshot() (ingress.Snapshot, error) {

@@ -19,9 +19,8 @@ import (
 	"sallyport/routes"
 )
 
-// The edges, as the loop sees them. The real ones are bgp.Speaker,
-// ingress.Watcher, routes.Kernel and haproxy.Proxy; the tests put small worlds
-// in their place.
+// The edges as interfaces. The real ones are bgp.Speaker, ingress.Watcher,
+// routes.Kernel and haproxy.Proxy; tests replace them with fakes.
 type (
 	speaker interface {
 		Listen([]netip.Addr, uint16) error
@@ -56,41 +55,41 @@ type (
 )
 
 const (
-	// tick is how long the loop rests at most: the bound on what a missed
-	// knock can cost, and the time for deadlines that knock on no door.
+	// tick bounds how long the loop rests. It limits the cost of a missed knock, and
+	// serves deadlines, which send no knock.
 	tick = time.Second
 	// patience is how long a start waits for clusters and peers that do not
 	// answer before it goes on without them.
 	patience = 30 * time.Second
-	// reapply is how long HAProxy is left alone while nothing changes: a bound
-	// on how long something that no reading shows can stay wrong.
+	// reapply is the time after which HAProxy gets the configuration again although
+	// nothing changed. It bounds how long an error that no reading shows can last.
 	reapply = 10 * time.Second
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
-	// roundsAtOnce bounds how often one knock plans again. Three rounds settle
-	// any world (see Plan); more means that the world moves meanwhile.
+	// roundsAtOnce bounds the rounds after one knock. Three rounds settle any state
+	// (see Plan); more are needed only if the state changes meanwhile.
 	roundsAtOnce = 8
 )
 
 // cluster is one cluster of the config file, and what is known of it.
 type cluster struct {
 	name     string
-	gone     bool           // from the configuration; it stays until the others are known
-	peering  config.Peering // how its nodes are peered with
+	gone     bool           // the configuration does not have it any more; it stays until the others are known
+	peering  config.Peering // the BGP settings for its nodes
 	opened                  // the watcher in use
-	next     *opened        // the one to be, with newer settings; nil: there is none
+	next     *opened        // the watcher with newer settings, until it has read the whole cluster; nil: there is none
 	snapshot ingress.Snapshot
 	known    bool      // snapshot holds something: live, or the last good picture
-	live     bool      // it has come from the API in this life
+	live     bool      // snapshot has come from the API since the start
 	pictured time.Time // when the picture in use was taken; zero once live
 
-	told   ingress.Result   // what was last published to it,
-	toldOf ingress.Snapshot // and what of
+	told   ingress.Result   // the last Result published to the cluster
+	toldOf ingress.Snapshot // the snapshot of that Result
 }
 
-// loop makes the wanted world of the clusters' objects and the peers' offers,
-// and leads the real one there. Every field is owned by the goroutine of run,
-// but view and counts.
+// loop computes the wanted state from the clusters' objects and the peers' offers, and
+// brings kernel and HAProxy to it. The goroutine of run owns every field except view
+// and counts.
 type loop struct {
 	settings
 	log      *slog.Logger
@@ -100,19 +99,19 @@ type loop struct {
 	speaker  speaker
 	kernel   kernel
 	proxy    proxy
-	alive    func() // told once a round
+	alive    func() // called after each knock or tick
 	admit    func(Admission) error
 
-	config   *config.Config                                         // of the start
-	load     func() (*config.Config, error)                         // reads the file
-	again    <-chan os.Signal                                       // asks for that; nil: nobody does
-	reloaded func()                                                 // told when it is done
-	level    *slog.LevelVar                                         // of the log; nil: it stays
-	open     func(context.Context, source, routes.Topology) watcher // until the context ends
-	serve    func(netip.AddrPort) (end func())                      // the status endpoint
-	close    func()                                                 // ends that
+	config   *config.Config                                         // the configuration of the start
+	load     func() (*config.Config, error)                         // reads the configuration file
+	again    <-chan os.Signal                                       // asks for a call of load; nil: never
+	reloaded func()                                                 // called after the file was read again
+	level    *slog.LevelVar                                         // the level of the log; nil: it does not change
+	open     func(context.Context, source, routes.Topology) watcher // opens a watcher until the context ends
+	serve    func(netip.AddrPort) (end func())                      // serves the status endpoint
+	close    func()                                                 // ends the status endpoint
 	file     ConfigStatus
-	knock    chan struct{} // joins the doors' channels
+	knock    chan struct{} // knocks at any door of the edges
 
 	compiler  *ingress.Compiler
 	vetter    *vetter
@@ -125,7 +124,7 @@ type loop struct {
 	missingAt time.Time                // since when wanted routes are not in the kernel
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	refused   map[string]bool
-	admitted  *Admission // what the firewall was told; nil: nothing yet
+	admitted  *Admission // last given to the firewall; nil: none yet
 	doubt     doubt
 	pictures  *pictures
 
@@ -142,7 +141,7 @@ func (l *loop) begin() {
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 }
 
-// run plans and acts until ctx ends, which leaves kernel and HAProxy as they are.
+// run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
 func (l *loop) run(ctx context.Context) {
 	for _, door := range []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed} {
 		l.hear(ctx, door)
@@ -195,13 +194,13 @@ func (l *loop) hear(ctx context.Context, door <-chan struct{}) {
 	}()
 }
 
-// round looks at everything once and takes the steps that are safe now. It
-// says whether it changed something, so that another round may find more.
+// round reads everything once and takes the steps that are safe now. It reports whether
+// it changed something: then another round may find more to do.
 func (l *loop) round(ctx context.Context) (progress bool) {
 	begin := l.now()
 	v := &view{at: begin, settings: l.settings, file: l.file}
 	if last := l.view.Load(); last != nil {
-		v.have = last.have // shown as it was while it cannot be read
+		v.have = last.have // shown while the actual state cannot be read
 	}
 	defer func() {
 		v.took = l.now().Sub(begin)
@@ -229,7 +228,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		topologies = append(topologies, s.Topology)
 	}
 
-	// What is.
+	// The actual state.
 	have, haveErr := l.have(topologies, local)
 	if haveErr == nil {
 		v.have = have
@@ -241,7 +240,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		}
 	}
 
-	// What should be.
+	// The wanted state.
 	peers, contested := l.peers(topologies)
 	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.port), l.speaker.SetPeers(peers))
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
@@ -262,7 +261,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	compiled, sure := l.vetter.vetted(ctx, newest, begin)
 	if !sure && !l.settled && begin.Sub(l.started) < patience {
-		mayAct = false // what was served before us may have had them
+		mayAct = false // an earlier process may have served the texts that still wait for a verdict
 	}
 	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
@@ -271,10 +270,10 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		return false
 	}
 
-	// The firewall first: nobody outside finds shut what is about to be open.
+	// The firewall comes first, so that it does not block what is about to be open.
 	admitErr := l.letIn(peers, v.want, v.have, v.config)
 
-	// The steps from one to the other.
+	// The steps from the actual state to the wanted one.
 	v.steps = l.planner.plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
 	v.err = errors.Join(v.err, admitErr, err)
@@ -287,8 +286,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	return progress && err == nil
 }
 
-// letIn tells the firewall who may reach what, and what HAProxy may, if it is
-// something else than before.
+// letIn tells the firewall who may connect where, and where HAProxy may connect, if
+// either has changed.
 func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config) error {
 	if l.admit == nil {
 		return nil
@@ -339,13 +338,14 @@ func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 	return slices.Compact(to)
 }
 
-// look reads the clusters. It says whether enough is known to act on: every
-// cluster, or what there is of them once the patience of a start is at its end.
-// Acting earlier would take a cluster that has not answered yet for an empty one.
-// Of the clusters of which nothing is known it returns the options.
+// look reads the clusters. unknown holds the options of each cluster of which nothing
+// is known yet. mayAct reports whether enough is known to act: every cluster, or at
+// least one once the patience of a start has ended. Acting earlier would take a cluster
+// that has not answered yet for an empty one.
 //
-// A cluster that is gone from the configuration stays as long after a reload. Until
-// then what may replace it counts as not configured yet.
+// After a reload, a cluster that the configuration does not have any more stays until
+// the others are known, or patience has passed. Until then a cluster of which nothing
+// is known counts as not configured, because it may be the same one under a new name.
 func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	known, missing := 0, 0
 	for _, c := range l.clusters {
@@ -382,9 +382,9 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
 }
 
-// peers returns who to have a BGP session with: the nodes that peer with us, one
-// for each of their addresses, and the reflectors that are no nodes. What several
-// clusters claim, the first of the configuration keeps; each other claim is told.
+// peers returns the BGP peers: one for each address of each node that peers with us,
+// and the route reflectors that are not nodes. An address that several clusters claim
+// goes to the first of them in the configuration; contested reports each other claim.
 func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer, contested []string) {
 	by := map[netip.Addr]bgp.Peer{}
 	add := func(cluster string, node routes.Node, addr netip.Addr) {
@@ -421,8 +421,8 @@ func whose(p bgp.Peer) string {
 	return "node " + p.Node
 }
 
-// unguarded returns the clusters whose nodes connect to us, and nothing shows that
-// it is they: any of their pods can do so under its node's address.
+// unguarded returns the clusters whose nodes connect to us without a password or TTL
+// security. Any of their pods can connect under the address of its node.
 func unguarded(peers []bgp.Peer) (clusters []string) {
 	for _, p := range peers {
 		if !p.Active && p.Password == "" && !p.TTLSecurity && !slices.Contains(clusters, p.Cluster) {
@@ -432,7 +432,7 @@ func unguarded(peers []bgp.Peer) (clusters []string) {
 	return clusters
 }
 
-// have reads the world back from its owners.
+// have reads the actual state from the kernel and HAProxy.
 func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have, err error) {
 	if have.Routes, have.Conflicts, err = l.kernel.List(); err != nil {
 		return have, fmt.Errorf("reading our routes from the kernel: %w", err)
@@ -456,19 +456,19 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 	return have, nil
 }
 
-// take does the steps of the view: the routes one by one, the servers as one
-// wish. A step that fails leaves the others as they are.
+// take takes the steps of the view: the routes one by one, the servers by one Apply. A
+// step that fails leaves the others as they are.
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	var errs []error
 	var servers []SetServer
-	turned := make(routes.Table, len(v.have.Routes)) // there, with what is changed here
+	turned := make(routes.Table, len(v.have.Routes)) // the routes in the kernel, with the changes made here
 	maps.Copy(turned, v.have.Routes)
 	for _, step := range v.steps {
 		var err error
 		switch s := step.(type) {
 		case AddRoute:
 			if v.have.shadowed(s) {
-				continue // it is there; what keeps the kernel from following it is not ours to remove
+				continue // our route is there; the one that shadows it is not ours to remove
 			}
 			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
 				turned[s.Prefix] = s.Via
@@ -493,8 +493,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		l.counts.step(step)
 	}
 	if progress {
-		// What still runs on servers that lost their way would hang until it
-		// times out.
+		// Connections to servers that lost their route would hang until they time out.
 		if err := l.abort(stranded(v.have, turned), "their route is gone"); err != nil {
 			errs = append(errs, err)
 		}
@@ -507,13 +506,12 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if errors.Is(err, haproxy.ErrUnfit) {
 		l.vetter.blame(ctx, v.config, v.at)
 	}
-	if err != nil { // what could be done was done all the same
+	if err != nil { // Apply did what it could all the same
 		l.applied.config = nil
 		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))
 	}
-	// What was reached is HAProxy's to say, at the next reading: a server may
-	// have stayed because connections are still on it, or because its backend
-	// waits for a reload.
+	// Only HAProxy knows which states were reached: a server may have stayed because
+	// connections are still on it, or because its backend waits for a reload.
 	reached, err := l.proxy.Servers()
 	if err != nil {
 		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", err))...)
@@ -529,8 +527,8 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
 }
 
-// abort ends the connections to servers from which no answer will come. HAProxy
-// sends what may be sent again to another.
+// abort ends the connections to servers that will not answer. HAProxy then resends to
+// another server the requests that may be sent again.
 func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
@@ -552,7 +550,7 @@ func (l *loop) forsake(v *view) error {
 	return l.abort(l.doubt.forsaken(v.have, mute), "their node answers nothing any more")
 }
 
-// after are the states of the wanted servers once the steps are taken.
+// after returns the states of the wanted servers once the steps are taken.
 func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps []SetServer) haproxy.States {
 	changes := make(map[haproxy.ServerID]haproxy.State, len(steps))
 	touched := map[string]bool{}
@@ -581,14 +579,15 @@ func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps 
 	return states
 }
 
-// applied is what HAProxy was last asked to be, but for its servers' states.
+// applied is the configuration that HAProxy was last given, without the states of its
+// servers.
 type applied struct {
-	config  *haproxy.Config // nil: nothing, or it failed
-	until   time.Time       // when it is to be asked again in any case
-	retryAt time.Time       // when HAProxy wants to be asked again; zero: it does not
+	config  *haproxy.Config // nil: none yet, or Apply failed
+	until   time.Time       // when to apply it again in any case
+	retryAt time.Time       // when Apply asks to be called again; zero: it does not
 }
 
-// still says whether there is nothing new to ask of HAProxy.
+// still reports whether there is nothing new to apply.
 func (a applied) still(c *haproxy.Config, now time.Time) bool {
 	return a.config != nil && now.Before(a.until) && (a.retryAt.IsZero() || now.Before(a.retryAt)) &&
 		a.config.Same(c)
@@ -622,7 +621,7 @@ func (l *loop) publish(r ingress.Result) {
 	}
 }
 
-// keep saves the picture of each live cluster, in time.
+// keep hands the snapshot of each live cluster over to be saved.
 func (l *loop) keep() {
 	for _, c := range l.clusters {
 		if c.live {

@@ -25,13 +25,13 @@ import (
 	"sallyport/routes"
 )
 
-// The edges as small worlds. Each holds its truth in the open and can be told
-// to fail.
+// Fakes of the edges. A test reads and sets their state directly, and can make them
+// fail.
 
 type fakeSpeaker struct {
 	peers  []bgp.Peer
 	spoken map[netip.Addr]bool // End-of-RIB has come
-	state  string              // of every session
+	state  string              // the state of every session
 	offers []routes.Offer
 	err    error
 }
@@ -47,7 +47,7 @@ func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 	return states
 }
 
-// announce offers a block as its owner does, and ends the initial table.
+// announce offers a block from its owner, and ends the initial table.
 func (f *fakeSpeaker) announce(block string, node string) {
 	hop := netip.MustParseAddr(node)
 	f.offers = append(f.offers, routes.Offer{Cluster: "demo", Peer: hop, PeerAS: 65000, Prefix: netip.MustParsePrefix(block), NextHop: hop})
@@ -95,7 +95,7 @@ func (f *fakeKernel) Changed() <-chan struct{} { return nil }
 type fakeProxy struct {
 	backends map[string]*haproxy.LiveBackend
 	applied  int
-	unfit    string // a configuration with that word is refused as a whole
+	unfit    string // HAProxy rejects a whole configuration with that word
 	err      error
 }
 
@@ -127,7 +127,7 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	return haproxy.Result{}, nil
 }
 
-// Vet takes nothing that has the word "bad".
+// Vet rejects each question with the word "bad".
 func (f *fakeProxy) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
 	verdicts := haproxy.Verdicts{}
 	for _, q := range questions {
@@ -139,7 +139,7 @@ func (f *fakeProxy) Vet(_ context.Context, questions []haproxy.Question) (haprox
 	return verdicts, nil
 }
 
-// Blame finds the text with the word that makes a configuration unfit.
+// Blame finds the text with the word in unfit.
 func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (haproxy.Verdicts, error) {
 	verdicts := haproxy.Verdicts{}
 	for _, b := range cfg.Backends {
@@ -155,7 +155,7 @@ func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (haproxy.Verdi
 func (f *fakeProxy) Info() haproxy.Info       { return haproxy.Info{} }
 func (f *fakeProxy) Changed() <-chan struct{} { return nil }
 
-// String prints the servers as a person would note them: "open 172.16.171.66:80".
+// String lists the servers with their states, such as "open 172.16.171.66:80".
 func (f *fakeProxy) String() string {
 	var lines []string
 	for live := range (Have{Backends: f.backends}).servers() {
@@ -180,8 +180,8 @@ func (f *fakeWatcher) Health() ingress.Health {
 func (f *fakeWatcher) Publish([]ingress.ObjectRef, []ingress.Problem) {}
 func (f *fakeWatcher) Changed() <-chan struct{}                       { return nil }
 
-// scene is a loop among the fakes, with one cluster of two workers whose
-// Ingress for test.local has one pod on each.
+// scene is a loop with fake edges. Its one cluster has two workers. The Ingress for
+// test.local has one pod on each worker.
 type scene struct {
 	*loop
 	speaker *fakeSpeaker
@@ -217,7 +217,7 @@ func newScene(t testing.TB) *scene {
 	return s
 }
 
-// settle turns the loop until it rests.
+// settle runs rounds until nothing is left to do.
 func (s *scene) settle(t *testing.T) {
 	t.Helper()
 	for range roundsAtOnce {
@@ -284,8 +284,8 @@ func demoSnapshot(name string) ingress.Snapshot {
 	}
 }
 
-// The oldest Ingress of an owner may be gone, and an older one of another
-// namespace be there: only the picture tells who had the host.
+// Only the picture tells which namespace owned a host. The oldest Ingress of the owner
+// may be gone, and another namespace may have an older one than the owner still has.
 func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
 	s := newScene(t)
 	s.settle(t)
@@ -324,7 +324,7 @@ func podsOf(block string) map[netip.Addr]string {
 	return pods
 }
 
-// snippets gives the scene's Ingress text of its own.
+// snippets sets the snippet of the scene's Ingress.
 func (s *scene) snippets(lines string) {
 	s.watcher.snapshot.Options.OneTenant = true
 	ing := s.watcher.snapshot.Ingresses[0].DeepCopy()
@@ -345,7 +345,7 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 		t.Errorf("it is not used: %s", last())
 	}
 
-	// Until HAProxy has said what it thinks of the next one, this one stands.
+	// The old snippet stays until HAProxy has judged the new one.
 	s.snippets("bad")
 	s.settle(t)
 	if !strings.Contains(last(), "good") {
@@ -387,7 +387,7 @@ func TestASnippetThatBreaksTheWholeIsLeftOut(t *testing.T) {
 	s.proxy.unfit = "together"
 	s.snippets("together")
 	s.round(t.Context())
-	<-s.vetter.changed // it is good alone
+	<-s.vetter.changed // the text alone is good
 	s.round(t.Context())
 	<-s.vetter.changed
 	s.settle(t)
@@ -423,7 +423,8 @@ func TestServersOpenOnceTheirRoutesAreInTheKernel(t *testing.T) {
 	}
 }
 
-// running is the scene in full service, as a former life left it.
+// running returns a scene in full service, with the routes and servers that an earlier
+// process left.
 func running(t *testing.T) *scene {
 	t.Helper()
 	before := newScene(t)
@@ -457,7 +458,7 @@ func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
 	s := running(t)
 	s.settle(t)
 	s.speaker.announce(block1, node1)
-	s.speaker.spoken[netip.MustParseAddr(node2)] = true // and offers nothing
+	s.speaker.spoken[netip.MustParseAddr(node2)] = true // End-of-RIB without an offer
 	s.settle(t)
 	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
 		t.Errorf("servers %s, want %s", got, want)
@@ -474,7 +475,7 @@ func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
 	gone := map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
 	for _, c := range []struct {
 		name   string
-		check1 string // of the server on node 1
+		check1 string // check of the server on node 1
 		check2 string
 		mute   map[netip.AddrPort]bool
 		want   string
@@ -603,7 +604,8 @@ func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	if err := first.pictures.write(first.watcher.snapshot); err != nil {
 		t.Fatal(err)
 	}
-	// A reboot: empty kernel, empty HAProxy, no API; but the nodes dial in.
+	// After a reboot kernel and HAProxy are empty and the API is unreachable, but the
+	// nodes connect.
 	s := newScene(t)
 	s.pictures.dir = first.pictures.dir
 	s.watcher.err = errors.New("connection refused")
@@ -681,7 +683,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{Addr: netip.MustParseAddr("192.168.50.24")},
 		{Addr: netip.MustParseAddr("192.168.50.22")},
 		{Addr: netip.MustParseAddr("192.168.50.22")},
-		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // it is dialled
+		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // we dial this peer
 	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
 	wish := Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}, Allocations: routes.Allocate(routes.Facts{

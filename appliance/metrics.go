@@ -10,8 +10,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// counts is what only the loop can count. What is merely true now is read from
-// the view at each scrape.
+// counts holds the counters that only the loop can keep. Every other metric is read
+// from the view at each scrape.
 type counts struct {
 	rounds   atomic.Uint64
 	failed   atomic.Uint64
@@ -19,7 +19,7 @@ type counts struct {
 	duration prometheus.Histogram
 }
 
-// stepNames are the values of a metric's label, by stepKind.
+// stepNames holds the values of the label step, by stepKind.
 var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route"}
 
 func newHistogram() prometheus.Histogram {
@@ -42,7 +42,7 @@ func (c *counts) round(v *view) {
 	}
 }
 
-// established is the state of a session that works (RFC 4271, 8.2.2).
+// established is the state of a BGP session that is up (RFC 4271, 8.2.2).
 const established = "Established"
 
 // metrics reads the state at each scrape.
@@ -78,17 +78,18 @@ var (
 	stepsDesc        = desc("steps_total", "Steps taken.", "step")
 )
 
-// registry holds our metrics and the process's own.
+// registry returns a registry of our metrics and of those of the Go runtime and the
+// process.
 func registry(m *metrics) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(m, m.counts.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
-// Describe sends nothing: which label values there are is known at a scrape only.
+// Describe sends nothing: the label values are known only at a scrape.
 func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends what is true now.
+// Collect sends the current values.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		for i := range labels {

@@ -19,22 +19,22 @@ import (
 	"sallyport/ingress"
 )
 
-// pictures keeps the last good snapshot of each cluster on disk, so that a
-// start without the API serves what was served before. A picture holds the
-// certificates' keys: its file is 0600.
+// pictures keeps the last good snapshot of each cluster on disk, so that a start
+// without the API serves what was served before. A picture holds the keys of
+// certificates, so its file has mode 0600.
 //
-// Saving is off the loop's path and at most once in pictureInterval: what a
-// crash loses is the last seconds of changes, and the API tells them again; only
-// if it is away at the next start are they missed. The text of an object is
-// remembered, so that a picture costs what changed, and writing.
+// Saving runs beside the loop, at most once per pictureInterval. A crash therefore
+// loses the last seconds of changes. The API reports those again at the next start,
+// unless it is unreachable then. The text of each object is kept in memory, so that
+// only changed objects are encoded again.
 type pictures struct {
 	dir string
 	log *slog.Logger
 
 	mu      sync.Mutex
 	pending map[string]ingress.Snapshot
-	kept    map[string]ingress.Snapshot // the last one noted, by cluster
-	failing map[string]error            // why the last attempt failed, of those whose last one did
+	kept    map[string]ingress.Snapshot // the last snapshot noted, by cluster
+	failing map[string]error            // why the last attempt to save failed, by cluster; without those whose last one succeeded
 	wake    chan struct{}
 
 	texts map[string]map[any][]byte // by cluster and object; owned by save
@@ -43,8 +43,8 @@ type pictures struct {
 const (
 	pictureVersion  = 5
 	pictureInterval = 5 * time.Second
-	// pictureSize bounds a picture that is loaded, in bytes: one of 10,000 Services
-	// has 60 MB.
+	// pictureSize bounds the bytes of a picture that is loaded. A picture of 10,000
+	// Services has 60 MB.
 	pictureSize = 256 << 20
 )
 
@@ -84,7 +84,8 @@ func (p *pictures) keep(s ingress.Snapshot) {
 	}
 }
 
-// forget lets go of what is in memory of a cluster. Its picture stays.
+// forget drops the snapshot and the errors of a cluster from memory. The file of the
+// cluster stays.
 func (p *pictures) forget(cluster string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,17 +121,17 @@ func (p *pictures) save() {
 	}
 }
 
-// outcome takes note of an attempt, and tells of a failure once.
+// outcome records the result of an attempt to save, and logs each failure once.
 func (p *pictures) outcome(cluster string, err error) {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		err = at.Err // without the file's name, which is another one each time
+		err = at.Err // without the file's name, which differs each time
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was := p.failing[cluster]
 	switch {
 	case err != nil:
-		delete(p.kept, cluster) // so that it is noted again
+		delete(p.kept, cluster) // so that keep notes the snapshot again
 		p.failing[cluster] = err
 		if was == nil || was.Error() != err.Error() {
 			p.log.Error("the last good picture cannot be saved; a start without the API would use an older one", "cluster", cluster, "err", err)
@@ -141,16 +142,16 @@ func (p *pictures) outcome(cluster string, err error) {
 	}
 }
 
-// fault is why the last good picture of a cluster could not be saved, nil if it
-// was.
+// fault returns why the last good picture of a cluster could not be saved; nil if it
+// was saved.
 func (p *pictures) fault(cluster string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failing[cluster]
 }
 
-// same says whether two snapshots hold the same objects. Objects are never
-// changed in place, so their pointers tell.
+// same reports whether two snapshots hold the same objects. Objects are never changed
+// in place, so comparing pointers is enough.
 func same(a, b ingress.Snapshot) bool {
 	return a.Same(b.Objects) && a.Owners == b.Owners && reflect.DeepEqual(a.Topology, b.Topology)
 }
@@ -189,7 +190,7 @@ func (p *pictures) encode(to io.Writer, s ingress.Snapshot) error {
 	return nil
 }
 
-// decode reads what encode wrote, to its end.
+// decode reads a picture that encode wrote, to its end.
 func decode(from io.Reader) (picture, error) {
 	var pic picture
 	d := json.NewDecoder(from)
@@ -219,7 +220,7 @@ func (p *pictures) write(s ingress.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing there after the rename
+	defer os.Remove(f.Name()) // removes nothing after the rename
 	buffer := bufio.NewWriterSize(f, 64<<10)
 	err = p.encode(buffer, s)
 	if err = errors.Join(err, buffer.Flush(), f.Sync(), f.Close()); err != nil {
@@ -235,8 +236,8 @@ func (p *pictures) write(s ingress.Snapshot) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// load returns the last good picture of a cluster. A picture that cannot be
-// used is set aside under another name, with a reason; none at all is
+// load returns the last good picture of a cluster. It renames a picture that cannot be
+// used, and the error says why and to what name. If there is no picture, the error is
 // fs.ErrNotExist.
 func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
 	var pic picture

@@ -61,9 +61,9 @@ func snapshotOfEveryKind() ingress.Snapshot {
 	return s
 }
 
-// TestAPictureThatAnOlderProgramKeptIsRead reads a file that a program before
-// ingress.Objects wrote. After an update the appliance starts with such a file:
-// only a new pictureVersion may make another one of it.
+// TestAPictureThatAnOlderProgramKeptIsRead reads a file from a program that did not
+// have ingress.Objects yet. After an update the appliance starts with such a file. Only
+// a new pictureVersion may change the format.
 func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/picture-demo.json")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	if diff := cmp.Diff(snapshotOfEveryKind(), pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	// An older program reads this one's pictures, too: an update may be taken back.
+	// An older program reads the pictures of this one after a downgrade.
 	var again bytes.Buffer
 	if err := newPictures("", nil).encode(&again, pic.Snapshot); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
 	}
 }
 
-// What is remembered of objects changes how long a picture takes, and nothing else.
+// Remembered texts save time and change nothing in a picture.
 func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	s := demoSnapshot("demo")
@@ -207,8 +207,8 @@ func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
 	}
 }
 
-// FuzzPicture holds a file that is no picture to be an error, and one that is to
-// be written as it was read.
+// FuzzPicture checks that decode returns an error for a file that is not a picture, and
+// that a picture is written again as it was read.
 func FuzzPicture(f *testing.F) {
 	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
 	var text bytes.Buffer

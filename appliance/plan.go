@@ -12,28 +12,29 @@ import (
 	"sallyport/routes"
 )
 
-// Want is what should be: the servers of the cluster's endpoints, and the
-// verified routes.
+// Want is the wanted state: the servers of the clusters' endpoints, and the verified
+// routes.
 type Want struct {
-	Backends []*haproxy.Backend // no two have the same name; servers sorted by theirs
+	Backends []*haproxy.Backend // each name once; the servers of each sorted by name
 	Routes   routes.Table
-	// Allocations say which of the servers are their Services' own.
+	// Allocations tell whether a server's address belongs to the namespace of its
+	// Service.
 	Allocations *routes.Allocations
 }
 
-// Have is what is: read from HAProxy and from the kernel.
+// Have is the actual state, read from HAProxy and from the kernel.
 type Have struct {
 	Backends map[string]*haproxy.LiveBackend
 	Routes   routes.Table
-	// Conflicts are routes of ours that the kernel holds and does not follow,
-	// and so are not in Routes.
+	// Conflicts are our routes that the kernel holds but does not follow. Routes does
+	// not contain them.
 	Conflicts []routes.Conflict
-	// Direct holds the addresses that need no route of ours: known nodes on a
-	// network we are connected to, where the pods with hostNetwork answer.
+	// Direct holds the addresses that need no route of ours: known nodes on a network
+	// we are connected to. Pods with hostNetwork answer there.
 	Direct map[netip.Addr]bool
 }
 
-// servers yields every server there is.
+// servers yields every server in HAProxy.
 func (h Have) servers() iter.Seq[haproxy.Live] {
 	return func(yield func(haproxy.Live) bool) {
 		for _, b := range h.Backends {
@@ -71,8 +72,8 @@ type SetServer struct {
 	Why   string
 }
 
-// AddRoute adds a route to the kernel, or turns ours for the prefix to another
-// next hop.
+// AddRoute adds a route to the kernel, or changes the next hop of our route for the
+// prefix.
 type AddRoute struct {
 	Prefix netip.Prefix
 	Via    netip.Addr
@@ -110,9 +111,9 @@ func (DropRoute) kind() stepKind { return dropRoute }
 // turns nothing, so the argument holds.
 func Plan(want Want, have Have) []Step { return new(planner).plan(want, have) }
 
-// A planner is Plan with a memory: of the backends in which nothing was to be
-// done, until they, the routes or the allocations of their addresses change. It
-// changes how long planning takes and nothing else.
+// A planner plans as Plan does, and remembers the backends that needed no step. It
+// skips such a backend until the backend, the routes or the allocations of its
+// addresses change. The memory saves time and changes no step.
 type planner struct {
 	want, have  routes.Table // of the last call
 	direct      map[netip.Addr]bool
@@ -120,13 +121,15 @@ type planner struct {
 	settled     map[*haproxy.Backend]*haproxy.LiveBackend
 }
 
-// recall forgets what does not hold any more.
+// recall forgets the backends that may need a step after a change of routes or
+// allocations.
 func (p *planner) recall(want Want, have Have) {
 	same := want.Routes.Equal(p.want) && have.Routes.Equal(p.have) && maps.Equal(have.Direct, p.direct)
 	if !same || p.settled == nil || len(p.settled) > 2*len(want.Backends)+100 {
 		p.settled = make(map[*haproxy.Backend]*haproxy.LiveBackend, len(want.Backends))
 	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
-		// Each pod that comes or goes is a change, of one address in thousands.
+		// Each pod that comes or goes changes the allocation of one address among
+		// thousands.
 		maps.DeleteFunc(p.settled, func(b *haproxy.Backend, _ *haproxy.LiveBackend) bool {
 			return slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) })
 		})
@@ -168,12 +171,13 @@ func (p *planner) plan(want Want, have Have) []Step {
 			}
 			switch {
 			case live.Addr != w.Addr:
-				// Somebody gave our name another address: made anew next.
+				// Somebody gave the server of our name another address. The next round
+				// adds it anew.
 				set(b.Name, w.Name, live.State, haproxy.Absent, "its address was changed")
 			case why != "":
 				set(b.Name, w.Name, live.State, haproxy.Closed, why)
 			case w.Drain && live.State == haproxy.Absent:
-				// It ends already: nothing is gained by adding it.
+				// The endpoint is terminating already: adding its server gains nothing.
 			case w.Drain:
 				set(b.Name, w.Name, live.State, haproxy.Drain, "endpoint is terminating")
 			default:
@@ -203,11 +207,11 @@ func (p *planner) plan(want Want, have Have) []Step {
 	return append(steps, planRoutes(want.Routes, have)...)
 }
 
-// follow returns a function that says why packets to an address do not go the
-// wanted way now; empty: they do.
+// follow returns a function that says why packets to an address do not take the wanted
+// route now; empty if they do.
 func follow(want routes.Table, have Have) func(netip.Addr) string {
 	wantVia, haveVia := want.Finder(), have.Routes.Finder()
-	same := want.Equal(have.Routes) // the usual case, and then one look is enough
+	same := want.Equal(have.Routes) // the usual case: one lookup is enough then
 	return func(a netip.Addr) string {
 		if have.Direct[a] {
 			return ""
@@ -230,7 +234,7 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 	}
 }
 
-// planRoutes names the route changes under which no open server's packets turn.
+// planRoutes names the route changes that redirect no open server's packets.
 func planRoutes(want routes.Table, have Have) []Step {
 	changed := routes.Table{} // prefix to the new next hop; zero: drop
 	for p, via := range want {
@@ -263,8 +267,8 @@ func planRoutes(want routes.Table, have Have) []Step {
 		a := s.Addr.Addr()
 		m, _, ok := match(a)
 		for n := range lengths {
-			// A change at n bits turns this server's packets if it is at, or
-			// longer than, the match they follow now.
+			// A change of a prefix of n bits redirects this server's packets if that
+			// prefix is at least as long as the one they match now.
 			if p, err := a.Prefix(n); err == nil && (!ok || n >= m.Bits()) {
 				delete(changed, p)
 			}

@@ -13,19 +13,20 @@ import (
 	"sallyport/routes"
 )
 
-// A world is small on purpose: few addresses, few prefixes that nest, few next
-// hops, so that every kind of collision comes up in a few thousand draws.
+// A world is a wanted and an actual state. It is small on purpose: with few addresses,
+// few nested prefixes and few next hops, a few thousand draws cover every kind of
+// collision.
 type world struct {
 	want    Want
-	have    Have                              // but for its Backends
-	servers map[haproxy.ServerID]haproxy.Live // which are these
-	owners  map[netip.Addr]string             // what the Allocations say: namespace of each address; empty: unknown, nobody: of no pod
+	have    Have                              // without Backends
+	servers map[haproxy.ServerID]haproxy.Live // the servers of have.Backends
+	owners  map[netip.Addr]string             // the namespace of each address; empty: unknown; nobody: no pod has it
 }
 
 const nobody = "-"
 
-// allocate makes the Allocations of the owners. The addresses of nodes are
-// nobody's.
+// allocate makes the Allocations of the owners. The addresses of nodes belong to
+// nobody.
 func allocate(owners map[netip.Addr]string) *routes.Allocations {
 	t := routes.Topology{Cluster: "demo"}
 	for _, p := range prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.1.64/26", "172.16.171.64/26") {
@@ -49,17 +50,18 @@ func drawOwners(r *rand.Rand) map[netip.Addr]string {
 		owners[a] = draw(r, []string{"web", "web", "api", "api", "", nobody})
 	}
 	if node := netip.MustParseAddr("192.168.50.23"); owners[node] != nobody {
-		owners[node] = "" // a node is of no namespace
+		owners[node] = "" // a node belongs to no namespace
 	}
 	return owners
 }
 
-// may returns the tests' own answer to whether a backend may have a server there.
+// may reports whether a backend may have a server at an address. It is the tests' own
+// answer.
 func (w world) may(backend string, a netip.Addr) bool {
 	return w.owners[a] == "" || w.owners[a] == backend
 }
 
-// now is what is.
+// now returns the actual state.
 func (w world) now() Have {
 	w.have.Backends = live(w.servers)
 	return w.have
@@ -122,7 +124,7 @@ func drawWorld(r *rand.Rand) world {
 		owners: drawOwners(r),
 	}
 	w.want.Allocations = allocate(w.owners)
-	if r.IntN(2) == 0 { // often the two tables differ in little
+	if r.IntN(2) == 0 { // often the two tables are nearly equal
 		w.have.Routes = maps.Clone(w.want.Routes)
 		if r.IntN(2) == 0 {
 			w.have.Routes[draw(r, worldPrefixes)] = draw(r, worldHops)
@@ -140,7 +142,7 @@ func drawWorld(r *rand.Rand) world {
 	for range r.IntN(8) {
 		id, addr := drawID(r)
 		if r.IntN(20) == 0 {
-			addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody meddled
+			addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody changed the address
 		}
 		w.servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
 	}
@@ -158,7 +160,7 @@ func backendsOf(wanted map[haproxy.ServerID]haproxy.Server) []*haproxy.Backend {
 	return slices.Collect(maps.Values(byName))
 }
 
-// each are the wanted servers.
+// each returns the wanted servers.
 func (w Want) each() map[haproxy.ServerID]haproxy.Server {
 	all := map[haproxy.ServerID]haproxy.Server{}
 	for _, b := range w.Backends {
@@ -169,7 +171,8 @@ func (w Want) each() map[haproxy.ServerID]haproxy.Server {
 	return all
 }
 
-// way is the tests' own longest match: linear and stupid.
+// way returns the route of an address, by the tests' own longest match: linear and
+// simple.
 func way(t routes.Table, a netip.Addr) string {
 	best, via := netip.Prefix{}, "nowhere"
 	for p, v := range t {
@@ -186,7 +189,7 @@ func (w world) clone() world {
 	return w
 }
 
-// take does one step to the world, as the kernel and HAProxy would.
+// take changes the world by one step, as the kernel and HAProxy would.
 func (w world) take(s Step) {
 	switch s := s.(type) {
 	case AddRoute:
@@ -209,8 +212,8 @@ func (w world) take(s Step) {
 
 type planFunc func(Want, Have) []Step
 
-// safe plans in a world, takes a random part of the steps in a random order,
-// and says what was broken on the way.
+// safe plans in a world and takes a random part of the steps in a random order. It
+// returns the first violation.
 func safe(plan planFunc, r *rand.Rand, w world) error {
 	steps := plan(w.want, w.now())
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
@@ -240,7 +243,7 @@ func safe(plan planFunc, r *rand.Rand, w world) error {
 			}
 		}
 	}
-	for id := range opened { // and what we opened still goes the wanted way
+	for id := range opened { // and packets to the opened servers take the wanted route
 		if a := w.servers[id].Addr.Addr(); way(w.have.Routes, a) != way(w.want.Routes, a) {
 			return fmt.Errorf("%v was opened and then stranded: %s", id, way(w.have.Routes, a))
 		}
@@ -277,7 +280,7 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			return slices.Concat(Plan(want, early), planRoutes(want.Routes, have))
 		},
 		"a server opens at the address of another namespace's pod": func(want Want, have Have) []Step {
-			// As if each Service had been in the namespace of its first server.
+			// As if each Service were in the namespace of its first server.
 			lax := want
 			lax.Backends = nil
 			for _, b := range want.Backends {
@@ -365,20 +368,20 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				have.Routes = other.have.Routes
 			case 2:
 				have.Direct = other.have.Direct
-			case 3: // one backend is wanted otherwise, or not any more
+			case 3: // one wanted backend changes or disappears
 				w.want.Backends = slices.Concat(w.want.Backends[:min(len(w.want.Backends), r.IntN(2))], other.want.Backends)
 				slices.SortFunc(w.want.Backends, func(a, b *haproxy.Backend) int { return strings.Compare(a.Name, b.Name) })
 				w.want.Backends = slices.CompactFunc(w.want.Backends, func(a, b *haproxy.Backend) bool { return a.Name == b.Name })
-			case 4: // one is otherwise in HAProxy
+			case 4: // one backend changes in HAProxy
 				have.Backends = maps.Clone(have.Backends)
 				maps.Copy(have.Backends, other.now().Backends)
-			case 5: // what was planned is done, and routes are as wanted
-				w = w.clone() // the planner has the tables of before
+			case 5: // the planned steps are taken, and the routes are as wanted
+				w = w.clone() // the planner keeps the old tables
 				for _, s := range Plan(w.want, have) {
 					w.take(s)
 				}
 				have.Routes = w.want.Routes
-			case 6: // one address is another pod's, or nobody's
+			case 6: // one address goes to another pod or to nobody
 				w.owners = maps.Clone(w.owners)
 				a := draw(r, worldAddrs[:len(worldAddrs)-1])
 				w.owners[a] = other.owners[a]
@@ -398,8 +401,8 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 	}
 }
 
-// The world does not hold still: routes vanish, endpoints come and go, and only
-// some of the steps get done. Once it does hold still, it settles.
+// Routes vanish, endpoints come and go, and only some of the steps get done. Once this
+// ends, the world settles.
 func TestSettlesAfterChaos(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for i := range 2_000 {
@@ -412,7 +415,7 @@ func TestSettlesAfterChaos(t *testing.T) {
 				w.want.Backends = other.want.Backends
 			case 2:
 				for p := range w.have.Routes {
-					delete(w.have.Routes, p) // somebody flushed one
+					delete(w.have.Routes, p) // somebody flushed a route
 					break
 				}
 			case 3:

@@ -101,9 +101,10 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// answering passes on only requests whose Host is an address or one of the
-// names. A web page of somebody else can make its own name point here (DNS
-// rebinding): a browser inside then reads the answers for it, but tells that name.
+// answering passes on only requests whose Host is an address or one of the names. This
+// stops DNS rebinding: a foreign web page can make its own name point here, and a
+// browser inside then reads the answers for that page. The browser sends the name of
+// the page as Host.
 func answering(names func() []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -133,8 +134,8 @@ func ownNames(cfg *config.Config) []string {
 	return names
 }
 
-// serveStatus listens until ctx ends. An address that is taken is reported and
-// tried again: traffic does not wait for the status page.
+// serveStatus listens until ctx ends. If the address is in use, it logs that and
+// retries: traffic does not wait for the status page.
 func serveStatus(ctx context.Context, addr netip.AddrPort, h http.Handler, log *slog.Logger) {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -16,7 +16,7 @@ import (
 	"sallyport/haproxy"
 )
 
-// endpoint is the status endpoint over a scene.
+// endpoint returns the status endpoint of a scene.
 func endpoint(s *scene) (http.Handler, *metrics) {
 	status := func() Status {
 		answer := s.view.Load().status(haproxy.Info{})
@@ -35,8 +35,8 @@ func ask(t *testing.T, h http.Handler, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// half is a scene in which worker1 serves and worker2 offers a block that is
-// not its own.
+// half returns a scene in which worker1 serves and worker2 offers a block that is not
+// its own.
 func half(t *testing.T) *scene {
 	t.Helper()
 	s := newScene(t)

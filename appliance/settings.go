@@ -20,9 +20,9 @@ import (
 )
 
 // settings hold the part of the configuration file that may change while the process
-// runs: the keys that package config declares live. They are a value, replaced as a
-// whole. Each round reads them. The watchers and the status endpoint, which run beside
-// the loop, are compared with them after each reading of the file.
+// runs: the keys that package config declares live. They are one value, and replaced as
+// a whole. Each round reads them. After each reading of the file, follow and use adapt
+// the watchers and the status endpoint, which run beside the loop.
 type settings struct {
 	identity string
 	warnings []string       // doubts about the file, a sentence each
@@ -31,14 +31,14 @@ type settings struct {
 	names    []string       // host names that the endpoint answers to
 
 	asn        uint32
-	listen     []netip.Addr // our addresses, as the BGPPeers name them
-	port       uint16       // where nodes connect
+	listen     []netip.Addr // our addresses, which the BGPPeers name
+	port       uint16       // TCP port that nodes connect to
 	retain     time.Duration
 	failStatic time.Duration
 
 	bind            haproxy.Bind
 	tune            haproxy.Tune
-	taken, takenUDP map[uint16]string // ports that no cluster can have, and whose they are
+	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
 
 	sources []source // in the order of the file
 }
@@ -56,7 +56,7 @@ func (s source) watched() source {
 	return s
 }
 
-// settingsOf takes the settings out of a configuration. It reads the files that the
+// settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
 	s := settings{
@@ -75,14 +75,15 @@ func settingsOf(cfg *config.Config) (settings, error) {
 		s.tune.Base = string(text)
 	}
 	for _, c := range cfg.Clusters {
-		// config.Load warns of one that cannot be read, and the watcher tries again.
+		// config.Load warns of a kubeconfig that cannot be read, and the watcher
+		// retries.
 		text, _ := c.Kubeconfig.Read()
 		s.sources = append(s.sources, source{c, config.NewSecret(string(text))})
 	}
 	return s, nil
 }
 
-// doors returns the addresses where nodes may connect; none if every node is dialled.
+// doors returns the addresses that nodes may connect to; none if every node is dialled.
 func (l *loop) doors() []netip.Addr {
 	if slices.ContainsFunc(l.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
 		return l.listen
@@ -90,8 +91,8 @@ func (l *loop) doors() []netip.Addr {
 	return nil
 }
 
-// peer joins what the configuration file says of a cluster's sessions with what its
-// API says of a node.
+// peer returns a BGP peer, made from the cluster's settings in the configuration file
+// and from the node in its API.
 func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 	var p config.Peering
 	for _, c := range l.clusters {
@@ -99,7 +100,7 @@ func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 			p = c.peering
 		}
 	}
-	var local netip.Addr // as the BGPPeers name us; any, where the file does not say
+	var local netip.Addr // the address that the BGPPeers name; zero: any
 	for _, a := range l.listen {
 		if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
 			local = a
@@ -111,9 +112,9 @@ func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 	}
 }
 
-// reserved returns the ports of TCP and UDP that the operator keeps for other
-// programs of the machine. Whether one of them listens now says nothing: at a
-// boot HAProxy may be there before sshd.
+// reserved returns the TCP and UDP ports that the operator keeps for other programs of
+// the machine. They are reserved even while nobody listens on them: at boot HAProxy may
+// start before sshd.
 func reserved(cfg *config.Config) map[uint16]string {
 	ports := map[uint16]string{}
 	for _, port := range cfg.HAProxy.ReservedPorts {
@@ -122,7 +123,7 @@ func reserved(cfg *config.Config) map[uint16]string {
 	return ports
 }
 
-// taken returns the ports of TCP that no cluster can have, and whose they are.
+// taken returns the TCP ports that no cluster can use, with their owners.
 func taken(cfg *config.Config) map[uint16]string {
 	ports := reserved(cfg)
 	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
@@ -135,15 +136,15 @@ func taken(cfg *config.Config) map[uint16]string {
 	return ports
 }
 
-// ConfigStatus is how much of the configuration file is in use.
+// ConfigStatus tells which part of the configuration file is in use.
 type ConfigStatus struct {
 	Read    time.Time `json:"read"`              // when the configuration in use was read
 	Waiting []string  `json:"waiting,omitempty"` // keys that need a restart, a sentence each
-	Errors  []string  `json:"errors,omitempty"`  // why the file is not used as it is now, a mistake each
+	Errors  []string  `json:"errors,omitempty"`  // why the present file is not used, one mistake each
 }
 
-// reload reads the configuration file again. Live keys take effect in the next round,
-// other keys wait for a restart, and a file with a mistake changes nothing.
+// reload reads the configuration file again. Live keys take effect in the next round.
+// Other keys wait for a restart. A file with a mistake changes nothing.
 func (l *loop) reload(ctx context.Context) {
 	file, err := l.load()
 	var s settings
@@ -169,7 +170,8 @@ func (l *loop) reload(ctx context.Context) {
 	l.use(ctx, s)
 }
 
-// use replaces the settings, and adapts what runs beside the loop to them.
+// use replaces the settings, and adapts to them the watchers and everything else that
+// runs beside the loop.
 func (l *loop) use(ctx context.Context, s settings) {
 	was := l.settings
 	l.settings = s
@@ -188,17 +190,17 @@ func (l *loop) use(ctx context.Context, s settings) {
 	l.follow(ctx)
 }
 
-// opened is a watcher with the settings it was opened for.
+// opened is a watcher and the settings that it was opened for.
 type opened struct {
 	of      source // as watched returns it
 	watcher watcher
 	close   context.CancelFunc
 }
 
-// follow makes the clusters be those of the settings. The old stays until the new is
-// known. A cluster with changed settings keeps its watcher until a second one, with the
-// new settings, has read the whole cluster. A cluster that the file does not have any
-// more stays until every other one is known (look): it may have got another name.
+// follow opens and closes clusters until they are those of the settings. A cluster with
+// changed settings keeps its watcher until a second one, with the new settings, has
+// read the whole cluster. A cluster that the file does not have any more stays until
+// every other one is known (look): it may only have changed its name.
 func (l *loop) follow(ctx context.Context) {
 	gone := l.clusters
 	l.clusters = nil
@@ -209,7 +211,7 @@ func (l *loop) follow(ctx context.Context) {
 			c = gone[i]
 			gone = slices.Delete(gone, i, i+1)
 			if !c.known && !reflect.DeepEqual(c.of, want) {
-				c.close() // nothing of it is served
+				c.close() // nothing of the cluster is served
 				c = nil
 			}
 		}
@@ -254,7 +256,7 @@ func (c *cluster) abandon() {
 	}
 }
 
-// turn replaces the watcher by the one with newer settings, once that has read the
+// turn replaces the watcher by the one with newer settings, if that one has read the
 // whole cluster.
 func (c *cluster) turn() {
 	if c.next == nil {
@@ -265,7 +267,7 @@ func (c *cluster) turn() {
 	}
 	c.close()
 	c.opened, c.next = *c.next, nil
-	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new one has published nothing yet
+	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new watcher has published nothing yet
 }
 
 // openWatcher opens a watcher whose knocks the loop hears.

@@ -60,7 +60,7 @@ func other(t *testing.T, key string, v reflect.Value) reflect.Value {
 	return o
 }
 
-// each yields every key below v that is one value, with its tag.
+// each yields every key below v that is one value, with its tag change.
 func each(v reflect.Value, at, tag string, yield func(key, tag string, v reflect.Value)) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -108,7 +108,7 @@ func TestWhatIsLiveIsInTheSettingsAndNothingElse(t *testing.T) {
 	changed := parse()
 	each(reflect.ValueOf(changed).Elem(), "", "", func(key, tag string, v reflect.Value) {
 		if strings.HasPrefix(key, "system.") {
-			return // the machine is made of it, not the process
+			return // it configures the machine, not the process
 		}
 		keep := reflect.New(v.Type()).Elem()
 		keep.Set(v)
@@ -129,12 +129,12 @@ func TestWhatIsLiveIsInTheSettingsAndNothingElse(t *testing.T) {
 	}
 }
 
-// A filed scene has its clusters from a configuration file.
+// A filed scene is a scene whose clusters come from a configuration file.
 type filed struct {
 	*scene
 	text   string
-	api    map[string]*fakeWatcher // "NAME CLASS" of a cluster's settings, to what its API answers to them
-	opened []context.Context       // with the name, of each watcher ever opened
+	api    map[string]*fakeWatcher // from "NAME CLASS" in a cluster's settings to the answers of its API
+	opened []context.Context       // of each watcher ever opened, with the name of its cluster
 	served string                  // address of the status endpoint
 }
 
@@ -142,7 +142,7 @@ type nameOf struct{}
 
 const demoFile = "clusters: [{name: demo, kubeconfig: /k}]\n"
 
-// fileScene is a scene with the cluster demo in its file, which is served.
+// fileScene returns a scene that serves the one cluster in its file, demo.
 func fileScene(t *testing.T) *filed {
 	f := &filed{scene: newScene(t), text: demoFile, api: map[string]*fakeWatcher{}}
 	f.api["demo haproxy"] = f.watcher
@@ -173,14 +173,14 @@ func fileScene(t *testing.T) *filed {
 	f.speaker.announce(block1, node1)
 	f.speaker.announce(block2, node2)
 	f.settle(t)
-	f.clock = f.clock.Add(time.Hour) // no start any more
+	f.clock = f.clock.Add(time.Hour) // the patience of the start has ended
 	f.settle(t)
 	f.says(t, "")
 	f.stays(t)
 	return f
 }
 
-// again writes the file anew and has it read.
+// again replaces the file and lets the appliance read it.
 func (f *filed) again(t *testing.T, text string) {
 	t.Helper()
 	f.text = text
@@ -188,7 +188,7 @@ func (f *filed) again(t *testing.T, text string) {
 	f.settle(t)
 }
 
-// says fails unless the warnings have this; empty: there are none.
+// says fails the test unless the warnings contain this; empty: unless there are none.
 func (f *filed) says(t *testing.T, want string) {
 	t.Helper()
 	if got := strings.Join(f.view.Load().warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
@@ -196,7 +196,7 @@ func (f *filed) says(t *testing.T, want string) {
 	}
 }
 
-// stays fails unless the cluster is served, with both of its peers.
+// stays fails the test unless the cluster is served with both of its peers.
 func (f *filed) stays(t *testing.T) {
 	t.Helper()
 	if got := f.proxy.String(); got != bothOpen {
@@ -207,7 +207,7 @@ func (f *filed) stays(t *testing.T) {
 	}
 }
 
-// watchers fails unless these are the ones that run.
+// watchers fails the test unless exactly these watchers run.
 func (f *filed) watchers(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -313,7 +313,7 @@ func TestAClusterWithOtherSettingsIsWatchedAsBeforeUntilItWasReadWithThem(t *tes
 	f.again(t, text)
 	f.watchers(t, "demo haproxy", "demo other")
 
-	f.watcher.snapshot.Ingresses = nil // it goes on to be heard
+	f.watcher.snapshot.Ingresses = nil // the watcher of the start still reports changes
 	f.settle(t)
 	if got := f.proxy.String(); got != "" {
 		t.Errorf("servers %s, want none", got)

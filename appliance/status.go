@@ -23,7 +23,7 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	Ready    bool      `json:"ready"`
 	NotReady []string  `json:"notReady,omitempty"` // why not, a sentence each
-	Warnings []string  `json:"warnings,omitempty"` // what wants a look, though traffic flows
+	Warnings []string  `json:"warnings,omitempty"` // what needs attention while traffic flows
 
 	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`
@@ -58,7 +58,7 @@ type RouteStatus struct {
 	Cluster   string       `json:"cluster,omitempty"`
 	Installed bool         `json:"installed"`     // the kernel holds it, read back
 	Why       string       `json:"why,omitempty"` // the kernel holds it and does not follow it
-	Servers   int          `json:"servers"`       // open servers behind it
+	Servers   int          `json:"servers"`       // open servers that it leads to
 }
 
 // RefusedStatus counts the offers that did not become routes, and shows some
@@ -105,14 +105,15 @@ type ServerStatus struct {
 	Why   string         `json:"why,omitempty"`   // why it is not open
 }
 
-// ExplainStatus is what became of one Ingress, and of the servers behind it.
+// ExplainStatus is the answer of GET /explain: one Ingress, and the servers of its
+// backends.
 type ExplainStatus struct {
 	ingress.Explanation
 	Servers []BackendStatus `json:"servers"` // of the Explanation's Backends
 }
 
-// explain tells what became of an Ingress; in no cluster is in any. It is false
-// for one that is not ours.
+// explain returns what became of an Ingress. If cluster is empty, it searches all
+// clusters. It returns false if the Ingress is not ours.
 func (v *view) explain(cluster, namespace, name string) (ExplainStatus, bool) {
 	for _, c := range v.clusters {
 		if cluster != "" && cluster != c.name {
@@ -152,7 +153,7 @@ type RoundStatus struct {
 
 const refusalsShown = 10
 
-// status tells the view of the last round for people and programs.
+// status describes the last round for people and programs.
 func (v *view) status(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.settings.identity, Config: v.file,
@@ -230,7 +231,7 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 }
 
 func (v *view) backends() []BackendStatus {
-	left := maps.Clone(v.have.Backends) // after the wanted ones are told: what only HAProxy still knows
+	left := maps.Clone(v.have.Backends) // once the wanted ones are deleted from it: the backends that only HAProxy still has
 	var all []BackendStatus
 	tell := func(want haproxy.Backend) {
 		bs := BackendStatus{Name: want.Name, Origin: want.Origin}
@@ -269,7 +270,7 @@ func (v *view) backends() []BackendStatus {
 	return all
 }
 
-// whyNot says in one sentence why a wanted server is not open.
+// whyNot returns why a wanted server is not open, in one sentence.
 func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live) string {
 	a := w.Addr.Addr()
 	if why := v.want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr); why != "" {

@@ -11,10 +11,10 @@ import (
 	"sallyport/ingress"
 )
 
-// vetter asks HAProxy about parts that objects of a cluster bring for its
-// configuration, off the loop's path: about texts before they are used, about
-// anything once HAProxy refuses the whole. A verdict stands as long as somebody
-// brings the part.
+// vetter asks HAProxy about the parts that a cluster's objects bring for the
+// configuration. It asks about a text before the text is used, and about every part
+// once HAProxy rejects the whole configuration. The loop does not wait for the answers.
+// A verdict is kept as long as an object brings its part.
 type vetter struct {
 	ask     func(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
 	find    func(context.Context, *haproxy.Config) (haproxy.Verdicts, error)
@@ -23,17 +23,17 @@ type vetter struct {
 
 	mu       sync.Mutex
 	verdicts haproxy.Verdicts
-	fresh    bool // verdicts came since known
+	fresh    bool // verdicts arrived after the last call of known
 	busy     bool
-	blamed   time.Time // when a configuration was last looked at as a whole
+	blamed   time.Time // when blame last began a search; zero: it may search at once
 
 	// Owned by the goroutine of the loop.
-	vouched *ingress.Result // the last whose texts all had a verdict; nil: none yet
-	unsure  time.Time       // since when a newer one waits for verdicts; zero: none waits
+	vouched *ingress.Result // the last Result whose texts all had a verdict; nil: none yet
+	unsure  time.Time       // since when a newer Result waits for verdicts; zero: none waits
 }
 
-// vetting is how long texts without a verdict hold back everything else, pods
-// that come and go too. A verdict takes tens of milliseconds.
+// vetting bounds how long texts without a verdict delay every other change, even of
+// pods. A verdict takes tens of milliseconds.
 const vetting = 2 * time.Second
 
 func newVetter(
@@ -42,7 +42,7 @@ func newVetter(
 	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
 }
 
-// known returns the verdicts so far. They are never changed.
+// known returns the verdicts so far. The map is never changed.
 func (v *vetter) known() haproxy.Verdicts {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -50,10 +50,10 @@ func (v *vetter) known() haproxy.Verdicts {
 	return v.verdicts
 }
 
-// vetted returns what may be made of the clusters now, and whether every text in it
-// has a verdict. While one has none, the last Result that had them all counts, for
-// a while: an Ingress whose snippet changes keeps the old one until then, and what
-// HAProxy refuses costs no reload.
+// vetted returns the Result to use now, and whether every text of r has a verdict.
+// While a text of r has none, vetted returns the last Result whose texts all had one,
+// for at most the time vetting. So an Ingress whose snippet changes keeps the old
+// snippet until HAProxy has judged the new one, and a rejected snippet costs no reload.
 func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
 	switch {
 	case v.look(ctx, r.Questions, r.Refused):
@@ -70,9 +70,9 @@ func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_
 	return r, false
 }
 
-// look has those of the questions answered that have no verdict, one time at once,
-// and knocks when they have one. It reports whether all have. A verdict on any other
-// part is forgotten, unless the part is still left out.
+// look reports whether every question has a verdict. If some have none, it asks HAProxy
+// about them, once at a time, and knocks when the verdicts arrive. If all have one, it
+// forgets the verdicts on every other part that is not in refused.
 func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused []haproxy.Part) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,11 +102,11 @@ func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused
 	return false
 }
 
-// blameEvery bounds how often a configuration is looked at as a whole.
+// blameEvery is the least time between two searches of blame.
 const blameEvery = 30 * time.Second
 
-// blame looks for the parts for which HAProxy refuses a configuration as a whole,
-// and knocks when it has found some.
+// blame searches for the parts that make HAProxy reject a whole configuration, and
+// knocks when it has found some.
 func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -123,7 +123,7 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 	})
 }
 
-// learn adds verdicts as soon as they are there. The caller holds mu.
+// learn calls verdicts in a goroutine, and adds the answers. The caller holds mu.
 func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, error)) {
 	v.busy = true
 	go func() {
@@ -132,7 +132,7 @@ func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, e
 		defer v.mu.Unlock()
 		v.busy = false
 		if len(answers) > 0 {
-			v.blamed = time.Time{} // there may be more
+			v.blamed = time.Time{} // there may be more to find
 		}
 		if err != nil {
 			if ctx.Err() == nil {

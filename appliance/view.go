@@ -12,8 +12,8 @@ import (
 	"sallyport/routes"
 )
 
-// view is what one round saw and decided, kept whole for the status endpoint.
-// It is never written again.
+// view holds what one round saw and decided, for the status endpoint. It is never
+// changed afterwards.
 type view struct {
 	settings  settings
 	file      ConfigStatus
@@ -25,13 +25,13 @@ type view struct {
 	contested []string // BGP addresses that several clusters claim, a sentence each
 	offers    int
 	refusals  []routes.Refusal
-	static    map[string]time.Time // clusters that lost every session at once, and until when that is overlooked
+	static    map[string]time.Time // clusters that lost every session at once, and until when their routes stay
 	want      Want
 	have      Have
 	config    *haproxy.Config
 	problems  []ingress.Problem
 	compiled  ingress.Result
-	steps     []Step // named in the last round, done or not
+	steps     []Step // that the round planned, taken or not
 	err       error
 	notReady  []string
 	warnings  []string
@@ -44,13 +44,14 @@ type clusterView struct {
 	live     bool
 	pictured time.Time
 	topology routes.Topology
-	gone     bool            // from the configuration
-	next     *ingress.Health // of the watcher with newer settings, which has not read the cluster yet; nil: there is none
+	gone     bool            // the configuration does not have the cluster any more
+	next     *ingress.Health // health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
 }
 
-// judge says whether the world is as it should be, and why not, in sentences.
+// judge fills in notReady and warnings: why the appliance is not ready, and what needs
+// attention, one sentence each.
 func (l *loop) judge(v *view) {
-	const soon = 10 * time.Second // what is mended within this time is not worth a page
+	const soon = 10 * time.Second // a failure that is shorter does not make the appliance unready
 	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
 
@@ -117,8 +118,8 @@ func (l *loop) judge(v *view) {
 	}
 }
 
-// miss complains of the peers with which there has been no session for a while,
-// but for nodes that the cluster itself calls unreachable.
+// miss warns of each peer that has had no session for a while. It leaves out nodes that
+// the cluster itself reports as unreachable.
 func (l *loop) miss(v *view, warn func(string, ...any)) {
 	down := map[netip.Addr]bool{}
 	for _, c := range v.clusters {
@@ -150,7 +151,7 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 	l.absent = absent
 }
 
-// since keeps the time at which a condition began, and says how long it lasts.
+// since records when a condition began, and returns how long it has lasted.
 func since(began *time.Time, is bool, now time.Time) time.Duration {
 	switch {
 	case !is:

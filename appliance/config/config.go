@@ -1,5 +1,5 @@
 // Package config owns the one configuration file: its keys, their defaults and
-// bounds, and what is said about a mistake in it.
+// bounds, and how a mistake in it is reported.
 //
 // It alone knows the YAML. What it hands out is typed, complete (every default
 // filled in) and consistent; whoever gets a Config checks nothing again. A
