@@ -11,11 +11,10 @@ const (
 	restart = "restart"
 )
 
-// Next returns the Config for a process that runs on c, now that its file has
-// become other: with the keys of other that are live, and those of c that need a
-// restart. Each of the latter that differs is in waiting, with its place in the
-// file. What neither file sets was found out about the machine, and stays as the
-// process found it.
+// Next returns the Config for a process that runs on c, after its file became other.
+// The live keys are from other, the restart keys from c. waiting names each restart key
+// that differs, with its place in the file. A value that neither file sets was found
+// out about the machine; it stays as in c.
 func (c *Config) Next(other *Config) (next *Config, waiting []string) {
 	n := *other
 	n.Clusters = slices.Clone(other.Clusters)
@@ -33,8 +32,8 @@ func (c *Config) Next(other *Config) (next *Config, waiting []string) {
 	return &n, waiting
 }
 
-// changes yields each key that is written as one value, with its tag change or that
-// of the key around it, and the indexes of its field. A list is one key.
+// changes yields each key that is written as one value: its name, its tag change or
+// that of the nearest key around it, and the indexes of its field. A list is one key.
 func changes(t reflect.Type, at, around string, yield func(key, change string, path []int)) {
 	fields(t, func(key string, i int, _ limits) bool {
 		f := t.Field(i)

@@ -12,7 +12,8 @@ import (
 	"sallyport/appliance/config"
 )
 
-// declared walks the keys of a type with the tags change above each.
+// declared yields each key of a type with the tags change of the key and of those above
+// it.
 func declared(t reflect.Type, at string, above []string, yield func(key string, tags []string)) {
 	for f := range t.Fields() {
 		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -104,7 +105,7 @@ func TestNextTakesWhatIsLiveAndNamesWhatWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		was, now string
 		waiting  []string
-		want     func(*config.Config) // what of now is as it was
+		want     func(*config.Config) // sets the values that stay as they were
 	}{
 		"nothing": {was: minimal, now: minimal},
 		"another cluster and a longer time to retain": {

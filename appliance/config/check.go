@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// check looks at what no single key shows.
+// check finds the mistakes that the tags of a key do not rule out.
 func (c *Config) check(p *problems) {
 	c.checkClusters(p)
 	c.checkPools(p)
@@ -27,17 +27,17 @@ func (c *Config) check(p *problems) {
 	c.checkSystem(p)
 }
 
-// name is what a cluster may be called: it becomes part of backend and file
-// names (the form is a DNS label, RFC 1123 section 2.1).
+// name matches the name of a cluster, which becomes part of backend and file names. It
+// is a DNS label (RFC 1123 section 2.1).
 var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// class is what Kubernetes allows as the name of an IngressClass (DNS subdomain).
+// class matches the name of an IngressClass (a DNS subdomain).
 var class = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
 
-// account is a user or group name as useradd(8) recommends it, or a number.
+// account matches a user or group name as useradd(8) recommends it, or a number.
 var account = regexp.MustCompile(`^([a-z_][-a-z0-9_]{0,31}\$?|[0-9]{1,10})$`)
 
-// plainPath needs no quotes anywhere in HAProxy's configuration.
+// plainPath matches a path that needs no quotes anywhere in HAProxy's configuration.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
 // maxRunDir leaves room for a socket's name in the 108 bytes of sun_path (unix(7)).
@@ -113,10 +113,10 @@ func (c *Config) checkClusters(p *problems) {
 	}
 }
 
-// selector is a label selector in the form kubectl takes.
+// selector returns an expression that matches a label selector as kubectl takes it.
 //
-// It is made when it is asked for: its repetitions took a quarter of the time in
-// which the program starts.
+// It is compiled at its first use: compiling its repetitions took a quarter of the time
+// in which the program starts.
 var selector = sync.OnceValue(func() *regexp.Regexp {
 	const (
 		name  = `[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
@@ -127,10 +127,10 @@ var selector = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^` + one + `(?:,` + one + `)*$`)
 })
 
-// objectName is a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
+// objectName matches a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
 
-// dnsName is a DNS name of at least one label, in lower case (RFC 1123).
+// dnsName matches a DNS name of at least one label, in lower case (RFC 1123).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 func checkHost(p *problems, at string, h Host) {
@@ -168,7 +168,8 @@ func (c *Config) checkPools(p *problems) {
 	for i, cluster := range c.Clusters {
 		for j, pool := range cluster.Pools {
 			at := fmt.Sprintf("clusters[%d].pools[%d]", i, j)
-			// A pod never has one of these addresses, and a bound that holds them bounds little.
+			// Pods never have these addresses, and a pool that contains one of these
+			// networks bounds little.
 			for _, bad := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10", "ff00::/8"} {
 				if never := netip.MustParsePrefix(bad); never.Overlaps(pool) && pool.Bits() > 0 {
 					p.add(at, "%s overlaps %s, which pods cannot have", pool, never)
@@ -189,7 +190,8 @@ func (c *Config) checkPools(p *problems) {
 
 func (c *Config) checkSpeaker(p *problems) {
 	b := c.BGP
-	// RFC 4271 section 4.2: zero or at least three seconds, in two bytes. Zero means no keepalives, and so no loss is ever noticed.
+	// RFC 4271 section 4.2 allows zero or at least three seconds, in two bytes. With
+	// zero there are no keepalives, and so no loss is noticed.
 	if b.HoldTime < 3*time.Second || b.HoldTime > 65535*time.Second || b.HoldTime%time.Second != 0 {
 		p.add("bgp.holdTime", "%s is not allowed; allowed: whole seconds from 3s to 65535s", b.HoldTime)
 	}
@@ -207,7 +209,8 @@ func (c *Config) checkSpeaker(p *problems) {
 }
 
 func (c *Config) checkRoutes(p *problems) {
-	// Numbers between 20 and 185 that /etc/iproute2/rt_protos gives to others.
+	// Numbers between 20 and 185 that /etc/iproute2/rt_protos assigns to other
+	// programs.
 	if owner, taken := map[uint8]string{42: "babel", 84: "ovn", 99: "openr"}[c.Routes.Protocol]; taken {
 		p.add("routes.protocol", "%d is the number of %s; choose another, so that our routes can be told from theirs", c.Routes.Protocol, owner)
 	}
@@ -253,8 +256,8 @@ func (c *Config) checkHAProxy(p *problems) {
 	}
 }
 
-// checkPorts refuses two listeners on one port. All of them leave IPv4 to an
-// address of its own, but for the status endpoint, which is a single address.
+// checkPorts rejects two listeners on one port. A listener on the IPv6 wildcard leaves
+// IPv4 to others, except that of the status endpoint, which has a single address.
 func (c *Config) checkPorts(p *problems) {
 	type listener struct {
 		key string

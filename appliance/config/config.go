@@ -6,9 +6,9 @@
 // mistake names file, line and key, and what is allowed there; all mistakes of
 // a file are reported together.
 //
-// The file is read again while the process runs. Of each key, or of one around it,
-// the tag change says when a change of it takes effect: live is at once, restart at
-// the next start. Next applies that; nobody else has such a list.
+// The file is read again while the process runs. Each key, or a key around it, has
+// the tag change. It says when a changed value takes effect: live means at once,
+// restart means at the next start. Next applies the tags; there is no other list.
 //
 // Its limit: it looks at the file and the files it names, never at the cluster,
 // the network or HAProxy.
@@ -40,21 +40,21 @@ type Config struct {
 	BGP BGP `json:"bgp"`
 	// The routes to pods in the kernel. A change needs a restart.
 	Routes Routes `json:"routes" change:"restart"`
-	// The HAProxy that is driven.
+	// How HAProxy is run, and where it listens.
 	HAProxy HAProxy `json:"haproxy"`
 	// The status page, the metrics and the health endpoints.
 	Status Status `json:"status" change:"live"`
-	// Directory of the last good picture, which serves a reboot while the API server is away, and of the token that each cluster gave last. A change needs a restart.
+	// Directory for the last known objects of each cluster (its picture) and the last token that the cluster gave. The picture is used at a start while the API server is unreachable. A change needs a restart.
 	StateDir string `json:"stateDir" change:"restart" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
-	// The machine itself: its name, addresses, servers of time and names. The bootable image alone reads it.
+	// The machine itself: name, addresses, NTP and DNS servers. Only the bootable image reads it.
 	System System `json:"system" change:"live"`
 
 	// Warnings are doubts that do not stop a start, one sentence each. Only Load fills them.
 	Warnings []string `json:"-"`
 
-	file *problems // where the file has its keys; nil: it was not read from one
+	file *problems // the lines of the keys; nil: the Config was not read from a file
 }
 
 // Cluster is one Kubernetes cluster that runs Calico.
@@ -63,9 +63,9 @@ type Cluster struct {
 	Name string `json:"name" jsonschema:"default=default"`
 	// Credentials: the path of a kubeconfig file, or the kubeconfig itself (as a block of text or as keys).
 	Kubeconfig Kubeconfig `json:"kubeconfig" jsonschema:"required"`
-	// Outer bounds of what may be imported, whatever the cluster says. Empty: the cluster's IPPools bound alone.
+	// Networks within which routes to pods are accepted, whatever the cluster says. Empty: only the cluster's IPPools bound them.
 	Pools []netip.Prefix `json:"pools"`
-	// How its nodes are peered with.
+	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.
 	Ingress Ingress `json:"ingress"`
@@ -73,17 +73,17 @@ type Cluster struct {
 	Calico Calico `json:"calico"`
 }
 
-// Peering is what the BGP sessions with the nodes of one cluster have in common.
+// Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {
-	// AS number of the cluster, for when the cluster does not say. Default: bgp.asn.
+	// AS number of the cluster's nodes, used if the cluster itself states none. Default: bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
-	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for them. A pod can connect in its node's place: passive needs password or ttlSecurity.
+	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for the nodes. With passive, set password or ttlSecurity: otherwise a pod can connect in place of its node.
 	Mode Mode `json:"mode" jsonschema:"default=active,enum=active,enum=passive"`
 	// Key of TCP MD5 (RFC 2385), at most 80 bytes, the same as in the BGPPeer.
 	Password Secret `json:"password"`
 	// File that holds the key, instead of password.
 	PasswordFile string `json:"passwordFile"`
-	// Accept packets of directly connected nodes only (RFC 5082). The BGPPeer then needs ttlSecurity: 1.
+	// Accept packets only from directly connected nodes (RFC 5082). The BGPPeer then needs ttlSecurity: 1.
 	TTLSecurity bool `json:"ttlSecurity" jsonschema:"default=false"`
 	// Most prefixes one node may announce.
 	PrefixLimit uint32 `json:"prefixLimit" jsonschema:"default=1000,minimum=1,maximum=1000000"`
@@ -93,7 +93,7 @@ type Peering struct {
 	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
 }
 
-// Mode is who opens a BGP connection.
+// Mode says who opens a BGP connection.
 type Mode string
 
 // The two modes of a Peering.
@@ -102,7 +102,7 @@ const (
 	Active  Mode = "active"
 )
 
-// Limits bound what one namespace may bring, since HAProxy is everybody's.
+// Limits bound what one namespace may bring, because all namespaces share HAProxy.
 type Limits struct {
 	// Hosts that all Ingresses of a namespace name together, in rules and in TLS entries.
 	Hosts int `json:"hosts" jsonschema:"default=5000,minimum=1,maximum=1000000"`
@@ -112,7 +112,7 @@ type Limits struct {
 	RegularExpressions int `json:"regularExpressions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Paths that lead to a Service with a route-acl, of all Ingresses of a namespace together.
 	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
-	// Backends of all Ingresses of a namespace together: one for each port of a Service that they name, and for each Ingress with annotations one of its own.
+	// Backends of all Ingresses of a namespace together: one for each Service port that they name. An Ingress with annotations has backends of its own.
 	Backends int `json:"backends" jsonschema:"default=5000,minimum=1,maximum=1000000"`
 	// Servers of all backends of a namespace together: an endpoint counts once for each backend that it is in.
 	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
@@ -130,49 +130,49 @@ type Limits struct {
 type Ingress struct {
 	// Name of the IngressClass that is ours.
 	Class string `json:"class" jsonschema:"default=haproxy"`
-	// Controller an IngressClass must name to be ours (spec.controller).
+	// Controller that an IngressClass must name to be ours (spec.controller).
 	Controller string `json:"controller" jsonschema:"default=haproxy.org/ingress-controller"`
 	// Serve Ingresses that name no class, even if ours is not the cluster's default.
 	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
-	// Addresses written into status.loadBalancer of the Ingresses served. Empty: nothing is written.
+	// Addresses that are written into status.loadBalancer of each served Ingress. Empty: nothing is written.
 	Publish []netip.Addr `json:"publish"`
 	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
 	ConfigMap string `json:"configMap"`
-	// A ConfigMap, as NAMESPACE/NAME, whose keys are statuses and whose values whole responses that HAProxy gives with them.
+	// A ConfigMap, as NAMESPACE/NAME, of error responses: each key is a status, each value the whole response that HAProxy sends with that status.
 	ErrorFiles string `json:"errorFiles"`
 	// A ConfigMap, as NAMESPACE/NAME, of lists that keys refer to as patterns/NAME.
 	PatternFiles string `json:"patternFiles"`
-	// A ConfigMap, as NAMESPACE/NAME, whose keys are ports and whose values the Services that take their TCP connections (ingress/README.md).
+	// A ConfigMap, as NAMESPACE/NAME, of TCP services: each key is a port, each value the Service that takes its connections (ingress/README.md).
 	TCPServices string `json:"tcpServices"`
-	// The only namespaces Ingresses are taken from. Secrets are then read in these and in that of configMap alone, unless crossNamespaceSecrets is on. Empty: all.
+	// The only namespaces that Ingresses are taken from. Secrets are then read only in these namespaces and in the namespace of configMap, unless crossNamespaceSecrets is on. Empty: all.
 	Namespaces []string `json:"namespaces"`
-	// Namespaces Ingresses are never taken from.
+	// Namespaces that Ingresses are never taken from.
 	NotNamespaces []string `json:"notNamespaces"`
-	// A label selector (as of kubectl -l: "team=web,env in (a, b),!old") for the namespaces Ingresses are taken from. Empty: all.
+	// A label selector (as of kubectl -l: "team=web,env in (a, b),!old") for the namespaces that Ingresses are taken from. Empty: all.
 	NamespaceSelector string `json:"namespaceSelector"`
-	// Let Ingresses and Services name Secrets of other namespaces than their own.
+	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
-	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in sallyport.dev/auth-url. Those of its own namespace each may.
+	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.
 	AuthServices []string `json:"authServices"`
-	// How far the namespaces of the cluster trust each other. namespace: a host belongs to the namespace whose Ingress named it first, and only the ConfigMap brings snippets, which can read the traffic of all. cluster: one team owns everything; namespaces share each host, the oldest path wins, and every Ingress and Service may bring snippets.
+	// How far the namespaces of the cluster trust each other. namespace: a host belongs to the namespace whose Ingress named it first; only the ConfigMap may bring snippets, because a snippet can read the traffic of every namespace. cluster: one team owns everything; namespaces share each host, the oldest path wins, and every Ingress and Service may bring snippets.
 	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
-	// Which namespaces may use which hosts, whoever named them first. The first entry that matches a host counts; a host that none matches is for trust to decide.
+	// Which namespaces may use which hosts, whoever named them first. The first entry that matches a host counts. If no entry matches, trust decides.
 	Hosts []Host `json:"hosts"`
-	// Serve pods that have hostNetwork: servers at the InternalIP of a node, if it is where the node speaks BGP, but for the ports of the node itself (SSH, BGP, etcd, kubelet, control plane). Nobody knows which namespace such a pod is of: an EndpointSlice of any namespace may name them.
+	// Serve pods that have hostNetwork. The address of such a server is the InternalIP of a node, and must be the node's BGP address. Ports of the node itself (SSH, BGP, etcd, kubelet, control plane) are not served. The namespace of such a pod is unknown: an EndpointSlice of any namespace may name the pod.
 	HostNetwork bool `json:"hostNetwork" jsonschema:"default=false"`
-	// Sections of HAProxy's configuration (global, frontend, backend) for which no snippet is taken, not the ConfigMap's either.
+	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is rejected, the ConfigMap's too.
 	NoSnippets []string `json:"noSnippets"`
-	// What one namespace may bring. What goes beyond is not served, and reported; older Ingresses go first.
+	// Limits for each namespace. Anything beyond a limit is reported and not served; older Ingresses take precedence.
 	Limits Limits `json:"limits"`
 }
 
-// Trust is how far the namespaces of a cluster trust each other.
+// Trust says how far the namespaces of a cluster trust each other.
 type Trust string
 
 // The two kinds of clusters.
 const (
 	TrustNamespace Trust = "namespace" // namespaces are tenants
-	TrustCluster   Trust = "cluster"   // it is one team's
+	TrustCluster   Trust = "cluster"   // one team owns the cluster
 )
 
 // Host says which namespaces may use the hosts of a pattern.
@@ -205,19 +205,19 @@ type BGP struct {
 	ASN uint32 `json:"asn" change:"restart" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
 	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from. A change needs a restart.
 	RouterID netip.Addr `json:"routerID" change:"restart"`
-	// Addresses of the sessions, which the BGPPeers name: where nodes are dialled from, and where those of a cluster in mode passive may connect.
+	// Own addresses of the BGP sessions, which the BGPPeers name. Nodes are dialled from these addresses; in mode passive nodes connect to them.
 	Listen []netip.Addr `json:"listen" change:"live" jsonschema:"default=0.0.0.0,default=::"`
-	// TCP port to accept sessions on, of clusters in mode passive.
+	// TCP port that nodes connect to in mode passive.
 	Port uint16 `json:"port" change:"live" jsonschema:"default=179,minimum=1,maximum=65535"`
-	// Silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of ours and the node's (240s) holds; below 9s busy nodes flap. A change needs a restart.
+	// BGP hold time: the silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of this and the hold time of the node (240s) applies; below 9s the sessions of busy nodes flap. A change needs a restart.
 	HoldTime time.Duration `json:"holdTime" change:"restart" jsonschema:"default=9s"`
-	// How long the routes of a node stay after its session was closed without a word, which is what a restart of calico-node looks like. 0s: not at all.
+	// How long the routes of a node stay after its session was closed without a NOTIFICATION, as at a restart of calico-node. 0s: not at all.
 	Retain time.Duration `json:"retain" change:"live" jsonschema:"default=120s"`
 	// How long all routes of a cluster stay after all its sessions were lost at once. 0s: not at all.
 	FailStatic time.Duration `json:"failStatic" change:"live" jsonschema:"default=10m"`
 }
 
-// Routes is where the routes to pods go in the kernel.
+// Routes says where in the kernel the routes to pods go.
 type Routes struct {
 	// Route protocol number that marks a route as ours (ip route show proto 78).
 	Protocol uint8 `json:"protocol" jsonschema:"default=78,minimum=20,maximum=185"`
@@ -227,59 +227,58 @@ type Routes struct {
 	Metric uint32 `json:"metric" jsonschema:"default=50,minimum=1,maximum=4294967295"`
 }
 
-// HAProxy is the HAProxy that is driven.
+// HAProxy says how HAProxy is run, and where it listens.
 type HAProxy struct {
 	// Who runs HAProxy: managed starts and supervises it, external drives one that something else runs. A change needs a restart.
 	Mode Run `json:"mode" change:"restart" jsonschema:"default=managed,enum=managed,enum=external"`
-	// The program; it also checks configurations in mode external. A change needs a restart.
+	// Path of the haproxy program. In mode external it is used to check configurations. A change needs a restart.
 	Binary string `json:"binary" change:"restart" jsonschema:"default=/usr/sbin/haproxy"`
 	// Addresses for plain HTTP, as address:port; :80 is every address, IPv4 and IPv6.
 	HTTP []netip.AddrPort `json:"http" change:"live" jsonschema:"default=:80"`
 	// Addresses for HTTPS, in the same form.
 	HTTPS []netip.AddrPort `json:"https" change:"live" jsonschema:"default=:443"`
-	// Directory of HAProxy's configuration, maps and certificates. It is the state of HAProxy: keep it over a reboot. A change needs a restart.
+	// Directory of HAProxy's configuration, maps and certificates. It holds the state of HAProxy: keep it over a reboot. A change needs a restart.
 	Dir string `json:"dir" change:"restart" jsonschema:"default=/var/lib/sallyport/haproxy"`
 	// Directory of the sockets and the PID file. A change needs a restart.
 	RunDir string `json:"runDir" change:"restart" jsonschema:"default=/run/sallyport"`
-	// Socket of HAProxy's master process (haproxy -S). Only in mode external, and required there. A change needs a restart.
+	// Socket of HAProxy's master process (haproxy -S). Required in mode external, and not allowed otherwise. A change needs a restart.
 	MasterSocket string `json:"masterSocket" change:"restart"`
-	// User HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root. A change needs a restart.
+	// User that HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root. A change needs a restart.
 	User string `json:"user" change:"restart"`
-	// Group HAProxy's worker runs as; empty is the group of this process. Default: as for user. A change needs a restart.
+	// Group that HAProxy's worker runs as; empty is the group of this process. Default: as for user. A change needs a restart.
 	Group string `json:"group" change:"restart"`
 	// Threads of HAProxy. 0: one for each processor.
 	Threads int `json:"threads" change:"live" jsonschema:"default=0,minimum=0,maximum=64"`
-	// Most connections at the same time. 0: as many as half of the memory holds, 100 kB each, if there are file descriptors for them; where HAProxy is external, it chooses.
+	// Most connections at the same time. 0: as many as fit into half of the memory at 100 kB each, or fewer if the limit of open files is lower; in mode external HAProxy decides.
 	MaxConnections int `json:"maxConnections" change:"live" jsonschema:"default=0,minimum=0,maximum=100000000"`
-	// Ports of this machine that no ConfigMap of a cluster can take, of TCP (tcpServices) or UDP (quic-bind-port), whether their programs run already or not:
-	// those of SSH, names and DHCP. A list replaces these.
+	// TCP and UDP ports of this machine that no ConfigMap of a cluster can take (tcpServices, quic-bind-port), even while no program listens on them. The default holds the ports of SSH, DNS and DHCP. A list replaces the default.
 	ReservedPorts []uint16 `json:"reservedPorts" change:"live" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
 	// Least time between two reloads of HAProxy, from 1ms to 1h. A change needs a restart.
 	MinReloadInterval time.Duration `json:"minReloadInterval" change:"restart" jsonschema:"default=1s"`
-	// File with global and defaults sections of your own, put in front of what is generated.
+	// File with global and defaults sections of your own, placed before the generated configuration.
 	Base string `json:"base" change:"live"`
 }
 
-// Run is who runs HAProxy.
+// Run says who runs HAProxy.
 type Run string
 
-// The two ways HAProxy is run.
+// The two ways to run HAProxy.
 const (
 	Managed  Run = "managed"
 	External Run = "external"
 )
 
-// Status is where the appliance tells about itself.
+// Status configures the endpoint on which the appliance reports its state.
 type Status struct {
 	// Address of the status page, /status, /metrics, /healthz and /readyz. There is no password: keep it on loopback or a management network.
 	Listen netip.AddrPort `json:"listen" jsonschema:"default=127.0.0.1:9090"`
-	// Names it is asked by (the Host of a request), beside its addresses, localhost, identity and the host name. Other names are refused.
+	// Names that a request may have as Host, besides addresses, localhost, identity and the host name. Requests with other names are rejected.
 	Names []string `json:"names"`
 }
 
 // Log is the log, written to standard error.
 type Log struct {
-	// Least level that is written.
+	// Lowest level that is written.
 	Level slog.Level `json:"level" change:"live" jsonschema:"default=info,enum=debug,enum=info,enum=warn,enum=error"`
 	// Form of a line. A change needs a restart.
 	Format Format `json:"format" change:"restart" jsonschema:"default=text,enum=text,enum=json"`
@@ -294,14 +293,14 @@ const (
 	JSON Format = "json"
 )
 
-// Kubeconfig is the credentials of a cluster: one of Path and Inline is set.
+// Kubeconfig holds the credentials of a cluster: either Path or Inline is set.
 type Kubeconfig struct {
 	Path   string `json:"path,omitempty"`
 	Inline Secret `json:"inline,omitzero"`
 }
 
-// Read returns the kubeconfig document. A file is read anew at each call, so
-// that replaced credentials are found.
+// Read returns the kubeconfig document. It reads a file anew at each call, so that it
+// finds replaced credentials.
 func (k Kubeconfig) Read() ([]byte, error) {
 	if k.Path == "" {
 		return []byte(k.Inline.Reveal()), nil
@@ -324,14 +323,14 @@ var Example string
 //go:embed schema.json
 var schema []byte
 
-// Schema returns the JSON Schema of the file (draft 2020-12). It is made from
-// the comments and tags of the types of this package; a test holds it to them.
+// Schema returns the JSON Schema of the file (draft 2020-12). A test makes it from the
+// comments and tags of the types of this package, and checks that it is up to date.
 func Schema() []byte {
 	return schema
 }
 
-// Load reads and checks the file at path and the files it names. Relative paths
-// in it are taken from the directory of the file.
+// Load reads and checks the file at path and the files named in it. Relative paths
+// start at the directory of the file.
 func Load(path string) (*Config, error) {
 	data, err := readBounded(path)
 	switch {
@@ -358,9 +357,9 @@ func Load(path string) (*Config, error) {
 	return c, nil
 }
 
-// Parse checks a configuration file's text without looking at the machine: the
-// files it names are not read, and Identity and BGP.RouterID stay empty unless
-// they are given. name is the file's name in error messages.
+// Parse checks the text of a configuration file without looking at the machine: it does
+// not read the files named in it, and Identity and BGP.RouterID stay empty unless they
+// are set. name is the name of the file in error messages.
 func Parse(name string, data []byte) (*Config, error) {
 	c, _, err := parse(name, data)
 	return c, err
@@ -390,7 +389,7 @@ func (c *Config) fill(p *problems) {
 	c.fillSystem(p)
 }
 
-// fillASN gives the clusters that have no AS number of their own that of bgp.asn.
+// fillASN sets bgp.asn as the AS number of each cluster that has none of its own.
 func (c *Config) fillASN() {
 	for i := range c.Clusters {
 		if asn := &c.Clusters[i].BGP.ASN; *asn == 0 || !c.file.given(fmt.Sprintf("clusters[%d].bgp.asn", i)) {
@@ -399,7 +398,7 @@ func (c *Config) fillASN() {
 	}
 }
 
-// resolve makes paths absolute, from dir, and plain.
+// resolve makes relative paths absolute, starting at dir, and cleans all paths.
 func (c *Config) resolve(dir string) {
 	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base}
 	for i := range c.Clusters {
@@ -417,9 +416,9 @@ func (c *Config) resolve(dir string) {
 	}
 }
 
-// readFiles looks at the files the configuration names, and reads the keys of
-// signed sessions. A kubeconfig that is not there is a doubt only: the other
-// clusters can be served, and this one from its last picture, until it is.
+// readFiles checks that the files named in the configuration can be read, and reads the
+// keys of signed sessions. A missing kubeconfig is only a warning: the other clusters
+// are served meanwhile, and this one from its last picture.
 func (c *Config) readFiles(p *problems) {
 	for i := range c.Clusters {
 		cluster, at := &c.Clusters[i], fmt.Sprintf("clusters[%d]", i)
@@ -474,7 +473,7 @@ func readFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// askMachine fills what only the machine knows: its name, its users and its
+// askMachine fills in what only the machine knows: its host name, its users and its
 // address.
 func (c *Config) askMachine(p *problems) {
 	if c.Identity == "" {
@@ -511,8 +510,9 @@ func (c *Config) askMachine(p *problems) {
 	c.BGP.RouterID = id
 }
 
-// withoutIPv6 takes out the IPv6 wildcards, for a kernel that was started
-// without IPv6: nobody asked for them by name.
+// withoutIPv6 removes the IPv6 wildcard addresses if the kernel was started without
+// IPv6. An address such as :80 stands for every address, and does not ask for IPv6 by
+// name.
 func (c *Config) withoutIPv6() {
 	six := netip.IPv6Unspecified()
 	c.BGP.Listen = slices.DeleteFunc(c.BGP.Listen, func(a netip.Addr) bool { return a == six })
@@ -524,8 +524,8 @@ func (c *Config) withoutIPv6() {
 	}
 }
 
-// ownAddress is the IPv4 address this machine reaches the world from, or else
-// the first that is not loopback.
+// ownAddress returns the IPv4 address from which this machine reaches the world, or
+// else its first global unicast one.
 func ownAddress() (netip.Addr, bool) {
 	// Connecting a UDP socket sends nothing; it only makes the kernel choose a source address.
 	if conn, err := net.Dial("udp4", "192.0.2.1:9"); err == nil {
@@ -546,7 +546,7 @@ func ownAddress() (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// unwrapPath takes the path out of an error, for sentences that name it already.
+// unwrapPath removes the path from an error, for sentences that name the path already.
 func unwrapPath(err error) error {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 		return pathErr.Err

@@ -20,7 +20,7 @@ import (
 	"sallyport/appliance/config"
 )
 
-// minimal is the shortest configuration there is.
+// minimal is the shortest valid configuration.
 const minimal = "clusters:\n- kubeconfig: /etc/sallyport/kubeconfig\n"
 
 func addrs(all ...string) []netip.Addr {
@@ -461,8 +461,8 @@ func TestTheExampleIsAccepted(t *testing.T) {
 	}
 }
 
-// FuzzParse holds the parser to its promise: a complete Config or an error that
-// names the file, for any bytes.
+// FuzzParse checks that the parser returns a complete Config, or an error that names
+// the file, for any bytes.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(config.Example))
 	f.Add([]byte(minimal + "bgp: {listen: [10.0.0.1, ::]}\nhaproxy: {https: [], http: [':8080']}\n"))
@@ -484,8 +484,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// bombs returns texts that cost a parser far more than their size, if it has no
-// bounds: deep ones, those that grow when they are read, and long runs.
+// bombs returns texts that cost a parser without bounds far more than their size:
+// deeply nested ones, ones that grow when they are read, and long runs.
 func bombs(n int) map[string]string {
 	laughs := "a0: &a0 [x, x]\n"
 	for i := range 30 {
@@ -534,7 +534,8 @@ func TestNoTextOfTheSizeThatIsAllowedCostsMoreThanItsSize(t *testing.T) {
 			} else if len(err.Error()) > 1<<20 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
-			// All that was ever allocated, not what was in use: a bound of the work as well.
+			// TotalAlloc counts everything that was allocated, not only the memory in
+			// use. So it bounds the work as well.
 			if got, most := after.TotalAlloc-before.TotalAlloc, uint64(128<<20); got > most {
 				t.Errorf("%d MB were allocated for %d bytes, want no more than %d", got>>20, len(text), most>>20)
 			}
@@ -542,7 +543,7 @@ func TestNoTextOfTheSizeThatIsAllowedCostsMoreThanItsSize(t *testing.T) {
 	}
 }
 
-// FuzzSelector holds what is taken for a label selector to be one for Kubernetes.
+// FuzzSelector checks that Kubernetes accepts each label selector that config accepts.
 func FuzzSelector(f *testing.F) {
 	for _, s := range []string{"team=web", "a in (b, c),!d", "x.test/a notin (,b),e!=f,g==", "! a", "a=-", "in in (in)", "a,,b", "a>1"} {
 		f.Add(s)

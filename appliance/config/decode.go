@@ -16,10 +16,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode fills c with the defaults and then with what data says. It walks the
-// document beside the type, so that one mistake does not hide the next and each
-// has its line; the tags that make the JSON Schema are the bounds. It returns
-// false when there was no document to walk.
+// decode fills c with the defaults and then with the values of data. It walks the
+// document and the type together, so that it finds every mistake and its line. The tags
+// that make the JSON Schema are the bounds. It returns false if there is no document to
+// walk.
 func decode(data []byte, c *Config, p *problems) bool {
 	body, line, err := document(data)
 	switch {
@@ -37,7 +37,7 @@ func decode(data []byte, c *Config, p *problems) bool {
 	return true
 }
 
-// Default returns what a file means that sets nothing. It has no cluster.
+// Default returns the Config of a file that sets nothing. It has no cluster.
 func Default() *Config {
 	c := new(Config)
 	decoder{}.defaults(reflect.ValueOf(c).Elem())
@@ -96,12 +96,12 @@ func keys(t reflect.Type) []string {
 	return all
 }
 
-// isLeaf reports whether t is written as a scalar, though it may be a struct.
+// isLeaf reports whether t is written as one value, though it may be a struct.
 func isLeaf(t reflect.Type) bool {
 	return t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// defaults sets what the tags of a struct say.
+// defaults sets the fields of a struct to the defaults in their tags.
 func (d decoder) defaults(v reflect.Value) {
 	fields(v.Type(), func(_ string, i int, l limits) bool {
 		field := v.Field(i)
@@ -121,8 +121,8 @@ func (d decoder) defaults(v reflect.Value) {
 	})
 }
 
-// mustSet sets a default. One that does not parse is a slip in this package,
-// found by its first test.
+// mustSet sets a default. It panics if the default does not parse, so any test of this
+// package finds such a mistake.
 func mustSet(v reflect.Value, text string) {
 	if v.Kind() == reflect.Bool {
 		v.SetBool(text == "true")
@@ -152,7 +152,7 @@ func (d decoder) value(node *yaml.Node, path string, v reflect.Value, l limits) 
 
 func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null" }
 
-// at notes what is wrong with the value at node.
+// at adds a problem with the value at node.
 func (d decoder) at(node *yaml.Node, path, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if path != "" {
@@ -241,8 +241,8 @@ func (d decoder) list(node *yaml.Node, path string, v reflect.Value, l limits) {
 	}
 }
 
-// everyAddress makes of a listen address without a host its two wildcards, each
-// of one family; any other list item stays alone.
+// everyAddress replaces a listen address without a host by the wildcards of IPv6 and
+// IPv4. It returns any other list item unchanged.
 func everyAddress(item reflect.Value, written string) []reflect.Value {
 	six, ok := reflect.TypeAssert[netip.AddrPort](item)
 	if !ok || !strings.HasPrefix(written, ":") {
@@ -282,7 +282,7 @@ func (d decoder) scalar(node *yaml.Node, path string, v reflect.Value, l limits)
 	}
 }
 
-// kubeconfig takes a path, or the document as text or as keys.
+// kubeconfig reads a path, or the document as text or as keys.
 func (d decoder) kubeconfig(node *yaml.Node, path string, k *Kubeconfig) {
 	if written, ok := text(node); ok {
 		if !strings.Contains(strings.TrimSpace(written), "\n") {
@@ -420,7 +420,7 @@ func setAddrPort(x *netip.AddrPort, s string) error {
 	return nil
 }
 
-// allowed says in words what a key takes.
+// allowed describes the values that a key takes.
 func allowed(t reflect.Type, l limits) string {
 	switch {
 	case len(l.enum) > 0:
@@ -444,7 +444,7 @@ func allowed(t reflect.Type, l limits) string {
 	}
 }
 
-// example is a list item to show.
+// example returns a list item for error messages.
 func example(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[netip.Addr]():
@@ -466,12 +466,12 @@ func example(t reflect.Type) string {
 	}
 }
 
-// text returns what was written for a scalar, without quotes.
+// text returns the text of a scalar without quotes, and whether node is a scalar.
 func text(node *yaml.Node) (string, bool) {
 	return node.Value, node.Kind == yaml.ScalarNode
 }
 
-// sort says what kind of value a node is.
+// sort names the kind of value that node is.
 func sort(node *yaml.Node) string {
 	switch node.Kind {
 	case yaml.MappingNode:
@@ -489,7 +489,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// nearest is the word that written is most likely a slip of, or nothing.
+// nearest returns the word that written is most likely a misspelling of, or nothing.
 func nearest(written string, words []string) string {
 	best, least := "", 1+max(1, len(written)/3)
 	for _, word := range words {

@@ -13,23 +13,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxSize bounds the configuration file, and each file it names, in bytes. A
-// kubeconfig or two fit in it many times. It bounds the memory of the parser as
-// well, which takes up to 250 bytes for each byte of the file.
+// MaxSize bounds the bytes of the configuration file, and of each file named in it.
+// Several kubeconfigs fit into it. It also bounds the memory of the parser, which takes
+// up to 250 bytes for each byte of the file.
 const MaxSize = 1 << 18
 
-// maxDepth bounds how deep groups and lists may stand in one another. The
-// deepest key of ours is at 7, that of a kubeconfig with extensions at 12.
+// maxDepth bounds the nesting of groups and lists. The deepest key of the configuration
+// file is at level 7, that of a kubeconfig with extensions at level 12.
 const maxDepth = 32
 
-// document parses data as the one YAML document it may hold; nil is an empty
-// one. An error is a sentence about a line, 0 if none is known, and quotes
-// nothing of data.
+// document parses data as a single YAML document. body is nil if the document is empty.
+// The error is a sentence about a line, 0 if none is known, and quotes nothing of data.
 //
-// The parser is bounded by itself: its time and memory grow with the size alone,
-// and it stops where a document is 10,000 deep. What it hands out has at most
-// maxDepth levels and no aliases, by which a short text grows without end when
-// it is read.
+// The parser bounds itself: its time and memory grow only with the size, and it stops
+// at a depth of 10,000. The returned document has at most maxDepth levels. It has no
+// aliases, with which a short text could grow without end.
 func document(data []byte) (body *yaml.Node, line int, err error) {
 	if len(data) > MaxSize {
 		return nil, 0, errTooLarge
@@ -59,7 +57,7 @@ func document(data []byte) (body *yaml.Node, line int, err error) {
 
 var errTooLarge = fmt.Errorf("is larger than %d bytes, which no file of a configuration is", MaxSize)
 
-// tame refuses what is nested too deep, and aliases.
+// tame rejects aliases, and groups and lists that are nested too deep.
 func tame(node *yaml.Node, depth int) (line int, err error) {
 	switch {
 	case node.Kind == yaml.AliasNode:
@@ -80,11 +78,11 @@ var (
 	errTooDeep = fmt.Errorf("groups and lists are nested deeper than %d levels, which nothing in a configuration is", maxDepth)
 )
 
-// complaint matches an error of the parser. Of a mistake in the first line it
-// names no line.
+// complaint matches an error of the parser. The parser names no line for a mistake in
+// the first one.
 var complaint = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)`)
 
-// syntax makes a sentence of an error of the parser.
+// syntax turns an error of the parser into a sentence and its line.
 func syntax(err error) (line int, _ error) {
 	found := complaint.FindStringSubmatch(err.Error())
 	if found == nil {
@@ -92,7 +90,7 @@ func syntax(err error) (line int, _ error) {
 	}
 	line, _ = strconv.Atoi(found[1])
 	switch what := found[2]; {
-	case strings.HasPrefix(what, "unknown anchor "): // it quotes the name
+	case strings.HasPrefix(what, "unknown anchor "): // the parser's error quotes the name
 		return line, errAlias
 	case strings.HasPrefix(what, "exceeded max depth "):
 		return max(line, 1), errTooDeep

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// problems collects what is wrong with one file. Keys are paths such as
+// problems collects the mistakes in one file. Keys are paths such as
 // clusters[0].bgp.asn.
 type problems struct {
 	file  string
@@ -21,8 +21,7 @@ type problem struct {
 	text string
 }
 
-// add notes what is wrong with a key, at the line of the key or of what
-// surrounds it.
+// add adds a mistake in a key, at the line of the key or of the nearest key around it.
 func (p *problems) add(key, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if key != "" {
@@ -44,7 +43,7 @@ func (p *problems) given(key string) bool {
 	return ok
 }
 
-// where is the place of a key, as file:line.
+// where returns the place of a key, as file:line.
 func (p *problems) where(key string) string {
 	if line := p.line(key); line > 0 {
 		return fmt.Sprintf("%s:%d", p.file, line)
@@ -62,10 +61,10 @@ func (p *problems) line(key string) int {
 	return 0
 }
 
-// most is how many mistakes of one file are told.
+// most bounds the reported mistakes of one file.
 const most = 100
 
-// err joins the problems, a line each, in the order of the file.
+// err joins the problems, one on each line, in the order of the file.
 func (p *problems) err() error {
 	slices.SortStableFunc(p.list, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
 	var errs []error

@@ -46,7 +46,7 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	}
 }
 
-// leaves says how the types that are written as one value look in JSON.
+// leaves returns the JSON Schema of a type that is written as one value.
 func leaves(t reflect.Type) *jsonschema.Schema {
 	text := func(pattern string) *jsonschema.Schema { return &jsonschema.Schema{Type: "string", Pattern: pattern} }
 	switch t {

@@ -2,8 +2,8 @@ package config
 
 import "log/slog"
 
-// A Secret is text that no log, error or JSON document shows: every way of
-// printing it yields only that it is there. The zero Secret is empty.
+// A Secret is text that no log, error or JSON document shows: every way to print it
+// yields a placeholder. The zero Secret is empty.
 type Secret struct {
 	text string
 }
@@ -17,7 +17,7 @@ func (s Secret) Reveal() string { return s.text }
 // IsZero reports whether the Secret is empty.
 func (s Secret) IsZero() bool { return s.text == "" }
 
-// String returns a place-holder, or nothing if the Secret is empty.
+// String returns a placeholder, or nothing if the Secret is empty.
 func (s Secret) String() string {
 	if s.text == "" {
 		return ""
@@ -25,16 +25,16 @@ func (s Secret) String() string {
 	return "(secret)"
 }
 
-// GoString returns what String does.
+// GoString returns the same placeholder as String.
 func (s Secret) GoString() string { return s.String() }
 
-// LogValue returns what String does, for slog.
+// LogValue returns the same placeholder as String, for slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText returns what String does, for JSON and YAML.
+// MarshalText returns the same placeholder as String, for JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes text as the secret.
+// UnmarshalText sets the Secret to text.
 func (s *Secret) UnmarshalText(text []byte) error {
 	s.text = string(text)
 	return nil

@@ -14,123 +14,124 @@ import (
 	"strings"
 )
 
-// System is what only a whole machine has. The bootable image makes itself of
-// it; the process alone changes none of it.
+// System configures a whole machine. The bootable image applies it; elsewhere it has no
+// effect.
 type System struct {
 	// Name of the machine. Default: sallyport.
 	Hostname string `json:"hostname"`
-	// The network interfaces. Empty: each wired one asks DHCP. An interface that is not in the list stays down.
+	// The network interfaces. Empty: each wired one uses DHCP. Otherwise an interface that is not in the list stays down.
 	Interfaces []Interface `json:"interfaces"`
-	// What is taken from DHCP servers and routers.
+	// Which settings are taken from DHCP servers and routers.
 	DHCP DHCP `json:"dhcp"`
-	// Servers for names, beside those that an interface has.
+	// DNS servers, in addition to those of the interfaces.
 	DNS []netip.Addr `json:"dns"`
-	// Servers for the time, by name or address. Empty: those that DHCP tells, else Debian's.
+	// NTP servers, by name or address. Empty: those from DHCP, else Debian's.
 	NTP []string `json:"ntp"`
-	// Where the whole log of the machine is sent by UDP (RFC 5424), as address:port. Empty: nowhere.
+	// Syslog server that gets the whole log of the machine by UDP (RFC 5424), as address:port. Empty: none.
 	Syslog netip.AddrPort `json:"syslog"`
 	// Show the status screen on the consoles, VGA and serial.
 	Console bool `json:"console" jsonschema:"default=true"`
-	// Public SSH keys that root may log in with, as lines of authorized_keys without options. Empty: there is no SSH.
+	// Public SSH keys that root may log in with, as lines of authorized_keys without options. Empty: SSH is off.
 	MaintenanceKey []string `json:"maintenanceKey"`
-	// Let the hypervisor run programs and change files as root, by QEMU's guest agent. Otherwise the agent tells addresses, freezes the disk for a backup,
-	// and shuts down.
+	// Let the hypervisor run programs and change files as root, through QEMU's guest agent. Otherwise the agent only reports addresses, freezes the
+	// disk for a backup, and shuts the machine down.
 	GuestExec bool `json:"guestExec"`
-	// Volumes that may bring this file, beside what the hypervisor gives: any, or boot, which is the partition CONFIG of the disk that the machine was
-	// started from, alone. Other volumes count only while that partition has no file.
+	// Volumes that this file may be read from, in addition to what the hypervisor gives. boot: only the partition CONFIG of the disk that started the
+	// machine. any: other volumes too, while that partition has no file.
 	Volumes Volumes `json:"volumes" jsonschema:"default=any,enum=any,enum=boot"`
 	// Where newer versions are looked for.
 	Update Update `json:"update"`
 }
 
-// DHCP is what is taken, beside addresses and the way to everywhere else, by the
-// interfaces that ask.
+// DHCP says which settings an interface takes from DHCP servers and routers, besides
+// addresses and the default route.
 type DHCP struct {
-	// Take the servers for names. Default: true, unless system.dns or an interface names some.
+	// Take the DNS servers. Default: true, unless system.dns or an interface names some.
 	UseDNS bool `json:"useDNS"`
-	// Take the servers for the time. Default: true, unless system.ntp names some.
+	// Take the NTP servers. Default: true, unless system.ntp names some.
 	UseNTP bool `json:"useNTP"`
 	// Take routes to single networks (DHCP options 33 and 121, RFC 4191).
 	UseRoutes bool `json:"useRoutes"`
-	// Take IPv6 addresses and the default route from router advertisements, and ask DHCPv6 where they say so.
+	// Take IPv6 addresses and the default route from router advertisements, and ask DHCPv6 if an advertisement says so.
 	UseRA bool `json:"useRA" jsonschema:"default=true"`
 }
 
-// Volumes are those that may bring the one file.
+// Volumes says which volumes the one file may be read from.
 type Volumes string
 
-// BootVolume is the one on the disk that the machine was started from.
+// BootVolume allows only the volume on the disk that started the machine.
 const BootVolume Volumes = "boot"
 
-// Interface is one network interface, there or to be made.
+// Interface is one network interface that exists, or a VLAN or bond to make.
 type Interface struct {
-	// Its name, such as eth0, or a pattern such as en*. With mac, vlan or bond: what it is called in this file, or will be.
+	// Name, such as eth0, or a pattern such as en*. With mac: its name in this file. With vlan or bond: the name that it gets.
 	Name string `json:"name" jsonschema:"required"`
-	// Hardware address that it is found by, instead of the name.
+	// Hardware address that identifies the interface, instead of its name.
 	MAC string `json:"mac"`
-	// Ask for addresses, the default route and servers, by DHCP and IPv6 router advertisements; system.dhcp says what is taken. Default: true for one without addresses that is in no bond.
+	// Get addresses, the default route and servers by DHCP and IPv6 router advertisements; system.dhcp says which of them are taken. Default: true
+	// for an interface without addresses that is in no bond.
 	DHCP bool `json:"dhcp"`
-	// Its addresses, each with the length of its network.
+	// Addresses, each with its prefix length.
 	Addresses []Address `json:"addresses"`
-	// Router to everywhere else, in one of its networks. A second one, for IPv6, goes into routes.
+	// Default gateway, in one of the networks of the interface. A second gateway, for IPv6, goes into routes.
 	Gateway netip.Addr `json:"gateway"`
-	// Servers for names that are reached by it.
+	// DNS servers that are reached through this interface.
 	DNS []netip.Addr `json:"dns"`
-	// More routes by it.
+	// More routes through this interface.
 	Routes []Static `json:"routes"`
-	// Largest packet, in bytes. Default: what the hardware says.
+	// Largest packet (MTU), in bytes. Default: that of the hardware.
 	MTU uint16 `json:"mtu" jsonschema:"minimum=576,maximum=65535"`
-	// Makes it a VLAN on another interface.
+	// Makes this interface a VLAN on another one.
 	VLAN VLAN `json:"vlan"`
-	// Makes it a bond of other interfaces.
+	// Makes this interface a bond of others.
 	Bond Bond `json:"bond"`
 }
 
-// Address is an address of an interface with the length of its network. Unlike a
-// network it has bits behind that length.
+// Address is an address of an interface with its prefix length. Unlike a network it may
+// have bits set after the prefix.
 type Address struct{ netip.Prefix }
 
-// Static is a route that does not change.
+// Static is a static route.
 type Static struct {
-	// The network it leads to; 0.0.0.0/0 and ::/0 are everything.
+	// Destination network; 0.0.0.0/0 and ::/0 are everything.
 	To netip.Prefix `json:"to" jsonschema:"required"`
-	// The router.
+	// Router that takes the packets.
 	Via netip.Addr `json:"via" jsonschema:"required"`
-	// Preference: the lowest is taken. Default: that of systemd-networkd.
+	// Metric: of several routes to one network, the one with the lowest metric is used. Default: that of systemd-networkd.
 	Metric uint32 `json:"metric" jsonschema:"minimum=1,maximum=4294967295"`
 }
 
-// VLAN is the tag of an interface that shares another (IEEE 802.1Q).
+// VLAN is the tag of an interface that shares another one (IEEE 802.1Q).
 type VLAN struct {
-	// The tag.
+	// VLAN ID.
 	ID uint16 `json:"id" jsonschema:"minimum=1,maximum=4094"`
-	// Name of the interface below.
+	// Name of the interface that carries the VLAN.
 	Link string `json:"link"`
 }
 
-// Bond is interfaces that act as one.
+// Bond makes several interfaces act as one.
 type Bond struct {
 	// Names of the interfaces.
 	Members []string `json:"members"`
-	// How they share the work; 802.3ad needs a switch that does LACP.
+	// How the members share the traffic; 802.3ad needs a switch with LACP.
 	Mode BondMode `json:"mode" jsonschema:"default=active-backup,enum=active-backup,enum=802.3ad,enum=balance-xor,enum=balance-alb"`
 }
 
-// BondMode is how the members of a bond share the work.
+// BondMode says how the members of a bond share the traffic.
 type BondMode string
 
-// Update is where newer versions of the image are looked for.
+// Update says where and when newer versions of the image are looked for.
 type Update struct {
-	// A folder served by HTTPS or HTTP, whose file "latest" names the newest image in it. Empty: none is looked for.
+	// URL of a folder, by HTTPS or HTTP, whose file "latest" names the newest image in the folder. Empty: no newer version is looked for.
 	URL string `json:"url"`
-	// When: a time of day, or a weekday and a time of day such as "Sun 04:00". By the clock of the machine, which is UTC.
+	// When newer versions are looked for: a time of day, or a weekday and a time of day such as "Sun 04:00". The clock of the machine is in UTC.
 	Schedule string `json:"schedule" jsonschema:"default=04:00"`
-	// Let the kernel that runs start a new version (kexec), which saves the minutes that the firmware of a server takes; false is for hardware that
-	// does not bear it. With Secure Boot, or little memory, the firmware starts it in any case.
+	// Start a new version from the running kernel (kexec), which saves the minutes that the firmware of a server takes. Set it to false on hardware
+	// that cannot do that. With Secure Boot or little memory the firmware starts the new version in any case.
 	Kexec bool `json:"kexec" jsonschema:"default=true"`
 }
 
-// imageDir is there where the image has made the machine of the file.
+// imageDir exists only on a machine that the bootable image has configured.
 const imageDir = "/run/sallyport-image"
 
 func onImage() bool {
@@ -155,7 +156,7 @@ func (c *Config) fillSystem(p *problems) {
 	}
 }
 
-// BondOf is the bond that the interface of that name is a member of, or nothing.
+// BondOf returns the name of the bond that the interface is a member of, or nothing.
 func (s *System) BondOf(name string) string {
 	for _, in := range s.Interfaces {
 		if slices.Contains(in.Bond.Members, name) {
@@ -166,9 +167,9 @@ func (s *System) BondOf(name string) string {
 }
 
 var (
-	// hostname is a host name in one or more labels (RFC 1123 section 2.1); Linux takes 64 bytes.
+	// hostname matches a host name in one or more labels (RFC 1123 section 2.1). Linux takes at most 64 bytes.
 	hostname = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
-	// link is the name of an interface: 15 bytes (IFNAMSIZ), and none that systemd or sysctl would read as something else.
+	// link matches the name of an interface: at most 15 bytes (IFNAMSIZ), none of which systemd or sysctl would read as something else.
 	link        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 	linkPattern = regexp.MustCompile(`^[A-Za-z0-9_*?][A-Za-z0-9_.*?-]{0,14}$`)
 	mac         = regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
@@ -291,14 +292,14 @@ func (c *Config) checkAddresses(p *problems, at string, in *Interface) {
 	}
 }
 
-// publicKeys are the types of keys that OpenSSH 10 lets log in.
+// publicKeys lists the types of keys that OpenSSH 10 accepts for a login.
 var publicKeys = []string{
 	"ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
 	"sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
 }
 
-// checkPublicKey refuses what is not a line "TYPE BASE64 [COMMENT]" whose blob
-// begins with its type (RFC 4253 section 6.6). Options before it could run
+// checkPublicKey rejects a line that is not "TYPE BASE64 [COMMENT]" with a blob that
+// begins with its type (RFC 4253 section 6.6). Options before the type could run
 // programs.
 func checkPublicKey(line string) error {
 	words := strings.Fields(line)

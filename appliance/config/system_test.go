@@ -12,7 +12,7 @@ import (
 	"sallyport/appliance/config"
 )
 
-// publicKey is one of OpenSSH's, of no one.
+// publicKey is a valid OpenSSH key that nobody uses.
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
 func address(s string) config.Address { return config.Address{Prefix: netip.MustParsePrefix(s)} }
@@ -57,7 +57,7 @@ system:
 			},
 			{Name: "any", MAC: "52:54:00:AB:CD:EF", DHCP: true},
 			{Name: "bond0", Bond: config.Bond{Members: []string{"eth1", "eth2"}, Mode: "802.3ad"}},
-			{Name: "eth1"}, // a member asks for nothing
+			{Name: "eth1"}, // a member does not use DHCP
 			{Name: "v10", DHCP: true, VLAN: config.VLAN{ID: 10, Link: "bond0"}},
 		},
 		DNS: addrs("192.168.50.3"), NTP: []string{"ntp.example.org", "fd00::3"}, Syslog: netip.MustParseAddrPort("192.168.50.4:514"),
