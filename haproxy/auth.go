@@ -22,25 +22,24 @@ func AskScript() *Extra { return &Extra{authScript, authLua} }
 // LuaSupport asks whether HAProxy is built with Lua, which an Ask needs.
 func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua.maxmem 0"}} }
 
-// An Ask lets a service say of each request whether it may go on: with a status
-// of 2xx it may. 401, 403 and redirects are what the client is answered, and
-// anything else is 503: the service is not well, or not there.
+// An Ask lets a service decide about each request. If the service answers 2xx, the
+// request goes on. If it answers 401, 403 or a redirect, the client gets that answer.
+// With any other answer, or none, the client gets 503.
 //
-// HAProxy reaches the service through a backend like any other, whose servers open
-// and close like any others. It reads the head of the answer, and not its body.
+// HAProxy reaches the service through an ordinary backend, whose servers open and close
+// as all others do. It reads only the head of the answer.
 type Ask struct {
-	Backend string   // where the service is
-	Host    string   // in the request to it
-	Method  string   // empty: that of the request
-	Path    string   // of the request to it, with a query if there is one
-	Pass    []string // headers of the request that it sees; nil: all
-	Succeed []string // headers of its answer that the servers see; those of the client never do
-	Fail    []string // headers of its answer that the client sees; nil: all
+	Backend string   // backend of the service
+	Host    string   // Host of the request to the service
+	Method  string   // empty: the method of the client's request
+	Path    string   // of the request to the service, with a query if there is one
+	Pass    []string // headers of the client's request that the service sees; nil: all
+	Succeed []string // headers of the service's answer that the servers see, in place of the client's
+	Fail    []string // headers of the service's answer that the client sees; nil: all
 	SignIn  string   // URL to redirect to instead of answering 401; empty: none
 }
 
-// Directive returns the rules of an Ask. If the script fails, the request goes no
-// further.
+// Directive returns the rules of an Ask. If the script fails, the request is rejected.
 func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):
@@ -87,12 +86,13 @@ func (s *Shape) asks() bool {
 	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
 
-// askSocket returns the address at which HAProxy hears from its script. It is like
-// that of passage.
+// askSocket returns the address on which HAProxy accepts the requests of its script. It
+// has the form of passage.
 func (h *head) askSocket() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/ask" }
 
-// writeAsking writes the frontend that leads the script's requests to their backends.
-// The secret keeps everybody else out, who could reach any backend from here.
+// writeAsking writes the frontend that leads the script's requests to their backends. A
+// client of this frontend could reach any backend, so the secret keeps everybody else
+// out.
 func (h *head) writeAsking() {
 	h.section("frontend sallyport-auth")
 	h.line("bind", h.askSocket())

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// doorman starts a service that decides by the header X-Who who may come in.
+// doorman starts a service that decides by the header X-Who.
 func doorman(t *testing.T, seen *atomic.Pointer[http.Request]) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		lost := backend("lost", serverAt(pod.Listener.Addr()))
 		lost.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		cfg := r.config(app, other, signing, lost, backend("door", doorman(t, &asked)))
-		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" }) // nobody else reaches it
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" }) // clients cannot reach the service
 		cfg.Extras = []*Extra{AskScript()}
 		r.apply(cfg, states(cfg, Open))
 
@@ -170,7 +170,8 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 			t.Errorf("while the service is not routed: %d, want 503", got)
 		}
 
-		// Somebody else on this machine finds the way that is meant for the script.
+		// Another program on this machine finds the socket that is meant for the
+		// script.
 		name := "@" + r.opt.RunDir + "/ask"
 		stranger, err := net.Dial("unix", name+strings.Repeat("\x00", 108-len(name)))
 		if err != nil {
@@ -184,7 +185,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 	})
 }
 
-// FuzzAsk holds what is said of a service to stay one word each.
+// FuzzAsk checks that each setting of an Ask stays one word.
 func FuzzAsk(f *testing.F) {
 	f.Add("GET", "/a?b='c'", "X-A")
 	f.Add("", "/ b", "x,y")

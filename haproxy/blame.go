@@ -13,14 +13,14 @@ import (
 // ErrUnfit says that HAProxy rejects a configuration as a whole.
 var ErrUnfit = errors.New("HAProxy refuses the configuration")
 
-// maxGuilty bounds how many parts one Blame finds.
+// maxGuilty bounds the number of parts that one Blame finds.
 const maxGuilty = 64
 
-// Blame finds the parts for which HAProxy refuses a configuration that it would
-// take without them, and what it says. Of two that only together are too much it
-// is the one that HAProxy does not run yet. Nothing is found if no part is to
-// blame. It takes as many looks of HAProxy as it takes to halve the number of parts
-// down to one, for each that it finds.
+// Blame finds the parts that make HAProxy reject a configuration, and the complaint
+// about each. Without these parts HAProxy takes the configuration. If HAProxy rejects
+// two parts only together, Blame finds the one that does not run yet. It finds nothing
+// if no part is to blame. For each part that it finds, it halves the list of parts
+// until one is left, and runs HAProxy at each halving.
 func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 	guilty := make(Verdicts)
 	parts := p.runningFirst(cfg)
@@ -38,7 +38,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 	}
 	text := renderer{opt: p.files}
 	text.opt.Dir = dir
-	against := func(taken []Part) (string, error) { // what HAProxy has against the configuration with those parts
+	against := func(taken []Part) (string, error) { // returns why HAProxy rejects the configuration with only these parts
 		files := text.render(cfg.with(taken), nil).Content
 		for path, f := range files {
 			if have, known := d.have[path]; known && path != configFile && string(have.Content) == string(f.Content) {
@@ -60,7 +60,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 		if why == "" || err != nil {
 			return guilty, err
 		}
-		good, bad := first, len(parts) // it takes the first good of them, and not the first bad
+		good, bad := first, len(parts) // HAProxy takes parts[:good] and rejects parts[:bad]
 		for bad-good > 1 {
 			middle := (good + bad) / 2
 			said, err := against(parts[:middle])
@@ -80,8 +80,8 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 	return guilty, nil
 }
 
-// complaint returns what HAProxy has against a part, for its author. That on a
-// userlist leaves out HAProxy's words, which may quote it.
+// complaint returns HAProxy's complaint about a part, for the author of the part. It
+// leaves out HAProxy's words about a userlist, because they may quote the userlist.
 func (p Part) complaint(why string) string {
 	switch p.kind {
 	case extraPart, pairPart, backendPart:
@@ -94,8 +94,8 @@ func (p Part) complaint(why string) string {
 
 var where = regexp.MustCompile(` ?(?:at )?\[[^ \]]*` + regexp.QuoteMeta(configFile) + `:\d+\] ?:? ?`)
 
-// runningFirst returns the parts of a configuration, those before the others that
-// HAProxy runs already.
+// runningFirst returns the parts of a configuration. Parts that HAProxy runs already
+// come first.
 func (p *Proxy) runningFirst(cfg *Config) []Part {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *Proxy) runningFirst(cfg *Config) []Part {
 	return parts
 }
 
-// texts returns all that a configuration has.
+// texts returns every Text of a configuration.
 func (c *Config) texts() []Text {
 	all := slices.Clone(c.Process.Texts)
 	for _, choice := range c.Choices {

@@ -10,7 +10,7 @@ import (
 func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		// Without a TLS listener nobody looks at ciphers.
+		// Without a TLS listener HAProxy does not check ciphers.
 		bad := parsed(t, GlobalSection, "ssl-default-bind-ciphers NOSUCH")
 		worse := parsed(t, GlobalSection, "ssl-default-bind-ciphersuites NOSUCH")
 		cfg := r.config(backend("app", origin(t, "app")))

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// A Choice sends requests of a Route to other backends, by conditions. The first
-// Case whose condition holds counts; if none holds, the Route's own Backend.
+// A Choice sends requests of a Route to other backends, by conditions. The first Case
+// whose condition holds counts. If none holds, the Route's own Backend takes the
+// request.
 type Choice struct {
-	Name  string `json:"name"` // made of its cases
+	Name  string `json:"name"` // derived from the cases
 	Cases []Case `json:"cases"`
 }
 
@@ -23,7 +24,7 @@ type Case struct {
 	Backend string `json:"backend"`
 }
 
-// NewChoice names a choice after its cases.
+// NewChoice makes a choice, and derives its name from the cases.
 func NewChoice(cases []Case) *Choice {
 	h := sha256.New()
 	for _, c := range cases {
@@ -62,10 +63,9 @@ const (
 	maxCondition = 2048 // bytes
 )
 
-// Condition reads what has to be true of a request: a sample, flags and patterns,
-// as in "acl NAME ..." (HAProxy Configuration Manual, 7.1). Behind "-f",
-// "patterns/NAME" stands for a list that is to be looked up. Whether it means
-// anything to HAProxy, Vet tells.
+// Condition parses a condition on a request: a sample, flags and patterns, as in "acl
+// NAME ..." (HAProxy Configuration Manual, 7.1). It replaces "-f patterns/NAME" by the
+// entries of that list. Vet tells whether HAProxy takes the condition.
 func Condition(text string, list func(name string) ([]string, error)) (Text, error) {
 	if len(text) > maxCondition {
 		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(text), maxCondition)
@@ -103,12 +103,12 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 	return Text{routeSection, "{ " + strings.Join(words, " ") + " }"}, nil
 }
 
-// listArgument matches a flag and the list behind it, but not at the beginning of
-// a line: what stands there decides what the line is.
+// listArgument matches "-f" and the list after it, but not at the beginning of a line,
+// where the keyword stands.
 var listArgument = regexp.MustCompile(`(\s)-f\s+patterns/(\S+)`)
 
-// FillIn puts the entries of lists into lines of HAProxy's configuration, in place of
-// "-f patterns/NAME".
+// FillIn replaces each "-f patterns/NAME" in lines of HAProxy's configuration by the
+// entries of that list.
 func FillIn(lines string, list func(name string) ([]string, error)) (string, error) {
 	var out strings.Builder
 	var errs []error
@@ -136,8 +136,8 @@ func FillIn(lines string, list func(name string) ([]string, error)) (string, err
 	return out.String(), errors.Join(errs...)
 }
 
-// splitWords takes a line apart as HAProxy does (HAProxy Configuration Manual,
-// 2.2), but for what it would fill in from its environment.
+// splitWords splits a line into words as HAProxy does (HAProxy Configuration Manual,
+// 2.2). It rejects environment variables, which HAProxy would fill in.
 func splitWords(line string) (words []string, err error) {
 	var word strings.Builder
 	within, begun := byte(0), false

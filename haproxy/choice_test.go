@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// lists has the list that conditions name.
+// lists returns the entries of the list that conditions name.
 func lists(name string) ([]string, error) {
 	if name != "ours" {
 		return nil, errors.New("there is no list " + name)
@@ -57,7 +57,7 @@ func TestAListIsFilledIntoALine(t *testing.T) {
 	for lines, want := range map[string]string{
 		"acl a src -f patterns/ours":                        `acl a src '10.0.0.0/8' '192.0.2.1'`,
 		"a\n  b -i -f\tpatterns/ours -f patterns/ours }\nc": "a\n  b -i '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1' }\nc",
-		"-f patterns/ours":                                  "-f patterns/ours", // a line stays what its first word says
+		"-f patterns/ours":                                  "-f patterns/ours", // the keyword of a line is not replaced
 		"a -f other/ours -fpatterns/ours":                   "a -f other/ours -fpatterns/ours",
 		"# a -f patterns/none\nb":                           "# a -f patterns/none\nb",
 		"a\nb -f patterns/none":                             "line 2: there is no list none",
@@ -74,7 +74,7 @@ func TestAListIsFilledIntoALine(t *testing.T) {
 	}
 }
 
-// FuzzCondition holds a condition to be one, whatever is said.
+// FuzzCondition checks that any accepted text is one condition.
 func FuzzCondition(f *testing.F) {
 	for _, s := range []string{"a b", "a ' } or { '", `a "}" || b`, "a\\\nb", "a \\} b", "src -f patterns/ours", "'\\''"} {
 		f.Add(s)
@@ -144,7 +144,7 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 			}
 		}
 
-		// Which routes have which choice changes without a reload.
+		// The choice of a route changes without a reload.
 		next := *cfg
 		next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: one.Name}}
 		if res := r.apply(&next, states(&next, Open)); res.Reloaded {

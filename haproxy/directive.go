@@ -14,62 +14,59 @@ import (
 	"time"
 )
 
-// A Directive is a line, or a few that belong together, of a backend's section.
-// Only the functions below make one: they alone know how a value is written so
-// that it stays one word, and nobody can write past its end into the next
-// directive. Directives are compared with ==.
+// A Directive is one line, or a few that belong together, of the section of a backend.
+// Only the functions below make one. They write each value as one word, so that no
+// value reaches into the next directive. Directives are compared with ==.
 type Directive struct {
 	phase    phase
 	tcp      bool   // a TCP backend can have it
 	sticky   bool   // it gives clients a cookie that leads them back to their server
-	userlist string // that it names; empty: none
+	userlist string // the userlist that it names; empty: none
 	text     string // one line, or several with "\n" in between
 }
 
 // ForTCP reports whether a TCP backend can have the Directive.
 func (d Directive) ForTCP() bool { return d.tcp }
 
-// String is its text.
+// String returns the text.
 func (d Directive) String() string { return d.text }
 
-// MarshalText is String, for JSON.
+// MarshalText returns the same text as String, for JSON.
 func (d Directive) MarshalText() ([]byte, error) { return []byte(d.text), nil }
 
-// SortDirectives puts directives in the order in which they have to stand:
-// HAProxy runs rules of one kind as they are written. What is of one phase
-// keeps its order.
+// SortDirectives sorts directives by phase: HAProxy runs rules of one kind in the order
+// in which they are written. Directives of one phase keep their order.
 func SortDirectives(list []Directive) {
 	slices.SortStableFunc(list, func(a, b Directive) int { return cmp.Compare(a.phase, b.phase) })
 }
 
-// A phase is a step on a request's way. A client that is not allowed in learns
-// nothing more, and costs nothing more, than that.
+// A phase is a step in the processing of a request. Access rules come early, so that a
+// rejected client learns nothing more and costs nothing more.
 type phase int
 
 const (
-	phaseSection   phase = iota // no rule: options, balance, timeouts
-	phaseClosed                 // nobody may
-	phaseSource                 // who the client is
-	phaseOrigin                 // which page asks
-	phaseShown                  // who has not shown a certificate
-	phaseDeny                   // who may not
-	phaseLimit                  // who may not any more
+	phaseSection   phase = iota // options, balance, timeouts: no rules
+	phaseClosed                 // every client is rejected
+	phaseSource                 // the address of the client
+	phaseOrigin                 // the origin of the page (CORS)
+	phaseShown                  // clients without a certificate are rejected
+	phaseDeny                   // clients are rejected by their address
+	phaseLimit                  // clients over a limit are rejected
 	phasePreflight              // CORS preflights carry no credentials
 	phaseAuth
-	phaseAsk // who may not by the word of a service
+	phaseAsk // an authentication service decides
 	phaseCapture
 	phaseRedirect
 	phaseHeader
 	phaseHost
 	phasePath
 	phaseResponse
-	phaseText // of somebody's own
+	phaseText // lines that a user wrote
 )
 
-// quote writes a value as one word that HAProxy takes literally: nothing but a
-// single quote means anything between single quotes (HAProxy Configuration
-// Manual, 2.2). A value with a line break or another control character is no
-// word.
+// quote writes a value as one word that HAProxy takes literally: between single quotes
+// only a single quote has a meaning (HAProxy Configuration Manual, 2.2). It rejects a
+// value with a line break or another control character.
 func quote(s string) (string, error) {
 	if i := strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }); i >= 0 {
 		return "", fmt.Errorf("%s has the control character %q", strconv.QuoteToASCII(clip(s)), s[i])
@@ -84,18 +81,18 @@ func clip(s string) string {
 	return s
 }
 
-// milliseconds writes a time. HAProxy's timers have 31 bits.
+// milliseconds writes a duration. HAProxy's timers have 31 bits.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(min(max(d, 0), longest).Milliseconds(), 10) + "ms"
 }
 
-// Timeout is "timeout NAME", NAME being one a backend may have: check, connect,
+// Timeout returns "timeout NAME". NAME is one that a backend may have: check, connect,
 // queue, server or tunnel.
 func Timeout(name string, d time.Duration) Directive {
 	return Directive{phase: phaseSection, tcp: true, text: "timeout " + name + " " + milliseconds(d)}
 }
 
-// Option is "option NAME", or "no option NAME".
+// Option returns "option NAME", or "no option NAME".
 func Option(name string, on bool) Directive {
 	text := "option " + name
 	if !on {
@@ -104,8 +101,8 @@ func Option(name string, on bool) Directive {
 	return Directive{phase: phaseSection, tcp: name == "abortonclose", text: text}
 }
 
-// HTTPCheck asks the servers for a URI instead of only connecting to them.
-// Method and version may be empty.
+// HTTPCheck makes health checks request a URI, instead of only connecting to the
+// servers. Method and version may be empty.
 func HTTPCheck(method, uri, version string) (Directive, error) {
 	if method != "" && !token(method) {
 		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(method)))
@@ -123,13 +120,13 @@ func HTTPCheck(method, uri, version string) (Directive, error) {
 	return Directive{phase: phaseSection, text: strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version)}, nil
 }
 
-// token is the name of a method or a header: of what RFC 9110 (5.6.2) allows in
-// one, that which means nothing to HAProxy.
+// token reports whether a text can be the name of a method or a header. It allows the
+// characters of RFC 9110 (5.6.2) that have no meaning to HAProxy.
 var token = matcher(`^[A-Za-z0-9_.-]{1,256}$`)
 
-// algorithms are the ways of balancing, with what may follow. Those that hash
-// are made consistent, since servers come and go by command, which HAProxy
-// allows for no other kind.
+// algorithms are the balancing algorithms with their arguments. Those that hash get a
+// consistent hash: servers come and go by command, and HAProxy allows that with no
+// other kind of hash.
 var algorithms = []struct {
 	form func(string) bool
 	hash bool
@@ -142,9 +139,9 @@ var algorithms = []struct {
 	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true, false},
 }
 
-// Balance is "balance" with an algorithm as HAProxy's manual writes it. static-rr
-// becomes roundrobin, which does the same while weights stay as they are;
-// rdp-cookie is for TCP and refused.
+// Balance returns "balance" with an algorithm as HAProxy's manual writes it. static-rr
+// becomes roundrobin, which does the same while weights stay as they are. rdp-cookie is
+// for TCP and rejected.
 func Balance(algorithm string) (Directive, error) {
 	algorithm = strings.Join(strings.Fields(algorithm), " ")
 	if algorithm == "static-rr" {
@@ -164,8 +161,8 @@ func Balance(algorithm string) (Directive, error) {
 		strconv.QuoteToASCII(clip(algorithm)))
 }
 
-// Source takes the client's address from a header, for every rule behind it. A
-// request without the header keeps the address of its connection.
+// Source takes the client's address from a header, for all later rules. A request
+// without the header keeps the address of its connection.
 func Source(header string) (Directive, error) {
 	if !token(header) {
 		return Directive{}, notAHeader(header)
@@ -188,22 +185,23 @@ func Reject(networks Networks, others bool) Directive {
 	return Directive{phase: phaseDeny, tcp: true, text: networks.turnAway(others, reject)}
 }
 
-// CloseTCP is Close for a TCP backend: it closes every connection.
+// CloseTCP closes every connection to a TCP backend. It is the counterpart of Close.
 func CloseTCP() Directive { return Directive{phase: phaseClosed, tcp: true, text: reject} }
 
 const reject = "tcp-request content reject"
 
-// Close answers 503 to every request: what should guard the backend cannot.
+// Close answers 503 to every request. It is for a backend whose access rules cannot be
+// applied.
 func Close() Directive {
 	return Directive{phase: phaseClosed, text: answer(503, "what guards this is not in order", "")}
 }
 
-// answer is a rule that ends a request with a line of text.
+// answer returns a rule that ends a request with a line of text.
 func answer(status int, text, condition string) string {
 	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` + condition
 }
 
-// BasicAuth lets in who has a name and a password of a Userlist (RFC 7617).
+// BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
 func BasicAuth(userlist, realm string) (Directive, error) {
 	if !isName(userlist) {
 		return Directive{}, fmt.Errorf("%s is not the name of a userlist", strconv.QuoteToASCII(clip(userlist)))
@@ -212,15 +210,16 @@ func BasicAuth(userlist, realm string) (Directive, error) {
 		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which no realm can hold`, strconv.QuoteToASCII(clip(realm)))
 	}
 	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
-	// A hash that takes long takes the longer, the longer the password is.
+	// The time of a slow hash grows with the length of the password, so the header is
+	// bounded.
 	return Directive{phase: phaseAuth, userlist: userlist, text: "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
 }
 
-// OnlyOwnTLS is for a backend whose hosts have certificates with a ClientCA.
-// Which authority is asked for was decided by the name in the handshake: a
-// request for another host has to come by a connection of its own (RFC 9110,
-// 15.5.20). Without TLS, or, if that is not optional, without a certificate of
-// the client, the answer is 403.
+// OnlyOwnTLS guards a backend whose hosts have certificates with a ClientCA. The server
+// name of the handshake decides which authority a client certificate is checked
+// against. So a request for another host gets 421, and has to use a connection of its
+// own (RFC 9110, 15.5.20). A request without TLS gets 403. So does a request without a
+// client certificate, unless optional is set.
 func OnlyOwnTLS(optional bool) Directive {
 	lines := []string{
 		answer(403, "only over TLS", " if !{ ssl_fc }"),
@@ -233,20 +232,21 @@ func OnlyOwnTLS(optional bool) Directive {
 	return Directive{phase: phaseShown, text: strings.Join(lines, "\n")}
 }
 
-// A Cookie leads a client back to the server it came to first.
+// A Cookie sends a client back to the server that took its first request.
 type Cookie struct {
 	Name     string
 	Domain   string        // empty: the host
-	SameSite string        // Strict, Lax or None; empty: not said
+	SameSite string        // Strict, Lax or None; empty: not set
 	HTTPOnly bool          // scripts of the page do not see it
 	Secure   bool          // only over HTTPS
-	Preserve bool          // one that the server sets itself is left alone
-	MaxIdle  time.Duration // since the last request; 0: for ever
-	MaxLife  time.Duration // since the first; 0: for ever
+	Preserve bool          // a cookie that the server itself sets stays as it is
+	MaxIdle  time.Duration // since the last request; 0: no limit
+	MaxLife  time.Duration // since the first request; 0: no limit
 }
 
-// Directive is "cookie". The value is a hash of the server's address, the same
-// after every reload and restart, and another one on every appliance.
+// Directive returns "cookie". The value of the cookie is a hash of the server's
+// address. It stays the same over every reload and restart, and differs on every
+// appliance.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
 		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(c.Name)))
@@ -284,22 +284,23 @@ func (c Cookie) Directive() (Directive, error) {
 	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
 }
 
-// cookieKey stands for the key of the hash, which is this installation's own: with
-// one that all have anybody could find out a server's address from its cookie.
+// cookieKey is the placeholder for the key of the hash. Each installation has a key of
+// its own: with a common key anybody could find out a server's address from its cookie.
 const cookieKey = "\x03"
 
-// keyOfCookies derives the key from the secret, which it does not give away.
+// keyOfCookies derives the key of the hash from the secret, without revealing the
+// secret.
 func keyOfCookies(secret string) string {
 	sum := sha256.Sum256([]byte("cookie\n" + secret))
 	return hex.EncodeToString(sum[:16])
 }
 
-// A Table counts the requests of each client over a period, or those it has under
-// way. Several backends may count in one.
+// A Table counts the requests of each client over a period, or its concurrent requests.
+// Several backends may share one.
 type Table struct {
 	Name   string        `json:"name"`   // unique, among backends too
-	Size   int           `json:"size"`   // clients, at most; then the oldest are forgotten
-	Period time.Duration `json:"period"` // from 1 ms to 24 days; 0: those under way
+	Size   int           `json:"size"`   // clients, at most; a full table forgets the oldest
+	Period time.Duration `json:"period"` // from 1 ms to 24 days; 0: concurrent requests
 }
 
 func (t Table) validate() error {
@@ -314,10 +315,10 @@ func (t Table) validate() error {
 	return nil
 }
 
-// longest is what HAProxy's timers can hold.
+// longest is the longest time that HAProxy's timers can hold.
 const longest = (1<<31 - 1) * time.Millisecond
 
-// text is the section that a table needs. Addresses of both families fit.
+// text returns the section of the table. Its keys hold addresses of both families.
 func (t Table) text() string {
 	if t.Period == 0 {
 		return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire 10s store conn_cur\n"
@@ -326,11 +327,12 @@ func (t Table) text() string {
 	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store http_req_rate(" + period + ")\n"
 }
 
-// DenyCodes are the statuses HAProxy has a page for, and denies a request with.
+// DenyCodes are the statuses that HAProxy can deny a request with: those that it has a
+// page for.
 var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
 
-// Limit answers with a status, one of DenyCodes, to clients that have asked more
-// often than that within the period of a table. Those in except are not counted.
+// Limit answers with a status, one of DenyCodes, to a client with more requests than
+// that number within the period of a table. Clients in except are not counted.
 func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
 	if except.List != "" || len(except.Of) > 0 {
@@ -344,14 +346,14 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
 }
 
-// LimitConcurrent answers 429 to clients that have more requests than that under
-// way, as a table without a period counts them.
+// LimitConcurrent answers 429 to a client with more than most concurrent requests. The
+// table must have no period.
 func LimitConcurrent(t Table, most int) Directive {
 	return Directive{phase: phaseLimit, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429 if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " }"}
 }
 
-// Capture notes a sample of the request in the log, in the slot of that number.
-// Config.Captures has to have it.
+// Capture writes a sample of the request into the capture slot of that number, for the
+// log. Config.Captures must have the slot.
 func Capture(expression string, slot int) (Directive, error) {
 	if err := checkSample(inRequest, expression); err != nil {
 		return Directive{}, err
@@ -368,10 +370,11 @@ func headerRule(p phase, in direction, rule, name, value string) (Directive, err
 	return Directive{phase: p, text: rule + " " + name + " " + word}, err
 }
 
-// SetRequestHeader sets a header of the request. The value may have parts that
-// HAProxy fills in, as those of all functions that take a value.
+// SetRequestHeader sets a header of the request. Like every value that these functions
+// take, value may have parts that HAProxy fills in.
 //
-// Servers that fold "_" or "." in names to "-" see no other header of that name.
+// It also deletes headers whose names differ only in "-", "_" and ".": some servers
+// take these for the same name.
 func SetRequestHeader(name, value string) (Directive, error) {
 	d, err := headerRule(phaseHeader, inRequest, "http-request set-header", name, value)
 	d.text = otherSpellings(name) + d.text
@@ -380,8 +383,9 @@ func SetRequestHeader(name, value string) (Directive, error) {
 
 var separator = regexp.MustCompile(`[-_.]`)
 
-// otherSpellings returns a rule that takes headers off the request that some servers take
-// for one of that name, with a line break; empty if there are none.
+// otherSpellings returns a rule that deletes the request headers that some servers take
+// for one of that name. The rule ends with a line break. It is empty if there are no
+// such headers.
 func otherSpellings(name string) string {
 	if !separator.MatchString(name) {
 		return ""
@@ -395,17 +399,18 @@ func SetResponseHeader(name, value string) (Directive, error) {
 	return headerRule(phaseResponse, inResponse, "http-response set-header", name, value)
 }
 
-// AddRequestHeader adds a header to the request, beside those of that name.
+// AddRequestHeader adds a header to the request, and keeps those of the same name.
 func AddRequestHeader(name, value string) (Directive, error) {
 	return headerRule(phaseHeader, inRequest, "http-request add-header", name, value)
 }
 
-// AddResponseHeader adds a header to the response, beside those of that name.
+// AddResponseHeader adds a header to the response, and keeps those of the same name.
 func AddResponseHeader(name, value string) (Directive, error) {
 	return headerRule(phaseResponse, inResponse, "http-response add-header", name, value)
 }
 
-// DeleteRequestHeader takes a header off the request, however it is spelled.
+// DeleteRequestHeader deletes a header of the request, in every spelling that some
+// servers take for its name.
 func DeleteRequestHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
@@ -413,7 +418,7 @@ func DeleteRequestHeader(name string) (Directive, error) {
 	return Directive{phase: phaseHeader, text: otherSpellings(name) + "http-request del-header " + name}, nil
 }
 
-// DeleteResponseHeader takes a header off the response.
+// DeleteResponseHeader deletes a header of the response.
 func DeleteResponseHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
@@ -421,8 +426,8 @@ func DeleteResponseHeader(name string) (Directive, error) {
 	return Directive{phase: phaseResponse, text: "http-response del-header " + name}, nil
 }
 
-// HSTS tells browsers to come by HTTPS alone for that many seconds (RFC 6797).
-// It is told over HTTPS, with errors too.
+// HSTS tells browsers to use only HTTPS for maxAge seconds (RFC 6797). Every response
+// over HTTPS has the header, errors too.
 func HSTS(maxAge int, subdomains, preload bool) Directive {
 	value := "max-age=" + strconv.Itoa(maxAge)
 	if subdomains {
@@ -434,8 +439,8 @@ func HSTS(maxAge int, subdomains, preload bool) Directive {
 	return Directive{phase: phaseResponse, text: "http-after-response set-header Strict-Transport-Security '" + value + "' if { ssl_fc }"}
 }
 
-// LimitBody answers 413 to a request whose Content-Length is more bytes. A body
-// without a Content-Length is not bounded.
+// LimitBody answers 413 to a request with a larger Content-Length. A body without a
+// Content-Length is not bounded.
 func LimitBody(bytes int) Directive {
 	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " + strconv.Itoa(bytes) + " }"}
 }
@@ -470,8 +475,8 @@ func ReplacePath(match, value string) (Directive, error) {
 // RedirectCodes are the statuses a redirect may have.
 var RedirectCodes = []int{301, 302, 303, 307, 308}
 
-// Redirect answers with another scheme and authority ("host" or "host:port") for
-// the same path and query. An empty scheme is the one of the request.
+// Redirect redirects to another scheme and authority ("host" or "host:port"), with the
+// same path and query. An empty scheme keeps the one of the request.
 func Redirect(scheme, authority string, code int) (Directive, error) {
 	if !slices.Contains(RedirectCodes, code) {
 		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308", code)
@@ -505,8 +510,8 @@ func isAuthority(s string) bool {
 	return host != "" && !strings.HasPrefix(host, "*") && isHost(strings.ToLower(host))
 }
 
-// CORS is what browsers are told about requests from pages of other origins
-// (Fetch Standard, 3.2).
+// CORS configures the response headers for requests from pages of other origins (Fetch
+// Standard, 3.2).
 type CORS struct {
 	Origin      string        // "*", or a regular expression that an origin has to match whole
 	Methods     string        // for Access-Control-Allow-Methods
@@ -516,10 +521,10 @@ type CORS struct {
 	Respond     bool          // answer OPTIONS here, with 204, instead of asking the servers
 }
 
-// Directives returns the lines for it. With credentials browsers take "*" for what it
-// is, a name: the origin that asks is named instead, and the method and the headers
-// that it asks for. A cache is told what the answer depends on (Fetch Standard,
-// 3.2.5).
+// Directives returns the lines for CORS. For a request with credentials browsers take
+// "*" literally. The response then names the origin, the method and the headers of the
+// request instead. Vary tells caches which request headers the response depends on
+// (Fetch Standard, 3.2.5).
 func (c CORS) Directives() ([]Directive, error) {
 	var errs []error
 	line := func(p phase, words ...string) Directive { return Directive{phase: p, text: strings.Join(words, " ")} }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// written are directives of every kind, with values that a careless writer
-// would let out of their words.
+// written returns directives of every kind, with values that a careless writer would
+// let out of their words.
 func written(t testing.TB) []Directive {
 	t.Helper()
 	must := func(d Directive, err error) Directive {
@@ -59,7 +59,7 @@ func written(t testing.TB) []Directive {
 	return all
 }
 
-// lines are those that a cluster may say of the process.
+// lines returns the lines that a cluster may bring for the process.
 func lines(t testing.TB) []Line {
 	t.Helper()
 	all := []Line{HardStop(time.Minute), DefaultOption("dontlognull", false), DefaultOption("logasap", true), DefaultOption("http-server-close", true)}
@@ -79,8 +79,8 @@ func lines(t testing.TB) []Line {
 	return all
 }
 
-// redirected are backends that redirect all there is: rules behind that would
-// be of no use, and HAProxy warns of them.
+// redirected returns backends that redirect every request. HAProxy warns of rules after
+// such a redirect, because they have no effect.
 func redirected(t testing.TB) (all []*Backend) {
 	t.Helper()
 	for name, to := range map[string][2]string{"f": {"", "other.test:8443"}, "g": {"https", "[fd00::1]:443"}, "h": {"http", "other.test"}} {
@@ -96,7 +96,7 @@ func redirected(t testing.TB) (all []*Backend) {
 
 func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 	var users []User
-	for i, hash := range []string{ // of "secret"
+	for i, hash := range []string{ // hashes of "secret"
 		"$1$salt$ZZ8ZZZwZZZZwZZZwZZZZZ/", "$5$salt$" + strings.Repeat("a", 43), "$5$rounds=5000$salt$" + strings.Repeat("a", 43), "$6$salt$" + strings.Repeat("a", 86),
 		"$2y$05$" + strings.Repeat("a", 53), "$2b$08$" + strings.Repeat("a", 53),
 	} {
@@ -206,9 +206,8 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 	}
 }
 
-// FuzzDirectives holds every value to stay within its word, whatever is in it:
-// the lines of a directive begin as they should, and HAProxy's quotes are closed
-// at their ends.
+// FuzzDirectives checks that every value stays within its word, whatever it contains:
+// the lines of a directive begin as they should, and close the quotes that they open.
 func FuzzDirectives(f *testing.F) {
 	for _, s := range []string{"a", "it's", `\'"#$`, "%[src]", "x\ny", "é\x00", "' if TRUE"} {
 		f.Add(s, s)
@@ -254,8 +253,9 @@ func FuzzDirectives(f *testing.F) {
 	})
 }
 
-// unquoted is what of a line HAProxy would not take literally. A quote of our
-// own within a value is written by leaving the word: '\”.
+// unquoted returns the parts of a line that HAProxy would not take literally. A single
+// quote within a value closes the word, stands escaped outside of it, and opens the
+// word again.
 func unquoted(line string) string {
 	var out strings.Builder
 	for i, part := range strings.Split(strings.ReplaceAll(line, `'\''`, "_"), "'") {

@@ -14,8 +14,8 @@ import (
 )
 
 // An Extra is a file that options and directives name, without its directory:
-// certificates of authorities, certificates to show to servers. HAProxy reads it
-// when it starts, so that another content takes a reload.
+// certificates of authorities, certificates to show to servers. HAProxy reads it only
+// at its start, so a change of its content takes a reload.
 type Extra struct {
 	Name    string `json:"name"` // unique: "default_internal-ca.ca.pem"
 	Content []byte `json:"content"`
@@ -77,7 +77,7 @@ func ErrorFile(status int, response string) (*Extra, error) {
 		return nil, errors.New("it is not a whole response: want a line like \"HTTP/1.1 503 Service Unavailable\", headers, an empty line and a body")
 	}
 	text := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n" + body
-	const most = 15 << 10 // HAProxy's buffer, less what it may have to rewrite
+	const most = 15 << 10 // HAProxy's buffer, without the space for rewriting
 	if len(text) > most {
 		return nil, fmt.Errorf("it has %d bytes; allowed are %d", len(text), most)
 	}
@@ -102,7 +102,7 @@ func (e *Extra) validate() error {
 	return nil
 }
 
-// A Userlist holds the users that may come in with a password.
+// A Userlist holds the users that BasicAuth admits.
 type Userlist struct {
 	Name  string `json:"name"`  // unique
 	Users []User `json:"users"` // sorted by Name
@@ -117,10 +117,9 @@ type User struct {
 // String returns the name alone: hashes stay out of logs.
 func (u User) String() string { return u.Name }
 
-// hashes matches the forms of crypt(3) that are allowed. HAProxy hashes the password
-// of every request in the thread that serves everybody, so a form that is slow on
-// purpose is not among them. HAProxy does not start with a form that the C library
-// does not know.
+// hashes matches the allowed forms of crypt(3). HAProxy hashes the password of every
+// request in a thread that serves other clients too, so slow forms are rejected. So are
+// forms that the C library does not know: HAProxy would not start.
 var hashes = matcher(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
 	`|\$5\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{43}` +
 	`|\$6\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{86}` +
@@ -128,7 +127,7 @@ var hashes = matcher(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
 
 var userName = matcher(`^[A-Za-z0-9_.@-]{1,128}$`)
 
-// NewUser checks the parts of a User. Errors do not hold the hash.
+// NewUser makes a User of a valid name and hash. Its errors do not contain the hash.
 func NewUser(name, hash string) (User, error) {
 	switch {
 	case !userName(name):

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A direction is what HAProxy has before it when it fills in a value.
+// A direction says whether HAProxy fills in a value at the request or at the response.
 type direction uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	inBoth = inRequest | inResponse
 )
 
-// A kind is what a sample is, as far as it decides which converters may follow
+// A kind is the type of a sample, as far as it decides which converters may follow
 // (HAProxy Configuration Manual, 7.1).
 type kind uint8
 
@@ -30,16 +30,15 @@ const (
 	aMethod
 )
 
-// A form is what may stand between the parentheses of a sample.
+// A form describes the arguments that a sample may have between its parentheses.
 type form struct {
 	has func(string) bool
-	say string // the same for people
+	say string // the same in words
 }
 
-// The forms. What HAProxy takes of them, and what it makes of them, is the same
-// in all versions: what is longer than it looks, or a number that does not fit,
-// is not among them. None names a variable, since those of the process hold what
-// is nobody's to see.
+// The forms allow only arguments that all versions of HAProxy accept with the same
+// meaning. They bound the length of words and the size of numbers. No form names a
+// variable, because variables of the process hold values that nobody may see.
 var (
 	noArgs     = form{matcher(`^$`), "nothing"}
 	nameArg    = form{matcher(`^` + argument + `?$`), "a name"}
@@ -70,14 +69,13 @@ const (
 
 // A fetch is a sample that begins an expression.
 type fetch struct {
-	in    direction // where HAProxy has it
+	in    direction // when HAProxy has the sample
 	args  form
 	gives kind
 }
 
-// fetches are the samples that a value may have in "%[...]". The table holds what
-// a request itself tells, and nothing of the process, of its environment, or of
-// other backends.
+// fetches are the samples that a value may have in "%[...]". They show data of the
+// request, and nothing of the process, its environment or other backends.
 var fetches = map[string]fetch{
 	"base":            {inRequest, noArgs, aText},
 	"capture.req.hdr": {inBoth, slotArg, aText},
@@ -124,14 +122,14 @@ var fetches = map[string]fetch{
 	"uuid":            {inBoth, versionArg, aText},
 }
 
-// A converter makes another sample of one.
+// A converter turns one sample into another.
 type converter struct {
 	args   form
-	counts bool // it takes what is a number, or a text that may be one, and nothing else
+	counts bool // it takes only a number, or a text that may be one
 	gives  kind
 }
 
-// converters are those that may follow a fetch.
+// converters are the converters that may follow a fetch.
 var converters = map[string]converter{
 	"base64":    {noArgs, false, aText},
 	"bytes":     {bytesArgs, false, someBytes},
@@ -162,10 +160,9 @@ var aliases = []string{"ci", "cp", "fi", "fp", "ID", "T", "t", "sslv", "sslc", "
 
 var call = regexp.MustCompile(`^([a-z][a-z0-9_.-]*)(?:\(([A-Za-z0-9_.,:/-]*)\))?$`)
 
-// format writes a value as one word in which HAProxy fills in parts when a request
-// or a response is there: a log-format string (HAProxy Configuration Manual,
-// 8.2.6). It may have text, "%%" for a percent sign, "%[...]" with samples, and
-// aliases such as %ci.
+// format writes a value as one word. HAProxy fills in its parts for each request or
+// response: it is a log-format string (HAProxy Configuration Manual, 8.2.6). It may
+// have text, "%%" for a percent sign, "%[...]" with samples, and aliases such as %ci.
 func format(in direction, value string) (string, error) {
 	rest := value
 	for {
@@ -199,8 +196,8 @@ func format(in direction, value string) (string, error) {
 	return quote(value)
 }
 
-// checkSample says what HAProxy would have against what stands between "%[" and
-// "]": a fetch, then converters.
+// checkSample returns why HAProxy would reject the expression between "%[" and "]": a
+// fetch, then converters.
 func checkSample(in direction, expression string) error {
 	depth, part := 0, 0
 	parts := []string{}
@@ -255,7 +252,7 @@ func checkSample(in direction, expression string) error {
 	return nil
 }
 
-// names lists those of a table that are meant.
+// names lists the keys of a table whose values meant selects.
 func names[T any](table map[string]T, meant func(T) bool) string {
 	list := slices.Sorted(maps.Keys(table))
 	return strings.Join(slices.DeleteFunc(list, func(name string) bool { return !meant(table[name]) }), ", ")

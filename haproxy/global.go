@@ -24,15 +24,15 @@ type Process struct {
 	// none when a client asks for it, and signs it with this one.
 	Signer string `json:"signer,omitempty"`
 
-	// ErrorFiles lists the statuses that HAProxy answers with an Extra of ErrorFile.
+	// ErrorFiles lists the statuses that HAProxy sends an Extra of ErrorFile for.
 	ErrorFiles []int `json:"errorFiles,omitempty"`
 
 	// ProxyFrom lists the networks whose clients begin every connection with the PROXY
 	// protocol. Clients of other networks may not.
 	ProxyFrom []netip.Prefix `json:"proxyFrom,omitempty"`
 
-	// ClientCA names an Extra of Authorities, for every name whose Cert does not have
-	// one of its own; or it is Nobody.
+	// ClientCA names an Extra of Authorities, or is Nobody. It applies to every server
+	// name whose Cert has no ClientCA of its own.
 	ClientCA       string `json:"clientCA,omitempty"`
 	ClientOptional bool   `json:"clientOptional,omitempty"`
 
@@ -43,12 +43,12 @@ type Process struct {
 // it: see QUICSupport.
 type QUIC struct {
 	Port     uint16 `json:"port,omitempty"`     // of UDP; 0: there is none
-	Announce uint16 `json:"announce,omitempty"` // that clients over TCP are told of; 0: Port
+	Announce uint16 `json:"announce,omitempty"` // the port that clients over TCP are told of; 0: Port
 	MaxAge   int    `json:"maxAge,omitempty"`   // seconds for which they may rely on it (RFC 7838, 3.1)
 }
 
-// Nobody stands for an authority that has certified nobody: every name that asks for
-// its certificates is closed.
+// Nobody stands for an authority that has issued no certificate: every server name that
+// asks for its certificates is closed.
 const Nobody = "nobody"
 
 func (p Process) same(o Process) bool {
@@ -84,8 +84,8 @@ func (p Process) text(section Section) (lines []string) {
 	return lines
 }
 
-// streamLog returns the lines by which the frontends for TCP log, if anything logs:
-// those in defaults are for HTTP.
+// streamLog returns the lines by which the frontends for TCP log. It returns none if
+// nothing logs. The lines in defaults are for HTTP.
 func (p Process) streamLog(base []string) []string {
 	logs := func(line string) bool { return strings.HasPrefix(line, "log ") }
 	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool { return !l.global && logs(l.String()) }) {
@@ -101,18 +101,19 @@ func (p Process) streamLog(base []string) []string {
 // one.
 type Line struct {
 	global bool
-	kind   string // the words that two lines in each other's place have in common
+	kind   string // the first words, which a line shares with a line that it replaces
 	rest   string
-	target netip.AddrPort // that a Syslog sends to by UDP; zero: none
+	target netip.AddrPort // the address that a Syslog sends to by UDP; zero: none
 }
 
-// Target returns where a Syslog sends to by UDP; invalid for any other Line.
+// Target returns the address that a Syslog sends to by UDP. It is invalid for any other
+// Line.
 func (l Line) Target() netip.AddrPort { return l.target }
 
 // String returns the text of the Line.
 func (l Line) String() string { return strings.TrimSpace(l.kind + " " + l.rest) }
 
-// MarshalText is String, for JSON.
+// MarshalText returns the same text as String, for JSON.
 func (l Line) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // HardStop limits the time that an old worker may take to finish after a reload.
@@ -120,13 +121,13 @@ func HardStop(d time.Duration) Line {
 	return Line{global: true, kind: "hard-stop-after", rest: milliseconds(d)}
 }
 
-// DefaultTimeout is a timeout of every frontend and backend that says nothing
-// else: client, client-fin, http-request, http-keep-alive or server-fin.
+// DefaultTimeout returns a timeout for every frontend and backend that does not set it:
+// client, client-fin, http-request, http-keep-alive or server-fin.
 func DefaultTimeout(name string, d time.Duration) Line {
 	return Line{kind: "timeout " + name, rest: milliseconds(d)}
 }
 
-// DefaultOption is an option of every frontend and backend, or that it is not.
+// DefaultOption turns an option on or off, for every frontend and backend.
 func DefaultOption(name string, on bool) Line {
 	if !on {
 		return Line{kind: "no option " + name}
@@ -134,7 +135,7 @@ func DefaultOption(name string, on bool) Line {
 	return Line{kind: "option " + name}
 }
 
-// Syslog is where HAProxy's log goes: its own messages, and a line for each
+// Syslog is a target of HAProxy's log: HAProxy's own messages, and a line for each
 // request (HAProxy Configuration Manual, "log" in section global).
 type Syslog struct {
 	Address  string // an IP address, or stdout or stderr
@@ -142,8 +143,8 @@ type Syslog struct {
 	Length   int    // of a line, in bytes; 0: 1024
 	Format   string // rfc3164, rfc5424, short, raw ...; empty: rfc3164
 	Facility string // local0 ...
-	Level    string // what is logged: emerg ... debug; empty: all
-	MinLevel string // the most urgent level anything is said to be
+	Level    string // the least urgent level that is logged: emerg ... debug; empty: all
+	MinLevel string // the most urgent level that a message may have
 }
 
 // The words a Syslog may have.
@@ -198,8 +199,8 @@ func (s Syslog) Line() (Line, error) {
 	return line, nil
 }
 
-// Traffic is a line of the log for each request, of the usual form unless there
-// is a LogFormat.
+// Traffic returns the lines that log each request. If usual is set, HAProxy's own
+// format for HTTP is among them; it is for a configuration without a LogFormat.
 func Traffic(usual bool) []Line {
 	lines := []Line{{kind: "log global"}}
 	if usual {

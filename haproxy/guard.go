@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// The marks at the end of a route in a map. No name has such a byte in it.
+// Marks at the end of a route in a map. No name has such a character.
 const (
 	guarded         = "!"
 	guardedStrictly = "!!"
 )
 
-// Paths that a server may read as another one than HAProxy does, which compares
-// them byte for byte (RFC 3986, section 6). Servers decode what is escaped, once or
-// again; merge slashes; walk up by dot segments; cut off parameters and fragments;
-// take a backslash for a slash; and take a character in a longer form than UTF-8
-// has for it. What no decoder makes a letter, a digit or one of - . _ ~ / \\ ; % or a
-// control character of, as %20 and %C3%A9, is not among them.
+// ambiguous matches a path that a server may read in another way than HAProxy, which
+// compares paths byte for byte (RFC 3986, section 6). Servers decode escapes, once or
+// twice; merge slashes; resolve dot segments; cut off parameters and fragments; take a
+// backslash for a slash; and decode overlong UTF-8. An escape such as %20 or %C3%A9 is
+// not ambiguous: no decoder turns it into a control character, a letter, a digit or one
+// of - . _ ~ / \\ ; %.
 const ambiguous = `'(?i)//|/\.\.?(?:/|$)|[;\\#\x80-\xff]|%(?:[01][0-9a-f]|2[5def]|3[0-9b]|4[1-9a-f]|5[0-9acf]|6[1-9a-f]|7[0-9aef]|c[01]|e0%[89]|f0%8|f[5-9a-f]|(?![0-9a-f]{2}))'`
 
-// Where a path of the host has other characters than letters, digits and - . _ ~ /,
-// each of them may be escaped, too, and an escape has digits of either case.
+// escaped matches more escapes, for a host with a path that has other characters than
+// letters, digits and - . _ ~ /. Each of these characters may be escaped, too, and the
+// digits of an escape may be of either case.
 const escaped = `'%(?:[0-9A-F]?[a-f]|2[1-46-9A-C]|3[AC-F]|40|5[BDE]|60|7[B-D])'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 
-// guards returns the marks of the hosts that have a path with a guard which another of
-// their paths does not have: whoever makes a server read the one as the other has
-// gone past the guard. Where all paths of a host have the same one, nobody gains by
-// that, and paths are passed on as they are.
+// guards returns a mark for each host whose paths have different guards. On such a host
+// a client bypasses a guard by making a server read one path as another. Where all
+// paths have the same guard, that gains nothing, so paths are passed on as they are.
 func guards(cfg *Config) map[string]string {
 	of := make(map[string]string, len(cfg.Backends)) // by backend
 	for _, b := range cfg.Backends {
@@ -80,14 +80,14 @@ func guards(cfg *Config) map[string]string {
 	return marks
 }
 
-// byPath marks the guard of a backend that may look at the path to keep somebody
-// out: an authentication service sees the path, and a text may compare it.
+// byPath marks a guard that may decide by the path: an authentication service sees the
+// path, and a text may compare it.
 const byPath = "\x00"
 
 var ends = regexp.MustCompile(`\b(?:deny|reject|return|redirect|tarpit|silent-drop|auth|lua\.)`)
 
-// guard returns what keeps somebody out of a backend; empty: nothing does. How often
-// somebody may come is no guard.
+// guard returns the rules that keep clients out of a backend; empty: there are none. A
+// limit of requests is not a guard.
 func (b *Backend) guard() string {
 	var rules []string
 	keeps := false
@@ -114,7 +114,7 @@ func (b *Backend) guard() string {
 	return strings.Join(rules, "\n")
 }
 
-// sameRules reports whether two backends differ in their servers at most.
+// sameRules reports whether two backends differ only in their servers, or not at all.
 func (b *Backend) sameRules(o *Backend) bool {
 	return b == o || b.Name == o.Name && slices.Equal(b.Directives, o.Directives)
 }

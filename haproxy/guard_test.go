@@ -53,12 +53,12 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// pem returns the certificate by which clients and servers trust it.
+// pem returns the certificate of the authority, by which clients and servers trust it.
 func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.der})
 }
 
-// issue makes a certificate for a name, with its key.
+// issue returns a certificate for a name, with its key.
 func (a *authority) issue(t *testing.T, name string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -90,11 +90,12 @@ func keyPair(t *testing.T, text []byte) tls.Certificate {
 	return pair
 }
 
-// client asks the rig by any host name, with TLS of the name "sni" of the URL's
-// host unless another is given.
+// client returns a client that reaches the rig by any host name. Its TLS has the server
+// name sni, or the host of the URL if sni is empty.
 func (r *rig) client(sni string, certificates ...tls.Certificate) *http.Client {
 	jar, _ := cookiejar.New(nil) // it never fails
-	// Unasked, it shows what nobody here trusts, too.
+	// The client shows its certificate even if no authority that the server names has
+	// issued it.
 	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		if len(certificates) == 0 {
 			return &tls.Certificate{}, nil
@@ -110,11 +111,11 @@ func (r *rig) client(sni string, certificates ...tls.Certificate) *http.Client {
 			}
 			return (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
 		},
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: sni, GetClientCertificate: show}, //nolint:gosec // what clients show is looked at
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: sni, GetClientCertificate: show}, //nolint:gosec // the test is about the certificates of clients
 	}}
 }
 
-// ask returns the status and the body.
+// ask returns the status and the body of a response.
 func ask(t *testing.T, c *http.Client, address string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
@@ -137,7 +138,7 @@ func ask(t *testing.T, c *http.Client, address string) (int, string) {
 	return response.StatusCode, strings.TrimSpace(string(body))
 }
 
-// reload applies cfg with another setting of the process, which takes a reload.
+// reload applies cfg with another setting of the process, so that HAProxy reloads.
 func (r *rig) reload(cfg *Config) *Config {
 	r.t.Helper()
 	next := *cfg
@@ -158,7 +159,7 @@ func must[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// The hash of "secret" is one of `openssl passwd -6 -salt salt`.
+// secretHash is a hash of "secret", from `openssl passwd -6 -salt salt`.
 const secretHash = "$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00"
 
 func TestOnlyWhoMayComesIn(t *testing.T) {
@@ -212,7 +213,8 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 			}
 		}
 
-		// Another authority takes a reload, and its members come in.
+		// A change of the authority takes a reload. Then clients with its certificates
+		// are admitted.
 		next := *cfg
 		next.Extras = []*Extra{must[*Extra](t)(Authorities("ours", theirs.pem()))}
 		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
@@ -223,7 +225,7 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 			t.Errorf("the new members: %d %q", status, body)
 		}
 
-		// A configuration for a name nobody has a certificate of asks too.
+		// Process.ClientCA applies to every name without a ClientCA of its own.
 		next.Process = Process{ClientCA: Nobody}
 		r.settle(&next, states(&next, Open))
 		r.eventually("nobody comes in", func() bool {
@@ -257,7 +259,7 @@ func TestServersAreShownACertificateAndShowOne(t *testing.T) {
 		cfg.Extras = []*Extra{crt, ca}
 		r.apply(cfg, nil)
 
-		// Servers that come by command have it all.
+		// Servers that are added by command have all options, too.
 		good, bad = backend("good", secure(ours)), backend("bad", secure(theirs))
 		good.Options, bad.Options = options, options
 		next := r.config(good, bad)
@@ -385,7 +387,7 @@ func TestACookieLeadsBack(t *testing.T) {
 		next := r.reload(cfg)
 		back("after a reload")
 
-		// Where its server is gone a client goes to another, and stays there.
+		// A client whose server is gone goes to another one, and stays there.
 		fewer := at(slices.DeleteFunc(slices.Clone(servers), func(s Server) bool { return s == servers[0] })...)
 		fewer.Process = next.Process
 		r.settle(fewer, states(fewer, Open))

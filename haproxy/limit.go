@@ -9,17 +9,18 @@ import (
 	"syscall"
 )
 
-// A connection over TLS takes about 50 kB until its handshake is over, and twice
-// that while a request and its answer go through its buffers.
+// A connection over TLS takes about 50 kB until its handshake is over. It takes twice
+// that while its buffers hold a request and the answer.
 const memoryOfConnection = 100 << 10
 
-// mostConnections returns how many connections of clients half of the memory holds, or
-// how many there are file descriptors for, if these are fewer; short says so then.
-// HAProxy would take as many as there are descriptors for.
+// mostConnections returns the number of client connections that half of the memory
+// holds. If there are fewer file descriptors, it returns the number that those allow,
+// and short says so. HAProxy by itself would allow as many connections as it has file
+// descriptors for.
 func mostConnections(memory, files uint64) (most int, short string) {
 	const least, all = 1000, 1_000_000
 	byMemory := int(min(max(memory/2/memoryOfConnection, least), all)) //nolint:gosec // it fits
-	// Two for each connection; the rest is for listeners and checks.
+	// Each connection takes two file descriptors. The rest is for listeners and checks.
 	byFiles := int(min(files/8*3, all)) //nolint:gosec // it fits
 	if byFiles >= byMemory {
 		return byMemory, ""
@@ -27,7 +28,8 @@ func mostConnections(memory, files uint64) (most int, short string) {
 	return byFiles, fmt.Sprintf("the limit of open files, %d, is for %d connections, and the memory for %d: raise it (LimitNOFILE of the unit) to %d", files, byFiles, byMemory, byMemory*8/3+8)
 }
 
-// memory returns how much the machine has, or the container, in bytes; 0: it cannot be read.
+// memory returns the memory of the machine or of the container, in bytes; 0 if it
+// cannot be read.
 func memory() uint64 {
 	var total uint64
 	if f, err := os.Open("/proc/meminfo"); err == nil {
@@ -47,7 +49,7 @@ func memory() uint64 {
 	return total
 }
 
-// openFiles returns how many a child of this process may have open.
+// openFiles returns how many files a child of this process may have open.
 func openFiles() uint64 {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

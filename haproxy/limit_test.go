@@ -47,7 +47,7 @@ func TestHAProxyTakesNoMoreConnectionsThanItHasMemoryFor(t *testing.T) {
 	})
 }
 
-// maxConn returns what the worker says.
+// maxConn returns the limit that the worker reports.
 func (r *rig) maxConn() (n int) {
 	r.t.Helper()
 	answer, _, err := r.p.worker.ask("show info")
@@ -70,7 +70,7 @@ func TestAHandshakeThatDoesNotEndIsEnded(t *testing.T) {
 		cfg := r.config(backend("app", origin(t, "ok")))
 		silent := time.Hour
 		if r.p.version[0] == '2' {
-			silent = time.Second // it has no time for handshakes alone
+			silent = time.Second // it has no separate timeout for handshakes
 		}
 		cfg.Process.Lines = []Line{DefaultTimeout("client", silent)}
 		r.apply(cfg, states(cfg, Open))

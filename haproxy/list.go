@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Networks say where clients come from.
+// Networks are a set of networks of clients.
 type Networks struct {
-	List string // name of the List that says where; empty: Of does
+	List string // name of the List that holds them; empty: Of holds them
 	Of   []netip.Prefix
 }
 
-// A List is a file of networks in which directives look up clients. Several may
-// share it, and its networks change by command, without a reload.
+// A List is a file of networks in which directives look up clients. Several directives
+// may share it. Its networks change by command, without a reload.
 type List struct {
 	Name string         `json:"name"` // unique: "default_partners"
 	Of   []netip.Prefix `json:"of"`   // sorted
@@ -23,7 +23,7 @@ type List struct {
 
 const listDir = "lists/"
 
-// here stands in the text of a directive for the configuration directory.
+// here is the placeholder for the configuration directory in the text of a directive.
 const here = "\x02"
 
 // acl returns the lines of an ACL that matches clients within the networks.

@@ -57,7 +57,7 @@ func TestAListChangesWithoutAReload(t *testing.T) {
 			}
 		}
 
-		// A worker that starts anew has read the same from its file.
+		// A new worker has read the same networks from the file.
 		r.reload(listed("127.0.0.1/32"))
 		if got := r.get("app.test", "/"); got != "403" {
 			t.Errorf("after a reload: got %q", got)

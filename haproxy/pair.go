@@ -2,7 +2,7 @@ package haproxy
 
 import (
 	"bytes"
-	"crypto/dsa" //nolint:staticcheck // to refuse short keys of it
+	"crypto/dsa" //nolint:staticcheck // to reject its short keys
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -22,11 +22,11 @@ type Pair struct {
 	PEM   []byte // the chain, then the key: a secret
 }
 
-// ReadPair parses a chain of certificates and its key, which may stand in one
-// text, and writes both anew: each certificate as CERTIFICATE, the key in PKCS #8
-// as PRIVATE KEY, and nothing else. Go takes a key whatever its block is called;
-// HAProxy's OpenSSL does not, and loads no configuration with such a file. Its
-// errors say why HAProxy would refuse the pair, and hold nothing of the key.
+// ReadPair parses a chain of certificates and its key, which may be in one text. It
+// writes both anew: each certificate as CERTIFICATE, the key in PKCS #8 as PRIVATE KEY,
+// and nothing else. Go takes a key from a block of any name; HAProxy's OpenSSL does
+// not, and then rejects the whole configuration. An error says why HAProxy would reject
+// the pair, and contains nothing of the key.
 func ReadPair(chain, key []byte) (Pair, error) {
 	parsed, err := tls.X509KeyPair(chain, key)
 	if err != nil {
@@ -60,21 +60,22 @@ func ReadPair(chain, key []byte) (Pair, error) {
 	return p, nil
 }
 
-// maxRSA bounds the bits of an RSA key of ours. A handshake with 8,192 of them
-// takes HAProxy seven times as long as with 4,096.
+// maxRSA bounds the bits of an RSA key. A handshake with 8,192 bits takes HAProxy seven
+// times as long as with 4,096.
 const maxRSA = 4096
 
-// sound are the signatures that OpenSSL 3 counts 112 bits and more for.
+// sound lists the signature algorithms with at least 112 bits of security by the count
+// of OpenSSL 3.
 var sound = []x509.SignatureAlgorithm{
 	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA, x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS, x509.SHA512WithRSAPSS,
 	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512, x509.PureEd25519, x509.DSAWithSHA256,
 }
 
-// Weak says what OpenSSL 3 at security level 2, the default of Debian, has
-// against a certificate; empty when nothing (SSL_CTX_set_security_level(3)). It
-// asks for 112 bits of security of the key, and of the signature unless the
-// certificate is self-signed. A kind that Go does not know counts as weak: RSA-PSS
-// over SHA-1 is one.
+// Weak returns why OpenSSL 3 rejects a certificate at security level 2, the default of
+// Debian (SSL_CTX_set_security_level(3)); empty if it does not. That level requires 112
+// bits of security of the key. It requires the same of the signature, unless the
+// certificate is self-signed. A kind that Go does not know counts as weak, such as
+// RSA-PSS over SHA-1.
 func Weak(c *x509.Certificate) string {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -102,8 +103,8 @@ func Weak(c *x509.Certificate) string {
 	return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
 }
 
-// selfIssued reports whether OpenSSL takes a certificate for self-signed
-// (EXFLAG_SS): by its names, and by its key's identifiers where it has both.
+// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS).
+// It compares the names, and the key identifiers if the certificate has both.
 func selfIssued(c *x509.Certificate) bool {
 	return bytes.Equal(c.RawIssuer, c.RawSubject) && (len(c.AuthorityKeyId) == 0 || len(c.SubjectKeyId) == 0 || bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId))
 }

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// A Part is something that an object brings to a Config, and that HAProxy may
-// refuse: a Text, a certificate with its key, an Extra, a Userlist, a Backend
-// without its servers. It is known by its content, so that an object that changes
-// brings another Part. Parts are compared with ==.
+// A Part is something that an object brings to a Config, and that HAProxy may reject: a
+// Text, a certificate with its key, an Extra, a Userlist, a Backend without its
+// servers. Its content identifies it, so an object that changes brings another Part.
+// Parts are compared with ==.
 type Part struct {
 	kind    string
 	name    string // for people
 	content string // lines of a Text, or a hash
 }
 
-// String returns what it is, without its content.
+// String returns the kind and the name of a Part, without its content.
 func (p Part) String() string { return strings.TrimSpace(p.kind + " " + p.name) }
 
 // The kinds of Parts that are no Texts.
@@ -55,12 +55,13 @@ func (b *Backend) Part() Part {
 	return Part{backendPart, b.Name, hashOf(fmt.Appendf(nil, "%v %q %+v", b.TCP, own, b.Options))}
 }
 
-// plain reports whether nothing is said of a backend that HAProxy might refuse.
+// plain reports whether a backend has nothing that HAProxy might reject, besides its
+// Texts.
 func (b *Backend) plain() bool {
 	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase != phaseText })
 }
 
-// needs returns the files and userlists without which a backend cannot stand.
+// needs returns the names of the files and userlists that a backend refers to.
 func (b *Backend) needs() []string {
 	names := []string{b.Options.CA, b.Options.Crt}
 	for _, d := range b.Directives {
@@ -71,11 +72,11 @@ func (b *Backend) needs() []string {
 	return names
 }
 
-// brought returns all parts that objects brought, once each; files and userlists stand before
-// what names them.
+// brought returns all parts that objects brought, once each. Files and userlists come
+// before the parts that name them.
 func (c *Config) brought() (all []Part) {
 	for _, e := range c.Extras {
-		if e.Name != authScript { // it is ours
+		if e.Name != authScript { // this file is ours
 			all = append(all, e.Part())
 		}
 	}
@@ -104,8 +105,9 @@ func (c *Config) brought() (all []Part) {
 	})
 }
 
-// with returns a configuration with no other parts than those. What names a file or a
-// userlist that is not among them is left out, too, and each file is read.
+// with returns the configuration with only these parts of those that objects brought.
+// It also leaves out each reference to a file or a userlist that is left out. It adds
+// backends that use the certificate files, so that HAProxy reads each of them.
 func (c *Config) with(parts []Part) *Config {
 	taken := make(map[Part]bool, len(parts))
 	for _, p := range parts {

@@ -10,21 +10,21 @@ import (
 	"sync"
 )
 
-// Bounds of a regular expression. PCRE2 compiles one into at most 64 kB, and
-// nests groups at most 250 deep (pcre2limits): this many bytes and groups
-// cannot come near, since no group is repeated by a number.
+// Bounds of a regular expression. PCRE2 compiles an expression into at most 64 kB, and
+// nests groups at most 250 deep (pcre2limits). An expression within these bounds cannot
+// reach those limits, because it repeats no group by a number.
 const (
 	maxRegexp = 2000 // bytes
 	maxGroups = 200
 )
 
-// matchLimit stands in front of every regular expression that is not ours. What
-// Go matches in linear time PCRE2 may try in more ways than there is time for,
-// in the thread that serves everybody: after that many steps it gives up, which
-// counts as no match. It takes 40 ms to reach the limit that is there without.
+// matchLimit precedes every regular expression that a user wrote. An expression that Go
+// matches in linear time can take PCRE2 exponential time, in a thread that serves other
+// clients too. After this many steps PCRE2 gives up, which counts as no match. The
+// default limit of PCRE2 takes 40 ms to reach.
 const matchLimit = "(*LIMIT_MATCH=10000)"
 
-// CheckPath returns why the path of a Route cannot be the regular expression s.
+// CheckPath returns why s cannot be the path of a Route as a regular expression.
 func CheckPath(s string) error {
 	if !strings.HasPrefix(s, "/") {
 		return fmt.Errorf(`%s does not begin with "/"`, strconv.QuoteToASCII(clip(s)))
@@ -35,9 +35,9 @@ func CheckPath(s string) error {
 	return checkRegexp(s)
 }
 
-// checkRegexp returns why s is not a regular expression that both Go and HAProxy's
-// PCRE2 take, and take for the same. One that HAProxy does not take would keep
-// it from reading its whole configuration.
+// checkRegexp returns why s is not a regular expression that Go and HAProxy's PCRE2
+// both accept with the same meaning. If PCRE2 rejects an expression, HAProxy rejects
+// its whole configuration.
 func checkRegexp(s string) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%s is not a regular expression that can be used: %s", strconv.QuoteToASCII(clip(s)), fmt.Sprintf(format, args...))
@@ -82,12 +82,12 @@ func checkRegexp(s string) error {
 	return nil
 }
 
-// place is a part that matches no character.
+// place matches an element that matches no character.
 var place = regexp.MustCompile(`^(?:[$^]|\\[bBAzZ]|\(\?.*\))$`)
 
-// element is a part of a regular expression of which Go and PCRE2 think the
-// same: an escape, a set of characters, the beginning of a group, or anything
-// else that is no more than it seems to be.
+// element matches one element of a regular expression that means the same to Go and
+// PCRE2: an escape, a set of characters, the beginning of a group, a repetition, or any
+// other single character.
 var element = func() *regexp.Regexp {
 	const (
 		class  = `(?:\\[dDwWsS]|\[:\^?[a-z]+:\])`
@@ -99,9 +99,9 @@ var element = func() *regexp.Regexp {
 	return regexp.MustCompile(`^(?:\\[dDwWsSbBAz]|` + escape + `|` + set + `|\((?:\?[ims]*(?:-[ims]+)?[:)])?|\{[0-9]+(?:,[0-9]*)?\}|[^\\\[({])`)
 }()
 
-// matcher returns a function that reports whether a text has this form. It compiles
-// the expression when the first text comes: a counted repetition takes long, and
-// every command of the program would wait for it as it starts.
+// matcher returns a function that reports whether a text has this form. It compiles the
+// expression at the first text: compiling a counted repetition takes long, and would
+// delay the start of every command of the program.
 func matcher(form string) func(string) bool {
 	compiled := sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(form) })
 	return func(text string) bool { return compiled().MatchString(text) }

@@ -36,8 +36,8 @@ func TestARegularExpressionIsWhatBothTake(t *testing.T) {
 	}
 }
 
-// TestHAProxyTakesWhatIsTaken makes up regular expressions of what Go and PCRE2
-// might not agree on. HAProxy has to take each one that we take.
+// TestHAProxyTakesWhatIsTaken combines parts that Go and PCRE2 might read differently
+// into regular expressions. HAProxy has to take each one that we take.
 func TestHAProxyTakesWhatIsTaken(t *testing.T) {
 	parts := []string{
 		"a", "/", ".", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "|", "^", "$", "(", "(?:", "(?i)", "(?s-i:", "(?-m)", "(?U)", "(?)", ")", "[", "[^", "[]", "]", "-", "a-z", "z-a",
@@ -119,7 +119,8 @@ func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		b := backend("app", echo(t))
-		// What the first half tries in vain doubles with every second letter.
+		// The attempts of the first alternative, which fail, at least double with every
+		// second letter.
 		b.Directives = []Directive{must[Directive](t)(ReplacePath("^/(?:(?:a|aa)+x|a+b)$", "/hit"))}
 		cfg := r.config(b)
 		r.apply(cfg, states(cfg, Open))
@@ -131,7 +132,7 @@ func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {
 	})
 }
 
-// FuzzRegexp holds what is taken to be one word.
+// FuzzRegexp checks that each accepted regular expression is one word.
 func FuzzRegexp(f *testing.F) {
 	for _, s := range []string{"a", "'", `\'`, "[']", "(?i)a", "\n"} {
 		f.Add(s)

@@ -8,68 +8,68 @@ import (
 	"strings"
 )
 
-// A Text is lines of somebody's own for a section. Only HAProxy knows whether they
-// are good: see Text.Question. ParseText makes one. Texts are compared with ==.
+// A Text holds lines that a user wrote for a section of HAProxy's configuration. Only
+// HAProxy knows whether they are valid: see Text.Question. ParseText makes one. Texts
+// are compared with ==.
 type Text struct {
 	section Section
 	lines   string
 }
 
-// Section is where a Text is to stand.
+// Section names the section that a Text is for.
 type Section string
 
 // The sections a Text can be for.
 const (
 	GlobalSection   Section = "global"
 	DefaultsSection Section = "defaults"
-	FrontendSection Section = "frontend" // both of them
+	FrontendSection Section = "frontend" // those for HTTP and HTTPS
 	BackendSection  Section = "backend"
 
 	streamSection Section = "stream" // the frontends for TCP
-	quicSection   Section = "quic"   // none: only Vet has it
+	quicSection   Section = "quic"   // not in a configuration: only Vet uses it
 )
 
-// String is its lines.
+// String returns the lines.
 func (t Text) String() string { return t.lines }
 
-// MarshalText is String, for JSON.
+// MarshalText returns the same lines as String, for JSON.
 func (t Text) MarshalText() ([]byte, error) { return []byte(t.lines), nil }
 
-// LogFormat is "log-format" for every frontend.
+// LogFormat returns "log-format" for every frontend.
 func LogFormat(format string) (Text, error) {
 	word, err := quote(format)
 	return Text{DefaultsSection, "log-format " + word}, err
 }
 
-// StreamLogFormat is "log-format" for every frontend for TCP.
+// StreamLogFormat returns "log-format" for every frontend for TCP.
 func StreamLogFormat(format string) (Text, error) {
 	word, err := quote(format)
 	return Text{streamSection, "log-format " + word}, err
 }
 
-// IsLogFormat reports whether LogFormat made it.
+// IsLogFormat reports whether LogFormat made the Text.
 func (t Text) IsLogFormat() bool { return t.section == DefaultsSection }
 
 // Directive returns a Text for a backend as a Directive, which follows all others.
 func (t Text) Directive() Directive { return Directive{phase: phaseText, text: t.lines} }
 
-// sections are the words that end a section and begin another, in any version of
-// HAProxy.
+// sections are the keywords that begin a new section, in any version of HAProxy.
 var sections = []string{
 	"global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "mailers", "cache", "ring", "program", "http-errors", "fcgi-app",
 	"log-forward", "log-profile", "crt-store", "traces", "acme", "dynamic-update", "haproxy", "healthcheck",
 }
 
-// notYours are the keywords of a section that are not for others to say.
+// notYours holds, by section, the keywords that a Text must not use.
 var notYours = map[Section]string{
 	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var user group uid gid" +
-		// What runs code, which HAProxy does before it gives up its rights. A text may
-		// come from a picture on a disk that somebody else wrote to.
+		// These keywords run code, before HAProxy drops its privileges. A text may come
+		// from a picture on a disk that somebody else wrote to.
 		" lua-load lua-load-per-thread lua-prepend-path module-load module-path external-check insecure-fork-wanted insecure-setuid-wanted ssl-engine ssl-provider ssl-provider-path setenv presetenv resetenv unsetenv",
 	DefaultsSection: "mode id guid",
 	FrontendSection: "mode id guid",
-	// Servers have names and options that the appliance knows of, and come and go
-	// by commands, which not every way of balancing takes.
+	// The appliance manages the servers, their names and their options. It adds and
+	// deletes servers by command, which not every balancing algorithm allows.
 	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled bind-process",
 }
 
@@ -79,8 +79,8 @@ func Reserved(section Section) []string { return strings.Fields(notYours[section
 // maxText bounds a Text, in bytes.
 const maxText = 64 << 10
 
-// ParseText looks at lines for what would let them out of their section, or
-// would change what is not theirs. Empty ones and comments are left out.
+// ParseText rejects lines that would leave their section, or that use a reserved
+// keyword. It drops empty lines and comments.
 func ParseText(section Section, lines string) (Text, error) {
 	if len(lines) > maxText {
 		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(lines), maxText)

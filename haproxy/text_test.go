@@ -38,7 +38,7 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[Text]string{ // a word of the complaint, or none
+	rows := map[Text]string{ // a word of the complaint; empty: HAProxy takes the text
 		parsed(t, BackendSection, "http-request set-header X-A b\n# a comment\noption httpclose"):                    "",
 		parsed(t, BackendSection, "acl private path -i -m beg /private\nhttp-request deny if private"):               "",
 		parsed(t, BackendSection, "stick-table type ip size 1k store http_req_rate(1s)\nhttp-request track-sc0 src"): "",
@@ -76,7 +76,7 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 			t.Errorf("it left %q", left)
 		}
 
-		// What is good makes a configuration that runs.
+		// The accepted texts make a configuration that runs.
 		b := backend("app", origin(t, "app"))
 		cfg := r.config(b)
 		for text, want := range rows {
@@ -120,7 +120,7 @@ func TestManyTextsAreReadAtOnce(t *testing.T) {
 	}
 }
 
-// FuzzText holds texts of any lines to stay in their section.
+// FuzzText checks that texts of any lines stay in their section.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"backend x", "\"backend\" x", "a\nb", "no server x", "a # b", "\\\nbackend x", "\tbackend\tx", "a \\\nbackend x"} {
 		f.Add(s)

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// A Question is one that has to be answered before a Config may rely on the answer:
-// whether HAProxy takes a Text, what it is built with, whether a port is free. Vet
-// answers it. Questions are compared with ==.
+// A Question asks about something that a Config relies on: whether HAProxy takes a
+// Text, what HAProxy is built with, whether a port is free. Vet answers it. Questions
+// are compared with ==.
 type Question struct {
-	text Text   // that HAProxy takes if the answer is yes
-	port uint16 // of TCP; 0: the text is the question
+	text Text   // if HAProxy takes this text, the answer is yes
+	port uint16 // TCP port; 0: the text is the question
 }
 
 // Question asks whether HAProxy takes the Text.
@@ -31,8 +31,8 @@ func QUICSupport() Question {
 	return Question{text: Text{quicSection, "bind quic4@127.0.0.1:1 ssl crt " + defaultCert + " alpn h3"}}
 }
 
-// FreePort asks whether a port of TCP is HAProxy's already, or nobody's: with a port
-// that another program has, every reload would fail.
+// FreePort asks whether a TCP port is free, or HAProxy has it already. With a port of
+// another program every reload would fail.
 func FreePort(port uint16) Question { return Question{port: port} }
 
 // Part returns the Part whose Verdict answers the Question.
@@ -55,27 +55,27 @@ func (q Question) String() string {
 // not asked about it.
 type Verdict struct {
 	Known bool
-	Why   string // why HAProxy refuses it; empty: it does not
+	Why   string // why HAProxy rejects it; empty: it does not
 }
 
 // Good is the Verdict that HAProxy takes a Part.
 var Good = Verdict{Known: true}
 
-// Refused returns the Verdict that HAProxy refuses a Part.
+// Refused returns the Verdict that HAProxy rejects a Part.
 func Refused(why string) Verdict { return Verdict{true, why} }
 
-// Verdicts are what HAProxy says of Parts. One that is missing is the zero Verdict.
+// Verdicts holds the Verdict on each Part. A missing one is the zero Verdict.
 type Verdicts map[Part]Verdict
 
-// vetDir begins the names of the directories in which HAProxy reads texts.
+// vetDir is the prefix of the names of the directories in which HAProxy reads texts.
 const vetDir = "vet-"
 
-// vetTimeout bounds one look of HAProxy at texts.
+// vetTimeout bounds one run of HAProxy over texts.
 const vetTimeout = 10 * time.Second
 
-// Vet answers questions. HAProxy reads each text in a frame of its own. Those for
-// frontends and backends are read all at once; those it complains of are left out,
-// and the rest is read again. An error means that HAProxy could not be asked.
+// Vet answers questions. HAProxy reads the texts for frontends and backends together,
+// each in a section of its own. If it rejects some of them, it reads the rest again. It
+// reads every other text alone. An error means that HAProxy could not be asked.
 func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error) {
 	verdicts := make(Verdicts, len(questions))
 	var ports []Question
@@ -105,15 +105,15 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	for _, t := range texts {
 		if slices.Contains(own, t.section) {
 			apart = append(apart, t)
-		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // what is for all is seen in each
+		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // such a text affects every section, so it is read alone
 			return nil, err
 		}
 	}
 	return verdicts, p.judge(ctx, dir, apart, verdicts)
 }
 
-// judgePorts adds the verdicts on ports. Whose they are where somebody else runs
-// HAProxy is not known here.
+// judgePorts adds the verdicts on ports. In mode external every port is good: its owner
+// cannot be known here.
 func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 	for _, q := range ports {
 		verdicts[q.Part()] = Good
@@ -124,12 +124,12 @@ func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var own procs
-	switch err := p.ensure(); { // until it is found its own ports are like another's
+	switch err := p.ensure(); { // until HAProxy is found, its own ports look like another program's
 	case err == nil:
 		if own, err = p.master.show(); err != nil {
 			return err
 		}
-	case !errors.Is(err, errUnready): // of one that does not run none is
+	case !errors.Is(err, errUnready): // a HAProxy that does not run has no ports
 		return err
 	}
 	for _, q := range ports {
@@ -151,7 +151,7 @@ func (p *Proxy) judge(ctx context.Context, dir string, texts []Text, verdicts Ve
 		if len(complaints) == 0 {
 			break
 		}
-		if complaints[-1] != "" && len(left) > 1 { // it does not say whose fault it is
+		if complaints[-1] != "" && len(left) > 1 { // HAProxy does not say which text is at fault
 			half := len(left) / 2
 			return errors.Join(p.judge(ctx, dir, left[:half], verdicts), p.judge(ctx, dir, left[half:], verdicts))
 		}
@@ -171,10 +171,11 @@ var (
 	inFrame = regexp.MustCompile(`\bsp_vet_(\d+)\b`)
 )
 
-// own are the sections for which each text has one of its own to be read in.
+// own lists the sections that each text is read in by itself.
 var own = []Section{FrontendSection, BackendSection, streamSection, routeSection}
 
-// vet is one look: complaints by the index of the text, those without by -1.
+// vet runs HAProxy once. It returns the complaints by the index of the text, or by -1
+// if they name no text.
 func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
 	var b strings.Builder
 	n := 0
@@ -206,13 +207,13 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	}
 	line(-1, "defaults")
 	line(-1, "  mode http")
-	line(-1, "  log 127.0.0.1:514 local0") // without one HAProxy does not read formats
+	line(-1, "  log 127.0.0.1:514 local0") // without a log target HAProxy does not parse log formats
 	line(-1, "  timeout connect 1s")
 	line(-1, "  timeout client 1s")
 	line(-1, "  timeout server 1s")
 	inside(DefaultsSection)
 	line(-1, "frontend sp_vet")
-	line(-1, "  bind 127.0.0.1:1") // it is not bound, but without any HAProxy calls its configuration useless
+	line(-1, "  bind 127.0.0.1:1") // the check does not bind it, but HAProxy rejects a configuration without listeners
 	inside(quicSection)
 	line(-1, "backend sp_vet_none")
 	for i, t := range texts {
@@ -258,10 +259,10 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	found := map[int]string{}
 	add := func(i int, why string) {
 		if found[i] == "" {
-			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this") // the frame's name says nothing to its author
+			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this") // the author does not know the name of the section
 		}
 	}
-	var rest []string // what names neither a line nor a frame
+	var rest []string // complaints that name neither a line nor a section
 	for _, said := range alerts(string(out)) {
 		if m := atLine.FindStringSubmatch(said); m != nil {
 			number, _ := strconv.Atoi(m[1])
