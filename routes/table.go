@@ -55,7 +55,7 @@ func (t Table) Finder() func(netip.Addr) (netip.Prefix, netip.Addr, bool) {
 	}
 }
 
-// lengths returns the prefix lengths in a set, longest first. A longest-prefix match tries
+// lengths holds the prefix lengths in a set, longest first. A longest-prefix match tries
 // them in this order.
 type lengths struct{ v4, v6 []int }
 
