@@ -89,7 +89,7 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 	r.start()
 	r.sub("bad credentials, a taken BGP port", func(_ *testing.T, r *testbed) {
 		r.says("kubeconfig")
-		r.says("BGP", "179")
+		r.says("bgp: cannot listen", "179")
 		r.write("kubeconfig", good)
 		leaveBGP()
 	})
