@@ -12,7 +12,6 @@ func TestEveryKindOfObjectsIsListedWatchedAndAllowed(t *testing.T) {
 	var all Objects
 	fields := reflect.ValueOf(&all).Elem()
 	for _, field := range fields.Fields() {
-		field := field
 		field.Set(reflect.Append(field, reflect.New(field.Type().Elem().Elem())))
 	}
 	for i, list := range all.All() {
