@@ -35,38 +35,20 @@ func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*in
 		w, err := try()
 		if err == nil {
 			l.value.Store(w)
-			l.knock()
-			go l.forward(ctx, w.Changed())
+			knock(l.changed)
+			go relay(ctx, w.Changed(), l.changed)
 			w.Run(ctx)
 			return
 		}
 		err = fmt.Errorf("the watcher of cluster %s cannot be started: %w", l.cluster, err)
 		l.why.Store(&err)
 		log.Error("the cluster cannot be watched, trying again", "err", err, "in", reopen)
-		l.knock()
+		knock(l.changed)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(reopen):
 		}
-	}
-}
-
-func (l *lateWatcher) forward(ctx context.Context, inner <-chan struct{}) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-inner:
-			l.knock()
-		}
-	}
-}
-
-func (l *lateWatcher) knock() {
-	select {
-	case l.changed <- struct{}{}:
-	default:
 	}
 }
 

@@ -144,7 +144,7 @@ func (l *loop) begin() {
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
 func (l *loop) run(ctx context.Context) {
 	for _, door := range []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed} {
-		l.hear(ctx, door)
+		go relay(ctx, door, l.knock)
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -177,21 +177,25 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// hear passes the knocks at a door on to the loop, until ctx ends.
-func (l *loop) hear(ctx context.Context, door <-chan struct{}) {
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-door:
-				select {
-				case l.knock <- struct{}{}:
-				default:
-				}
-			}
+// relay knocks at one door for each knock at another, until ctx ends.
+func relay(ctx context.Context, from <-chan struct{}, to chan<- struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-from:
+			knock(to)
 		}
-	}()
+	}
+}
+
+// knock sends at a door of room for one, and does not wait: a knock that nobody has
+// heard yet stands for this one, too.
+func knock(door chan<- struct{}) {
+	select {
+	case door <- struct{}{}:
+	default:
+	}
 }
 
 // round reads everything once and takes the steps that are safe now. It reports whether

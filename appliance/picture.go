@@ -78,10 +78,7 @@ func (p *pictures) keep(s ingress.Snapshot) {
 	}
 	p.kept[s.Cluster] = s
 	p.pending[s.Cluster] = s
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	knock(p.wake)
 }
 
 // forget drops the snapshot and the errors of a cluster from memory. The file of the

@@ -274,6 +274,6 @@ func (c *cluster) turn() {
 func (l *loop) openWatcher(ctx context.Context, s source, before routes.Topology) opened {
 	ctx, end := context.WithCancel(ctx)
 	w := l.open(ctx, s, before)
-	l.hear(ctx, w.Changed())
+	go relay(ctx, w.Changed(), l.knock)
 	return opened{s, w, end}
 }

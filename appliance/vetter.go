@@ -145,9 +145,6 @@ func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, e
 		}
 		v.verdicts, v.fresh = maps.Clone(v.verdicts), true
 		maps.Copy(v.verdicts, answers)
-		select {
-		case v.changed <- struct{}{}:
-		default:
-		}
+		knock(v.changed)
 	}()
 }
