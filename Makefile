@@ -99,7 +99,7 @@ chaos: ready ## Break things under load, and hold what clients notice to its bou
 soak: ready ## Churn under load for SOAK, and see whether anything grows
 	go run ./test/chaos -only 20 -soak $(SOAK) -log .build/soak.log
 
-fuzz: go ## Fuzz each parser of foreign bytes for FUZZTIME
+fuzz: setup ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \
 		echo "$$dir $$name" && go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$dir" || exit 1; done
 
