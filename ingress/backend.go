@@ -32,10 +32,7 @@ func (c *Compiler) part(n need) part {
 		return p
 	}
 	report := func(reason, format string, args ...any) {
-		p.problems = append(p.problems, Problem{
-			ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid},
-			Reason:    reason, Why: fmt.Sprintf(format, args...),
-		})
+		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.cluster), Reason: reason, Why: fmt.Sprintf(format, args...)})
 	}
 	from, _ := slices.BinarySearchFunc(w.Slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
 	for _, s := range w.Slices[from:] {
@@ -104,7 +101,7 @@ func (c *Compiler) close(p *part, n need) {
 	if p.backend.TCP {
 		p.backend.Directives[0] = haproxy.CloseTCP()
 	}
-	on := ObjectRef{Cluster: c.worlds[n.world].cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
+	on := n.ref(c.worlds[n.world].cluster)
 	if by := n.settings.by; by != nil {
 		on = by.ref
 	}

@@ -237,8 +237,7 @@ func (c *Compiler) bound(parts []part) []part {
 		}
 		bounded[b], parts[i].backend = less, less
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
-			ObjectRef: ObjectRef{Cluster: b.Cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid},
-			Reason:    "LimitReached",
+			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
 			Why: fmt.Sprintf("the backends of namespace %s bring more than %d servers (clusters[].ingress.limits.servers): of %s %d are not served",
 				n.service.namespace, most, b.Origin, count-rest),
 		})

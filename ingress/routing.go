@@ -65,6 +65,11 @@ type need struct {
 	settings *settings
 }
 
+// ref returns a reference to the Service of a need.
+func (n need) ref(cluster string) ObjectRef {
+	return ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
+}
+
 func (r *routing) valid(at time.Time) bool {
 	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
 }
