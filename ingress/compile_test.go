@@ -515,7 +515,8 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 	}
 }
 
-// The author of a slice also chooses the namespace of its pods in it: no proof.
+// TestABackendIsOfTheNamespaceOfItsService does not trust the namespaces of pods in a
+// slice: the author of the slice chooses them.
 func TestABackendIsOfTheNamespaceOfItsService(t *testing.T) {
 	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
 kind: EndpointSlice

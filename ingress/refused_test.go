@@ -13,8 +13,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// A part that HAProxy refuses is left out, and what it guards is closed, while its
-// object stays the same.
+// TestWhatHAProxyRefusesClosesWhatItGuards checks that a part that HAProxy refuses is
+// left out, and that its backend is closed, while its object stays the same.
 func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	text := func(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

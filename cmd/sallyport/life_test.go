@@ -37,7 +37,7 @@ func eventually(t *testing.T, what string, ask func() error) {
 	}
 }
 
-// A host is a network namespace with a loopback interface only.
+// host makes a network namespace that has a loopback interface only.
 func host(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("spcmd%d", os.Getpid())

@@ -120,7 +120,7 @@ func newPlace(t *testing.T) *place {
 	return &place{Rig: r, t: t, file: oneFile(string(credentials), "edge")}
 }
 
-// oneFile is the content of the machine's one file.
+// oneFile returns the content of the machine's one file.
 func oneFile(kubeconfig, hostname string) string {
 	return fmt.Sprintf(`identity: %s
 clusters:

@@ -14,10 +14,12 @@ import (
 // Disk returns the path of the machine's disk.
 func (m Machine) Disk() string { return m.path("disk.raw") }
 
-// A disk that forgets has two files: the one that QEMU writes to, and a copy from before
-// the machine was switched on, with a log of the writes since.
+// flushed returns the path of a copy of the disk from before the machine was switched
+// on. Only a disk that forgets has it.
 func (m Machine) flushed() string { return m.path("flushed.raw") }
-func (m Machine) writes() string  { return m.path("writes.log") }
+
+// writes returns the path of the log of writes since that copy.
+func (m Machine) writes() string { return m.path("writes.log") }
 
 // disks returns all files of the machine's disk.
 func (m Machine) disks() []string {

@@ -400,7 +400,7 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 	t.Logf("versions in the end: %q (%v)", have, err)
 }
 
-// Secure Boot, with the keys of the build.
+// onlyWhatIsSignedStarts boots with Secure Boot and the keys of the build.
 func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	m := p.configured(t)
 	m.Secure = true

@@ -45,7 +45,7 @@ func on(said ...string) []Layer {
 	return layers
 }
 
-// fields are those of a struct that are not zero.
+// fields lists the fields of a struct that are not zero.
 func fields(of any) string {
 	var out strings.Builder
 	v := reflect.ValueOf(of)
@@ -57,7 +57,7 @@ func fields(of any) string {
 	return out.String()
 }
 
-// secrets are those that rows name.
+// secrets returns the Secret of a name that rows use.
 func secrets(_ Scope, ref Ref) (Secret, error) {
 	pem, err := os.ReadFile("../../haproxy/testdata/pair.pem")
 	if err != nil {
@@ -115,7 +115,8 @@ var env = Env{
 	},
 }
 
-// What keeps out who does not come by TLS of that name, and who shows nothing.
+// The directives that reject requests without TLS of that name, and requests without a
+// certificate.
 const (
 	ownTLS = `http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }
 http-request set-var(txn.host) req.hdr(host),host_only,lower
@@ -125,8 +126,8 @@ http-request return status 421 content-type text/plain string "not on this conne
 `
 )
 
-// tell is what layers come to, one thing a line, without what is there when
-// nothing is said.
+// tell lists the results of layers, one a line. It leaves out the results that empty
+// layers have, too.
 func tell(layers []Layer) string {
 	global, _, odd := Process(env, layers[2])
 	env := env
@@ -586,7 +587,7 @@ tcp-request content reject
 	}
 }
 
-// on4 says all of it on an Ingress.
+// on4 sets all keys on an Ingress.
 func on4(said ...string) []string {
 	for i, s := range said {
 		said[i] = "ingress " + s
@@ -594,6 +595,7 @@ func on4(said ...string) []string {
 	return said
 }
 
+// onAll sets all keys in the ConfigMap.
 func onAll(said ...string) []string {
 	for i, s := range said {
 		said[i] = "configmap " + s
