@@ -277,6 +277,33 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 	}
 }
 
+// TestATLSSecretIsMeasuredByTheKeysThatAreRead names one Secret before the list is read,
+// and another one after it, which is then watched by its name.
+func TestATLSSecretIsMeasuredByTheKeysThatAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	server := &secretServer{}
+	server.serve(c)
+	for _, name := range []string{"listed", "followed"} {
+		secret := tlsSecret("default", name, 1000)
+		secret.Data["other"] = make([]byte, 2*maxSecret)
+		server.add(secret)
+	}
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("one", "listed"))
+	w := c.watch(t, ClusterConfig{})
+	synced(t, w)
+	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("two", "followed"))
+	until(t, w, "the second Secret", func() bool { s, _ := w.Snapshot(); return len(s.Secrets) == 2 })
+	s, err := w.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range s.Secrets {
+		if why := tooLarge(secret); why != "" || len(secret.Data["tls.crt"]) == 0 || secret.Data["other"] != nil {
+			t.Errorf("Secret %s %s; it has %d keys", secret.Name, why, len(secret.Data))
+		}
+	}
+}
+
 func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 	c := newCluster(calico.V1)
 	server := &secretServer{}

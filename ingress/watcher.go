@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -144,14 +145,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	w.watchAll()
 	w.secrets = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range cfg.Options.secretNamespaces() {
-		one := newShelf(w, "", "secrets", byName, func(s *corev1.Secret) {
-			for key := range s.Data {
-				if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt" {
-					delete(s.Data, key)
-				}
-			}
-			w.stripSecret(s)
-		})
+		one := newShelf(w, "", "secrets", byName, w.stripSecret)
 		one.wanted = w.followers.named
 		of := ""
 		if namespace != "" {
@@ -238,8 +232,13 @@ const maxSecret = 256 << 10
 const sizeOf = "sallyport.dev/too-large"
 
 // stripSecret removes from a Secret all but its type and its data, and the data too
-// if it is too large.
+// if it is too large. Of a TLS Secret it keeps and counts only the keys that are read.
 func (w *Watcher) stripSecret(s *corev1.Secret) {
+	if s.Type == corev1.SecretTypeTLS {
+		maps.DeleteFunc(s.Data, func(key string, _ []byte) bool {
+			return key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt"
+		})
+	}
 	size, most := 0, cmp.Or(w.cfg.Options.Limits.SecretBytes, maxSecret)
 	for _, value := range s.Data {
 		size += len(value)
