@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"regexp"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -32,21 +30,17 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 	return dir, true, nil
 }
 
-var effective = regexp.MustCompile(`(?m)^CapEff:\s*([0-9a-f]+)$`)
-
-// mayLock says what forbids HAProxy to enter a directory for good: a missing
+// mayLock returns what forbids HAProxy to enter a directory for good: a missing
 // capability, or a filter of system calls. A HAProxy that runs keeps the
 // capabilities that it was started with.
 func (p *Proxy) mayLock(dir string) error {
 	if master := p.recordedMaster(); master != 0 {
-		text, err := os.ReadFile("/proc/" + strconv.Itoa(master) + "/status")
-		if err != nil {
-			return err
+		var held [2]unix.CapUserData // version 3 has 64 bits (capget(2))
+		if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(master)}, &held[0]); err != nil { //nolint:gosec // a pid fits
+			return fmt.Errorf("the capabilities of HAProxy, process %d, cannot be read: %w", master, err)
 		}
-		if m := effective.FindSubmatch(text); m != nil {
-			if set, err := strconv.ParseUint(string(m[1]), 16, 64); err != nil || set>>unix.CAP_SYS_CHROOT&1 == 0 {
-				return fmt.Errorf("HAProxy, which runs as process %d, was started without CAP_SYS_CHROOT: start it again", master)
-			}
+		if held[0].Effective>>unix.CAP_SYS_CHROOT&1 == 0 {
+			return fmt.Errorf("HAProxy runs as process %d without CAP_SYS_CHROOT: restart HAProxy", master)
 		}
 	}
 	cmd := exec.Command("/nothing")

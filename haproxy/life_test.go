@@ -142,6 +142,30 @@ func TestTheWorkerSeesNoFiles(t *testing.T) {
 	})
 }
 
+func TestAMasterWithoutTheCapabilityIsNotLocked(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		r.opt.User, r.opt.Group = "nobody", "nogroup"
+		r.opt.Binary = filepath.Join(filepath.Dir(r.opt.RunDir), "haproxy")
+		wrapper := "#!/bin/sh\nexec setpriv --bounding-set=-sys_chroot " + binary + " \"$@\"\n"
+		if err := os.WriteFile(r.opt.Binary, []byte(wrapper), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		r.p = r.fresh()
+		r.p.files.Jail = "" // this master could not start with it
+		r.p.text.opt = r.p.files
+		r.apply(r.config(), nil)
+
+		next := r.fresh()
+		if err := next.mayLock(r.opt.RunDir + "/jail"); err == nil || !strings.Contains(err.Error(), "without CAP_SYS_CHROOT") {
+			t.Errorf("mayLock: got %v, want it to name CAP_SYS_CHROOT", err)
+		}
+		if next.files.Jail != "" {
+			t.Errorf("the next process wants the worker in %s, and the master cannot take it there", next.files.Jail)
+		}
+	})
+}
+
 func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		for name, interval := range map[string]time.Duration{"by a check": 100 * time.Millisecond, "by requests": time.Hour} {
