@@ -335,7 +335,7 @@ func Load(path string) (*Config, error) {
 	data, err := readBounded(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s: no such file; give the configuration with --config, or see sallyport config schema for what belongs in it", path)
+		return nil, fmt.Errorf("%s: %w; name the configuration file with --config, or write one: sallyport config example prints one, sallyport config schema lists the keys", path, unwrapPath(err))
 	case errors.Is(err, errTooLarge):
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case err != nil:

@@ -3,7 +3,9 @@ package config_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -425,6 +427,9 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 			}
 			if got := err.Error(); !strings.Contains(got, row.want) || strings.Contains(got, "\n") {
 				t.Errorf("got %q, want one line with %q", got, row.want)
+			}
+			if got, want := errors.Is(err, fs.ErrNotExist), name == "no file"; got != want {
+				t.Errorf("%q is fs.ErrNotExist: got %v, want %v", err, got, want)
 			}
 		})
 	}

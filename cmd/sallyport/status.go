@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -78,7 +77,7 @@ func endpointFlags(cmd *cobra.Command) func() (string, error) {
 		case cmd.Flags().Changed("config"):
 			return "", badConfig(err)
 		default: // an appliance may still run with the file as it was
-			if _, missing := os.Stat(path); !errors.Is(missing, fs.ErrNotExist) {
+			if !errors.Is(err, fs.ErrNotExist) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s cannot be used; --address names the status endpoint: %v\n", path, err)
 			}
 			cfg = config.Default()
