@@ -27,6 +27,7 @@ import (
 var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"counted": Counted,
 	"ago": func(now, t time.Time) string {
 		if t.IsZero() {
 			return ""

@@ -19,7 +19,7 @@ import (
 // endpoint returns the status endpoint of a scene.
 func endpoint(s *scene) (http.Handler, *metrics) {
 	status := func() Status {
-		answer := s.view.Load().status(haproxy.Info{})
+		answer := s.view.Load().status(haproxy.Info{Reloads: 1})
 		answer.Identity, answer.Version = "test", "v0"
 		return answer
 	}
@@ -55,7 +55,7 @@ func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
 	for _, want := range []string{
 		"172.16.171.64/26", "installed", "test.local", "default_svc_web_80", "172.16.171.66:80",
 		"no route to 172.16.189.66: no BGP peer offers its block",
-		"172.16.9.0/26", "no-affinity",
+		"172.16.9.0/26", "no-affinity", ", 1 reload;",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q", want)

@@ -153,6 +153,14 @@ type RoundStatus struct {
 
 const refusalsShown = 10
 
+// Counted returns a number with its noun: "1 reload", "2 reloads".
+func Counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // status describes the last round for people and programs.
 func (v *view) status(info haproxy.Info) Status {
 	s := Status{

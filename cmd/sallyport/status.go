@@ -147,7 +147,7 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 	if !s.Ready {
 		state = "not ready"
 	}
-	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, counted(s.HAProxy.Reloads, "reload")))
+	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
 	for _, why := range s.NotReady {
 		line("  not ready: " + why)
 	}
@@ -215,14 +215,6 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 		return fmt.Errorf("write status: %w", err)
 	}
 	return nil
-}
-
-// counted returns a number with its noun.
-func counted(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // printable replaces characters that a terminal would act on.
