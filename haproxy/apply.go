@@ -70,8 +70,8 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	return res, errors.Join(failure, p.writeAndTell(cfg, states, want, &res))
 }
 
-// ensureFrom is ensure; where no HAProxy runs, it first prepares the files of cfg
-// for a start. With an error it returns when to try again, if that has a time.
+// ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from
+// them. With an error it returns when to try again, if that has a time.
 func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (retryAt time.Time, err error) {
 	err = p.ensure()
 	if p.ready || !errors.Is(err, errUnready) && !errors.Is(err, errAway) {

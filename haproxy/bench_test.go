@@ -44,7 +44,7 @@ func BenchmarkApply(b *testing.B) {
 }
 
 // BenchmarkRewritesOfOthers asks one application for a page while more and more
-// others each have a rewrite of their own: what they say costs it nothing.
+// others each have a rewrite of their own. Their rewrites cost it nothing.
 func BenchmarkRewritesOfOthers(b *testing.B) {
 	for _, others := range []int{0, 1000} {
 		b.Run(strconv.Itoa(others), func(b *testing.B) {
@@ -155,7 +155,7 @@ func answers(b *testing.B, r *rig, host, path string) {
 	b.ReportMetric(float64((r.used()-before).Microseconds())/float64(b.N), "cpu-µs/op")
 }
 
-// used is the processor time that the worker has taken so far, which the load of
+// used returns the processor time that the worker has used so far, which the load of
 // the machine changes little.
 func (r *rig) used() time.Duration {
 	r.t.Helper()

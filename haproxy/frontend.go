@@ -273,7 +273,7 @@ func bindText(a netip.AddrPort) string {
 	return "bind " + a.String()
 }
 
-// quicText is bindText for QUIC.
+// quicText returns the line for an address of QUIC.
 func quicText(a netip.AddrPort) string {
 	family := "bind quic4@"
 	if a.Addr().Is6() {

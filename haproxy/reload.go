@@ -145,7 +145,7 @@ func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	return nil
 }
 
-// prepareOne is prepare for one configuration.
+// prepareOne writes the files of one configuration, and has HAProxy check them.
 func (p *Proxy) prepareOne(ctx context.Context, cfg *Config, shut States) error {
 	first := p.text.render(cfg, shut)
 	if err := p.failureOf(first); err != nil && p.failedUntil.After(time.Now()) {
