@@ -62,11 +62,14 @@ func setupCommand() *cobra.Command {
 			if err := world.Setup(cmd.Context(), tests, cmd.OutOrStdout()); err != nil {
 				return err
 			}
-			_, err := world.ControlPlane(cmd.Context(), cmd.OutOrStdout())
+			if _, err := world.ControlPlane(cmd.Context(), cmd.OutOrStdout()); err != nil || !tests {
+				return err
+			}
+			_, err := world.RealCalico(cmd.Context(), cmd.OutOrStdout())
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&tests, "tests", false, "fetch what only tests need, too: BIRD 2 and HAProxy of other Debian suites")
+	cmd.Flags().BoolVar(&tests, "tests", false, "also fetch what only tests need: BIRD 2, HAProxy of other Debian suites, Calico")
 	return cmd
 }
 

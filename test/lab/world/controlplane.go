@@ -1,25 +1,13 @@
 package world
 
 import (
-	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
-
-	"sallyport/test/lab/debian"
 )
 
 // kubernetesVersion is the version that all parts report. The control plane's go.mod has the same.
@@ -31,115 +19,17 @@ const (
 )
 
 // ControlPlane returns the program with all parts of the control plane, and compiles it if the
-// cache does not have it. It looks for the source in the repository around the working directory.
-// The cache is $SALLYPORT_CACHE, or sallyport in the user's cache directory.
+// cache does not have it.
 func ControlPlane(ctx context.Context, progress io.Writer) (string, error) {
-	source, err := controlPlaneSource()
-	if err != nil {
-		return "", err
-	}
-	key := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			return "", err
-		}
-		key.Write(text)
-	}
-	cache, err := debian.Cache()
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(cache, 0o750); err != nil {
-		return "", err
-	}
-	program := filepath.Join(cache, "controlplane-"+hex.EncodeToString(key.Sum(nil)[:8]))
-	lock, err := os.OpenFile(program+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close() //nolint:errcheck // closing is unlocking
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
-	}
-	if _, err := os.Stat(program); !errors.Is(err, fs.ErrNotExist) {
-		return program, err
-	}
-	return program, compile(ctx, source, program, progress)
-}
-
-// controlPlaneSource finds test/lab/controlplane above the working directory.
-func controlPlaneSource() (string, error) {
-	start, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for dir := start; ; dir = filepath.Dir(dir) {
-		source := filepath.Join(dir, "test", "lab", "controlplane")
-		if _, err := os.Stat(filepath.Join(source, "main.go")); err == nil {
-			return source, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no test/lab/controlplane above %s: run this inside the repository", start)
-		}
-	}
-}
-
-// compile builds the program and moves it into place when it is complete.
-func compile(ctx context.Context, source, program string, progress io.Writer) error {
-	say(progress, "compiling the control plane: this once, about 8 minutes on 2 cores")
-	begun := time.Now()
 	major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	flags := []string{"-s", "-w"}
+	var flags []string
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		flags = append(flags,
 			"-X", pkg+".gitVersion="+kubernetesVersion, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor)
 	}
-	half := program + ".new"
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", half, ".")
-	cmd.Dir = source
-	// go build passes an interrupt on to its compilers.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	lines, err := cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("compile the control plane: %w", err)
-	}
-	packages := make(chan string)
-	go func() {
-		defer close(packages)
-		for scan := bufio.NewScanner(lines); scan.Scan(); {
-			packages <- scan.Text()
-		}
-	}()
-	tick := time.NewTicker(15 * time.Second)
-	defer tick.Stop()
-	var said []string // go build -v names each package; what else it says is a complaint
-	for count := 0; packages != nil; {
-		select {
-		case line, more := <-packages:
-			if !more {
-				packages = nil
-				break
-			}
-			count++
-			said = append(said, line)
-			if len(said) > 20 {
-				said = said[1:]
-			}
-		case <-tick.C:
-			say(progress, "compiling the control plane: %s, %d packages", time.Since(begun).Round(time.Second), count)
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("compile the control plane: %w:\n%s", err, strings.Join(said, "\n"))
-	}
-	say(progress, "compiled the control plane in %s", time.Since(begun).Round(time.Second))
-	return os.Rename(half, program)
+	m := module{folder: "controlplane", title: "the control plane", takes: "about 8 minutes on 2 cores", ldflags: flags}
+	return m.fetch(ctx, progress)
 }
 
 // startControlPlane starts etcd, the API server, the controller manager and the scheduler on the
