@@ -439,3 +439,134 @@ func TestTheReadmeShowsTheExampleAndTheLinesOfTheManifests(t *testing.T) {
 		t.Errorf("lines that make the kubeconfig: manifests -, README +:\n%s", diff)
 	}
 }
+
+// An apiServer answers like a cluster with Calico, as far as manifests look at one.
+type apiServer struct {
+	asn    string // of BGPConfiguration default; empty: there is none
+	rule   string // fields of a BGPFilter's rule; empty: there is no BGPFilter
+	class  string // metadata of IngressClass haproxy, as JSON; empty: there is none
+	failed string // a path that is forbidden
+}
+
+// start returns the path of a kubeconfig for the server.
+func (a apiServer) start(t *testing.T) string {
+	t.Helper()
+	const calico = "/apis/crd.projectcalico.org/v1"
+	configs, classes, schema := "", "", ""
+	if a.asn != "" {
+		configs = `{"metadata": {"name": "default"}, "spec": {"asNumber": ` + a.asn + `}}`
+	}
+	if a.class != "" {
+		classes = `{"metadata": ` + a.class + `, "spec": {"controller": "haproxy.org/ingress-controller"}}`
+	}
+	if a.rule != "" {
+		schema = `"f": {"properties": {"spec": {"properties": {"exportV4": {"items": {"properties": {` + a.rule + `}}}}}},
+			"x-kubernetes-group-version-kind": [{"group": "crd.projectcalico.org", "version": "v1", "kind": "BGPFilter"}]}`
+	}
+	answers := map[string]string{
+		calico:                        `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "crd.projectcalico.org/v1", "resources": [{"name": "blockaffinities", "kind": "BlockAffinity"}]}`,
+		calico + "/bgpconfigurations": `{"kind": "BGPConfigurationList", "apiVersion": "crd.projectcalico.org/v1", "items": [` + configs + `]}`,
+		"/openapi/v3" + calico:        `{"components": {"schemas": {` + schema + `}}}`,
+		"/apis/networking.k8s.io/v1/ingressclasses": `{"kind": "IngressClassList", "apiVersion": "networking.k8s.io/v1", "items": [` + classes + `]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		switch {
+		case r.Method != http.MethodGet:
+			t.Errorf("%s %s changes the cluster", r.Method, r.URL)
+		case r.URL.Path == a.failed:
+			w.WriteHeader(http.StatusForbidden)
+		case !ok:
+			http.NotFound(w, r)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(answer))
+		}
+	}))
+	t.Cleanup(server.Close)
+	return write(t, "kubeconfig", `
+clusters: [{name: c, cluster: {server: "`+server.URL+`"}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+`)
+}
+
+func TestTheManifestsFollowTheClusterThatTheyLookAt(t *testing.T) {
+	const newest, old = `"action": {}, "cidr": {}, "source": {}`, `"action": {}, "cidr": {}, "matchOperator": {}`
+	const configs = "/apis/crd.projectcalico.org/v1/bgpconfigurations"
+	for name, row := range map[string]struct {
+		server      apiServer
+		args        []string
+		want, never []string // parts of the manifests
+		told        string   // on stderr
+	}{
+		"in our AS": {
+			apiServer{asn: "65000", rule: newest}, nil,
+			[]string{"name: sallyport-own", "filters: [sallyport, sallyport-own]", "both in AS 65000"}, nil, "the cluster is in AS 65000, as the appliance is",
+		},
+		"in Calico's own AS": {
+			apiServer{rule: newest}, nil,
+			[]string{"(AS 65000) and the cluster (AS 64512) differ"}, nil, "set bgp.asn of the appliance to 64512",
+		},
+		"Calico 3.26": {
+			apiServer{asn: "65000", rule: old}, nil,
+			[]string{"name: sallyport\n", "filters: [sallyport]\n"}, []string{"sallyport-own", "source:"}, "older than 3.27",
+		},
+		"Calico 3.26 with reflectors": {
+			apiServer{asn: "65000", rule: old}, []string{"--reflectors", "has(reflector)"},
+			[]string{"filters: [sallyport]\n"}, []string{"sallyport-own"}, "as the appliance is",
+		},
+		"Calico without filters": {
+			apiServer{asn: "65000"}, nil,
+			[]string{"kind: ClusterRole\n", "Upgrade Calico to 3.27"}, []string{"kind: BGPFilter", "kind: BGPPeer"}, "No BGPFilter and no BGPPeer",
+		},
+		"an IngressClass that somebody has made the default": {
+			apiServer{asn: "65000", rule: newest, class: `{"name": "haproxy", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}}`}, nil,
+			[]string{"kind: BGPPeer"}, []string{"kind: IngressClass"}, "annotation ingressclass.kubernetes.io/is-default-class",
+		},
+		"an IngressClass that these manifests made": {
+			apiServer{asn: "65000", rule: newest, class: `{"name": "haproxy", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}`}, nil,
+			[]string{"kind: IngressClass"}, nil, "Looked at the cluster",
+		},
+		"offline": {
+			apiServer{asn: "64999", rule: old}, []string{"--offline"},
+			[]string{"sallyport-own", "kubectl get bgpconfigurations"}, []string{"64999"}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, got, stderr := sallyport(append([]string{"manifests", "--address", "192.168.50.21", "--kubeconfig", row.server.start(t)}, row.args...)...)
+			if code != 0 || !strings.Contains(stderr, row.told) || row.told == "" && stderr != "" {
+				t.Errorf("got exit code %d and %q, want 0 and %q", code, stderr, row.told)
+			}
+			for _, part := range row.want {
+				if !strings.Contains(got, part) {
+					t.Errorf("want %q in\n%s", part, got)
+				}
+			}
+			for _, part := range append(row.never, "kind: BGPConfiguration") {
+				if strings.Contains(got, part) {
+					t.Errorf("want no %q in\n%s", part, got)
+				}
+			}
+		})
+	}
+	t.Run("a kubeconfig of the flag that cannot be used is an error", func(t *testing.T) {
+		kubeconfig := apiServer{rule: newest, failed: configs}.start(t)
+		code, got, stderr := sallyport("manifests", "--address", "192.168.50.21", "--kubeconfig", kubeconfig)
+		if code != 1 || got != "" || !strings.Contains(stderr, "AS number of the cluster cannot be read") {
+			t.Errorf("got exit code %d, %q and %q", code, got, stderr)
+		}
+	})
+	t.Run("one of the file is told, and the manifests are printed without it", func(t *testing.T) {
+		kubeconfig := apiServer{rule: newest, failed: configs}.start(t)
+		file := filepath.Join(filepath.Dir(kubeconfig), "sallyport.yaml")
+		if err := os.WriteFile(file, []byte("clusters: [{kubeconfig: kubeconfig}]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, got, stderr := sallyport("manifests", "--address", "192.168.50.21", "--config", file)
+		if code != 0 || !strings.Contains(got, "kind: BGPPeer") || !strings.Contains(stderr, "Not looked at the cluster: the AS number of the cluster cannot be read") {
+			t.Errorf("got exit code %d, %q and %q", code, got, stderr)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -37,15 +39,27 @@ type wish struct {
 	Namespace, CalicoNamespace string
 	Rules                      []ingress.Rule // of the ClusterRole
 	Roles                      []role
-	TokenSecret                bool // a token that never expires
-	Class, Controller          string
+	TokenSecret                bool   // a token that never expires
+	Class, Controller          string // of the IngressClass; no Class: it is left out
 	CalicoAPI                  config.APIGroup
+	Seen                       bool // the cluster was looked at, and ClusterASN is its own
 	ASN, ClusterASN            uint32
+	Filters, ByOrigin          bool // the rules that a BGPFilter of the cluster can have, see ingress.Sight
 	TTLSecurity, Password      bool
 	Passive                    bool // the nodes connect to the appliance
 	Peers                      []peer
 	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
 }
+
+// CalicoGroup returns the API group of Calico's objects without its version.
+func (w wish) CalicoGroup() string {
+	group, _, _ := strings.Cut(string(w.CalicoAPI), "/")
+	return group
+}
+
+// OwnOnly reports whether the nodes announce only their own blocks: a reflector announces
+// those of all nodes.
+func (w wish) OwnOnly() bool { return w.ByOrigin && w.Reflectors == "" }
 
 // A role is a Role in one namespace.
 type role struct {
@@ -87,6 +101,8 @@ type manifestsFlags struct {
 	namespace, calicoNamespace string
 	reflectors                 string
 	tokenSecret                bool
+	kubeconfig                 string
+	offline                    bool
 }
 
 func manifestsCommand() *cobra.Command {
@@ -95,8 +111,15 @@ func manifestsCommand() *cobra.Command {
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
 		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
-uses, the IngressClass, and Calico's BGPConfiguration, BGPFilter and BGPPeer. Comments
-explain how to create the appliance's kubeconfig.
+uses, the IngressClass, and Calico's BGPFilters and BGPPeer. Comments explain how to
+create the appliance's kubeconfig.
+
+Calico's BGPConfiguration is not printed: to apply one removes the settings that it does
+not name. The output follows the cluster where one can be looked at, by --kubeconfig or
+the kubeconfig in the configuration file: the API group of Calico's objects, the rules
+that a BGPFilter can have, the AS number, and an IngressClass that has settings of its
+own. Looking changes nothing in the cluster. What is left out is said on stderr.
+Otherwise the output is for Calico 3.27 or newer.
 
 If the configuration file lists the namespaces of the Ingresses (ingress.namespaces),
 the appliance may read Secrets in these namespaces only, by a Role in each. Apply the
@@ -105,7 +128,7 @@ manifests again when that list changes.
 Flags override the configuration file. The kubeconfig that the file names need not
 exist yet.`,
 		Example: `  sallyport manifests --address 192.168.50.21 | kubectl apply -f -
-  sallyport manifests --config sallyport.yaml > sallyport-manifests.yaml
+  sallyport manifests --config sallyport.yaml --kubeconfig ~/.kube/config > sallyport-manifests.yaml
   sallyport manifests --address 192.168.50.21 --address 192.168.50.20   # two appliances
   sallyport manifests --address 192.168.50.21 --reflectors "route-reflector == 'true'"`,
 		Args: cobra.NoArgs,
@@ -118,14 +141,19 @@ exist yet.`,
 	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: only they peer with the appliance, and announce the blocks of all nodes")
 	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
 	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, where the password of the BGP sessions belongs")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "look at the cluster with this kubeconfig (default: the one in the configuration file, if it exists)")
+	flags.BoolVar(&f.offline, "offline", false, "look at no cluster")
 	flags.BoolVar(&f.tokenSecret, "token-secret", false, "create a Secret with a token that never expires, instead of one that the appliance renews")
 	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto: as in the configuration file, or else crd.projectcalico.org/v1",
 		string(config.AutoGroup), string(config.CRDv1), string(config.APIv3))
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "yaml", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
-		w, err := f.wish(config.APIGroup(api.value))
+		w, cluster, err := f.wish(config.APIGroup(api.value))
 		if err != nil {
 			return badConfig(err)
+		}
+		if err := f.look(cmd, &w, cluster); err != nil {
+			return err
 		}
 		text, err := w.manifests()
 		if err == nil && output.value == "json" {
@@ -143,15 +171,16 @@ exist yet.`,
 // namespaceName matches a DNS label (RFC 1123 section 2.1), as Kubernetes requires.
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// wish returns the template's values from the flags and the configuration file.
-func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
+// wish returns the template's values from the flags and the configuration file, and the
+// cluster in that file.
+func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error) {
 	cfg, cluster, err := f.read()
 	if err != nil {
-		return wish{}, err
+		return wish{}, nil, err
 	}
 	for _, namespace := range []string{f.namespace, f.calicoNamespace} {
 		if !namespaceName.MatchString(namespace) {
-			return wish{}, fmt.Errorf("%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63", namespace)
+			return wish{}, nil, fmt.Errorf("%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63", namespace)
 		}
 	}
 	rules, each := roles(ingress.RulesFor(ingress.Options{
@@ -161,6 +190,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	w := wish{
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each, TokenSecret: f.tokenSecret,
 		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
+		Filters: true, ByOrigin: true,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity, Passive: cluster.BGP.Mode == config.Passive,
 		Reflectors: f.reflectors,
@@ -175,11 +205,66 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, error) {
 	if w.CalicoAPI == config.AutoGroup {
 		w.CalicoAPI = cluster.Calico.APIGroup
 	}
-	if w.CalicoAPI == config.AutoGroup {
-		w.CalicoAPI = config.CRDv1
-	}
 	w.Peers, err = f.peers(cfg.BGP)
-	return w, err
+	return w, cluster, err
+}
+
+// look makes the wish follow the cluster, if it can be looked at, and tells on stderr
+// what is left out.
+func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluster) error {
+	tell := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "# "+format+"\n", args...) }
+	group := string(w.CalicoAPI)
+	if w.CalicoAPI == config.AutoGroup {
+		group, w.CalicoAPI = "", config.CRDv1
+	}
+	if f.offline {
+		return nil
+	}
+	seen, err := f.see(cmd.Context(), group, cluster)
+	switch {
+	case err != nil && f.kubeconfig != "":
+		return fmt.Errorf("%w; --offline looks at no cluster", err)
+	case err != nil:
+		tell("Not looked at the cluster: %v. The manifests are for Calico 3.27 or newer.", err)
+		return nil
+	}
+	w.Seen, w.CalicoAPI, w.ClusterASN = true, config.APIGroup(seen.APIGroup), seen.ASN
+	w.Filters, w.ByOrigin = seen.Filters, seen.ByOrigin
+	tell("Looked at the cluster at %s: Calico's objects are in %s.", seen.Server, seen.APIGroup)
+	if w.ASN == w.ClusterASN {
+		tell("No BGPConfiguration: the cluster is in AS %d, as the appliance is.", w.ASN)
+	} else {
+		tell("No BGPConfiguration: the cluster is in AS %d and the appliance in AS %d. One for both is better: set bgp.asn of the appliance to %d (here --asn %d); README says how to change the cluster's.", w.ClusterASN, w.ASN, w.ClusterASN, w.ClusterASN)
+	}
+	if seen.Class != "" {
+		tell("No IngressClass: %s exists, and to apply one could remove what it has (%s).", w.Class, seen.Class)
+		w.Class = ""
+	}
+	switch {
+	case !seen.Filters:
+		tell("No BGPFilter and no BGPPeer: this Calico is older than 3.26 and has no BGPFilter, so its nodes would learn whatever the address of the appliance announces. Upgrade Calico to 3.27 or newer, and print the manifests again.")
+	case !seen.ByOrigin && w.Reflectors == "":
+		tell("No BGPFilter sallyport-own: this Calico is older than 3.27, so nodes may also announce what they have learned. The appliance refuses that, and shows it under Refused offers.")
+	}
+	return nil
+}
+
+// see looks at the cluster with the kubeconfig of the flags or of the configuration file.
+func (f manifestsFlags) see(ctx context.Context, group string, cluster *config.Cluster) (seen ingress.Sight, err error) {
+	credentials := cluster.Kubeconfig
+	switch {
+	case f.kubeconfig != "":
+		credentials = config.Kubeconfig{Path: f.kubeconfig}
+	case f.config == "":
+		return seen, errors.New("no kubeconfig is named (--kubeconfig, --config)")
+	case credentials.Path != "" && !filepath.IsAbs(credentials.Path):
+		credentials.Path = filepath.Join(filepath.Dir(f.config), credentials.Path)
+	}
+	text, err := credentials.Read()
+	if err != nil {
+		return seen, err
+	}
+	return ingress.LookAt(ctx, cluster.Name, text, group, cluster.Ingress.Class)
 }
 
 // read returns the configuration file and the cluster that --cluster names. Without a

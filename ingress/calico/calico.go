@@ -438,18 +438,29 @@ func (r *reader) clusterASN(o Objects) uint32 {
 	if o.NoConfigs {
 		return cmp.Or(o.ASN, defaultASN)
 	}
-	for _, u := range o.Configs {
+	asn, ok := ASN(o.Configs)
+	if !ok {
+		r.complain("BGPConfiguration", "default", "spec.asNumber is not an AS number; %d is assumed", asn)
+	}
+	return asn
+}
+
+// ASN returns the AS number that the BGPConfigurations of a cluster give to its nodes:
+// Calico's default, unless "default" has another one. ok is false if that one is no AS
+// number.
+func ASN(configs []*unstructured.Unstructured) (asn uint32, ok bool) {
+	for _, u := range configs {
 		if u.GetName() != "default" {
 			continue // Calico does not read the AS of node.NAME objects
 		}
 		if given, there := specOf(u)["asNumber"]; there {
-			if asn, ok := asnOf(given); ok {
-				return asn
+			if asn, ok = asnOf(given); ok {
+				return asn, true
 			}
-			r.complain("BGPConfiguration", "default", "spec.asNumber is not an AS number; %d is assumed", defaultASN)
+			return defaultASN, false
 		}
 	}
-	return defaultASN
+	return defaultASN, true
 }
 
 // A peer is a BGPPeer that names the appliance.

@@ -180,10 +180,11 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 	return os.WriteFile(r.Dir+"/kubeconfig", credentials, 0o600)
 }
 
-// Manifests returns what `sallyport manifests` prints, with more flags.
+// Manifests returns what `sallyport manifests` prints, with more flags, for a cluster that it
+// does not look at.
 func (r *Rig) Manifests(ctx context.Context, flags ...string) (string, error) {
 	host, _ := r.Host(world.Appliance)
-	cmd := exec.CommandContext(ctx, r.Dir+"/sallyport", append([]string{"manifests", "--config", r.Dir + "/sallyport.yaml", "--address", host.Addr.Addr().String()}, flags...)...)
+	cmd := exec.CommandContext(ctx, r.Dir+"/sallyport", append([]string{"manifests", "--offline", "--config", r.Dir + "/sallyport.yaml", "--address", host.Addr.Addr().String()}, flags...)...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	text, err := cmd.Output()

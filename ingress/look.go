@@ -1,0 +1,92 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"sallyport/ingress/calico"
+)
+
+// A Sight tells which of the objects that an appliance needs a cluster can have, and
+// which it has.
+type Sight struct {
+	Server   string // host of the API server
+	APIGroup string // of Calico's objects
+	ASN      uint32 // of the nodes without an AS of their own
+	Filters  bool   // a BGPFilter can reject what a peer announces
+	ByOrigin bool   // a BGPFilter can also reject the routes that a node has learned
+	Class    string // what the IngressClass has beside its controller; empty: nothing, or there is no such class
+}
+
+// LookAt reads a Sight from a cluster, and changes nothing there. group is the API group
+// of Calico's objects; empty asks the cluster. It needs no more rights than [Rules].
+// class is the name of the IngressClass.
+func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class string) (Sight, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	w, err := NewWatcher(ClusterConfig{Name: name, Kubeconfig: kubeconfig, APIGroup: group, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return Sight{}, err
+	}
+	s := Sight{Server: w.server}
+	if s.APIGroup, _, err = w.chosen(ctx); err != nil {
+		return s, err
+	}
+	version, err := schema.ParseGroupVersion(s.APIGroup)
+	if err != nil {
+		return s, err
+	}
+	configs, err := w.dynamic.Resource(version.WithResource("bgpconfigurations")).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return s, fmt.Errorf("the AS number of the cluster cannot be read: %w", root(err))
+	}
+	list := make([]*unstructured.Unstructured, len(configs.Items))
+	for i := range configs.Items {
+		list[i] = &configs.Items[i]
+	}
+	s.ASN, _ = calico.ASN(list)
+	document, err := w.kube.Discovery().RESTClient().Get().AbsPath("/openapi/v3/apis/"+s.APIGroup).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return s, fmt.Errorf("the definition of BGPFilter in %s cannot be read: %w", s.APIGroup, root(err))
+	}
+	form, err := calico.FilterFormOf(s.APIGroup, document)
+	if err != nil {
+		return s, err
+	}
+	s.Filters, s.ByOrigin = form != calico.NoFilter, form == calico.ByOrigin
+	classes, err := w.kube.NetworkingV1().IngressClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return s, fmt.Errorf("the IngressClasses cannot be read: %w", root(err))
+	}
+	for _, c := range classes.Items {
+		if c.Name == class {
+			s.Class = more(c)
+		}
+	}
+	return s, nil
+}
+
+// more names the settings of an IngressClass beside its controller.
+func more(c networkingv1.IngressClass) string {
+	var all []string
+	for _, key := range sortedKeys(c.Annotations) {
+		if key != corev1.LastAppliedConfigAnnotation {
+			all = append(all, "annotation "+key)
+		}
+	}
+	for _, key := range sortedKeys(c.Labels) {
+		all = append(all, "label "+key)
+	}
+	if c.Spec.Parameters != nil {
+		all = append(all, "parameters")
+	}
+	return strings.Join(all, ", ")
+}
