@@ -286,17 +286,11 @@ listen bgp port {{.Port}};
 
 {{- define "filters"}}
 function to_neighbour(bool same_as) {
-  # A route's priority in the kernel travels as local preference, upside down.
-  if source = RTS_BGP && defined(bgp_local_pref) then krt_metric = 2147483647 - bgp_local_pref;
-  else {
-    if !defined(krt_metric) then krt_metric = 1024;
-    bgp_local_pref = 2147483647 - krt_metric;
-  }
 {{- with .Exported false}}
   if {{within .}} then reject;
 {{- end}}
   if same_as && defined(ifname) then {
-    if ifname ~ "*.cali" || ifname ~ "*.calico" || ifname ~ "tunl0" then reject;
+    if ifname ~ "*.cali" || ifname ~ "*.calico" then reject;
   }
   if defined(ifname) then {
     if ifname ~ "bpf*.cali" then reject;
@@ -305,10 +299,7 @@ function to_neighbour(bool same_as) {
   if net = {{.}} then accept;
 {{- end}}
 {{- with .Confirmed}}
-  if {{within .}} then {
-    if krt_metric < 1024 then accept;  # the address of a pod that is moving here
-    reject;
-  }
+  if {{within .}} then reject;
 {{- end}}
 {{- with .Services}}
   if {{within .}} then accept;
