@@ -316,22 +316,26 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 	if !slices.Contains(n.addrs, source) {
 		return c, nil // no BGP on a node without the address
 	}
+	var global, own, reverse []bird.Peer
 	var failed []error
 	for _, spec := range v.peers {
-		peers, err := v.peersBy(spec, n, source)
+		forth, back, err := v.ends(spec, n, source)
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		for _, p := range peers {
-			same := func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }
-			// If two peers have one neighbour, the global one overrides the other.
-			if strings.HasPrefix(p.Name, "Global") {
-				c.Peers = slices.DeleteFunc(c.Peers, same)
-			}
-			if !slices.ContainsFunc(c.Peers, same) {
-				c.Peers = append(c.Peers, p)
-			}
+		if spec.kind() == "Global" {
+			global = append(global, forth...)
+		} else {
+			own = append(own, forth...)
+		}
+		reverse = append(reverse, back...)
+	}
+	// If several BGPPeers have one neighbour, a global one overrides one of the node, and both
+	// override one that only another node asks for.
+	for _, p := range slices.Concat(global, own, reverse) {
+		if !slices.ContainsFunc(c.Peers, func(o bird.Peer) bool { return o.Addr == p.Addr && o.Port == p.Port }) {
+			c.Peers = append(c.Peers, p)
 		}
 	}
 	if (v.config.NodeToNodeMeshEnabled == nil || *v.config.NodeToNodeMeshEnabled) && !n.cluster.IsValid() {
@@ -340,14 +344,21 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 	return c, errors.Join(failed...)
 }
 
-// meshPeers returns a peer for each other node.
+// meshPeers returns a peer for each other node that is no reflector.
 func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
-	return v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
+	peers := v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
+	for i := range peers {
+		peers[i].Passive = waits(peers[i].Addr, source)
+	}
+	return peers
 }
 
-// nodePeers returns a peer for each other node that wanted accepts. The node with the lower
-// address opens the connection. A node whose error wanted returns is left out; that error was
-// logged already.
+// waits reports whether a node leaves the opening of a session to another one. Calico compares
+// the addresses as text, so .9 is higher than .10.
+func waits(other, own netip.Addr) bool { return other.String() > own.String() }
+
+// nodePeers returns a peer for each other node that wanted accepts. A node whose error wanted
+// returns is left out; that error was logged already.
 func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(nodeView) (bool, error)) []bird.Peer {
 	var peers []bird.Peer
 	for _, o := range v.nodes {
@@ -355,11 +366,16 @@ func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(
 			continue
 		}
 		for _, a := range o.addrs {
-			if a.Is4() == source.Is4() {
-				peers = append(peers, bird.Peer{
-					Name: protocolName(kind, a, 0), Addr: a, Port: v.config.ListenPort, AS: v.as(o), Passive: a.Less(source),
-				})
+			if a.Is4() != source.Is4() {
+				continue
 			}
+			p := bird.Peer{Name: protocolName(kind, a, v.config.ListenPort), Addr: a, Port: v.config.ListenPort, AS: v.as(o)}
+			if kind == "Mesh" {
+				p.Name = protocolName(kind, a, 0)
+			} else if o.cluster != n.cluster {
+				p.Client = n.cluster
+			}
+			peers = append(peers, p)
 		}
 	}
 	return peers
@@ -385,44 +401,83 @@ func (s peerSpec) chooses(n nodeView) (bool, error) {
 	return true, nil
 }
 
-// peersBy returns the neighbours that a BGPPeer gives to a node. A BGPPeer with a peerSelector
-// configures both ends of each session.
-func (v view) peersBy(spec peerSpec, n nodeView, source netip.Addr) (peers []bird.Peer, err error) {
+// ends returns the neighbours that a BGPPeer gives to a node: those that the node is chosen to peer
+// with, and those that are chosen to peer with the node. If both ends of a session are nodes, one
+// BGPPeer configures both.
+func (v view) ends(spec peerSpec, n nodeView, source netip.Addr) (forth, back []bird.Peer, err error) {
 	chosen, err := spec.chooses(n)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if spec.PeerSelector == "" {
-		addr, port, err := peerAddr(spec.PeerIP)
-		if err != nil || !chosen || addr.Is4() != source.Is4() {
-			return nil, err
-		}
-		peers = []bird.Peer{{Name: protocolName(spec.kind(), addr, port), Addr: addr, Port: port, AS: spec.ASNumber}}
+	far := func(o nodeView) (bool, error) { return selects(spec.PeerSelector, o.labels) }
+	if spec.PeerSelector != "" {
+		forth = v.nodePeers(spec.kind(), n, source, far)
 	} else {
-		far := func(o nodeView) (bool, error) { return selects(spec.PeerSelector, o.labels) }
-		named, err := far(n)
-		if err != nil {
-			return nil, err
+		addr, port, err := peerAddr(spec.PeerIP)
+		if err != nil || addr.Is4() != source.Is4() {
+			return nil, nil, err
 		}
-		if chosen {
-			peers = v.nodePeers(spec.kind(), n, source, far)
+		there := func(o nodeView) bool { return slices.Contains(o.addrs, addr) }
+		far = func(o nodeView) (bool, error) {
+			listens := port == 0 || v.config.ListenPort == 0 || port == v.config.ListenPort
+			return there(o) && listens && v.as(o) == cmp.Or(spec.ASNumber, v.as(nodeView{})), nil
 		}
-		if named {
-			peers = append(peers, v.nodePeers("Node", n, source, spec.chooses)...)
+		if yes, _ := far(v.at(addr)); yes && port == 0 {
+			port = v.config.ListenPort
+		}
+		if addr != source {
+			forth = []bird.Peer{v.outside(spec, n, source, netip.AddrPortFrom(addr, port))}
 		}
 	}
-	for i := range peers {
-		if err := v.arrange(&peers[i], spec, n); err != nil {
-			return nil, err
+	if !chosen {
+		forth = nil
+	}
+	named, err := far(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if named {
+		back = v.nodePeers("Node", n, source, spec.chooses)
+	}
+	for _, peers := range [][]bird.Peer{forth, back} {
+		for i := range peers {
+			if err := v.arrange(&peers[i], spec, n); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
-	return peers, nil
+	return forth, back, nil
 }
 
-// arrange applies the settings of a BGPPeer to a neighbour.
+// at returns the node that has an address, and the zero nodeView if none has it.
+func (v view) at(addr netip.Addr) nodeView {
+	for _, n := range v.nodes {
+		if slices.Contains(n.addrs, addr) {
+			return n
+		}
+	}
+	return nodeView{}
+}
+
+// outside returns the neighbour that a BGPPeer names by its address.
+func (v view) outside(spec peerSpec, n nodeView, source netip.Addr, to netip.AddrPort) bird.Peer {
+	p := bird.Peer{
+		Name: protocolName(spec.kind(), to.Addr(), to.Port()), Addr: to.Addr(), Port: to.Port(), AS: spec.ASNumber, AllowOwnAS: spec.AllowOwnAS,
+		Passive: spec.kind() == "Global" && v.at(to.Addr()).name != "" && waits(to.Addr(), source), Client: n.cluster,
+	}
+	if spec.KeepNextHop && p.AS != v.as(n) {
+		p.NextHop = bird.NextHopKeep
+	}
+	return p
+}
+
+// arrange applies the settings of a BGPPeer to a neighbour. Only a neighbour in a reflector's AS is
+// the reflector's client.
 func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
-	p.LocalAS, p.NoSource = spec.LocalASNumber, spec.SourceAddress == "None"
-	p.TTLHops, p.AllowOwnAS = spec.TTLSecurity, spec.AllowOwnAS
+	p.LocalAS, p.NoSource, p.TTLHops = spec.LocalASNumber, spec.SourceAddress == "None", spec.TTLSecurity
+	if p.AS != cmp.Or(p.LocalAS, v.as(n)) {
+		p.Client = netip.Addr{}
+	}
 	// A missing password is left out, as Calico does it.
 	p.Password = string(v.passwords[spec.Password.SecretKeyRef.Name][spec.Password.SecretKeyRef.Key])
 	for text, to := range map[string]*time.Duration{spec.MaxRestartTime: &p.Restart, spec.KeepaliveTime: &p.Keepalive} {
@@ -432,17 +487,11 @@ func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
 			}
 		}
 	}
-	switch {
-	case spec.NextHopMode == "Self":
+	switch spec.NextHopMode {
+	case "Self":
 		p.NextHop = bird.NextHopSelf
-	case spec.NextHopMode == "Keep", spec.KeepNextHop && p.AS != v.as(n):
+	case "Keep":
 		p.NextHop = bird.NextHopKeep
-	}
-	// Every neighbour in a reflector's AS is its client, except for the other reflectors of its own
-	// cluster.
-	fellow := func(o nodeView) bool { return o.cluster == n.cluster && slices.Contains(o.addrs, p.Addr) }
-	if p.AS == cmp.Or(p.LocalAS, v.as(n)) && !slices.ContainsFunc(v.nodes, fellow) {
-		p.Client = n.cluster
 	}
 	for _, name := range spec.Filters {
 		f := v.filters[name]

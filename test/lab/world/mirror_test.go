@@ -120,7 +120,34 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 		"the mesh": {
 			objects: func(v *view) { v.config.NodeToNodeMeshEnabled = nil },
 			want: func(c *bird.Config) {
-				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000})
+				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Passive: true})
+			},
+		},
+		"in the mesh the higher address opens, compared as text": {
+			objects: func(v *view) {
+				v.config.NodeToNodeMeshEnabled = nil
+				v.nodes[1].addrs[0] = netip.MustParseAddr("192.168.50.100")
+			},
+			want: func(c *bird.Config) {
+				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_100", Addr: netip.MustParseAddr("192.168.50.100"), AS: 65000})
+			},
+		},
+		"a global peer that is a node opens, if its address is higher": {
+			objects: func(v *view) { v.peers[0].PeerIP = "192.168.50.24" },
+			want: func(c *bird.Config) {
+				c.Peers = []bird.Peer{{Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Passive: true}}
+			},
+		},
+		"a global peer that is this node": {
+			objects: func(v *view) { v.peers[0].PeerIP = "192.168.50.23" },
+			want: func(c *bird.Config) {
+				c.Peers = []bird.Peer{{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}}
+			},
+		},
+		"a global peer chosen by its labels": {
+			objects: func(v *view) { v.peers[0] = peerSpec{PeerSelector: "rack == 'b'"} },
+			want: func(c *bird.Config) {
+				c.Peers = []bird.Peer{{Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}}
 			},
 		},
 		"a peer that is a reflector": {
