@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +81,11 @@ func testNode(t *testing.T) (node, prefix string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(host.AddrAdd(lo, &netlink.Addr{IPNet: single(netip.MustParseAddr("192.168.50.23"))}), host.LinkSetUp(lo)); err != nil {
+	self := netip.MustParseAddr("192.168.50.23")
+	if err := errors.Join(
+		host.AddrAdd(lo, &netlink.Addr{IPNet: single(self)}), host.LinkSetUp(lo),
+		host.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: everywhere(self)}), // as every node has one
+	); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -98,6 +103,21 @@ func leftovers(t *testing.T, prefix string) []string {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// routesTo lists the routes of a node to an address.
+func routesTo(t *testing.T, node string, addr netip.Addr) []netlink.Route {
+	t.Helper()
+	host, err := openLinks(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.close()
+	routes, err := host.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: single(addr)}, netlink.RT_FILTER_DST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return routes
 }
 
 func fetch(t *testing.T, node, url string) (string, error) {
@@ -253,6 +273,9 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 		if want := "web " + status.PodIP; err != nil || got != want {
 			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
 		}
+	}
+	if got := routesTo(t, l.node, netip.MustParseAddr(status.PodIP)); len(got) != 1 || got[0].Protocol != unix.RTPROT_BOOT || got[0].Priority != 0 {
+		t.Errorf("routes to the pod %v, want one of protocol boot without a metric, as Calico 3.28 makes it", got)
 	}
 	until(t, "the unknown image is told", func() bool {
 		s := l.read(t, "lost").Status.ContainerStatuses

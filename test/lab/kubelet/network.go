@@ -30,11 +30,6 @@ var (
 	gateway6 = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 )
 
-const (
-	routeProtocol = 80   // Felix's own
-	routeMetric   = 1024 // ipv4NormalRoutePriority: a lower one says "live migration" and is announced
-)
-
 // A wire is a pod's network: its namespace, and the veth pair that joins it to the
 // namespace of the node.
 type wire struct {
@@ -156,10 +151,8 @@ func (w wire) layPod(pod links, addrs []netip.Addr) error {
 		if addr.Is6() {
 			gateway = gateway6
 		}
-		// A node without a default route answers no ARP for the gateway, so the neighbour entry is static.
 		err := errors.Join(
 			pod.AddrAdd(eth0, &netlink.Addr{IPNet: single(addr), Flags: unix.IFA_F_NODAD}),
-			pod.NeighSet(&netlink.Neigh{LinkIndex: at, IP: gateway.AsSlice(), HardwareAddr: hostMAC, State: netlink.NUD_PERMANENT}),
 			pod.RouteReplace(&netlink.Route{LinkIndex: at, Dst: single(gateway), Scope: netlink.SCOPE_LINK}),
 			pod.RouteReplace(&netlink.Route{LinkIndex: at, Dst: everywhere(addr), Gw: gateway.AsSlice()}),
 		)
@@ -180,8 +173,7 @@ func (w wire) layHost(host links, addrs []netip.Addr) error {
 	}
 	for _, addr := range addrs {
 		err := host.RouteReplace(&netlink.Route{
-			LinkIndex: link.Attrs().Index, Dst: single(addr), Scope: netlink.SCOPE_LINK,
-			Protocol: routeProtocol, Priority: routeMetric,
+			LinkIndex: link.Attrs().Index, Dst: single(addr), Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_BOOT,
 		})
 		if err != nil {
 			return fmt.Errorf("route %s to %s: %w", addr, w.Link, err)

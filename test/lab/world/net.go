@@ -91,6 +91,15 @@ func makeHost(ctx context.Context, lan string, h Host) error {
 	if h.Addr6.IsValid() {
 		lines = append(lines, fmt.Sprintf("address add %s dev eth0 nodad", h.Addr6))
 	}
+	// A node answers its pods' ARP for their gateway only if it has a route to it. Whether anything
+	// answers at the lan's first address does not matter.
+	if h.Node {
+		for _, p := range []netip.Prefix{h.Addr, h.Addr6} {
+			if p.IsValid() {
+				lines = append(lines, fmt.Sprintf("route add default via %s", p.Masked().Addr().Next()))
+			}
+		}
+	}
 	return ipBatch(ctx, h.Netns, lines...)
 }
 
