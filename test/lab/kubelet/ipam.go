@@ -3,6 +3,7 @@ package kubelet
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,20 +19,28 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 )
 
 const calicoGroup = "crd.projectcalico.org"
 
 var (
-	affinities = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "blockaffinities"}
-	ipamBlocks = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamblocks"}
-	ipPools    = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ippools"}
+	affinities  = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "blockaffinities"}
+	ipamBlocks  = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamblocks"}
+	ipamHandles = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamhandles"}
+	ipPools     = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ippools"}
 )
 
-// handlePrefix begins the handles of pods. The pod's UID follows, so a handle names one pod for
-// ever.
+// handlePrefix begins the handles of pods: the network's name in Calico's CNI configuration. The
+// id of the pod's sandbox container follows.
 const handlePrefix = "k8s-pod-network."
+
+// handleOf returns the handle of a pod. A sandbox of the lab has no id of its own, so one is made
+// of the pod's UID: the handle names one pod for ever.
+func handleOf(uid types.UID) string {
+	return fmt.Sprintf("%s%x", handlePrefix, sha256.Sum256([]byte(uid)))
+}
 
 // errExhausted is the error when no pool has a free address.
 var errExhausted = errors.New("no IPPool has a free address")
@@ -63,6 +72,19 @@ func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Add
 	return netip.Addr{}, errLost
 }
 
+// note records in a pod's IPAMHandle that the pod has an address of a block. The addresses of both
+// families have one handle.
+func (m *ipam) note(ctx context.Context, handle, block string) error {
+	client, name := m.dynamic.Resource(ipamHandles), strings.ToLower(handle)
+	spec := map[string]any{"handleID": handle, "deleted": false, "block": map[string]any{block: int64(1)}}
+	_, err := client.Create(ctx, object("IPAMHandle", name, spec), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		patch := fmt.Appendf(nil, `{"spec":{"block":{%q:1}}}`, block)
+		_, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return wrap("note IPAMHandle", err)
+}
+
 func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
 	// Read the pools before the blocks: whoever sees a pool then also sees the blocks that were
 	// claimed before the pool existed.
@@ -76,7 +98,7 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 	}
 	for _, b := range blocks {
 		if addr, ok := b.spec.held(owner.Handle); ok && addr.BitLen() == family {
-			return addr, nil
+			return addr, m.note(ctx, owner.Handle, b.spec.CIDR)
 		}
 	}
 	own, err := m.own(ctx, family)
@@ -110,7 +132,8 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 	return addr, err
 }
 
-// release frees the addresses of every owner that is gone, in every block.
+// release frees the addresses of every owner that is gone, in every block, and deletes the owners'
+// handles.
 func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,11 +141,27 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 	if err != nil {
 		return err
 	}
+	handles := map[string]bool{}
 	var errs []error
 	for _, b := range blocks {
-		if slices.ContainsFunc(b.spec.Attributes, gone) {
-			_, err := m.change(ctx, b.object, func(b *block) bool { return b.release(gone) })
-			errs = append(errs, err)
+		if !slices.ContainsFunc(b.spec.Attributes, gone) {
+			continue
+		}
+		for _, owner := range b.spec.Attributes {
+			if gone(owner) {
+				handles[owner.Handle] = true
+			}
+		}
+		_, err := m.change(ctx, b.object, func(b *block) bool { return b.release(gone) })
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for handle := range handles {
+		err := m.dynamic.Resource(ipamHandles).Delete(ctx, strings.ToLower(handle), metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete IPAMHandle: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -132,16 +171,18 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 // means that none is free.
 func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, affinity string, owner attribute) (netip.Addr, error) {
 	var got netip.Addr
+	var cidr string
 	took, err := m.change(ctx, object, func(b *block) (ok bool) {
 		if !b.Deleted && b.Affinity == affinity {
 			got, ok = b.take(owner)
 		}
+		cidr = b.CIDR
 		return ok
 	})
 	if !took {
 		return netip.Addr{}, err
 	}
-	return got, nil
+	return got, m.note(ctx, owner.Handle, cidr)
 }
 
 // change applies edit to an IPAMBlock and updates the version it read; after a conflict it reads
@@ -210,7 +251,7 @@ func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (n
 func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) {
 	client := m.dynamic.Resource(affinities)
 	name := affinityName(m.node, cidr)
-	spec := map[string]any{"state": "pending", "node": m.node, "cidr": cidr.String(), "deleted": "false", "type": "host"}
+	spec := map[string]any{"state": "pending", "node": m.node, "cidr": cidr.String(), "deleted": "false"}
 	affinity, err := client.Create(ctx, object("BlockAffinity", name, spec), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		affinity, err = client.Get(ctx, name, metav1.GetOptions{})

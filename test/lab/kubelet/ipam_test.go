@@ -19,7 +19,7 @@ import (
 // an update of an old version, as the real one does.
 func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList",
+		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList", ipamHandles: "IPAMHandleList",
 	}, objects...)
 	var mu sync.Mutex
 	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {

@@ -189,7 +189,7 @@ func (a *agent) reclaim(ctx context.Context, pods []any) {
 	live := map[string]bool{}
 	for _, o := range pods {
 		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName == a.Node && !finished(p) {
-			live[handlePrefix+string(p.UID)] = true
+			live[handleOf(p.UID)] = true
 		}
 	}
 	err := a.ipam.release(ctx, func(owner attribute) bool {

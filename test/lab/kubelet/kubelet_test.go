@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -22,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
@@ -229,6 +231,24 @@ func (l lab) remove(t *testing.T, names ...string) {
 			t.Errorf("block %s still has %+v", b.spec.CIDR, b.spec.Attributes)
 		}
 	}
+	if got := l.handles(t); len(got) > 0 {
+		t.Errorf("handles left behind: %v", got)
+	}
+}
+
+// handles maps each IPAMHandle to the number of blocks in it.
+func (l lab) handles(t *testing.T) map[string]int {
+	t.Helper()
+	list, err := l.calico.Resource(ipamHandles).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string]int{}
+	for _, h := range list.Items {
+		of, _, _ := unstructured.NestedMap(h.Object, "spec", "block")
+		blocks[h.GetName()] = len(of)
+	}
+	return blocks
 }
 
 func ready(pod *corev1.Pod) bool {
@@ -273,6 +293,9 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 		if want := "web " + status.PodIP; err != nil || got != want {
 			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
 		}
+	}
+	if want, got := map[string]int{handleOf("uid-web"): 2, handleOf("uid-lost"): 2}, l.handles(t); !maps.Equal(want, got) {
+		t.Errorf("want handles with blocks of both families %v, got %v", want, got)
 	}
 	if got := routesTo(t, l.node, netip.MustParseAddr(status.PodIP)); len(got) != 1 || got[0].Protocol != unix.RTPROT_BOOT || got[0].Priority != 0 {
 		t.Errorf("routes to the pod %v, want one of protocol boot without a metric, as Calico 3.28 makes it", got)

@@ -220,7 +220,7 @@ func (p *pod) network(ctx context.Context) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, family := range families {
 		addr, err := p.ipam.take(ctx, family, attribute{
-			Handle: handlePrefix + string(p.uid),
+			Handle: handleOf(p.uid),
 			Secondary: map[string]string{
 				"pod": object.Name, "namespace": object.Namespace, "node": p.Node,
 				"timestamp": time.Now().UTC().Format(time.RFC3339),
@@ -253,7 +253,7 @@ func (p *pod) free(ctx context.Context) error {
 	if p.onNode {
 		return nil
 	}
-	handle := handlePrefix + string(p.uid)
+	handle := handleOf(p.uid)
 	err := p.ipam.release(ctx, func(owner attribute) bool { return owner.Handle == handle })
 	if err != nil && ctx.Err() == nil {
 		p.log.Warn("pod's address is not free yet", "error", err)
