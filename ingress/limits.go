@@ -30,23 +30,14 @@ type tenant struct {
 // limit removes from the claims of each namespace what is beyond its limits. The
 // older claims are counted first: a younger one never ends what is served already.
 func (b *builder) limit() {
-	over := b.excessive()
-	if len(over) == 0 {
-		return
-	}
-	accounts := make(map[tenant]*account, len(over))
+	accounts := make(map[tenant]*account)
 	for _, c := range b.claims {
-		of := tenant{c.world, c.ref.Namespace}
-		if !over[of] {
-			continue
+		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
+		if accounts[of] == nil {
+			accounts[of] = newAccount(w.options)
 		}
-		a := accounts[of]
-		if a == nil {
-			a = &account{limits: b.worlds[c.world].options.Limits, hosts: make(map[string]bool), backends: make(map[backendOf]bool), certs: make(map[[2]string]bool)}
-			accounts[of] = a
-		}
-		kept, refused := a.admit(c, func(service serviceKey) bool {
-			s, _ := find(b.worlds[c.world].Services, service)
+		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {
+			s, _ := find(w.Services, service)
 			return annotations.Conditional(b.layer(s))
 		})
 		if len(refused) > 0 {
@@ -56,62 +47,52 @@ func (b *builder) limit() {
 	}
 }
 
-// excessive returns the tenants that may be over a limit. It counts fast, and may
-// count too much but never too little.
-func (b *builder) excessive() map[tenant]bool {
-	type sum struct{ hosts, paths, regexps, backends, certs int }
-	sums := make(map[tenant]*sum)
-	for _, c := range b.claims {
-		of := tenant{c.world, c.ref.Namespace}
-		s := sums[of]
-		if s == nil {
-			s = new(sum)
-			sums[of] = s
-		}
-		s.hosts += len(c.hosts)
-		s.paths += len(c.paths)
-		s.backends += len(c.paths) + 1
-		s.certs += len(c.tls)
-		for _, t := range c.tls {
-			s.hosts += len(t.hosts)
-		}
-		for i := range c.paths {
-			if c.paths[i].match == haproxy.Regexp {
-				s.regexps++
-			}
-		}
+// An account counts the things that a tenant has so far.
+type account struct{ hosts, paths, regexps, conditions, backends, certs quota }
+
+func newAccount(o Options) *account {
+	l := o.Limits
+	if !o.OneTenant {
+		l.Conditions = 0 // no condition is used
 	}
-	over := make(map[tenant]bool)
-	for of, s := range sums {
-		o := b.worlds[of.world].options
-		conditions := 0
-		if o.OneTenant { // else no condition is used
-			conditions = s.paths
-		}
-		for _, bound := range [][2]int{
-			{s.hosts, o.Limits.Hosts},
-			{s.paths, o.Limits.Paths},
-			{s.regexps, o.Limits.RegularExpressions},
-			{conditions, o.Limits.Conditions},
-			{s.backends, o.Limits.Backends},
-			{s.certs, o.Limits.Certificates},
-		} {
-			if bound[1] > 0 && bound[0] > bound[1] {
-				over[of] = true
-			}
-		}
+	return &account{
+		hosts:      quota{limit: "hosts", noun: "hosts", most: l.Hosts},
+		paths:      quota{limit: "paths", noun: "paths", most: l.Paths},
+		regexps:    quota{limit: "regularExpressions", noun: "regular expressions as paths", most: l.RegularExpressions},
+		conditions: quota{limit: "conditions", noun: "paths with a route-acl", most: l.Conditions},
+		backends:   quota{limit: "backends", noun: "backends", most: l.Backends},
+		certs:      quota{limit: "certificates", noun: "certificates", most: l.Certificates},
 	}
-	return over
 }
 
-// An account counts what a tenant has so far.
-type account struct {
-	limits   Limits
-	hosts    map[string]bool
-	backends map[backendOf]bool
-	certs    map[[2]string]bool // of a Secret, and the client-ca that it is served with
+// A quota counts the things of one kind, and those of the present claim that are beyond
+// the limit.
+type quota struct {
+	limit, noun string // limit is its key in the configuration file
+	most        int    // 0: no bound, and nothing is counted
+	have        map[any]bool
+	refused     int
+	first       string // the first that was refused, in words
+}
 
-	paths, regexps, conditions int
+func (q *quota) has(thing any) bool { return q.most == 0 || q.have[thing] }
+
+// admit reports whether a thing is within the limit. It counts the same thing once.
+func (q *quota) admit(thing any, what fmt.Stringer) bool {
+	if q.has(thing) {
+		return true
+	}
+	if len(q.have) >= q.most {
+		if q.refused++; q.refused == 1 {
+			q.first = what.String()
+		}
+		return false
+	}
+	if q.have == nil {
+		q.have = make(map[any]bool)
+	}
+	q.have[thing] = true
+	return true
 }
 
 // A backendOf stands for at most one backend. An Ingress with keys may have one of
@@ -121,94 +102,55 @@ type backendOf struct {
 	to      reference
 }
 
-// A shortage counts the parts of an Ingress that are beyond one limit.
-type shortage struct {
-	limit, first string
-	most, count  int
-}
-
 // admit counts a claim against the limits. It returns the part of the claim that is
 // within them, and a sentence for each limit that something is beyond.
 func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (kept claim, refused []string) {
-	granted := *c
-	granted.paths, granted.hosts, granted.tls = nil, nil, nil
-	var short []*shortage
-	refuse := func(limit string, most int, what fmt.Stringer) {
-		for _, s := range short {
-			if s.limit == limit {
-				s.count++
-				return
-			}
-		}
-		short = append(short, &shortage{limit: limit, most: most, count: 1, first: what.String()})
+	kept = *c
+	kept.paths, kept.hosts, kept.tls = nil, nil, nil
+	owner := ""
+	if !c.layer.Empty() {
+		owner = c.ref.Name
 	}
-	host := func(name string, what fmt.Stringer) bool {
-		if most := a.limits.Hosts; most > 0 && !a.hosts[name] && len(a.hosts) >= most {
-			refuse("hosts", most, what)
-			return false
-		}
-		a.hosts[name] = true
-		return true
+	if to := c.fallback; to != nil && !a.backends.admit(backendOf{owner, *to}, defaultOf("")) {
+		kept.fallback = nil
 	}
-	backend := func(to reference, what fmt.Stringer) bool {
-		of := backendOf{to: to}
-		if !c.layer.Empty() {
-			of.ingress = c.ref.Name
-		}
-		if most := a.limits.Backends; most > 0 && !a.backends[of] && len(a.backends) >= most {
-			refuse("backends", most, what)
-			return false
-		}
-		a.backends[of] = true
-		return true
-	}
-	counted := func(n *int, limit string, most int, what fmt.Stringer) bool {
-		if most > 0 && *n >= most {
-			refuse(limit, most, what)
-			return false
-		}
-		*n++
-		return true
-	}
-
-	if to := c.fallback; to != nil && !backend(*to, defaultOf("")) {
-		granted.fallback = nil
-	}
-	for _, name := range c.hosts {
-		if host(name, hostNamed(name)) {
-			granted.hosts = append(granted.hosts, name)
+	for _, host := range c.hosts {
+		if a.hosts.admit(host, hostNamed(host)) {
+			kept.hosts = append(kept.hosts, host)
 		}
 	}
-	for _, path := range c.paths {
-		if a.hosts[path.host] &&
-			counted(&a.paths, "paths", a.limits.Paths, path) &&
-			(path.match != haproxy.Regexp || counted(&a.regexps, "regularExpressions", a.limits.RegularExpressions, path)) &&
-			(!conditional(path.to.service) || counted(&a.conditions, "conditions", a.limits.Conditions, path)) &&
-			backend(path.to, path) {
-			granted.paths = append(granted.paths, path)
+	for i := range c.paths {
+		path := &c.paths[i]
+		if a.hosts.has(path.host) &&
+			a.paths.admit(path, path) &&
+			(path.match != haproxy.Regexp || a.regexps.admit(path, path)) &&
+			(a.conditions.most == 0 || !conditional(path.to.service) || a.conditions.admit(path, path)) &&
+			a.backends.admit(backendOf{owner, path.to}, path) {
+			kept.paths = append(kept.paths, *path)
 		}
 	}
 	for _, t := range c.tls {
-		cert := [2]string{t.secret, annotations.ClientCAOf(c.layer)}
-		if most := a.limits.Certificates; t.secret != "" && most > 0 && !a.certs[cert] && len(a.certs) >= most {
-			refuse("certificates", most, secretNamed(t.secret))
+		// A Secret takes one certificate for each client-ca that it is served with.
+		if t.secret != "" && !a.certs.admit([2]string{t.secret, annotations.ClientCAOf(c.layer)}, secretNamed(t.secret)) {
 			continue
 		}
-		a.certs[cert] = a.certs[cert] || t.secret != ""
 		one := tlsClaim{secret: t.secret}
-		for _, name := range t.hosts {
-			if host(name, hostNamed(name)) {
-				one.hosts = append(one.hosts, name)
+		for _, host := range t.hosts {
+			if a.hosts.admit(host, hostNamed(host)) {
+				one.hosts = append(one.hosts, host)
 			}
 		}
 		if len(one.hosts) > 0 || len(t.hosts) == 0 { // without hosts it would be for the names of the certificate
-			granted.tls = append(granted.tls, one)
+			kept.tls = append(kept.tls, one)
 		}
 	}
-	for _, s := range short {
-		refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", s.most, limitNouns[s.limit], s.limit, s.count, s.first))
+	for _, q := range []*quota{&a.hosts, &a.paths, &a.regexps, &a.conditions, &a.backends, &a.certs} {
+		if q.refused > 0 {
+			refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", q.most, q.noun, q.limit, q.refused, q.first))
+			q.refused = 0
+		}
 	}
-	return granted, refused
+	return kept, refused
 }
 
 // bound removes the servers beyond the limit of each namespace. Backends that come
@@ -246,12 +188,6 @@ func (c *Compiler) bound(parts []part) []part {
 	return parts
 }
 
-// limitNouns names, by its key in the configuration file, the things that a limit counts.
-var limitNouns = map[string]string{
-	"hosts": "hosts", "paths": "paths", "regularExpressions": "regular expressions as paths", "conditions": "paths with a route-acl",
-	"backends": "backends", "certificates": "certificates",
-}
-
 type hostNamed string
 
 func (h hostNamed) String() string { return cmp.Or(string(h), "any host") }
@@ -268,18 +204,18 @@ const mostTold = 20
 // use up the Events of all others.
 func brief(problems []Problem) []Problem {
 	var short []Problem
-	for from := 0; from < len(problems); {
-		to := from + 1
-		for to < len(problems) && problems[to].ObjectRef == problems[from].ObjectRef {
-			to++
+	count := 0
+	for i, p := range problems {
+		if i == 0 || p.ObjectRef != problems[i-1].ObjectRef {
+			count = 0
 		}
-		if to-from <= mostTold {
-			short = append(short, problems[from:to]...)
-		} else {
-			short = append(short, problems[from:from+mostTold]...)
-			short = append(short, Problem{ObjectRef: problems[from].ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: mend the first %d, then see the next", to-from-mostTold, mostTold)})
+		last := i+1 == len(problems) || p.ObjectRef != problems[i+1].ObjectRef
+		switch count++; {
+		case count <= mostTold:
+			short = append(short, p)
+		case last:
+			short = append(short, Problem{ObjectRef: p.ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: mend the first %d, then see the next", count-mostTold, mostTold)})
 		}
-		from = to
 	}
 	return short
 }

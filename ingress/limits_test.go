@@ -192,7 +192,7 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 }
 
 // BenchmarkCompile compiles a namespace with 10,000 Ingresses from nothing: without
-// limits, with limits out of reach, and with limits that need a count.
+// limits, far from them, near them and beyond them.
 func BenchmarkCompile(b *testing.B) {
 	for name, limits := range map[string]Limits{
 		"without limits": {},
