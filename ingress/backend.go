@@ -18,11 +18,11 @@ func (c *Compiler) part(n need) part {
 	w := c.worlds[n.world]
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
-		Cluster: w.cluster, Namespace: n.service.namespace,
+		Cluster: w.Cluster, Namespace: n.service.namespace,
 		TCP: n.traffic != annotations.Requests && n.traffic != checks, Directives: n.settings.Directives, Options: n.settings.Options,
 	}
 	if w.prefix != "" {
-		backend.Origin = "cluster " + w.cluster + ", " + backend.Origin
+		backend.Origin = "cluster " + w.Cluster + ", " + backend.Origin
 	}
 	p := part{backend: backend}
 	if len(c.verdicts) > 0 {
@@ -32,7 +32,7 @@ func (c *Compiler) part(n need) part {
 		return p
 	}
 	report := func(reason, format string, args ...any) {
-		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.cluster), Reason: reason, Why: fmt.Sprintf(format, args...)})
+		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: fmt.Sprintf(format, args...)})
 	}
 	from, _ := slices.BinarySearchFunc(w.Slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
 	for _, s := range w.Slices[from:] {
@@ -101,7 +101,7 @@ func (c *Compiler) close(p *part, n need) {
 	if p.backend.TCP {
 		p.backend.Directives[0] = haproxy.CloseTCP()
 	}
-	on := n.ref(c.worlds[n.world].cluster)
+	on := n.ref(c.worlds[n.world].Cluster)
 	if by := n.settings.by; by != nil {
 		on = by.ref
 	}

@@ -59,7 +59,7 @@ func (b *builder) accepted(p *pair) *pair {
 	if why == "" {
 		return p
 	}
-	b.refused = append(b.refused, p.part)
+	b.Refused = append(b.Refused, p.part)
 	return &pair{unusable: "has a certificate that cannot be used: " + why}
 }
 

@@ -88,7 +88,7 @@ func (b *builder) chain() {
 			below = append(below, key)
 		}
 	}
-	slices.SortFunc(b.choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(b.Config.Choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // chooseFrom makes the choice of one key, if it has usable conditions. If none of them
@@ -119,7 +119,7 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 	choice := haproxy.NewChoice(own)
 	if cases[choice.Name] == nil {
 		cases[choice.Name] = own
-		b.choices = append(b.choices, choice)
+		b.Config.Choices = append(b.Config.Choices, choice)
 	}
 	route.Host, route.Path, route.Match, route.Choice = key.host, key.path, key.match, choice.Name
 	b.routed[key] = route

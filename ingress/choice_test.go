@@ -128,7 +128,7 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 	p.redirect.Wanted = &never
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
-		b := &builder{routing: &routing{fallback: "default"}, routed: make(map[routeKey]haproxy.Route)}
+		b := &builder{routing: &routing{Result: Result{Config: haproxy.Config{DefaultBackend: "default"}}}, routed: make(map[routeKey]haproxy.Route)}
 		b.chosen = make(map[routeKey][]conditional)
 		for n := range 12 {
 			key := routeKey{[]string{"a.test", "b.test"}[rnd.IntN(2)], []string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)], []haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)]}
@@ -148,8 +148,8 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 		for key := range b.chosen {
 			backend, cases := chosenAlone(key, routed, b.chosen)
 			var got []string
-			i := slices.IndexFunc(b.choices, func(c *haproxy.Choice) bool { return c.Name == b.routed[key].Choice })
-			for _, c := range b.choices[max(i, 0)].Cases {
+			i := slices.IndexFunc(b.Config.Choices, func(c *haproxy.Choice) bool { return c.Name == b.routed[key].Choice })
+			for _, c := range b.Config.Choices[max(i, 0)].Cases {
 				got = append(got, c.Backend)
 			}
 			if i < 0 || b.routed[key].Backend != backend || !slices.Equal(got, cases) {

@@ -3,7 +3,6 @@ package ingress
 import (
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -12,27 +11,24 @@ import (
 
 // classes decide which Ingresses of a cluster are ours.
 type classes struct {
-	options Options
-	ours    map[string]bool // by name, of the classes that exist
-	unknown bool            // the IngressClasses cannot be read
-	unnamed bool            // an Ingress without a class is ours
-
-	selector   labels.Selector // for the labels of the namespace; nil: any
-	namespaces []*corev1.Namespace
+	*world
+	ours     map[string]bool // by name, of the classes that exist
+	unnamed  bool            // an Ingress without a class is ours
+	selector labels.Selector // for the labels of the namespace; nil: any
 }
 
 func classesOf(w *world) classes {
-	c := classes{options: w.options, ours: make(map[string]bool), unknown: w.noClasses, unnamed: w.options.WatchWithoutClass, namespaces: w.Namespaces}
-	if w.options.NamespaceSelector != "" {
+	c := classes{world: w, ours: make(map[string]bool), unnamed: w.Options.WatchWithoutClass}
+	if w.Options.NamespaceSelector != "" {
 		var err error
-		if c.selector, err = labels.Parse(w.options.NamespaceSelector); err != nil {
+		if c.selector, err = labels.Parse(w.Options.NamespaceSelector); err != nil {
 			c.selector = labels.Nothing() // NewWatcher has refused it
 		}
 	}
 	var first *networkingv1.IngressClass // the default class that was created last, as the API server's admission chooses it
 	for _, class := range w.Classes {
 		controller := class.Spec.Controller
-		c.ours[class.Name] = controller == w.options.Controller || controller == w.options.Controller+"/"+w.options.Class
+		c.ours[class.Name] = controller == w.Options.Controller || controller == w.Options.Controller+"/"+w.Options.Class
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {
 			continue
 		}
@@ -52,14 +48,14 @@ func classesOf(w *world) classes {
 // IngressClasses cannot be read: an Ingress of a class that was deleted, or has
 // another controller, is not ours.
 func (c classes) has(ing *networkingv1.Ingress) bool {
-	if n := c.options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
+	if n := c.Options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
 		return false
 	}
-	if slices.Contains(c.options.NotNamespaces, ing.Namespace) {
+	if slices.Contains(c.Options.NotNamespaces, ing.Namespace) {
 		return false
 	}
 	if c.selector != nil {
-		namespace, known := find(c.namespaces, serviceKey{name: ing.Namespace})
+		namespace, known := find(c.Namespaces, serviceKey{name: ing.Namespace})
 		if !known || !c.selector.Matches(labels.Set(namespace.Labels)) {
 			return false
 		}
@@ -74,5 +70,5 @@ func (c classes) has(ing *networkingv1.Ingress) bool {
 	if ours, exists := c.ours[name]; exists {
 		return ours
 	}
-	return name == c.options.Class && (noted || c.unknown)
+	return name == c.Options.Class && (noted || c.NoClasses)
 }

@@ -172,20 +172,13 @@ type Compiler struct {
 	parts   []part                                // one for each of routing.needs
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
 	result  Result
-	began   bool
 }
 
 // A world is a snapshot whose lists are sorted. It is kept for comparison with the
 // next one.
 type world struct {
-	cluster   string
-	prefix    string // of every name made for this cluster
-	options   Options
-	noSecrets bool
-	noClasses bool
-	owners    *HostOwners
-	at        time.Time
-	Objects
+	Snapshot
+	prefix string // of every name made for this cluster
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
 	global     annotations.Global
@@ -216,54 +209,51 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // Compile returns the Result of snapshots. Results share memory: nothing in them may
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
-	old := c.worlds
-	rerouted := !c.began || c.judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
-	judged := c.judged
-	c.began, c.judged, c.unknown = true, false, c.Unknown
+	old, judged := c.worlds, c.judged
+	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
+	c.judged, c.unknown = false, c.Unknown
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved := rerouted
 	worlds := make([]*world, len(snaps))
 	for i, s := range snaps {
-		w := &world{cluster: s.Cluster, options: s.Options.withDefaults(), noSecrets: s.NoSecrets, noClasses: s.NoClasses, owners: s.Owners, at: s.At}
-		if len(snaps)+len(c.Unknown) > 1 {
-			w.prefix = s.Cluster + "_"
-		}
 		var was world
 		if i < len(old) {
 			was = *old[i]
 		}
+		now := was // what its ConfigMaps set stays until they change
+		w := &now
+		w.Snapshot, w.prefix = s, ""
+		if len(snaps)+len(c.Unknown) > 1 {
+			w.prefix = s.Cluster + "_"
+		}
+		w.Options = s.Options.withDefaults()
 		w.Objects = s.Objects.keep(was.Objects)
 		same := w.withoutSlices().Same(was.withoutSlices())
-		w.defaults, w.global, w.set, w.odd, w.badFiles = was.defaults, was.global, was.set, was.odd, was.badFiles
-		w.streams, w.badStreams, w.refused = was.streams, was.badStreams, was.refused
-		other := w.cluster != was.cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.options, was.options)
-		said := other || !slices.Equal(w.ConfigMaps, was.ConfigMaps)
-		if said {
-			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.options.ConfigMap).Data)
-		}
-		if said || !same || judged {
-			services := w.configMap(w.options.TCPServices).Data
-			w.streams, w.badStreams = annotations.Streams(services)
-			said := new(settings)
-			env := c.env(w, "", said)
-			w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
-			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.options.ErrorFiles).Data)
-			w.refused = said.refused
-		}
-		if said {
+		other := w.Cluster != was.Cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.Options, was.Options)
+		if other || !slices.Equal(w.ConfigMaps, was.ConfigMaps) {
+			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
 			c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 		}
-		if !same || other || w.noSecrets != was.noSecrets || w.noClasses != was.noClasses {
+		if other || !same || judged {
+			services := w.configMap(w.Options.TCPServices).Data
+			w.streams, w.badStreams = annotations.Streams(services)
+			found := new(settings)
+			env := c.env(w, "", found)
+			w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
+			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.Options.ErrorFiles).Data)
+			w.refused = found.refused
+		}
+		if !same || other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses {
 			rerouted = true
 		}
 		// The owners of the last Result change nothing when they come back.
-		if !w.owners.equal(was.owners) && w.owners != c.result.Owners[w.cluster] {
+		if !w.Owners.equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
 			rerouted = true
 		}
-		if c.routing != nil && !c.routing.valid(w.at) {
+		if c.routing != nil && !c.routing.valid(w.At) {
 			rerouted = true
 		}
-		if i < len(old) && w.cluster == was.cluster && w.prefix == was.prefix {
+		if i < len(old) && w.Cluster == was.Cluster && w.prefix == was.prefix {
 			touched[i] = difference(was.Slices, w.Slices)
 		}
 		moved = moved || !slices.Equal(w.Slices, was.Slices)
@@ -282,31 +272,10 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		}
 	}
 	c.build(needed, touched)
-	c.result = Result{
-		Config: haproxy.Config{
-			Shape: haproxy.Shape{
-				Choices:     c.routing.choices,
-				Tables:      c.routing.tables,
-				Captures:    c.routing.captures,
-				Extras:      c.routing.extras,
-				Userlists:   c.routing.userlists,
-				Process:     c.routing.global.Process,
-				Streams:     c.routing.streams,
-				Inspect:     c.routing.inspect,
-				DefaultCert: c.routing.global.DefaultCert,
-			},
-			Routes:         c.routing.routes,
-			DefaultBackend: c.routing.fallback,
-			Backends:       make([]*haproxy.Backend, len(c.parts)),
-			Certs:          c.routing.certs,
-			Lists:          c.routing.lists,
-		},
-		Served:    c.routing.served,
-		Questions: c.routing.questions,
-		Owners:    c.routing.owners,
-		Refused:   slices.Clone(c.routing.refused),
-		routing:   c.routing,
-	}
+	c.result = c.routing.Result
+	c.result.routing = c.routing
+	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
+	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
 	for i, p := range c.bound(c.parts) {
 		c.result.Config.Backends[i] = p.backend
@@ -315,7 +284,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			c.result.Refused = append(c.result.Refused, p.refused)
 		}
 	}
-	c.result.Problems = sorted(worlds, append(odd, c.routing.problems...))
+	c.result.Problems = sorted(worlds, append(odd, c.routing.Problems...))
 	return c.result
 }
 
@@ -430,7 +399,7 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 func sorted(worlds []*world, problems []Problem) []Problem {
 	place := make(map[string]int, len(worlds))
 	for i, w := range worlds {
-		place[w.cluster] = i
+		place[w.Cluster] = i
 	}
 	slices.SortFunc(problems, func(a, b Problem) int {
 		return cmp.Or(

@@ -52,16 +52,16 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		return Explanation{}, false
 	}
 	e := Explanation{Ingress: p.ref}
-	objects := []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].options.ConfigMap)}
+	objects := []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].Options.ConfigMap)}
 	leads := map[string]bool{}
-	for _, route := range r.routing.routes {
+	for _, route := range r.Config.Routes {
 		key := routeKey{route.Host, route.Path, route.Match}
 		mine := func(c conditional) bool { return c.by == p }
 		if r.routing.owner[key] != p && r.routing.canaries[key] != p && !slices.ContainsFunc(r.routing.chosen[key], mine) {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
-		for _, c := range r.routing.choices {
+		for _, c := range r.Config.Choices {
 			if c.Name == route.Choice {
 				for _, one := range c.Cases {
 					rule.Choices = append(rule.Choices, one.Backend+" if "+one.If.String())
@@ -83,13 +83,13 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		leads[route.Backend] = true
 	}
 	if p.ruleless && p.effective {
-		leads[r.routing.fallback] = true
+		leads[r.Config.DefaultBackend] = true
 	}
 	for i, n := range r.routing.needs {
 		if !leads[n.name] {
 			continue
 		}
-		b := ExplainedBackend{Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.own, Keys: n.settings.used}
+		b := ExplainedBackend{Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.by != nil, Keys: n.settings.used}
 		for _, d := range n.settings.Directives {
 			b.Directives = append(b.Directives, d.String())
 		}

@@ -65,8 +65,8 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := world{cluster: s.Cluster, options: s.Options.withDefaults(), noClasses: s.NoClasses, Objects: s.withoutSlices()}
-	if f.wanted.Load() == nil || now.noClasses != f.from.noClasses || !now.Same(f.from.Objects) {
+	now := world{Snapshot: Snapshot{Cluster: s.Cluster, Options: s.Options.withDefaults(), NoClasses: s.NoClasses, Objects: s.withoutSlices()}}
+	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
 		f.names, f.from = now.references(), now
 		wanted := make(map[serviceKey]bool, len(f.names))
 		for _, key := range f.names {

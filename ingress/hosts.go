@@ -91,33 +91,33 @@ type hold struct {
 // the operator does not admit it.
 func (b *builder) party(c *claim, host string) (party, error) {
 	w := b.worlds[c.world]
-	if rule := w.options.hostRule(host); rule != nil {
+	if rule := w.Options.hostRule(host); rule != nil {
 		if rule.admits(c.ref.Namespace) {
 			return listed, nil
 		}
 		return party{}, fmt.Errorf("the configuration file keeps it for %s", keptFor(rule))
 	}
-	kept := func(cluster string, options *Options) error {
+	kept := func(s *Snapshot) error {
 		// A last rule for "*" is about its own cluster alone.
-		if rule := options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
-			return fmt.Errorf("the configuration file keeps it for cluster %s, %s", cluster, keptFor(rule))
+		if rule := s.Options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
+			return fmt.Errorf("the configuration file keeps it for cluster %s, %s", s.Cluster, keptFor(rule))
 		}
 		return nil
 	}
 	for i, other := range b.worlds {
-		if err := kept(other.cluster, &other.options); i != c.world && err != nil {
+		if err := kept(&other.Snapshot); i != c.world && err != nil {
 			return party{}, err
 		}
 	}
 	for i := range b.Unknown {
-		if err := kept(b.Unknown[i].Cluster, &b.Unknown[i].Options); err != nil {
+		if err := kept(&b.Unknown[i]); err != nil {
 			return party{}, err
 		}
 	}
-	if w.options.OneTenant {
+	if w.Options.OneTenant {
 		return trusting, nil
 	}
-	return party{cluster: w.cluster, namespace: c.ref.Namespace}, nil
+	return party{cluster: w.Cluster, namespace: c.ref.Namespace}, nil
 }
 
 func keptFor(rule *HostRule) string {
@@ -132,11 +132,11 @@ func keptFor(rule *HostRule) string {
 func (b *builder) assignHosts() {
 	had := make(map[string]party)
 	for _, w := range b.worlds {
-		if w.owners == nil {
+		if w.Owners == nil {
 			continue
 		}
-		for host, namespace := range w.owners.Namespaces {
-			had[host] = party{cluster: w.cluster, namespace: namespace}
+		for host, namespace := range w.Owners.Namespaces {
+			had[host] = party{cluster: w.Cluster, namespace: namespace}
 		}
 	}
 	b.holds = make(map[string]hold, len(b.claims))
@@ -155,18 +155,18 @@ func (b *builder) assignHosts() {
 	for _, c := range b.claims {
 		b.withdraw(c)
 	}
-	b.owners = make(map[string]*HostOwners, len(b.worlds))
+	b.Owners = make(map[string]*HostOwners, len(b.worlds))
 	for _, w := range b.worlds {
-		b.owners[w.cluster] = &HostOwners{Namespaces: make(map[string]string)}
+		b.Owners[w.Cluster] = &HostOwners{Namespaces: make(map[string]string)}
 	}
 	for host, h := range b.holds {
 		if h.shared == "" {
-			b.owners[h.cluster].Namespaces[host] = h.namespace
+			b.Owners[h.cluster].Namespaces[host] = h.namespace
 		}
 	}
 	for _, w := range b.worlds {
-		if b.owners[w.cluster].equal(w.owners) {
-			b.owners[w.cluster] = w.owners
+		if b.Owners[w.Cluster].equal(w.Owners) {
+			b.Owners[w.Cluster] = w.Owners
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (b *builder) defaultFor(host string) string {
 	if b.fallbackOf != nil && b.holds[""].party != b.holds[host].party {
 		return ""
 	}
-	return b.routing.fallback
+	return b.Config.DefaultBackend
 }
 
 // maxNames bounds the names on one line of HAProxy's list of certificates, in

@@ -19,7 +19,7 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	return func(yield func(metav1.Object, func() *claim) bool) {
 		ours := classesOf(w)
 		for _, ing := range w.Ingresses {
-			if ours.has(ing) && !yield(ing, func() *claim { return readIngress(w.cluster, ing) }) {
+			if ours.has(ing) && !yield(ing, func() *claim { return readIngress(w.Cluster, ing) }) {
 				return
 			}
 		}

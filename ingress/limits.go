@@ -34,7 +34,7 @@ func (b *builder) limit() {
 	for _, c := range b.claims {
 		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
 		if accounts[of] == nil {
-			accounts[of] = newAccount(w.options)
+			accounts[of] = newAccount(w.Options)
 		}
 		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {
 			s, _ := find(w.Services, service)
@@ -161,7 +161,7 @@ func (c *Compiler) bound(parts []part) []part {
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
 	for i, n := range c.routing.needs {
 		b, of := parts[i].backend, tenant{n.world, n.service.namespace}
-		most, count := c.worlds[n.world].options.Limits.Servers, len(b.Servers)
+		most, count := c.worlds[n.world].Options.Limits.Servers, len(b.Servers)
 		rest := most - have[of]
 		have[of] += count
 		if most == 0 || count <= rest {

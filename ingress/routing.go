@@ -17,35 +17,17 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A routing is the part of a Result that does not depend on endpoints.
+// A routing is the part of a Result that does not depend on endpoints. Its Config has no
+// Backends.
 type routing struct {
+	Result
 	of       []*world // the worlds it is made from
 	claims   []*claim // the older first
 	owner    map[routeKey]*claim
 	canaries map[routeKey]*claim
 	chosen   map[routeKey][]conditional
-	owners   map[string]*HostOwners // by cluster
-
-	routes   []haproxy.Route
-	fallback string                 // backend of the requests that no route matches
 	needs    []need                 // sorted by name
 	users    []map[serviceKey][]int // by world and Service: indices of its needs
-	certs    []*haproxy.Cert
-	tables   []haproxy.Table
-	captures []int
-
-	userlists []*haproxy.Userlist
-	extras    []*haproxy.Extra
-	lists     []*haproxy.List
-	choices   []*haproxy.Choice
-	global    annotations.Global
-	questions []haproxy.Question
-	streams   []haproxy.Stream
-	inspect   bool // a route is one of Passthrough
-
-	served   []ObjectRef
-	problems []Problem
-	refused  []haproxy.Part // left out because HAProxy refuses them
 
 	// Between since (included) and until (excluded) no certificate expires or
 	// becomes valid. Zero is open.
@@ -77,16 +59,16 @@ func (r *routing) valid(at time.Time) bool {
 // reuse replaces each route and certificate that is equal to one of before by the
 // pointer in before.
 func (r *routing) reuse(before *routing) {
-	if slices.Equal(r.routes, before.routes) {
-		r.routes = before.routes
+	if slices.Equal(r.Config.Routes, before.Config.Routes) {
+		r.Config.Routes = before.Config.Routes
 	}
-	was := make(map[string]*haproxy.Cert, len(before.certs))
-	for _, c := range before.certs {
+	was := make(map[string]*haproxy.Cert, len(before.Config.Certs))
+	for _, c := range before.Config.Certs {
 		was[c.Name] = c
 	}
-	for i, c := range r.certs {
+	for i, c := range r.Config.Certs {
 		if old := was[c.Name]; reflect.DeepEqual(c, old) {
-			r.certs[i] = old
+			r.Config.Certs[i] = old
 		}
 	}
 }
@@ -123,13 +105,14 @@ func (c *Compiler) route(worlds []*world) *routing {
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need),
 		routing: &routing{of: worlds, owner: make(map[routeKey]*claim), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
 	}
-	b.global = b.speaker.global
-	if demanded := b.global.Clients; !reflect.DeepEqual(demanded, b.demanded) {
-		b.demanded, b.settled = demanded, nil
+	all := b.speaker.global
+	if !reflect.DeepEqual(all.Clients, b.demanded) {
+		b.demanded, b.settled = all.Clients, nil
 	}
-	b.extras, b.questions = slices.Clone(b.global.Extras), slices.Clone(b.global.Questions)
+	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
+	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
-		b.refused = append(b.refused, w.refused...)
+		b.Refused = append(b.Refused, w.refused...)
 	}
 	b.collect()     // claims from every source, the older first
 	b.assignHosts() // each host to one owner; claims of others to it end here
@@ -147,7 +130,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 // assemble sorts the results of the steps before.
 func (b *builder) assemble() {
 	for _, key := range b.keys() {
-		b.routes = append(b.routes, b.routed[key])
+		b.Config.Routes = append(b.Config.Routes, b.routed[key])
 	}
 	b.users = make([]map[serviceKey][]int, len(b.of))
 	for i := range b.users {
@@ -158,7 +141,7 @@ func (b *builder) assemble() {
 		for _, q := range questions {
 			if !seen[q] {
 				seen[q] = true
-				b.questions = append(b.questions, q)
+				b.Questions = append(b.Questions, q)
 			}
 		}
 	}
@@ -167,26 +150,26 @@ func (b *builder) assemble() {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
 		b.users[n.world][n.service] = append(b.users[n.world][n.service], i)
-		b.tables = append(b.tables, n.settings.Tables...)
-		b.userlists, b.extras = append(b.userlists, n.settings.Userlists...), append(b.extras, n.settings.Extras...)
-		b.lists = append(b.lists, n.settings.Lists...)
+		b.Config.Tables = append(b.Config.Tables, n.settings.Tables...)
+		b.Config.Userlists, b.Config.Extras = append(b.Config.Userlists, n.settings.Userlists...), append(b.Config.Extras, n.settings.Extras...)
+		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
 		ask(n.settings.Questions)
 		for slot, length := range n.settings.Captures {
-			if slot == len(b.captures) {
-				b.captures = append(b.captures, 0)
+			if slot == len(b.Config.Captures) {
+				b.Config.Captures = append(b.Config.Captures, 0)
 			}
-			b.captures[slot] = max(b.captures[slot], length)
+			b.Config.Captures[slot] = max(b.Config.Captures[slot], length)
 		}
 	}
 	// The backends of one Ingress count in one table, which they all bring.
-	slices.SortFunc(b.tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
-	b.tables = slices.Compact(b.tables)
-	b.userlists = distinct(b.userlists, func(u *haproxy.Userlist) string { return u.Name })
-	b.lists = distinct(b.lists, func(l *haproxy.List) string { return l.Name })
-	b.extras = distinct(b.extras, func(e *haproxy.Extra) string { return e.Name })
+	slices.SortFunc(b.Config.Tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
+	b.Config.Tables = slices.Compact(b.Config.Tables)
+	b.Config.Userlists = distinct(b.Config.Userlists, func(u *haproxy.Userlist) string { return u.Name })
+	b.Config.Lists = distinct(b.Config.Lists, func(l *haproxy.List) string { return l.Name })
+	b.Config.Extras = distinct(b.Config.Extras, func(e *haproxy.Extra) string { return e.Name })
 	for _, claim := range b.claims {
 		if claim.effective {
-			b.served = append(b.served, claim.ref)
+			b.Served = append(b.Served, claim.ref)
 		}
 	}
 }
@@ -211,13 +194,13 @@ func (b *builder) collect() {
 		for _, from := range []source{ingresses} {
 			for object, read := range from(w) {
 				known := b.parsed[object]
-				if known == nil || known.ref.Cluster != w.cluster {
+				if known == nil || known.ref.Cluster != w.Cluster {
 					known = read()
 				}
 				parsed[object] = known
 				c := *known
 				c.world = i
-				b.problems = append(b.problems, c.problems...)
+				b.Problems = append(b.Problems, c.problems...)
 				var odd []annotations.Problem
 				c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults)
 				b.reportKeys(&c, nil, odd)
@@ -253,7 +236,7 @@ func (b *builder) grant() {
 		if !c.ruleless || c.fallback == nil || c.canary {
 			continue
 		}
-		if operator && !b.worlds[c.world].options.OneTenant {
+		if operator && !b.worlds[c.world].Options.OneTenant {
 			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service of the ConfigMap is the default of all hosts already")
 			continue
 		}
@@ -267,7 +250,7 @@ func (b *builder) grant() {
 		}
 		b.fallbackOf = c
 		c.effective = true
-		b.routing.fallback = b.need(c, *c.fallback, defaultOf("all hosts"))
+		b.Config.DefaultBackend = b.need(c, *c.fallback, defaultOf("all hosts"))
 	}
 	if b.fallbackOf == nil {
 		b.fallBack()
@@ -377,7 +360,7 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 		}
 		return
 	}
-	b.inspect = true
+	b.Config.Inspect = true
 	b.give(routeKey{host, "/", haproxy.Passthrough}, c, to, what)
 	if plain := (routeKey{host, "/", haproxy.Prefix}); b.owner[plain] == nil {
 		b.owner[plain] = c
@@ -397,9 +380,9 @@ func (b *builder) operatorSays() bool {
 func (b *builder) fallBack() {
 	for i, w := range b.worlds {
 		to, said, problems := annotations.DefaultBackend(w.defaults)
-		c := &claim{claimant: &claimant{ref: w.refer(w.options.ConfigMap)}, world: i}
+		c := &claim{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
 		b.reportKeys(c, nil, problems)
-		if !said || b.routing.fallback != "" {
+		if !said || b.Config.DefaultBackend != "" {
 			continue
 		}
 		ref := referTo(serviceKey{to.Service.Namespace, to.Service.Name}, to.Port, annotations.Requests)
@@ -410,7 +393,7 @@ func (b *builder) fallBack() {
 		if why.Reason != "" {
 			b.report(c, why.Reason, "default-backend-service: %s"+unserved, why.Why)
 		}
-		b.needed[n.name], b.routing.fallback = n, n.name
+		b.needed[n.name], b.Config.DefaultBackend = n, n.name
 	}
 }
 
@@ -499,7 +482,7 @@ func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 	service, ok := find(w.Services, key)
 	n.settings = b.settle(c, service, to.traffic)
 	owner := ""
-	if n.settings.own {
+	if n.settings.by != nil {
 		owner = "_ing_" + c.ref.Name
 		n.origin = b.spell(c) + ", "
 	}
@@ -603,7 +586,7 @@ func (b *builder) certify() {
 		w := b.worlds[c.world]
 		said := new(settings)
 		clients, _ := annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
-		b.refused = append(b.refused, said.refused...)
+		b.Refused = append(b.Refused, said.refused...)
 		if clients.CA != nil && len(c.tls) == 0 {
 			b.report(c, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}
@@ -619,7 +602,7 @@ func (b *builder) certify() {
 			secret, ok := find(w.Secrets, key)
 			if !ok {
 				why := fmt.Sprintf("there is no Secret %s", key)
-				if w.noSecrets {
+				if w.NoSecrets {
 					why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 				}
 				b.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
@@ -635,8 +618,8 @@ func (b *builder) certify() {
 				b.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate", key, read.unusable, list(t.hosts))
 				continue
 			}
-			b.watchClock(w.at, read)
-			if reason, why := read.doubts(w.at, t.hosts); reason != "" {
+			b.watchClock(w.At, read)
+			if reason, why := read.doubts(w.At, t.hosts); reason != "" {
 				b.report(c, reason, "the certificate in Secret %s %s", key, why)
 			}
 			name := certName(w.prefix, key)
@@ -672,17 +655,17 @@ func (b *builder) certify() {
 	for _, name := range sortedKeys(hosts) {
 		clients := asked[name]
 		if clients.CA != nil {
-			b.extras = append(b.extras, clients.CA)
+			b.Config.Extras = append(b.Config.Extras, clients.CA)
 		}
 		for _, cert := range b.listings(name, hosts[name], holder, granted) {
 			cert.PEM = used[name].pem
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}
-			b.certs = append(b.certs, cert)
+			b.Config.Certs = append(b.Config.Certs, cert)
 		}
 	}
-	slices.SortFunc(b.certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(b.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // listings splits the hosts of a certificate over as many entries as they need.
@@ -735,11 +718,11 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 func (b *builder) spell(c *claim) string {
 	name := c.ref.Kind + " " + c.ref.Namespace + "/" + c.ref.Name
 	if len(b.worlds) > 1 {
-		name += " of cluster " + b.worlds[c.world].cluster
+		name += " of cluster " + b.worlds[c.world].Cluster
 	}
 	return name
 }
 
 func (b *builder) report(c *claim, reason, format string, args ...any) {
-	b.problems = append(b.problems, Problem{ObjectRef: c.ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
+	b.Problems = append(b.Problems, Problem{ObjectRef: c.ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
 }

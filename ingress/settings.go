@@ -18,13 +18,12 @@ import (
 // and a ConfigMap. Settings are never changed: a need holds the pointer.
 type settings struct {
 	annotations.Settings
-	own      bool // the keys of the Ingress change the backend of its Service
 	used     []annotations.Effective
 	problems []annotations.Problem
 	secrets  []foundSecret // all that were looked up
 	asks     []askedOne    // Services that check its requests
 
-	by      *claimant      // whose keys make it own
+	by      *claimant      // its keys change the backend, which is its own; nil: the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
 }
 
@@ -53,7 +52,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		Demanded: c.demanded,
 
 		Service: w.asker(home, &into.asks),
-		Allowed: w.options.allows,
+		Allowed: w.Options.allows,
 		Verdict: func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
 			why := c.verdicts[p].Why
@@ -63,12 +62,12 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 			return why
 		},
 		Pattern: func(name string) (string, bool) {
-			text, has := w.configMap(w.options.PatternFiles).Data[name]
+			text, has := w.configMap(w.Options.PatternFiles).Data[name]
 			return text, has
 		},
 		TakenUDP: c.TakenUDP,
-		Cluster:  w.cluster,
-		Lines:    w.options.Limits.Lines, Entries: w.options.Limits.ListEntries,
+		Cluster:  w.Cluster,
+		Lines:    w.Options.Limits.Lines, Entries: w.Options.Limits.ListEntries,
 	}
 }
 
@@ -89,13 +88,13 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
 		from := home
 		if scope == annotations.ConfigMap {
-			from, _, _ = strings.Cut(w.options.ConfigMap, "/")
+			from, _, _ = strings.Cut(w.Options.ConfigMap, "/")
 		}
 		key := serviceKey{cmp.Or(ref.Namespace, from), ref.Name}
-		if key.namespace != from && scope != annotations.ConfigMap && !w.options.CrossNamespaceSecrets {
+		if key.namespace != from && scope != annotations.ConfigMap && !w.Options.CrossNamespaceSecrets {
 			return annotations.Secret{}, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
 		}
-		if !w.options.readsSecretsOf(key.namespace) {
+		if !w.Options.readsSecretsOf(key.namespace) {
 			return annotations.Secret{}, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
 		}
 		secret, ok := find(w.Secrets, key)
@@ -115,10 +114,10 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
 		if scope == annotations.ConfigMap {
-			home, _, _ = strings.Cut(w.options.ConfigMap, "/")
+			home, _, _ = strings.Cut(w.Options.ConfigMap, "/")
 		}
 		key := serviceKey{cmp.Or(to.Service.Namespace, home), to.Service.Name}
-		if key.namespace != home && scope != annotations.ConfigMap && !slices.Contains(w.options.AuthServices, key.String()) {
+		if key.namespace != home && scope != annotations.ConfigMap && !slices.Contains(w.Options.AuthServices, key.String()) {
 			return "", fmt.Errorf("Service %s is of another namespace, and not among those that the configuration file lets all ask (clusters[].ingress.authServices)", key)
 		}
 		one := askedOne{key, to.Port, shorten(w.prefix+key.namespace+"_auth_svc_"+key.name+"_"+to.Port, ".")}
@@ -132,8 +131,8 @@ func (w *world) references() (keys []serviceKey) {
 	add := func(scope annotations.Scope, home string, values map[string]string) {
 		for _, ref := range annotations.Refers(scope, values) {
 			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
-			allowed := key.namespace == home || scope == annotations.ConfigMap || w.options.CrossNamespaceSecrets
-			if allowed && w.options.readsSecretsOf(key.namespace) {
+			allowed := key.namespace == home || scope == annotations.ConfigMap || w.Options.CrossNamespaceSecrets
+			if allowed && w.Options.readsSecretsOf(key.namespace) {
 				keys = append(keys, key)
 			}
 		}
@@ -152,7 +151,7 @@ func (w *world) references() (keys []serviceKey) {
 	for _, s := range w.Services {
 		add(annotations.Service, s.Namespace, s.Annotations)
 	}
-	if m := w.configMap(w.options.ConfigMap); m.Name != "" {
+	if m := w.configMap(w.Options.ConfigMap); m.Name != "" {
 		add(annotations.ConfigMap, m.Namespace, m.Data)
 	}
 	slices.SortFunc(keys, compareKeys)
@@ -214,12 +213,12 @@ func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annot
 	for _, problem := range problems {
 		switch problem.Scope {
 		case annotations.Service:
-			b.problems = append(b.problems, Problem{
-				ObjectRef: ObjectRef{Cluster: w.cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)},
+			b.Problems = append(b.Problems, Problem{
+				ObjectRef: ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)},
 				Reason:    problem.Reason, Why: problem.Why,
 			})
 		case annotations.ConfigMap:
-			b.problems = append(b.problems, Problem{ObjectRef: w.refer(w.options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
+			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(w.Options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
 		default:
 			b.report(c, problem.Reason, "%s", problem.Why)
 		}
@@ -239,7 +238,7 @@ func (w *world) configMap(name string) *corev1.ConfigMap {
 // refer returns a reference to a ConfigMap, which may not exist.
 func (w *world) refer(configMap string) ObjectRef {
 	namespace, name, _ := strings.Cut(configMap, "/")
-	return ObjectRef{Cluster: w.cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
+	return ObjectRef{Cluster: w.Cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
 }
 
 // checkConfigMaps reports problems in the ConfigMaps of a world, and each ConfigMap
@@ -247,14 +246,14 @@ func (w *world) refer(configMap string) ObjectRef {
 func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
 		for _, o := range problems {
-			b.problems = append(b.problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
+			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
 		}
 	}
-	add(w.options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
-	add(w.options.ErrorFiles, w.badFiles)
-	add(w.options.TCPServices, w.badStreams)
+	add(w.Options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
+	add(w.Options.ErrorFiles, w.badFiles)
+	add(w.Options.TCPServices, w.badStreams)
 	b.overruled(w)
-	for _, name := range w.options.configMaps() {
+	for _, name := range w.Options.configMaps() {
 		if w.configMap(name).Name == "" {
 			add(name, []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}})
 		}
@@ -265,14 +264,14 @@ func (b *builder) checkConfigMaps(w *world) {
 // ConfigMaps, since those of another cluster are in use.
 func (b *builder) overruled(w *world) {
 	heard := b.speaker
-	if w == heard || heard.cluster == "" {
+	if w == heard || heard.Cluster == "" {
 		return
 	}
 	report := func(configMap string, names []string) {
 		if len(names) > 0 {
-			b.problems = append(b.problems, Problem{ObjectRef: w.refer(configMap), Reason: "SetByAnotherCluster", Why: fmt.Sprintf(
+			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(configMap), Reason: "SetByAnotherCluster", Why: fmt.Sprintf(
 				"cluster %s is the first in the configuration file whose ConfigMaps set anything for the whole HAProxy process, and they set it for all clusters; these keys have no effect on the process: %s",
-				heard.cluster, strings.Join(names, ", "))})
+				heard.Cluster, strings.Join(names, ", "))})
 		}
 	}
 	var names []string
@@ -282,15 +281,15 @@ func (b *builder) overruled(w *world) {
 		}
 	}
 	slices.Sort(names)
-	report(w.options.ConfigMap, names)
+	report(w.Options.ConfigMap, names)
 	var files []string
-	ours, theirs := w.configMap(w.options.ErrorFiles).Data, heard.configMap(heard.options.ErrorFiles).Data
+	ours, theirs := w.configMap(w.Options.ErrorFiles).Data, heard.configMap(heard.Options.ErrorFiles).Data
 	for _, status := range slices.Sorted(maps.Keys(ours)) {
 		if ours[status] != theirs[status] {
 			files = append(files, status)
 		}
 	}
-	report(w.options.ErrorFiles, files)
+	report(w.Options.ErrorFiles, files)
 }
 
 func (b *builder) layer(service *corev1.Service) annotations.Layer {
@@ -309,7 +308,7 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 	s, known := b.settled[of]
 	w := b.worlds[of.world]
 	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }) {
-		s = &settings{own: of.claimant != nil, by: of.claimant}
+		s = &settings{by: of.claimant}
 		home := ""
 		if of.service != nil {
 			home = of.service.Namespace
@@ -333,6 +332,6 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 		}
 		b.settled[of] = s
 	}
-	b.refused = append(b.refused, s.refused...)
+	b.Refused = append(b.Refused, s.refused...)
 	return s
 }

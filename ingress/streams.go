@@ -14,14 +14,14 @@ import (
 func (b *builder) stream() {
 	owner := make(map[uint16]string)
 	for i, w := range b.worlds {
-		c := &claim{claimant: &claimant{ref: w.refer(w.options.TCPServices)}, world: i}
+		c := &claim{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
 		for _, s := range w.streams {
 			if whose := cmp.Or(b.Taken[s.Port], owner[s.Port]); whose != "" {
 				b.report(c, "PortConflict", "key %d: the port is that of %s; it is not served", s.Port, whose)
 				continue
 			}
 			free := haproxy.FreePort(s.Port)
-			b.questions = append(b.questions, free)
+			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
 				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, verdict.Why)
@@ -40,9 +40,9 @@ func (b *builder) stream() {
 				own.Options.SendProxy = s.SendProxy
 				n.settings = &own
 			}
-			owner[s.Port], b.needed[n.name] = "a TCP service of cluster "+w.cluster, n
-			b.routing.streams = append(b.routing.streams, haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
+			owner[s.Port], b.needed[n.name] = "a TCP service of cluster "+w.Cluster, n
+			b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
 		}
 	}
-	slices.SortFunc(b.routing.streams, func(a, b haproxy.Stream) int { return cmp.Compare(a.Port, b.Port) })
+	slices.SortFunc(b.Config.Streams, func(a, b haproxy.Stream) int { return cmp.Compare(a.Port, b.Port) })
 }

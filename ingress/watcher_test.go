@@ -447,7 +447,7 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 				t.Error("more than the labels is kept")
 			}
 		}
-		return len(s.Ingresses) == 1 && classesOf(&world{options: s.Options.withDefaults(), Objects: s.Objects}).has(s.Ingresses[0])
+		return len(s.Ingresses) == 1 && classesOf(&world{Snapshot: Snapshot{Options: s.Options.withDefaults(), Objects: s.Objects}}).has(s.Ingresses[0])
 	}
 	until(t, w, "the Ingress of a namespace with the label", served)
 	namespace = namespace.DeepCopy()
