@@ -34,11 +34,7 @@ func (c *Compiler) part(n need) part {
 	report := func(reason, format string, args ...any) {
 		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: fmt.Sprintf(format, args...)})
 	}
-	from, _ := slices.BinarySearchFunc(w.Slices, n.service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
-	for _, s := range w.Slices[from:] {
-		if serviceOf(s) != n.service {
-			break
-		}
+	for _, s := range slicesOf(w.Slices, n.service) {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
 			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", quote(s.Name), quote(string(s.AddressType)))
 			continue

@@ -24,25 +24,28 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	if !ok {
 		return false
 	}
-	when, said, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, nil), b.layer(service))
+	when, said, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, new(settings)), b.layer(service))
 	if !said {
 		return false
 	}
 	b.reportKeys(c, service, problems)
 	b.asked = append(b.asked, when.Asked...)
-	switch first := b.claimed[key]; {
+	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
 	case key.match == haproxy.Regexp:
 		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with a regular expression", path, keyOf(service))
 	case first != nil && !together(first, c):
-		b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(first))
-	case b.owner[key] != nil && !together(b.owner[key], c):
-		b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(b.owner[key]))
+		b.conflict(c, path, first)
 	default:
-		b.claimed[key] = cmp.Or(first, c)
+		b.claimed[key] = cmp.Or(b.claimed[key], c)
 		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c, path.to, path)})
 		c.effective = c.effective || when.Usable
 	}
 	return true
+}
+
+// conflict reports that an older claim has a path.
+func (b *builder) conflict(c *claim, path pathClaim, older *claim) {
+	b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(older))
 }
 
 // together reports whether two claims may share a path: those of one namespace may.

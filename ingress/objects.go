@@ -178,11 +178,20 @@ func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
 }
 
 // find looks an object up in a list sorted by name.
-func find[T metav1.Object](list []T, key serviceKey) (T, bool) {
+func find[T metav1.Object](list []T, key serviceKey) (found T, ok bool) {
 	i, ok := slices.BinarySearchFunc(list, key, func(o T, k serviceKey) int { return compareKeys(keyOf(o), k) })
-	if !ok {
-		var none T
-		return none, false
+	if ok {
+		found = list[i]
 	}
-	return list[i], true
+	return found, ok
+}
+
+// slicesOf returns the EndpointSlices of a Service out of a sorted list.
+func slicesOf(all []*discoveryv1.EndpointSlice, service serviceKey) []*discoveryv1.EndpointSlice {
+	from, _ := slices.BinarySearchFunc(all, service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
+	to := from
+	for to < len(all) && serviceOf(all[to]) == service {
+		to++
+	}
+	return all[from:to]
 }

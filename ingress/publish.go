@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,12 +23,15 @@ import (
 // A publisher holds one whole wish: all that is to be written to the cluster.
 type publisher struct {
 	knock chan struct{}
+	wish  atomic.Pointer[wish] // nil: there is none yet
 
-	mu       sync.Mutex
+	mu      sync.Mutex
+	refused map[string]string // by kind of object that may not be written: a sentence
+}
+
+type wish struct {
 	served   []ObjectRef
 	problems []Problem
-	wished   bool
-	refused  map[string]string // by kind of object that may not be written: a sentence
 }
 
 // Publish writes to the cluster which of its Ingresses are served. Each of them gets
@@ -38,20 +42,8 @@ type publisher struct {
 // A status counts as ours if it is exactly the configured addresses: several
 // appliances that serve one cluster have to publish the same addresses.
 func (w *Watcher) Publish(served []ObjectRef, problems []Problem) {
-	p := &w.publisher
-	p.mu.Lock()
-	p.served, p.problems, p.wished = served, problems, true
-	p.mu.Unlock()
-	select {
-	case p.knock <- struct{}{}:
-	default:
-	}
-}
-
-func (p *publisher) wish() (served []ObjectRef, problems []Problem, wished bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.served, p.problems, p.wished
+	w.publisher.wish.Store(&wish{served, problems})
+	knock(w.publisher.knock)
 }
 
 func (p *publisher) refusals() (all []string) {
@@ -105,12 +97,10 @@ func (w *Watcher) publish(ctx context.Context) {
 		case <-w.publisher.knock:
 		case <-tick.C:
 		}
-		served, problems, wished := w.publisher.wish()
-		if !wished {
-			continue
+		if wish := w.publisher.wish.Load(); wish != nil {
+			w.writeStatus(ctx, wish.served, written)
+			told = w.writeEvents(ctx, wish.problems, told, limit)
 		}
-		w.writeStatus(ctx, served, written)
-		told = w.writeEvents(ctx, problems, told, limit)
 	}
 }
 

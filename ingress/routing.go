@@ -274,12 +274,12 @@ func (b *builder) grant() {
 				continue
 			}
 			if first := b.claimed[key]; first != nil && !together(first, c) {
-				b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(first))
+				b.conflict(c, path, first)
 				continue
 			}
 			if other, taken := b.owner[key]; taken {
 				if other != c {
-					b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(other))
+					b.conflict(c, path, other)
 				} else if backend, _ := b.backend(c, path.to); backend.name != b.routed[key].Backend {
 					b.report(c, "PathConflict", "%s is there twice with different backends; the first one is served", path)
 				}
@@ -724,5 +724,9 @@ func (b *builder) spell(c *claim) string {
 }
 
 func (b *builder) report(c *claim, reason, format string, args ...any) {
-	b.Problems = append(b.Problems, Problem{ObjectRef: c.ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
+	b.reportOn(c.ref, reason, format, args...)
+}
+
+func (b *builder) reportOn(object ObjectRef, reason, format string, args ...any) {
+	b.Problems = append(b.Problems, Problem{ObjectRef: object, Reason: reason, Why: fmt.Sprintf(format, args...)})
 }

@@ -41,19 +41,14 @@ type foundSecret struct {
 }
 
 // env returns the annotations.Env for keys on objects of a namespace. It notes the
-// Secrets and Services that are looked up in into, unless that is nil.
+// Secrets and Services that are looked up, and the parts that HAProxy refuses, in into.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
-	if into == nil {
-		into = new(settings)
-	}
 	return annotations.Env{
-		Secrets: w.finder(home, &into.secrets),
-
+		Secrets:  w.finder(home, &into.secrets),
 		Demanded: c.demanded,
-
-		Service: w.asker(home, &into.asks),
-		Allowed: w.Options.allows,
-		Verdict: func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
+		Service:  w.asker(home, &into.asks),
+		Allowed:  w.Options.allows,
+		Verdict:  func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
 			why := c.verdicts[p].Why
 			if why != "" {
@@ -67,7 +62,8 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		},
 		TakenUDP: c.TakenUDP,
 		Cluster:  w.Cluster,
-		Lines:    w.Options.Limits.Lines, Entries: w.Options.Limits.ListEntries,
+		Lines:    w.Options.Limits.Lines,
+		Entries:  w.Options.Limits.ListEntries,
 	}
 }
 
@@ -82,20 +78,37 @@ func (o Options) allows(scope annotations.Scope, section haproxy.Section) error 
 	return nil
 }
 
+// named returns the object that a key names. own is false if that is of another
+// namespace than home, the one of the key's own object. The operator's ConfigMap may
+// name objects of every namespace as its own.
+func (w *world) named(scope annotations.Scope, home string, ref annotations.Ref) (key serviceKey, own bool) {
+	if scope == annotations.ConfigMap {
+		home, _, _ = strings.Cut(w.Options.ConfigMap, "/")
+	}
+	key = serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
+	return key, key.namespace == home || scope == annotations.ConfigMap
+}
+
+// secretNamedBy returns the Secret that a key names. An error says why the key may not
+// name it.
+func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotations.Ref) (serviceKey, error) {
+	key, own := w.named(scope, home, ref)
+	switch {
+	case !own && !w.Options.CrossNamespaceSecrets:
+		return key, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
+	case !w.Options.readsSecretsOf(key.namespace):
+		return key, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
+	}
+	return key, nil
+}
+
 // finder returns a function that looks up Secrets for objects of a namespace, and
 // notes them in found.
 func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
-		from := home
-		if scope == annotations.ConfigMap {
-			from, _, _ = strings.Cut(w.Options.ConfigMap, "/")
-		}
-		key := serviceKey{cmp.Or(ref.Namespace, from), ref.Name}
-		if key.namespace != from && scope != annotations.ConfigMap && !w.Options.CrossNamespaceSecrets {
-			return annotations.Secret{}, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
-		}
-		if !w.Options.readsSecretsOf(key.namespace) {
-			return annotations.Secret{}, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
+		key, err := w.secretNamedBy(scope, home, ref)
+		if err != nil {
+			return annotations.Secret{}, err
 		}
 		secret, ok := find(w.Secrets, key)
 		*found = append(*found, foundSecret{key, secret})
@@ -113,11 +126,8 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 // for objects of a namespace, and notes it in found.
 func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
-		if scope == annotations.ConfigMap {
-			home, _, _ = strings.Cut(w.Options.ConfigMap, "/")
-		}
-		key := serviceKey{cmp.Or(to.Service.Namespace, home), to.Service.Name}
-		if key.namespace != home && scope != annotations.ConfigMap && !slices.Contains(w.Options.AuthServices, key.String()) {
+		key, own := w.named(scope, home, to.Service)
+		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
 			return "", fmt.Errorf("Service %s is of another namespace, and not among those that the configuration file lets all ask (clusters[].ingress.authServices)", key)
 		}
 		one := askedOne{key, to.Port, shorten(w.prefix+key.namespace+"_auth_svc_"+key.name+"_"+to.Port, ".")}
@@ -130,9 +140,7 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 func (w *world) references() (keys []serviceKey) {
 	add := func(scope annotations.Scope, home string, values map[string]string) {
 		for _, ref := range annotations.Refers(scope, values) {
-			key := serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
-			allowed := key.namespace == home || scope == annotations.ConfigMap || w.Options.CrossNamespaceSecrets
-			if allowed && w.Options.readsSecretsOf(key.namespace) {
+			if key, err := w.secretNamedBy(scope, home, ref); err == nil {
 				keys = append(keys, key)
 			}
 		}
@@ -211,17 +219,14 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annotations.Problem) {
 	w := b.worlds[c.world]
 	for _, problem := range problems {
+		on := c.ref
 		switch problem.Scope {
 		case annotations.Service:
-			b.Problems = append(b.Problems, Problem{
-				ObjectRef: ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)},
-				Reason:    problem.Reason, Why: problem.Why,
-			})
+			on = ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
 		case annotations.ConfigMap:
-			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(w.Options.ConfigMap), Reason: problem.Reason, Why: problem.Why})
-		default:
-			b.report(c, problem.Reason, "%s", problem.Why)
+			on = w.refer(w.Options.ConfigMap)
 		}
+		b.reportOn(on, problem.Reason, "%s", problem.Why)
 	}
 }
 
@@ -245,17 +250,17 @@ func (w *world) refer(configMap string) ObjectRef {
 // that does not exist.
 func (b *builder) checkConfigMaps(w *world) {
 	add := func(name string, problems []annotations.Problem) {
-		for _, o := range problems {
-			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(name), Reason: o.Reason, Why: o.Why})
+		for _, p := range problems {
+			b.reportOn(w.refer(name), p.Reason, "%s", p.Why)
 		}
 	}
-	add(w.Options.ConfigMap, append(slices.Clone(w.defaults.Odd), w.odd...))
+	add(w.Options.ConfigMap, slices.Concat(w.defaults.Odd, w.odd))
 	add(w.Options.ErrorFiles, w.badFiles)
 	add(w.Options.TCPServices, w.badStreams)
 	b.overruled(w)
 	for _, name := range w.Options.configMaps() {
 		if w.configMap(name).Name == "" {
-			add(name, []annotations.Problem{{Reason: "ConfigMapNotFound", Why: "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says"}})
+			b.reportOn(w.refer(name), "ConfigMapNotFound", "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says")
 		}
 	}
 }
@@ -269,9 +274,9 @@ func (b *builder) overruled(w *world) {
 	}
 	report := func(configMap string, names []string) {
 		if len(names) > 0 {
-			b.Problems = append(b.Problems, Problem{ObjectRef: w.refer(configMap), Reason: "SetByAnotherCluster", Why: fmt.Sprintf(
+			b.reportOn(w.refer(configMap), "SetByAnotherCluster",
 				"cluster %s is the first in the configuration file whose ConfigMaps set anything for the whole HAProxy process, and they set it for all clusters; these keys have no effect on the process: %s",
-				heard.Cluster, strings.Join(names, ", "))})
+				heard.Cluster, strings.Join(names, ", "))
 		}
 	}
 	var names []string

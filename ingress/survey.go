@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,12 +82,7 @@ const surveyEvery = 30 * time.Second
 // about to be installed.
 const surveyNone = 5 * time.Second
 
-func (w *Watcher) askSurvey() {
-	select {
-	case w.look <- struct{}{}:
-	default:
-	}
-}
+func (w *Watcher) askSurvey() { knock(w.look) }
 
 // survey keeps watching the API group that holds Calico's objects until ctx ends.
 func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
@@ -284,30 +279,41 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 	return served, nil
 }
 
+// v3IsCRD reports whether projectcalico.org/v3 is made of CRDs.
 func (w *Watcher) v3IsCRD(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
-	defer cancel()
-	kind := schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
-	service, err := w.dynamic.Resource(kind).Get(ctx, v3APIService, metav1.GetOptions{})
+	service, err := w.get(ctx, "apiregistration.k8s.io/v1", "apiservices", v3APIService)
 	if err != nil {
-		return false, fmt.Errorf("which of Calico's API groups counts cannot be told without APIService %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", v3APIService, root(err))
+		return false, undecided("APIService "+v3APIService, err)
 	}
 	return service.GetLabels()["kube-aggregator.kubernetes.io/automanaged"] == "true", nil
 }
 
+// datastoreReady reports whether Calico calls the objects of a group ready.
 func (w *Watcher) datastoreReady(ctx context.Context, group string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
-	defer cancel()
-	kind := schema.GroupVersionResource{Group: groupOf(group), Version: strings.TrimPrefix(group, groupOf(group)+"/"), Resource: "clusterinformations"}
-	info, err := w.dynamic.Resource(kind).Get(ctx, "default", metav1.GetOptions{})
+	info, err := w.get(ctx, group, "clusterinformations", "default")
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("which of Calico's API groups counts cannot be told without ClusterInformation default of %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", group, root(err))
+		return false, undecided("ClusterInformation default of "+group, err)
 	}
 	ready, _, _ := unstructured.NestedBool(info.Object, "spec", "datastoreReady")
 	return ready, nil
+}
+
+// get reads one object of no namespace. group is with its version.
+func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstructured.Unstructured, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	version, err := schema.ParseGroupVersion(group)
+	if err != nil {
+		return nil, err
+	}
+	return w.dynamic.Resource(version.WithResource(resource)).Get(ctx, name, metav1.GetOptions{})
+}
+
+func undecided(without string, err error) error {
+	return fmt.Errorf("which of Calico's API groups counts cannot be told without %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
 }
 
 // resolve looks up the addresses of the API server. The last ones stay while the
@@ -335,44 +341,27 @@ func (w *Watcher) resolve(ctx context.Context) {
 	}
 }
 
-// topologyInputs are the objects that a Topology is made from.
-type topologyInputs struct {
-	nodes                                     []*corev1.Node
-	affinities, blocks, pools, configs, peers []*unstructured.Unstructured
-	group                                     string
-	noAffinities, noBlocks, noConfigs         bool
-}
-
-func (a topologyInputs) equal(b topologyInputs) bool {
-	return slices.Equal(a.nodes, b.nodes) && slices.Equal(a.affinities, b.affinities) && slices.Equal(a.blocks, b.blocks) &&
-		slices.Equal(a.pools, b.pools) && slices.Equal(a.configs, b.configs) && slices.Equal(a.peers, b.peers) &&
-		a.group == b.group && a.noAffinities == b.noAffinities && a.noBlocks == b.noBlocks && a.noConfigs == b.noConfigs
-}
-
 // topologyNow returns the Topology of the Nodes and Calico's objects. It makes a new
 // one only if they changed. The caller holds mu.
 func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Topology {
-	c := w.calico
-	in := topologyInputs{
-		nodes:      w.nodes.list(),
-		affinities: c.list("blockaffinities"), blocks: c.list("ipamblocks"), pools: c.list("ippools"),
-		configs: c.list("bgpconfigurations"), peers: c.list("bgppeers"),
-		group: c.group, noAffinities: c.shelves["blockaffinities"] == nil, noBlocks: !c.readable("ipamblocks"), noConfigs: !c.readable("bgpconfigurations"),
+	c, m := w.calico, &w.topology
+	now := calico.Objects{
+		Cluster: w.cfg.Name, Nodes: w.nodes.list(),
+		Affinities: c.list("blockaffinities"), Blocks: c.list("ipamblocks"), Pools: c.list("ippools"),
+		Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"),
+		NoAffinities: c.shelves["blockaffinities"] == nil, NoBlocks: !c.readable("ipamblocks"), NoConfigs: !c.readable("bgpconfigurations"),
+		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, Memory: m.memory,
 	}
 	protected := w.protectedNow(endpoints)
-	if m := &w.topology; m.made && m.from.equal(in) && slices.Equal(m.protected, protected) {
+	if reflect.DeepEqual(m.from, now) && slices.Equal(m.protected, protected) {
 		return m.value
 	}
-	t, odd := calico.Topology(calico.Objects{
-		Cluster: w.cfg.Name, Nodes: in.nodes, Affinities: in.affinities, Blocks: in.blocks, Pools: in.pools,
-		Configs: in.configs, Peers: in.peers, NoAffinities: in.noAffinities, NoBlocks: in.noBlocks, NoConfigs: in.noConfigs,
-		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, Memory: w.topology.memory,
-	})
+	t, odd := calico.Topology(now)
 	t.Bounds, t.Reflectors, t.Protected, t.HostNetwork = w.cfg.Bounds, w.cfg.Reflectors, protected, w.cfg.HostNetwork
-	told := w.topology.odd
-	w.topology = topologyMemo{from: in, made: true, value: t, protected: protected, memory: w.topology.memory}
+	told := m.odd
+	*m = topologyMemo{from: now, value: t, protected: protected, memory: m.memory}
 	for _, o := range odd {
-		w.topology.odd = append(w.topology.odd, o.String())
+		m.odd = append(m.odd, o.String())
 		if !slices.Contains(told, o.String()) {
 			w.log.Warn("object of Calico not understood", "kind", o.Kind, "name", o.Name, "why", o.Why)
 		}

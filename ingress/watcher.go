@@ -306,9 +306,12 @@ func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) i
 }
 
 // tell knocks on Changed.
-func (w *Watcher) tell() {
+func (w *Watcher) tell() { knock(w.changed) }
+
+// knock wakes the receiver of a channel that holds one knock.
+func knock(on chan<- struct{}) {
 	select {
-	case w.changed <- struct{}{}:
+	case on <- struct{}{}:
 	default:
 	}
 }
@@ -516,12 +519,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.port))
 	}
-	own := serviceKey{"default", "kubernetes"}
-	from, _ := slices.BinarySearchFunc(all, own, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
-	for _, s := range all[from:] {
-		if serviceOf(s) != own {
-			break
-		}
+	for _, s := range slicesOf(all, serviceKey{"default", "kubernetes"}) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)
@@ -543,8 +541,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 
 // A topologyMemo is the last Topology and its inputs.
 type topologyMemo struct {
-	from      topologyInputs
-	made      bool
+	from      calico.Objects // without Memory until there is a Topology
 	value     routes.Topology
 	odd       []string
 	protected []netip.AddrPort
