@@ -36,7 +36,7 @@ func (c *Compiler) part(n need) part {
 	}
 	for _, s := range slicesOf(w.Slices, n.service) {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
-			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", quote(s.Name), quote(string(s.AddressType)))
+			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", annotations.Quote(s.Name), annotations.Quote(string(s.AddressType)))
 			continue
 		}
 		port := portOf(s, n.port)
@@ -54,7 +54,7 @@ func (c *Compiler) part(n need) part {
 			// the first (discovery/v1, Endpoint.Addresses).
 			ip, err := cleanAddress(e.Addresses[0], s.AddressType)
 			if err != nil {
-				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", quote(s.Name), err)
+				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", annotations.Quote(s.Name), err)
 				continue
 			}
 			server := haproxy.Server{Addr: netip.AddrPortFrom(ip, port), Drain: drain}
@@ -128,11 +128,11 @@ func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 func cleanAddress(s string, family discoveryv1.AddressType) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil {
-		return ip, fmt.Errorf("%s is not an address", quote(s))
+		return ip, fmt.Errorf("%s is not an address", annotations.Quote(s))
 	}
 	switch {
 	case ip.Is4() != (family == discoveryv1.AddressTypeIPv4) || ip.Is4In6() || ip.Zone() != "":
-		return ip, fmt.Errorf("%s is not an %s address", quote(s), family)
+		return ip, fmt.Errorf("%s is not an %s address", annotations.Quote(s), family)
 	case ip.IsUnspecified(), ip.IsLoopback(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return ip, fmt.Errorf("%s is not the address of a pod: unspecified, loopback, link-local, multicast and broadcast addresses are refused", ip)
 	}

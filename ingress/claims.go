@@ -113,12 +113,3 @@ func cleanHost(host string) (clean, why string) {
 	}
 	return "", `is not a DNS name; allowed are letters, digits, "-" and ".", with "*." in front for one more label`
 }
-
-// quote returns an unchecked value that is short and safe to print.
-func quote(s string) string {
-	const longest = 80
-	if len(s) > longest {
-		s = s[:longest] + "..."
-	}
-	return strconv.QuoteToASCII(s)
-}

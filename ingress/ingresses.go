@@ -57,7 +57,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	for i, rule := range ing.Spec.Rules {
 		host, why := cleanHost(rule.Host)
 		if why != "" {
-			report("InvalidHost", "rule %d: host %s %s; the rule is not served", i+1, quote(rule.Host), why)
+			report("InvalidHost", "rule %d: host %s %s; the rule is not served", i+1, annotations.Quote(rule.Host), why)
 			continue
 		}
 		if !slices.Contains(c.hosts, host) {
@@ -69,7 +69,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 		for _, p := range rule.HTTP.Paths {
 			path, match, why := cleanPath(p, usual)
 			if why != "" {
-				report("InvalidPath", "rule %d: path %s %s; the path is not served", i+1, quote(p.Path), why)
+				report("InvalidPath", "rule %d: path %s %s; the path is not served", i+1, annotations.Quote(p.Path), why)
 				continue
 			}
 			to, why := refer(ing.Namespace, p.Backend)
@@ -83,7 +83,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	for i, t := range ing.Spec.TLS {
 		tls := tlsClaim{secret: t.SecretName}
 		if t.SecretName != "" && len(validation.IsDNS1123Subdomain(t.SecretName)) > 0 {
-			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used", i+1, quote(t.SecretName))
+			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used", i+1, annotations.Quote(t.SecretName))
 			continue
 		}
 		for _, h := range t.Hosts {
@@ -92,7 +92,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 				why = "is empty"
 			}
 			if why != "" {
-				report("InvalidTLS", "tls entry %d: host %s %s; the host is left out", i+1, quote(h), why)
+				report("InvalidTLS", "tls entry %d: host %s %s; the host is left out", i+1, annotations.Quote(h), why)
 				continue
 			}
 			tls.hosts = append(tls.hosts, host)
@@ -132,7 +132,7 @@ func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path st
 		case networkingv1.PathTypeExact:
 			match = haproxy.Exact
 		default:
-			return "", "", "has pathType " + quote(string(*p.PathType)) + "; allowed are Exact, Prefix and ImplementationSpecific"
+			return "", "", "has pathType " + annotations.Quote(string(*p.PathType)) + "; allowed are Exact, Prefix and ImplementationSpecific"
 		}
 	}
 	path = p.Path
@@ -188,18 +188,18 @@ func hexDigit(c byte) bool {
 func refer(namespace string, b networkingv1.IngressBackend) (to reference, why string) {
 	switch {
 	case b.Resource != nil:
-		return to, fmt.Sprintf("names a resource (%s); only Services are supported", quote(b.Resource.Kind))
+		return to, fmt.Sprintf("names a resource (%s); only Services are supported", annotations.Quote(b.Resource.Kind))
 	case b.Service == nil:
 		return to, "names no Service"
 	case len(validation.IsDNS1123Label(b.Service.Name)) > 0:
-		return to, fmt.Sprintf("names a Service %s, which is not a possible name of one", quote(b.Service.Name))
+		return to, fmt.Sprintf("names a Service %s, which is not a possible name of one", annotations.Quote(b.Service.Name))
 	}
 	port := b.Service.Port
 	switch {
 	case port.Name != "" && port.Number != 0:
 		return to, "names a port both by name and by number"
 	case port.Name != "" && len(validation.IsDNS1123Label(port.Name)) > 0:
-		return to, fmt.Sprintf("names a port %s, which is not a possible name of one", quote(port.Name))
+		return to, fmt.Sprintf("names a port %s, which is not a possible name of one", annotations.Quote(port.Name))
 	case port.Name == "" && (port.Number < 1 || port.Number > 65535):
 		return to, fmt.Sprintf("names port %d; allowed are 1 to 65535", port.Number)
 	}

@@ -107,6 +107,7 @@ var env = Env{
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
 	Lines:    3, Entries: 4,
+	Refusal: func(haproxy.Part) string { return "" },
 	Verdict: func(q haproxy.Question) haproxy.Verdict {
 		if strings.Contains(q.String(), "bad") {
 			return haproxy.Refused("HAProxy: unknown keyword 'bad'")
@@ -627,11 +628,10 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 			got, followed := map[Kind]bool{}, false
 			for _, value := range []string{"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it", "http-request deny if { src -f patterns/it }"} {
 				said := map[string]string{written: " " + value + " "}
-				env := Env{
-					Secrets: func(Scope, Ref) (Secret, error) { got[SecretKind] = true; return Secret{}, errors.New("none") },
-					Service: func(Scope, ServicePort) (string, error) { got[ServiceKind] = true; return "", errors.New("none") },
-					Pattern: func(string) (string, bool) { got[ListKind] = true; return "", false },
-				}
+				env := env
+				env.Secrets = func(Scope, Ref) (Secret, error) { got[SecretKind] = true; return Secret{}, errors.New("none") }
+				env.Service = func(Scope, ServicePort) (string, error) { got[ServiceKind] = true; return "", errors.New("none") }
+				env.Pattern = func(string) (string, bool) { got[ListKind] = true; return "", false }
 				l := Read(scope, said)
 				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
 				_, _, _ = Process(env, l)

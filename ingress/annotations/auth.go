@@ -43,7 +43,7 @@ type asked struct {
 
 // askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH].
 func askURL(s string) (asked, error) {
-	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to", quote(s))
+	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to", Quote(s))
 	rest, is := strings.CutPrefix(s, "svc://")
 	if !is {
 		if rest, is = strings.CutPrefix(s, "service://"); !is {
@@ -80,7 +80,7 @@ func headerList(s string) ([]string, error) {
 func signIn(s string) (string, error) {
 	s = unquote(s)
 	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") && (!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//")) {
-		return "", fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, quote(s))
+		return "", fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, Quote(s))
 	}
 	_, err := haproxy.Ask{Backend: "any", Host: "any", Path: "/", SignIn: s}.Directive()
 	return s, err
@@ -92,15 +92,13 @@ func ask(v *values, s *Settings) {
 	if !said {
 		return
 	}
-	scope := v.scopeOf(authURL.Name)
-	fail := func(err error) { v.fault(authURL.Doc, scope, err) }
 	a := haproxy.Ask{Host: url.to.Service.Name, Path: url.path}
 	if url.to.Service.Namespace != "" {
 		a.Host += "." + url.to.Service.Namespace
 	}
 	var err error
-	if a.Backend, err = v.env.Service(scope, url.to); err != nil {
-		fail(err)
+	if a.Backend, err = v.env.Service(v.scopeOf(authURL.Name), url.to); err != nil {
+		v.wrong(authURL.Doc, err)
 		return
 	}
 	if a.Method, _ = get(v, authMethod); a.Method == "*" {
@@ -109,14 +107,14 @@ func ask(v *values, s *Settings) {
 	a.Pass, _ = get(v, authPass)
 	a.Fail, _ = get(v, authFail)
 	if a.Succeed, said = get(v, authSucceed); said && a.Succeed == nil {
-		v.fault(authSucceed.Doc, v.scopeOf(authSucceed.Name), errors.New("* is not allowed: name the headers, of which the servers then see none of the client's"))
+		v.wrong(authSucceed.Doc, errors.New("* is not allowed: name the headers, of which the servers then see none of the client's"))
 		return
 	}
 	a.SignIn, _ = get(v, authSignIn)
 	// The backend is closed until HAProxy has answered that it has Lua.
 	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
 	if lua.Why != "" {
-		fail(errors.New("this HAProxy was built without Lua: " + lua.Why))
+		v.wrong(authURL.Doc, errors.New("this HAProxy was built without Lua: "+lua.Why))
 	}
 	if lua != haproxy.Good {
 		v.closed = true
@@ -127,7 +125,7 @@ func ask(v *values, s *Settings) {
 	}
 	d, err := a.Directive()
 	if err != nil {
-		fail(err)
+		v.wrong(authURL.Doc, err)
 		return
 	}
 	s.Extras = append(s.Extras, haproxy.AskScript())

@@ -56,7 +56,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		if d.ForTCP() {
 			s.add(d)
 		} else {
-			v.fault(loadBalance.Doc, v.scopeOf(loadBalance.Name), errors.New("this algorithm is for requests, which nobody sees here"))
+			v.wrong(loadBalance.Doc, errors.New("this algorithm is for requests, which nobody sees here"))
 		}
 	}
 	timing(v, &s)
@@ -66,7 +66,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		if s.Options.TLS {
 			s.Options.Proto = "h1" // no ALPN: the client chooses the protocol
 			if s.Options.SNI == haproxy.SNIOfHost {
-				v.fault(secureSNI.Doc, v.scopeOf(secureSNI.Name), errors.New("the Host of requests is not seen here"))
+				v.wrong(secureSNI.Doc, errors.New("the Host of requests is not seen here"))
 				s.Options.SNI = ""
 			}
 		}

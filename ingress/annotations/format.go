@@ -21,17 +21,24 @@ func boolean(s string) (bool, error) {
 	case "false", "disabled", "off", "no", "0":
 		return false, nil
 	}
-	return false, fmt.Errorf(`%s is neither "true" nor "false"`, quote(s))
+	return false, fmt.Errorf(`%s is neither "true" nor "false"`, Quote(s))
 }
 
-func quote(s string) string { return strconv.QuoteToASCII(clip(s)) }
+// Quote returns an unchecked value that is short and safe to print.
+func Quote(s string) string {
+	const longest = 80
+	if len(s) > longest {
+		s = s[:longest] + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}
 
 // number reads a whole number within bounds.
 func number(least, most int) func(string) (int, error) {
 	return func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < least || n > most {
-			return 0, fmt.Errorf("%s is not a number from %d to %d", quote(s), least, most)
+			return 0, fmt.Errorf("%s is not a number from %d to %d", Quote(s), least, most)
 		}
 		return n, nil
 	}
@@ -56,18 +63,18 @@ func duration(s string) (time.Duration, error) {
 			continue
 		}
 		if d := float64(n) * float64(u.unit); d > float64(math.MaxInt32)*float64(time.Millisecond) {
-			return 0, fmt.Errorf("%s is longer than HAProxy's timers go, 24 days", quote(s))
+			return 0, fmt.Errorf("%s is longer than HAProxy's timers go, 24 days", Quote(s))
 		}
 		return time.Duration(n) * u.unit, nil
 	}
-	return 0, fmt.Errorf("%s is not a time: a whole number and one of us, ms, s, m, h, d, as 50s", quote(s))
+	return 0, fmt.Errorf("%s is not a time: a whole number and one of us, ms, s, m, h, d, as 50s", Quote(s))
 }
 
 // period reads a duration of at least one millisecond.
 func period(s string) (time.Duration, error) {
 	d, err := duration(s)
 	if err == nil && d < time.Millisecond {
-		err = fmt.Errorf("%s is shorter than 1ms", quote(s))
+		err = fmt.Errorf("%s is shorter than 1ms", Quote(s))
 	}
 	return d, err
 }
@@ -76,7 +83,7 @@ func period(s string) (time.Duration, error) {
 func size(s string) (int, error) {
 	n, err := volume(s)
 	if err == nil && n > 1<<30 {
-		err = fmt.Errorf("%s is more than 1g", quote(s))
+		err = fmt.Errorf("%s is more than 1g", Quote(s))
 	}
 	return n, err
 }
@@ -92,7 +99,7 @@ func volume(s string) (int, error) {
 	}
 	n, err := strconv.Atoi(digits)
 	if err != nil || n < 1 || n > 1<<40/factor {
-		return 0, fmt.Errorf("%s is not a number from 1 to 1024g, with k, m or g at its end", quote(s))
+		return 0, fmt.Errorf("%s is not a number from 1 to 1024g, with k, m or g at its end", Quote(s))
 	}
 	return n * factor, nil
 }
@@ -130,7 +137,7 @@ func networks(s string) ([]netip.Prefix, error) {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s is neither an address nor a network", quote(word))
+			return nil, fmt.Errorf("%s is neither an address nor a network", Quote(word))
 		}
 		all = append(all, p.Masked())
 	}
@@ -148,7 +155,7 @@ func headers(set func(name, value string) (haproxy.Directive, error)) func(strin
 		name, rest, _ := strings.Cut(line, " ")
 		value := unquote(strings.TrimSpace(rest))
 		if value == "" {
-			return haproxy.Directive{}, fmt.Errorf("%s has no value", quote(line))
+			return haproxy.Directive{}, fmt.Errorf("%s has no value", Quote(line))
 		}
 		return set(name, value)
 	})
@@ -183,14 +190,14 @@ func filled[T any](read func(string) (T, error)) func(string) (T, error) {
 func rewrite(line string) (haproxy.Directive, error) {
 	words := strings.Fields(line)
 	if slices.ContainsFunc(words, func(word string) bool { return unquote(word) == "" }) {
-		return haproxy.Directive{}, fmt.Errorf("%s has an empty word", quote(line))
+		return haproxy.Directive{}, fmt.Errorf("%s has an empty word", Quote(line))
 	}
 	switch len(words) {
 	case 1:
 		words = []string{"(.*)", words[0]}
 	case 2:
 	default:
-		return haproxy.Directive{}, fmt.Errorf("%s: want a path, or a regular expression and a path", quote(line))
+		return haproxy.Directive{}, fmt.Errorf("%s: want a path, or a regular expression and a path", Quote(line))
 	}
 	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
 }
@@ -199,10 +206,10 @@ func rewrite(line string) (haproxy.Directive, error) {
 // thread that also serves requests of others.
 const maxLines = 64
 
-// lines returns a function that reads one directive from each line.
-func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
-	return func(s string) ([]haproxy.Directive, error) {
-		var all []haproxy.Directive
+// lines returns a function that reads one value from each line.
+func lines[T any](read func(string) (T, error)) func(string) ([]T, error) {
+	return func(s string) ([]T, error) {
+		var all []T
 		for line := range strings.Lines(s) {
 			if line = strings.TrimSpace(line); line == "" {
 				continue
@@ -210,11 +217,11 @@ func lines(read func(string) (haproxy.Directive, error)) func(string) ([]haproxy
 			if len(all) == maxLines {
 				return nil, fmt.Errorf("it has more than %d lines", maxLines)
 			}
-			d, err := read(line)
+			one, err := read(line)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, d)
+			all = append(all, one)
 		}
 		if len(all) == 0 {
 			return nil, errors.New("it is empty")
@@ -244,7 +251,7 @@ func httpCheck(s string) (haproxy.Directive, error) {
 	case 3:
 		return haproxy.HTTPCheck(words[0], words[1], words[2])
 	}
-	return haproxy.Directive{}, fmt.Errorf("%s: want a URI, a method and a URI, or a method, a URI and a version", quote(s))
+	return haproxy.Directive{}, fmt.Errorf("%s: want a URI, a method and a URI, or a method, a URI and a version", Quote(s))
 }
 
 // origin checks a regular expression for origins, or "*".
@@ -300,7 +307,7 @@ func cookieWords(s string) (c haproxy.Cookie, err error) {
 		case "indirect", "nocache", "insert", "dynamic": // always set
 		case "maxidle", "maxlife":
 			if i+1 == len(words) {
-				return c, fmt.Errorf("%s: no time follows %s", quote(s), words[i])
+				return c, fmt.Errorf("%s: no time follows %s", Quote(s), words[i])
 			}
 			d := &c.MaxIdle
 			if words[i] == "maxlife" {
@@ -309,7 +316,7 @@ func cookieWords(s string) (c haproxy.Cookie, err error) {
 			i++
 			*d, err = duration(words[i])
 		default:
-			return c, fmt.Errorf("%s is not one of httponly, secure, maxidle TIME, maxlife TIME", quote(words[i]))
+			return c, fmt.Errorf("%s is not one of httponly, secure, maxidle TIME, maxlife TIME", Quote(words[i]))
 		}
 	}
 	return c, err
@@ -320,7 +327,7 @@ func status(allowed []int) func(string) (int, error) {
 	return func(s string) (int, error) {
 		code, err := strconv.Atoi(s)
 		if err != nil || !slices.Contains(allowed, code) {
-			return 0, fmt.Errorf("%s is not one of %s", quote(s), strings.Trim(fmt.Sprint(allowed), "[]"))
+			return 0, fmt.Errorf("%s is not one of %s", Quote(s), strings.Trim(fmt.Sprint(allowed), "[]"))
 		}
 		return code, nil
 	}
@@ -338,9 +345,24 @@ func unquote(s string) string {
 func oneOf(words ...string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		if !slices.Contains(words, s) {
-			return "", fmt.Errorf("%s: allowed are %s", quote(s), strings.Join(words, ", "))
+			return "", fmt.Errorf("%s: allowed are %s", Quote(s), strings.Join(words, ", "))
 		}
 		return s, nil
+	}
+}
+
+// words returns a function that reads words with commas between, and joins them anew.
+func words(read func(string) (string, error), between string) func(string) (string, error) {
+	return func(s string) (string, error) {
+		var all []string
+		for word := range strings.SplitSeq(s, ",") {
+			word, err := read(strings.TrimSpace(word))
+			if err != nil {
+				return "", err
+			}
+			all = append(all, word)
+		}
+		return strings.Join(all, between), nil
 	}
 }
 
@@ -348,31 +370,18 @@ func methods(s string) (string, error) {
 	if s == "*" {
 		return s, nil
 	}
-	known := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodConnect, http.MethodOptions, http.MethodTrace, http.MethodPatch}
-	var all []string
-	for word := range strings.SplitSeq(s, ",") {
-		word = strings.ToUpper(strings.TrimSpace(word))
-		if !slices.Contains(known, word) {
-			return "", errors.New(quote(word) + " is not one of " + strings.Join(known, ", "))
-		}
-		all = append(all, word)
-	}
-	return strings.Join(all, ", "), nil
+	known := oneOf(http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodConnect, http.MethodOptions, http.MethodTrace, http.MethodPatch)
+	return words(known, ", ")(strings.ToUpper(s))
 }
 
 func headerNames(s string) (string, error) {
 	if s == "*" {
 		return s, nil
 	}
-	var all []string
-	for word := range strings.SplitSeq(s, ",") {
-		word = strings.TrimSpace(word)
-		if _, err := haproxy.SetRequestHeader(word, ""); err != nil {
-			return "", err
-		}
-		all = append(all, word)
-	}
-	return strings.Join(all, ", "), nil
+	return words(func(name string) (string, error) {
+		_, err := haproxy.SetRequestHeader(name, "")
+		return name, err
+	}, ", ")(s)
 }
 
 func hostFormat(s string) (haproxy.Directive, error) { return haproxy.SetHost(unquote(s)) }

@@ -287,15 +287,15 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 	switch {
 	case scope != ConfigMap && !ours:
 		if guard && len(name) >= leastLikely {
-			odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", quote(full), near.Name)
+			odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", Quote(full), near.Name)
 		}
 		return false
 	case guard:
-		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; since that keeps clients out, nobody is let in until it is in order", quote(full), near.Name)
+		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; since that keeps clients out, nobody is let in until it is in order", Quote(full), near.Name)
 	case near != nil:
-		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; it is ignored", quote(full), near.Name)
+		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; it is ignored", Quote(full), near.Name)
 	default:
-		odd("UnknownAnnotation", "%s is not known; it is ignored", quote(full))
+		odd("UnknownAnnotation", "%s is not known; it is ignored", Quote(full))
 	}
 	return guard
 }
@@ -344,13 +344,6 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-func clip(s string) string {
-	if len(s) > 80 {
-		return s[:80] + "..."
-	}
-	return s
-}
-
 // A Problem is a value that is not used.
 type Problem struct {
 	Scope  Scope  // of the object that has it
@@ -390,6 +383,9 @@ func (v *values) fault(d Doc, scope Scope, err error) {
 	}
 	v.report(d, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
 }
+
+// wrong reports the value of a key that was read, and cannot be used.
+func (v *values) wrong(d Doc, err error) { v.fault(d, v.scopeOf(d.Name), err) }
 
 // report adds a problem of a value.
 func (v *values) report(d Doc, scope Scope, reason string, err error) {

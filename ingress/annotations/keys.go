@@ -315,7 +315,7 @@ func servicePort(s string) (ServicePort, error) {
 	name, port, has := strings.Cut(s, ":")
 	ref, err := reference(name)
 	if err != nil || ref.Namespace == "" || has && port == "" || !dnsLabel.MatchString(ref.Name) {
-		return ServicePort{}, fmt.Errorf("%s: want namespace/Service, or namespace/Service:port", quote(s))
+		return ServicePort{}, fmt.Errorf("%s: want namespace/Service, or namespace/Service:port", Quote(s))
 	}
 	return ServicePort{ref, port}, nil
 }

@@ -38,7 +38,7 @@ var (
 		Name: "logasap", Scopes: ConfigMap, Format: "true or false", Default: "false",
 		Effect: "A request is logged when its answer begins, instead of when it ends.",
 	})
-	syslogServer = define(syslogs, Doc{
+	syslogServer = define(lines(syslog), Doc{
 		Name: "syslog-server", Scopes: ConfigMap, Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, one a line; the address may be stdout or stderr",
 		Default: "address:127.0.0.1, facility:local0, level:notice",
 		Effect:  "Where HAProxy logs to. With it, each request is logged.",
@@ -47,7 +47,7 @@ var (
 		Name: "prometheus-endpoint-auth-secret", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
 		Effect: "No effect: metrics are on the status endpoint, which only the machine itself or a network of the operators reaches (`status.listen` of the configuration file).",
 	})
-	tlsALPN = define(alpn, Doc{
+	tlsALPN = define(words(oneOf("h2", "http/1.1", "http/1.0"), ","), Doc{
 		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",
 		Effect: "Protocols offered to clients over TLS.",
 	})
@@ -125,7 +125,7 @@ func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem)
 			err = env.refusal(e.Part())
 		}
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile", fmt.Sprintf("key %s: %v; it is ignored", quote(name), err)})
+			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile", fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err)})
 			continue
 		}
 		g.Extras = append(g.Extras, e)
@@ -205,74 +205,48 @@ func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 		return q
 	}
 	if whose := v.env.TakenUDP[uint16(port)]; whose != "" { //nolint:gosec // read as a port
-		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("port %d is that of %s, HTTP/3 is not offered", port, whose))
+		v.wrong(quicPort.Doc, fmt.Errorf("port %d is that of %s, HTTP/3 is not offered", port, whose))
 		return q
 	}
 	switch support := v.ask(haproxy.QUICSupport(), asked); {
 	case support.Why != "":
-		v.fault(quicPort.Doc, ConfigMap, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", support.Why))
+		v.wrong(quicPort.Doc, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", support.Why))
 	case support.Known:
 		q = haproxy.QUIC{Port: uint16(port), Announce: uint16(announce), MaxAge: age} //nolint:gosec // read as ports
 	}
 	return q
 }
 
-// syslogs reads one log target from each line.
-func syslogs(s string) ([]haproxy.Line, error) {
-	var all []haproxy.Line
-	for line := range strings.Lines(s) {
-		if line = strings.TrimSpace(line); line == "" {
-			continue
+// syslog reads one log target.
+func syslog(line string) (haproxy.Line, error) {
+	target := haproxy.Syslog{Port: 514, Facility: "local0"}
+	for pair := range strings.SplitSeq(line, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(pair), ":")
+		value = strings.TrimSpace(value)
+		var err error
+		switch name {
+		case "address":
+			target.Address = value
+		case "port":
+			var port int
+			port, err = number(1, 65535)(value)
+			target.Port = uint16(port) //nolint:gosec // read as a port
+		case "length":
+			target.Length, err = strconv.Atoi(value)
+		case "format":
+			target.Format = value
+		case "facility":
+			target.Facility = value
+		case "level":
+			target.Level = value
+		case "minlevel":
+			target.MinLevel = value
+		default:
+			err = fmt.Errorf("%s is not one of address, port, length, format, facility, level, minlevel", Quote(name))
 		}
-		target := haproxy.Syslog{Port: 514, Facility: "local0"}
-		for pair := range strings.SplitSeq(line, ",") {
-			name, value, _ := strings.Cut(strings.TrimSpace(pair), ":")
-			value = strings.TrimSpace(value)
-			var err error
-			switch name {
-			case "address":
-				target.Address = value
-			case "port":
-				var port int
-				port, err = number(1, 65535)(value)
-				target.Port = uint16(port) //nolint:gosec // read as a port
-			case "length":
-				target.Length, err = strconv.Atoi(value)
-			case "format":
-				target.Format = value
-			case "facility":
-				target.Facility = value
-			case "level":
-				target.Level = value
-			case "minlevel":
-				target.MinLevel = value
-			default:
-				err = fmt.Errorf("%s is not one of address, port, length, format, facility, level, minlevel", quote(name))
-			}
-			if err != nil {
-				return nil, err
-			}
-		}
-		l, err := target.Line()
 		if err != nil {
-			return nil, err
+			return haproxy.Line{}, err
 		}
-		all = append(all, l)
 	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("%s names no target", quote(s))
-	}
-	return all, nil
-}
-
-func alpn(s string) (string, error) {
-	var all []string
-	for word := range strings.SplitSeq(s, ",") {
-		word, err := oneOf("h2", "http/1.1", "http/1.0")(strings.TrimSpace(word))
-		if err != nil {
-			return "", err
-		}
-		all = append(all, word)
-	}
-	return strings.Join(all, ","), nil
+	return target.Line()
 }

@@ -43,11 +43,11 @@ func reference(s string) (Ref, error) {
 	if namespace, name, has := strings.Cut(s, "/"); has {
 		r = Ref{namespace, name}
 		if !dnsLabel.MatchString(namespace) {
-			return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
+			return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", Quote(s))
 		}
 	}
 	if !dnsSubdomain.MatchString(r.Name) || len(r.Name) > 253 {
-		return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", quote(s))
+		return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", Quote(s))
 	}
 	return r, nil
 }
@@ -134,8 +134,7 @@ func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Se
 	if !said {
 		return made, false
 	}
-	scope := v.scopeOf(k.Name)
-	from, err := v.env.Secrets(scope, ref)
+	from, err := v.env.Secrets(v.scopeOf(k.Name), ref)
 	if err == nil {
 		made, err = read(from)
 	}
@@ -145,7 +144,7 @@ func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Se
 		}
 	}
 	if err != nil {
-		v.fault(k.Doc, scope, err)
+		v.wrong(k.Doc, err)
 		return made, false
 	}
 	return made, true
@@ -182,7 +181,7 @@ func authenticate(v *values, s *Settings) {
 	})
 	if !ok {
 		if asked && !v.closed {
-			v.fault(authType.Doc, v.scopeOf(authType.Name), errors.New("there is no auth-secret that says who may come in"))
+			v.wrong(authType.Doc, errors.New("there is no auth-secret that says who may come in"))
 		}
 		return
 	}
@@ -191,7 +190,7 @@ func authenticate(v *values, s *Settings) {
 	}
 	d, err := haproxy.BasicAuth(list.Name, name)
 	if err != nil {
-		v.fault(authSecret.Doc, v.scopeOf(authSecret.Name), err)
+		v.wrong(authSecret.Doc, err)
 		return
 	}
 	s.Userlists = append(s.Userlists, list)
@@ -255,12 +254,11 @@ func serverCerts(v *values, s *Settings) {
 		s.Options.SNI = name
 	}
 	if name, said := get(v, secureVerifyHost); said {
-		scope := v.scopeOf(secureVerifyHost.Name)
 		switch {
 		case s.Options.CA == "":
-			v.fault(secureVerifyHost.Doc, scope, errors.New("there is no server-ca whose certificates could be verified"))
+			v.wrong(secureVerifyHost.Doc, errors.New("there is no server-ca whose certificates could be verified"))
 		case s.Options.SNI != "" && s.Options.SNI != name:
-			v.fault(secureVerifyHost.Doc, scope, errors.New("HAProxy verifies that the servers are what secure-sni asks for, and nothing else"))
+			v.wrong(secureVerifyHost.Doc, errors.New("HAProxy verifies that the servers are what secure-sni asks for, and nothing else"))
 		default:
 			s.Options.VerifyHost = name
 		}

@@ -29,7 +29,7 @@ func Streams(data map[string]string) (all []Stream, odd []Problem) {
 		}
 		s, err := stream(key, data[key])
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidTCPService", fmt.Sprintf("key %s: %v; it is ignored", quote(key), err)})
+			odd = append(odd, Problem{ConfigMap, "InvalidTCPService", fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err)})
 			continue
 		}
 		all = append(all, s)
@@ -51,18 +51,18 @@ func StreamLayer(data map[string]string) Layer {
 func stream(port, line string) (s Stream, err error) {
 	n, err := number(1, 65535)(port)
 	if err != nil || strconv.Itoa(n) != port {
-		return s, fmt.Errorf("%s is not a number from 1 to 65535", quote(port))
+		return s, fmt.Errorf("%s is not a number from 1 to 65535", Quote(port))
 	}
 	s.Port = uint16(n) //nolint:gosec // read as a port
 	words := strings.Split(strings.TrimSpace(line), ":")
 	if len(words) < 2 {
-		return s, fmt.Errorf("%s: want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", quote(line))
+		return s, fmt.Errorf("%s: want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", Quote(line))
 	}
 	if s.To, err = servicePort(words[0] + ":" + words[1]); err != nil {
 		return s, err
 	}
 	if !dnsLabel.MatchString(s.To.Port) {
-		return s, fmt.Errorf("%s is not the name or the number of a port", quote(s.To.Port))
+		return s, fmt.Errorf("%s is not the name or the number of a port", Quote(s.To.Port))
 	}
 	for _, word := range words[2:] {
 		twice := false
@@ -77,7 +77,7 @@ func stream(port, line string) (s Stream, err error) {
 		case "PROXY-V2":
 			twice, s.SendProxy = s.SendProxy != "", "proxy-v2"
 		default:
-			return s, fmt.Errorf("%s is not one of ssl, PROXY, PROXY-V1 and PROXY-V2", quote(word))
+			return s, fmt.Errorf("%s is not one of ssl, PROXY, PROXY-V1 and PROXY-V2", Quote(word))
 		}
 		if twice {
 			return s, errors.New("it says the same twice")

@@ -8,7 +8,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// Env holds everything but its value that the meaning of a key depends on.
+// Env holds everything but its value that the meaning of a key depends on. Each of its
+// functions is set.
 type Env struct {
 	Secrets Secrets
 	// Demanded says which certificates ConfigMaps demand from the clients of all hosts.
@@ -28,10 +29,9 @@ type Env struct {
 	// Service returns the backend for requests to a Service that an object names in
 	// auth-url. Its error continues a sentence that begins with "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
-	// Verdict returns HAProxy's answer to a question. Nil: HAProxy was asked nothing.
+	// Verdict returns HAProxy's answer to a question.
 	Verdict func(haproxy.Question) haproxy.Verdict
-	// Refusal returns why HAProxy refuses a part; empty: it does not. Nil: HAProxy was
-	// asked about no part.
+	// Refusal returns why HAProxy refuses a part; empty: it does not.
 	Refusal func(haproxy.Part) string
 	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
@@ -92,12 +92,9 @@ func listed(text string) (name string, is bool) {
 
 // entries returns the entries of a list.
 func (e Env) entries(name string) (entries []string, err error) {
-	lines, has := "", false
-	if e.Pattern != nil {
-		lines, has = e.Pattern(name)
-	}
+	lines, has := e.Pattern(name)
 	if !has {
-		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", quote(name))
+		return nil, fmt.Errorf("there is no list %s (clusters[].ingress.patternFiles)", Quote(name))
 	}
 	for line := range strings.Lines(lines) {
 		line, _, _ = strings.Cut(line, "#")
@@ -110,10 +107,8 @@ func (e Env) entries(name string) (entries []string, err error) {
 
 // refusal returns why HAProxy refuses a part; nil: it does not.
 func (e Env) refusal(p haproxy.Part) error {
-	if e.Refusal != nil {
-		if why := e.Refusal(p); why != "" {
-			return errors.New(why)
-		}
+	if why := e.Refusal(p); why != "" {
+		return errors.New(why)
 	}
 	return nil
 }
@@ -126,21 +121,19 @@ func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]ha
 	if !said {
 		return t, false
 	}
-	return t, judged(v, k.Doc, t, v.scopeOf(k.Name), section, asked)
+	return t, judged(v, k.Doc, t, section, asked)
 }
 
 // judged reports whether a text may be used: its scope allows it, and HAProxy accepts
 // it.
-func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Section, asked *[]haproxy.Question) bool {
-	if v.env.Allowed != nil {
-		if err := v.env.Allowed(scope, section); err != nil {
-			v.fault(d, scope, err)
-			return false
-		}
+func judged(v *values, d Doc, t haproxy.Text, section haproxy.Section, asked *[]haproxy.Question) bool {
+	if err := v.env.Allowed(v.scopeOf(d.Name), section); err != nil {
+		v.wrong(d, err)
+		return false
 	}
 	verdict := v.ask(t.Question(), asked)
 	if verdict.Why != "" {
-		v.fault(d, scope, errors.New(verdict.Why))
+		v.wrong(d, errors.New(verdict.Why))
 	}
 	return verdict == haproxy.Good
 }
@@ -148,9 +141,6 @@ func judged(v *values, d Doc, t haproxy.Text, scope Scope, section haproxy.Secti
 // ask adds a question to asked, and returns HAProxy's answer.
 func (v *values) ask(q haproxy.Question, asked *[]haproxy.Question) haproxy.Verdict {
 	*asked = append(*asked, q)
-	if v.env.Verdict == nil {
-		return haproxy.Verdict{}
-	}
 	return v.env.Verdict(q)
 }
 
@@ -183,7 +173,7 @@ func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}, env: env}
 	var ok bool
 	if c.Text, ok = get(v, routeACL); ok {
-		c.Usable = judged(v, routeACL.Doc, c.Text, l.Scope, haproxy.FrontendSection, &c.Asked)
+		c.Usable = judged(v, routeACL.Doc, c.Text, haproxy.FrontendSection, &c.Asked)
 	}
 	return c, true, v.problems
 }
