@@ -47,6 +47,13 @@ const (
 	reflectorAnnotation = "projectcalico.org/RouteReflectorClusterID"
 )
 
+// families are the families of addresses, each with the annotation of a node's BGP
+// address.
+var families = []struct {
+	name, annotation string
+	is4              bool
+}{{"IPv4", ipv4Annotation, true}, {"IPv6", ipv6Annotation, false}}
+
 // Objects are a cluster's Nodes and Calico objects at one moment.
 type Objects struct {
 	Cluster    string
@@ -144,10 +151,7 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 func (r *reader) mute(t routes.Topology) {
 	for _, n := range t.Nodes {
 		owns := func(a routes.Affinity) bool { return a.Node == n.Name && !a.Deleted }
-		for _, family := range []struct {
-			name, annotation string
-			is4              bool
-		}{{"IPv4", ipv4Annotation, true}, {"IPv6", ipv6Annotation, false}} {
+		for _, family := range families {
 			blocks := slices.ContainsFunc(t.Affinities, func(a routes.Affinity) bool { return owns(a) && a.Prefix.Addr().Is4() == family.is4 })
 			speaks := slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 })
 			if blocks && !speaks {
@@ -170,10 +174,7 @@ func (r *reader) complain(kind, name, format string, args ...any) {
 
 func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr) routes.Node {
 	node := routes.Node{Name: n.Name, ASN: asn, Reflector: n.Annotations[reflectorAnnotation] != ""}
-	for _, family := range []struct {
-		annotation string
-		is4        bool
-	}{{ipv4Annotation, true}, {ipv6Annotation, false}} {
+	for _, family := range families {
 		text := n.Annotations[family.annotation]
 		if text == "" {
 			continue // calico-node has not started there, or found no address: it does not speak BGP
@@ -264,22 +265,19 @@ func (r *reader) settle(o Objects, nodes []routes.Node) {
 		})
 		keeper := nodes[claimants[0]].Name
 		keepers[addr] = keeper
+		family := families[0]
+		if addr.Is6() {
+			family = families[1]
+		}
 		for _, i := range claimants[1:] {
 			n := &nodes[i]
 			r.complain("Node", keeper, "its BGP address %s is claimed by node %s, too; node %s keeps it", addr, n.Name, keeper)
-			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and is not believed: of several nodes the one keeps an address that had it before, whose status has it as InternalIP, or that is older. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, annotationOf(addr))
+			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and is not believed: of several nodes the one keeps an address that had it before, whose status has it as InternalIP, or that is older. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, family.annotation)
 			n.BGP = slices.DeleteFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == addr })
 			n.Addresses = slices.DeleteFunc(n.Addresses, func(a netip.Addr) bool { return a == addr })
 		}
 	}
 	o.Memory.keepers = keepers
-}
-
-func annotationOf(addr netip.Addr) string {
-	if addr.Is4() {
-		return ipv4Annotation
-	}
-	return ipv6Annotation
 }
 
 func trueFirst(a, b bool) int {

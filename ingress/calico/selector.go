@@ -111,24 +111,21 @@ func (p *parser) next() (word, error) {
 }
 
 func (p *parser) or(depth int) (matcher, error) {
-	left, err := p.and(depth)
-	for err == nil && p.take("||") {
-		a := left
-		var b matcher
-		if b, err = p.and(depth); err == nil {
-			left = func(l map[string]string) bool { return a(l) || b(l) }
-		}
-	}
-	return left, err
+	return p.chain("||", depth, p.and, func(a, b bool) bool { return a || b })
 }
 
 func (p *parser) and(depth int) (matcher, error) {
-	left, err := p.term(depth)
-	for err == nil && p.take("&&") {
+	return p.chain("&&", depth, p.term, func(a, b bool) bool { return a && b })
+}
+
+// chain reads operands with an operator between them.
+func (p *parser) chain(operator string, depth int, operand func(depth int) (matcher, error), join func(a, b bool) bool) (matcher, error) {
+	left, err := operand(depth)
+	for err == nil && p.take(operator) {
 		a := left
 		var b matcher
-		if b, err = p.term(depth); err == nil {
-			left = func(l map[string]string) bool { return a(l) && b(l) }
+		if b, err = operand(depth); err == nil {
+			left = func(l map[string]string) bool { return join(a(l), b(l)) }
 		}
 	}
 	return left, err
@@ -189,27 +186,22 @@ func (p *parser) test(key string) (matcher, error) {
 			v, ok := l[key]
 			return (ok && v == w) == (op.text == "==")
 		}, err
-	case "contains":
-		w, err := p.string()
-		return func(l map[string]string) bool { v, ok := l[key]; return ok && strings.Contains(v, w) }, err
-	case "starts", "ends":
-		if !p.take("with") {
-			return nil, fmt.Errorf("%q is followed by \"with\"", op.text)
+	case "contains", "starts", "ends":
+		if op.text != "contains" && !p.take("with") {
+			return nil, fmt.Errorf("no \"with\" follows %q", op.text)
 		}
+		holds := map[string]func(s, part string) bool{"contains": strings.Contains, "starts": strings.HasPrefix, "ends": strings.HasSuffix}[op.text]
 		w, err := p.string()
-		if op.text == "starts" {
-			return func(l map[string]string) bool { v, ok := l[key]; return ok && strings.HasPrefix(v, w) }, err
-		}
-		return func(l map[string]string) bool { v, ok := l[key]; return ok && strings.HasSuffix(v, w) }, err
-	case "not":
-		if !p.take("in") {
-			return nil, errors.New(`"not" is followed by "in"`)
+		return func(l map[string]string) bool { v, ok := l[key]; return ok && holds(v, w) }, err
+	case "in", "not":
+		if op.text == "not" && !p.take("in") {
+			return nil, errors.New(`no "in" follows "not"`)
 		}
 		set, err := p.set()
-		return func(l map[string]string) bool { v, ok := l[key]; return !ok || !set[v] }, err
-	case "in":
-		set, err := p.set()
-		return func(l map[string]string) bool { v, ok := l[key]; return ok && set[v] }, err
+		return func(l map[string]string) bool {
+			v, ok := l[key]
+			return (ok && set[v]) == (op.text == "in")
+		}, err
 	}
 	return nil, fmt.Errorf("%s is not a comparison", quote(op.text))
 }
