@@ -2,9 +2,7 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"strings"
 
@@ -31,30 +29,14 @@ effect and the object that sets each, the servers, and the problems.`,
 		if strings.Count(args[0], "/") != 1 {
 			return fmt.Errorf("%q: want NAMESPACE/INGRESS", args[0])
 		}
-		address, err := endpoint()
-		if err != nil {
-			return err
-		}
-		body, err := ask(cmd.Context(), address, "/explain?"+url.Values{"ingress": {args[0]}, "cluster": {cluster}}.Encode())
-		if err != nil {
-			return err
-		}
-		if output.value == "json" {
-			_, err = cmd.OutOrStdout().Write(body)
-			return err
-		}
-		var e appliance.ExplainStatus
-		if err := json.Unmarshal(body, &e); err != nil {
-			return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
-		}
-		return writeExplanation(cmd.OutOrStdout(), e)
+		page := "/explain?" + url.Values{"ingress": {args[0]}, "cluster": {cluster}}.Encode()
+		return show(cmd, endpoint, page, output, writeExplanation)
 	})
 	return cmd
 }
 
 // writeExplanation writes the explanation of an Ingress for people.
-func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
-	t := newWriter(w)
+func writeExplanation(t writer, e appliance.ExplainStatus) {
 	t.line(fmt.Sprintf("Ingress %s/%s of cluster %s", e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
 	t.title("Rules")
 	for _, r := range e.Rules {
@@ -86,9 +68,7 @@ func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
 				continue
 			}
 			t.line(fmt.Sprintf("  %d of %d servers open", s.Open, len(s.Servers)))
-			for _, x := range s.Servers {
-				t.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
-			}
+			t.servers(s)
 		}
 	}
 	if len(e.Problems) > 0 {
@@ -97,8 +77,4 @@ func writeExplanation(w io.Writer, e appliance.ExplainStatus) error {
 			t.line(fmt.Sprintf("  %s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why)
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("write the explanation: %w", err)
-	}
-	return nil
 }

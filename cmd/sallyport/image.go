@@ -27,50 +27,36 @@ for operators who log in with the maintenance key.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(prepareCommand(), watchCommand(), waitCommand(), screenCommand(), readyCommand(), blessCommand(), updateCommand())
+	preparation := task("prepare", "Find the one file, and configure the machine by it", prepare)
+	preparation.Long = `Find the one file, and configure the machine by it: addresses, names, firewall, and
+the configuration of the process. A file with a mistake is not used. The last good
+file is used instead, if there is one.`
+	bless := func(context.Context, io.Writer) error { return update.Machine{}.Bless() }
+	watch := func(ctx context.Context, out io.Writer) error { return image.Machine{}.Watch(ctx, lineTo(out)) }
+	cmd.AddCommand(
+		preparation,
+		task("watch", "Configure the machine anew whenever the one file changes", watch),
+		task("wait", "Serve a page on the status port that explains how to give this machine its file", wait),
+		screenCommand(),
+		readyCommand(),
+		task("bless", "Mark the version that runs as good, so that its starts are no longer counted", bless),
+		updateCommand(),
+	)
 	return cmd
 }
 
-func prepareCommand() *cobra.Command {
+// task returns a command of the image that has no arguments. Its context ends when
+// systemd stops the service.
+func task(name, short string, run func(ctx context.Context, out io.Writer) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   "prepare",
-		Short: "Find the one file, and configure the machine by it",
-		Long: `Find the one file, and configure the machine by it: addresses, names, firewall, and
-the configuration of the process. A file with a mistake is not used. The last good
-file is used instead, if there is one.`,
-		Example: "  sallyport image prepare",
-		Args:    cobra.NoArgs,
-		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			s, err := image.Machine{}.Prepare(cmd.Context())
-			writeState(cmd.OutOrStdout(), s)
-			return err
-		}),
-	}
-}
-
-// writeState writes which file is in use, and what is wrong.
-func writeState(w io.Writer, s image.State) {
-	if s.Source != "" {
-		_, _ = fmt.Fprintf(w, "the file in use is from %s\n", s.Source)
-	}
-	for _, line := range s.Lines() {
-		_, _ = fmt.Fprintln(w, line)
-	}
-	if s.Source == "" {
-		_, _ = fmt.Fprint(w, image.HowTo)
-	}
-}
-
-func watchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "watch",
-		Short:   "Configure the machine anew whenever the one file changes",
-		Example: "  sallyport image watch",
+		Use:     name,
+		Short:   short,
+		Example: "  sallyport image " + name,
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := untilSignal(cmd)
 			defer stop()
-			return image.Machine{}.Watch(ctx, func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) })
+			return run(ctx, cmd.OutOrStdout())
 		}),
 	}
 }
@@ -80,68 +66,55 @@ func untilSignal(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 }
 
-func waitCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "wait",
-		Short:   "Serve a page on the status port that explains how to give this machine its file",
-		Example: "  sallyport image wait",
-		Args:    cobra.NoArgs,
-		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd)
-			defer stop()
-			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(image.StatusPort))
-			if err != nil {
-				return err
-			}
-			return image.Machine{}.Wait(ctx, listener)
-		}),
+// lineTo returns a function that writes lines.
+func lineTo(out io.Writer) func(string) {
+	return func(text string) { _, _ = fmt.Fprintln(out, text) }
+}
+
+// prepare configures the machine, and writes which file is in use and what is wrong.
+func prepare(ctx context.Context, out io.Writer) error {
+	s, err := image.Machine{}.Prepare(ctx)
+	line := lineTo(out)
+	if s.Source != "" {
+		line("the file in use is from " + s.Source)
 	}
+	for _, text := range s.Lines() {
+		line(text)
+	}
+	if s.Source == "" {
+		_, _ = io.WriteString(out, image.HowTo)
+	}
+	return err
+}
+
+func wait(ctx context.Context, _ io.Writer) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", ":"+strconv.Itoa(image.StatusPort))
+	if err != nil {
+		return err
+	}
+	return image.Machine{}.Wait(ctx, listener)
 }
 
 func screenCommand() *cobra.Command {
 	var once bool
-	cmd := &cobra.Command{
-		Use:     "screen",
-		Short:   "Show the state of the machine on the console, drawn anew every two seconds",
-		Example: "  sallyport image screen --once",
-		Args:    cobra.NoArgs,
-		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd)
-			defer stop()
-			return image.Machine{}.Screen(ctx, cmd.OutOrStdout(), versionText(), once)
-		}),
-	}
+	cmd := task("screen", "Show the state of the machine on the console, drawn anew every two seconds", func(ctx context.Context, out io.Writer) error {
+		return image.Machine{}.Screen(ctx, out, versionText(), once)
+	})
+	cmd.Example += " --once"
 	cmd.Flags().BoolVar(&once, "once", false, "print it once, without terminal codes")
 	return cmd
 }
 
 func readyCommand() *cobra.Command {
 	var within time.Duration
-	cmd := &cobra.Command{
-		Use:     "ready",
-		Short:   "Wait until the appliance is ready, or until the machine asks for its file",
-		Example: "  sallyport image ready --within 1m",
-		Args:    cobra.NoArgs,
-		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd)
-			defer stop()
-			ctx, cancel := context.WithTimeout(ctx, within)
-			defer cancel()
-			return image.Machine{}.Ready(ctx, func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) })
-		}),
-	}
+	cmd := task("ready", "Wait until the appliance is ready, or until the machine asks for its file", func(ctx context.Context, out io.Writer) error {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		return image.Machine{}.Ready(ctx, lineTo(out))
+	})
+	cmd.Example += " --within 1m"
 	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "how long to wait")
 	return cmd
-}
-
-func blessCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "bless",
-		Short:   "Mark the version that runs as good, so that its starts are no longer counted",
-		Example: "  sallyport image bless",
-		Args:    cobra.NoArgs,
-		RunE:    work(func(*cobra.Command, []string) error { return update.Machine{}.Bless() }),
-	}
 }
 
 func updateCommand() *cobra.Command {
@@ -172,7 +145,7 @@ The default is system.update.url. The folder must also have the file's manifest,
 		if len(args) > 0 {
 			r.From = args[0]
 		}
-		r.Say = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
+		r.Say = lineTo(cmd.ErrOrStderr())
 		var m update.Machine
 		done, err := m.Install(ctx, r)
 		if err != nil {

@@ -40,25 +40,33 @@ refused, and the servers. For each that is not in use it shows the reason.`,
 	endpoint := endpointFlags(cmd)
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
-		address, err := endpoint()
-		if err != nil {
-			return err
-		}
-		body, err := ask(cmd.Context(), address, "/status")
-		if err != nil {
-			return err
-		}
-		if output.value == "json" {
-			_, err = cmd.OutOrStdout().Write(body)
-			return err
-		}
-		var s appliance.Status
-		if err := json.Unmarshal(body, &s); err != nil {
-			return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
-		}
-		return writeStatus(cmd.OutOrStdout(), s)
+		return show(cmd, endpoint, "/status", output, writeStatus)
 	})
 	return cmd
+}
+
+// show requests a JSON page of the status endpoint, and writes it: as it is, or for
+// people.
+func show[T any](cmd *cobra.Command, endpoint func() (string, error), page string, output *oneOf, forPeople func(writer, T)) error {
+	address, err := endpoint()
+	if err != nil {
+		return err
+	}
+	body, err := ask(cmd.Context(), address, page)
+	if err != nil {
+		return err
+	}
+	if output.value == "json" {
+		_, err = cmd.OutOrStdout().Write(body)
+		return err
+	}
+	var answer T
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
+	}
+	t := writer{tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)}
+	forPeople(t, answer)
+	return t.Flush()
 }
 
 // endpointFlags adds the flags that name the status endpoint. It returns a function
@@ -124,8 +132,6 @@ func ask(ctx context.Context, address, page string) ([]byte, error) {
 // may hold some, and must not move the cursor.
 type writer struct{ *tabwriter.Writer }
 
-func newWriter(w io.Writer) writer { return writer{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
-
 func (w writer) line(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
@@ -138,11 +144,16 @@ func (w writer) line(cells ...any) {
 // its own column widths.
 func (w writer) title(text string) { _, _ = fmt.Fprintf(w, "\n%s\n", text) }
 
-// writeStatus writes the status for people.
-func writeStatus(w io.Writer, s appliance.Status) error {
-	t := newWriter(w)
-	line, title := t.line, t.title
+// servers writes a line for each server of a backend.
+func (w writer) servers(b appliance.BackendStatus) {
+	for _, x := range b.Servers {
+		w.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
+	}
+}
 
+// writeStatus writes the status for people.
+func writeStatus(t writer, s appliance.Status) {
+	line, title := t.line, t.title
 	state := "ready"
 	if !s.Ready {
 		state = "not ready"
@@ -201,9 +212,7 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 	title("Servers")
 	for _, b := range s.Backends {
 		line(fmt.Sprintf("  %s: %d of %d open", b.Name, b.Open, len(b.Servers)))
-		for _, x := range b.Servers {
-			line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
-		}
+		t.servers(b)
 	}
 	if len(s.Problems) > 0 {
 		title("Problems")
@@ -211,10 +220,6 @@ func writeStatus(w io.Writer, s appliance.Status) error {
 			line("  "+p.Object, p.Cluster, p.Reason, p.Why)
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("write status: %w", err)
-	}
-	return nil
 }
 
 // printable replaces characters that a terminal would act on.
