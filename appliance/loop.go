@@ -252,7 +252,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.offers = len(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
 	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.retain, FailStatic: l.failStatic}
-	v.want.Routes, v.refusals = routes.Verify(offers, facts)
+	routed, refusals := routes.Verify(offers, facts)
+	v.want.Routes = routed
+	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = routes.Allocate(facts)
 	v.static = routes.Static(offers, facts)
 	l.compiler.Unknown = unknown
@@ -286,7 +288,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		l.publish(compiled)
 		l.keep()
 	}
-	l.tellRefusals(v.refusals)
+	l.tellRefusals(refusals)
 	return progress && err == nil
 }
 
@@ -635,14 +637,19 @@ func (l *loop) keep() {
 }
 
 // tellRefusals logs each refusal once, when it appears, and no more than a
-// screenful at a time: a peer that offers 100,000 prefixes is one fact.
+// screenful at a time: a peer that offers 100,000 prefixes is one fact. A refusal of an
+// offer that will probably be withdrawn in a moment is a warning only once it has stood.
 func (l *loop) tellRefusals(refusals []routes.Refusal) {
 	now := make(map[string]bool, len(refusals))
 	told := 0
 	for _, r := range refusals {
-		key := fmt.Sprint(r.Offer.Peer, r.Offer.Prefix, r.Reason)
+		key := fmt.Sprint(r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Passing)
 		now[key] = true
 		if l.refused[key] {
+			continue
+		}
+		if r.Passing {
+			l.log.Debug("offer not routed, and likely to pass", "peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "why", r.Why)
 			continue
 		}
 		if told++; told <= screenful {

@@ -54,6 +54,7 @@ type path struct {
 	peerAS  uint32
 	nextHop netip.Addr
 	asPath  []uint32
+	stood   time.Time   // since when it is announced without a break
 	lost    routes.Loss // zero while it is announced
 }
 
@@ -63,11 +64,14 @@ func newSession(p Peer, now time.Time) *session {
 
 // announce stores a path of an established session, and reports whether it is a change.
 // After the end of a session GoBGP may still deliver its paths: these are ignored.
-func (x *session) announce(prefix netip.Prefix, p path) bool {
+func (x *session) announce(prefix netip.Prefix, p path, at time.Time) bool {
 	if x.state != established {
 		return false
 	}
 	old, had := x.paths[prefix]
+	if p.stood = at; had && old.lost == (routes.Loss{}) {
+		p.stood = old.stood
+	}
 	x.paths[prefix] = p
 	return !had || old.lost != p.lost || old.peerAS != p.peerAS || old.nextHop != p.nextHop || !slices.Equal(old.asPath, p.asPath)
 }
@@ -230,6 +234,7 @@ func (x *session) all(now time.Time) iter.Seq[routes.Offer] {
 				Prefix:  prefix,
 				NextHop: p.nextHop,
 				ASPath:  slices.Clone(p.asPath),
+				Stood:   p.stood,
 				Lost:    p.lost,
 			}
 			if p.lost == (routes.Loss{}) {

@@ -61,12 +61,12 @@ func TestAnEventOfASessionThatIsOverChangesNothing(t *testing.T) {
 	x := newSession(Peer{}, dawn)
 	prefix := netip.MustParsePrefix("172.16.1.0/26")
 	x.enter(established, dawn, usualPace)
-	if !x.announce(prefix, path{peerAS: 1}) || x.announce(prefix, path{peerAS: 1}) {
+	if !x.announce(prefix, path{peerAS: 1}, dawn) || x.announce(prefix, path{peerAS: 1}, dawn) {
 		t.Error("an announcement is news once")
 	}
 	x.leave(dawn.Add(time.Second), routes.Closed, "")
 	lost := x.paths[prefix]
-	if x.withdraw(prefix) || x.announce(prefix, path{}) || x.endOfRIB() {
+	if x.withdraw(prefix) || x.announce(prefix, path{}, dawn) || x.endOfRIB() {
 		t.Error("something came of it")
 	}
 	if got := x.paths[prefix]; got.lost != lost.lost || got.peerAS != 1 {
@@ -83,7 +83,7 @@ func TestALossIsRememberedForAQuarterOfAnHour(t *testing.T) {
 	x := newSession(Peer{}, dawn)
 	prefix := netip.MustParsePrefix("172.16.1.0/26")
 	x.enter(established, dawn, usualPace)
-	x.announce(prefix, path{})
+	x.announce(prefix, path{}, dawn)
 	x.leave(dawn, routes.Closed, "")
 	if x.expire(dawn.Add(15*time.Minute-1), usualPace) || len(x.paths) != 1 {
 		t.Error("the offer went too early")
@@ -91,4 +91,32 @@ func TestALossIsRememberedForAQuarterOfAnHour(t *testing.T) {
 	if !x.expire(dawn.Add(15*time.Minute), usualPace) || len(x.paths) != 0 {
 		t.Error("the offer stays")
 	}
+}
+
+func TestAPrefixStandsSinceItWasAnnouncedLast(t *testing.T) {
+	t.Parallel()
+	x := newSession(Peer{}, dawn)
+	prefix := netip.MustParsePrefix("172.16.1.1/32")
+	second := func(n int) time.Time { return dawn.Add(time.Duration(n) * time.Second) }
+	stood := func(when string, want time.Time) {
+		t.Helper()
+		for o := range x.all(second(100)) {
+			if !o.Stood.Equal(want) {
+				t.Errorf("%s: it stands since %s, want %s", when, o.Stood, want)
+			}
+		}
+	}
+	x.enter(established, dawn, usualPace)
+	x.announce(prefix, path{}, second(1))
+	stood("announced", second(1))
+	x.announce(prefix, path{peerAS: 1}, second(2))
+	stood("announced with other attributes", second(1))
+	x.withdraw(prefix)
+	x.announce(prefix, path{}, second(3))
+	stood("withdrawn, and announced", second(3))
+	x.leave(second(4), routes.Closed, "")
+	stood("lost", second(3))
+	x.enter(established, second(5), usualPace)
+	x.announce(prefix, path{}, second(6))
+	stood("announced on the next session", second(6))
 }

@@ -27,7 +27,7 @@ import (
 // the loss.
 func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 	err := b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
-		OnPathUpdate: func(paths []*apiutil.Path, _ time.Time) { s.onPaths(b, paths) },
+		OnPathUpdate: func(paths []*apiutil.Path, at time.Time) { s.onPaths(b, paths, at) },
 		OnPathEor:    func(p *apiutil.Path, _ time.Time) { s.onEndOfRIB(b, p) },
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) { s.onState(b, e, at) },
 	}, server.WatchPeer(), server.WatchUpdate(true, "", ""), server.WatchEor(true))
@@ -41,7 +41,7 @@ func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 // with mu held.
 func (s *Speaker) inUse(b *server.BgpServer) bool { return b == s.dialer || b == s.listener }
 
-func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path) {
+func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.inUse(b) {
@@ -57,7 +57,7 @@ func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path) {
 		if p.Withdrawal {
 			change = x.withdraw(prefix) || change
 		} else {
-			change = x.announce(prefix, pathOf(p)) || change
+			change = x.announce(prefix, pathOf(p), at) || change
 		}
 	}
 	if change {

@@ -31,6 +31,7 @@ type Offer struct {
 	NextHop netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
 	ASPath  []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
 	Since   time.Time    // when the session was established; zero: long ago
+	Stood   time.Time    // since when the prefix is announced without a break; zero: long ago
 	Lost    Loss         // zero while the session is established
 
 	// Silent reports that the session is still established, but that its peer has missed
@@ -63,7 +64,8 @@ const (
 
 // A Refusal is an offer that did not become a route, and why.
 type Refusal struct {
-	Offer  Offer
-	Reason Reason // one word for metrics
-	Why    string // one sentence for people
+	Offer   Offer
+	Reason  Reason // one word for metrics
+	Why     string // one sentence for people
+	Passing bool   // the offer will probably be withdrawn in a moment, so there is nothing to tell people
 }

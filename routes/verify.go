@@ -56,7 +56,7 @@ func Verify(offers []Offer, f Facts) (Table, []Refusal) {
 			no = w.fresh(o, owner, static[o.Cluster])
 		}
 		if no != nil {
-			refusals = append(refusals, Refusal{Offer: o, Reason: no.reason, Why: no.why})
+			refusals = append(refusals, Refusal{Offer: o, Reason: no.reason, Why: no.why, Passing: no.reason == WrongLength && w.passing(o)})
 			continue
 		}
 		table[o.Prefix] = o.NextHop
@@ -344,6 +344,23 @@ func (c *cluster) territory() map[netip.Prefix]bool {
 		}
 	}
 	return all
+}
+
+// settled is the age from which a node's offer of a single address of its own block is
+// worth a word. With Calico 3.32 a pod's route has no metric for 0.1 to 0.25 s, from the
+// CNI plugin until Felix replaces it, and BIRD announces routes whose metric is below 1024.
+// Such an offer comes with each pod that starts.
+const settled = 10 * time.Second
+
+// passing reports whether a node offers a single address of its own block, and has done
+// so for no longer than a pod takes to start.
+func (w *world) passing(o Offer) bool {
+	c, s, no := w.introduce(o)
+	if no != nil || s.node == nil || !o.Prefix.IsSingleIP() || w.Now.Sub(o.Stood) >= settled {
+		return false
+	}
+	_, block, ok := c.blocks.covering(o.Prefix)
+	return ok && block.owner == s.node.Name
 }
 
 // judge applies all checks but those of time. It returns the owner of the prefix, or a
@@ -638,6 +655,7 @@ func compareOffers(a, b Offer) int {
 		slices.Compare(a.ASPath, b.ASPath),
 		cmp.Compare(a.PeerAS, b.PeerAS),
 		a.Since.Compare(b.Since),
+		a.Stood.Compare(b.Stood),
 		cmp.Compare(a.Lost.Cause, b.Lost.Cause),
 		a.Lost.At.Compare(b.Lost.At),
 	)

@@ -561,3 +561,42 @@ func ExampleVerify() {
 	// 172.16.171.64/26 via 192.168.50.23
 	// default-route - 0.0.0.0/0 is the default route: a node answers for its own blocks only
 }
+
+// TestAnAddressOfItsOwnBlockPassesForAMoment is about Calico 3.32, which announces the
+// address of each new pod until its route has a metric.
+func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
+	ago := func(d time.Duration) func(*Offer, *Facts) { return func(o *Offer, _ *Facts) { o.Stood = noon.Add(-d) } }
+	for name, row := range map[string]struct {
+		change func(*Offer, *Facts)
+		want   Reason
+		passes bool
+	}{
+		"just announced":             {ago(0), WrongLength, true},
+		"for less than ten seconds":  {ago(settled - 1), WrongLength, true},
+		"for ten seconds":            {ago(settled), WrongLength, false},
+		"since nobody knows when":    {func(o *Offer, _ *Facts) { o.Stood = time.Time{} }, WrongLength, false},
+		"by a clock that is ahead":   {ago(-time.Minute), WrongLength, true},
+		"half of the block":          {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, false},
+		"of another node's block":    {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.70/32") }, WrongLength, false},
+		"of a block without a claim": {func(_ *Offer, f *Facts) { f.Topologies[0].Affinities[1].State = "pending" }, WrongLength, false},
+		"of no block":                {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.7.7/32") }, NoAffinity, false},
+		"by a reflector, for a node": {func(o *Offer, f *Facts) {
+			f.Topologies[0].Nodes[0].Reflector = true
+			o.Peer = addr("192.168.50.22")
+		}, WrongLength, false},
+		"in another AS": {func(o *Offer, _ *Facts) { o.PeerAS = 65001 }, WrongAS, false},
+		"IPv6": {func(o *Offer, _ *Facts) {
+			o.Peer, o.NextHop, o.Prefix = addr("fd00:50::23"), addr("fd00:50::23"), pfx("fd00:172::41/128")
+		}, WrongLength, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, o := facts(demo()), own()
+			o.Prefix, o.Stood = pfx("172.16.171.70/32"), noon
+			row.change(&o, &f)
+			_, refusals := Verify([]Offer{o}, f)
+			if len(refusals) != 1 || refusals[0].Reason != row.want || refusals[0].Passing != row.passes {
+				t.Errorf("got %+v, want one for %s, passing %t", refusals, row.want, row.passes)
+			}
+		})
+	}
+}
