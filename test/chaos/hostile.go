@@ -142,6 +142,9 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 	if err != nil {
 		return err
 	}
+	if err := s.ClaimBlocks(ctx, "evil"); err != nil {
+		return err
+	}
 	if err := s.settle(ctx); err != nil {
 		return err
 	}

@@ -124,6 +124,9 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 		}
 		err = errors.Join(err, r.Close())
 	}()
+	if err := s.ClaimBlocks(ctx, world.Master); err != nil { // each node has a route, also one without pods
+		return nil, err
+	}
 	if err := s.furnish(ctx, h); err != nil {
 		return nil, err
 	}

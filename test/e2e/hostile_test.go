@@ -64,6 +64,7 @@ func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	evil, err := r.AddNode(t.Context(), "evil")
 	r.must(err)
+	r.must(r.ClaimBlocks(t.Context(), world.Master, "evil"))
 	r.start()
 	r.ready()
 	r.answeredBy("http://test.local/", 4)

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -53,6 +54,7 @@ var errLost = errors.New("others took the addresses that were free")
 // address.
 type ipam struct {
 	node    string
+	first   []netip.Prefix // the node claims the blocks that begin here before others
 	dynamic dynamic.Interface
 	mu      sync.Mutex // one change at a time: our own callers should not conflict with each other
 }
@@ -101,7 +103,7 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 			return addr, m.note(ctx, owner.Handle, b.spec.CIDR)
 		}
 	}
-	own, err := m.own(ctx, family)
+	own, err := m.own(ctx, pools)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -225,7 +227,7 @@ func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (n
 		}
 	}
 	for _, pool := range pools {
-		for cidr := range blocksOf(pool.cidr, pool.blockBits, m.node) {
+		for cidr := range m.candidates(pool) {
 			if taken[cidr] {
 				continue
 			}
@@ -246,6 +248,97 @@ func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (n
 		}
 	}
 	return netip.Prefix{}, errExhausted
+}
+
+// candidates yields the blocks of a pool in the order in which the node tries to claim them.
+func (m *ipam) candidates(p pool) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for _, f := range m.first {
+			if p.cidr.Contains(f.Addr()) && p.cidr.Bits() <= p.blockBits && !yield(netip.PrefixFrom(f.Addr(), p.blockBits).Masked()) {
+				return
+			}
+		}
+		blocksOf(p.cidr, p.blockBits, m.node)(yield)
+	}
+}
+
+// Claim gives a node a block as the node's first pod there does, and leaves it empty, as it is
+// after the last pod. It returns an error if another node has the block.
+func Claim(ctx context.Context, client dynamic.Interface, node string, block netip.Prefix) error {
+	m := &ipam{node: node, dynamic: client}
+	for range 100 { // a kubelet may claim it at the same time
+		won, err := m.claimBlock(ctx, block)
+		if won || err != nil && !errors.Is(err, errLost) {
+			return err
+		}
+		if err == nil {
+			return fmt.Errorf("claim block %s for node %s: another node has it", block, node)
+		}
+	}
+	return errLost
+}
+
+// Reclaim does for a node that left the cluster what Calico's kube-controllers do: it frees the
+// addresses of the node's pods that are gone, in every block, and releases the node's blocks that
+// have no address in use. Others may have borrowed from the rest.
+func Reclaim(ctx context.Context, client dynamic.Interface, node string, gone func(namespace, pod string) bool) error {
+	m := &ipam{node: node, dynamic: client}
+	err := m.release(ctx, func(owner attribute) bool {
+		return owner.Secondary["node"] == node && gone(owner.Secondary["namespace"], owner.Secondary["pod"])
+	})
+	if err != nil {
+		return err
+	}
+	list, err := client.Resource(affinities).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list BlockAffinities: %w", err)
+	}
+	var errs []error
+	for _, a := range list.Items {
+		if owner, _, _ := unstructured.NestedString(a.Object, "spec", "node"); owner == node {
+			errs = append(errs, m.releaseBlock(ctx, &a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// releaseBlock deletes an affinity of the node, with its block, unless an address of the block is
+// in use.
+func (m *ipam) releaseBlock(ctx context.Context, affinity *unstructured.Unstructured) error {
+	cidr, _, _ := unstructured.NestedString(affinity.Object, "spec", "cidr")
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return fmt.Errorf("BlockAffinity %s: %w", affinity.GetName(), err)
+	}
+	blocks := m.dynamic.Resource(ipamBlocks)
+	object, err := blocks.Get(ctx, blockName(prefix), metav1.GetOptions{})
+	if err == nil {
+		b, err := parseBlock(object)
+		if err != nil {
+			return err
+		}
+		if b.Affinity == "host:"+m.node {
+			if len(b.Attributes) > 0 {
+				return nil
+			}
+			// Whoever took an address since then has made another version.
+			version := object.GetResourceVersion()
+			err := blocks.Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			if apierrors.IsConflict(err) {
+				return nil
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("release block %s: %w", cidr, err)
+			}
+		}
+	} else if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("release block %s: %w", cidr, err)
+	}
+	err = m.dynamic.Resource(affinities).Delete(ctx, affinity.GetName(), metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return wrap("release BlockAffinity", err)
 }
 
 func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) {
@@ -307,8 +400,9 @@ func (m *ipam) borrow(ctx context.Context, pools []pool, blocks []storedBlock, o
 	return netip.Addr{}, errExhausted
 }
 
-// own lists the CIDRs of the node's confirmed blocks.
-func (m *ipam) own(ctx context.Context, family int) ([]string, error) {
+// own lists the CIDRs of the node's confirmed blocks in the pools. A block whose pool was deleted or
+// disabled keeps its pods, and gets no new one.
+func (m *ipam) own(ctx context.Context, pools []pool) ([]string, error) {
 	list, err := m.dynamic.Resource(affinities).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list BlockAffinities: %w", err)
@@ -318,7 +412,8 @@ func (m *ipam) own(ctx context.Context, family int) ([]string, error) {
 		spec, _, _ := unstructured.NestedMap(item.Object, "spec")
 		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
 		kind, _ := spec["type"].(string)
-		if err != nil || cidr.Addr().BitLen() != family || spec["node"] != m.node || spec["state"] != "confirmed" ||
+		inside := func(p pool) bool { return p.cidr.Contains(cidr.Addr()) }
+		if err != nil || !slices.ContainsFunc(pools, inside) || spec["node"] != m.node || spec["state"] != "confirmed" ||
 			fmt.Sprint(spec["deleted"]) == "true" || kind != "" && kind != "host" {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -156,7 +157,7 @@ func TestFieldsOfABlockThatWeDoNotKnowStay(t *testing.T) {
 	if err := unstructured.SetNestedField(o.Object, "x", "spec", "fromTheFuture"); err != nil {
 		t.Fatal(err)
 	}
-	client := calico(o, object("BlockAffinity", "a-1", map[string]any{"cidr": "172.16.0.0/30", "node": "a", "state": "confirmed", "deleted": "false"}))
+	client := calico(testPool("172.16.0.0/30", 30), o, object("BlockAffinity", "a-1", map[string]any{"cidr": "172.16.0.0/30", "node": "a", "state": "confirmed", "deleted": "false"}))
 	if _, err := (&ipam{node: "a", dynamic: client}).take(t.Context(), 32, owner("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -167,4 +168,76 @@ func TestFieldsOfABlockThatWeDoNotKnowStay(t *testing.T) {
 	if value, _, _ := unstructured.NestedString(got.(*unstructured.Unstructured).Object, "spec", "fromTheFuture"); value != "x" {
 		t.Errorf("got %q", value)
 	}
+}
+
+func TestABlockOfNoPoolKeepsItsPodsAndGetsNoNewOne(t *testing.T) {
+	client := calico(testPool("172.16.0.0/25", 26))
+	m := &ipam{node: "a", first: []netip.Prefix{netip.MustParsePrefix("172.16.0.64/26")}, dynamic: client}
+	first, err := m.take(t.Context(), 32, owner("x"))
+	if want := netip.MustParseAddr("172.16.0.64"); err != nil || first != want {
+		t.Fatalf("want %s, got %s, %v", want, first, err)
+	}
+	if err := client.Tracker().Delete(ipPools, "", "pool-26"); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := m.take(t.Context(), 32, owner("x")); err != nil || again != first {
+		t.Errorf("want %s still, got %s, %v", first, again, err)
+	}
+	if got, err := m.take(t.Context(), 32, owner("y")); err == nil {
+		t.Errorf("a pod got %s of a pool that is gone", got)
+	}
+	if own, err := m.own(t.Context(), []pool{{cidr: netip.MustParsePrefix("172.16.0.0/25")}}); err != nil || len(own) != 1 {
+		t.Errorf("want the block still, got %q, %v", own, err)
+	}
+}
+
+func TestTheBlockOfANodeThatLeftStaysUntilItsAddressesAreFree(t *testing.T) {
+	client := calico(testPool("172.16.0.0/29", 30)) // 2 blocks of 4
+	take := func(node, handle string) netip.Addr {
+		t.Helper()
+		addr, err := (&ipam{node: node, dynamic: client}).take(t.Context(), 32, attribute{
+			Handle: handle, Secondary: map[string]string{"node": node, "namespace": "default", "pod": handle},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return addr
+	}
+	take("dead", "d0")
+	for i := range 4 {
+		take("a", fmt.Sprintf("a%d", i))
+	}
+	borrowed := take("a", "guest")
+
+	gone := map[string]bool{}
+	reclaim := func() (affinitiesOfDead int) {
+		t.Helper()
+		if err := Reclaim(t.Context(), client, "dead", func(_, pod string) bool { return gone[pod] }); err != nil {
+			t.Fatal(err)
+		}
+		list, err := client.Resource(affinities).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list.Items {
+			if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node == "dead" {
+				affinitiesOfDead++
+			}
+		}
+		return affinitiesOfDead
+	}
+	if want, got := 1, reclaim(); got != want {
+		t.Errorf("while its pod is there: want %d affinity, got %d", want, got)
+	}
+	gone["d0"] = true
+	if want, got := 1, reclaim(); got != want {
+		t.Errorf("while %s is lent: want %d affinity, got %d", borrowed, want, got)
+	}
+	if err := (&ipam{node: "a", dynamic: client}).release(t.Context(), func(o attribute) bool { return o.Handle == "guest" }); err != nil {
+		t.Fatal(err)
+	}
+	if want, got := 0, reclaim(); got != want {
+		t.Errorf("when all is free: want %d affinities, got %d", want, got)
+	}
+	take("a", "last") // from the block, claimed anew
 }

@@ -58,6 +58,7 @@ type Config struct {
 	NodeAddr    netip.Addr           // address of the node and of its hostNetwork pods
 	IPv6        bool                 // pods get an address of each family
 	PodCIDRs    []netip.Prefix       // pods get addresses of these; none: of Calico's blocks
+	FirstBlocks []netip.Prefix       // the node claims the blocks that begin here before others; none: any
 	Log         *slog.Logger
 }
 
@@ -78,7 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	a := &agent{
 		Config: cfg,
-		ipam:   &ipam{node: cfg.Node, dynamic: cfg.Dynamic},
+		ipam:   &ipam{node: cfg.Node, first: cfg.FirstBlocks, dynamic: cfg.Dynamic},
 		notes:  notes,
 		laying: make(chan struct{}, 4),
 		pods:   map[types.UID]*pod{},

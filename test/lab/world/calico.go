@@ -9,17 +9,20 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
+
+	"sallyport/test/lab/kubelet"
 )
 
 // InstallCalico installs Calico in a lab that was built without it: it defines Calico's resources,
-// and the nodes publish their addresses, claim their blocks and speak BGP. Pods that wait for an
-// address get one.
+// and the nodes publish their addresses and speak BGP. Pods that wait for an address get one.
 func (l *Lab) InstallCalico(ctx context.Context) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -29,9 +32,7 @@ func (l *Lab) InstallCalico(ctx context.Context) error {
 	return l.installCalico(ctx)
 }
 
-// installCalico installs Calico. The caller holds the lock of changes, or is building the lab. The
-// pools come last: once they exist, a waiting pod takes an address, and a node without a block
-// would claim another block than its first.
+// installCalico installs Calico. The caller holds the lock of changes, or is building the lab.
 func (l *Lab) installCalico(ctx context.Context) error {
 	l.say("defining Calico's resources")
 	if err := l.defineCalico(ctx); err != nil {
@@ -51,14 +52,15 @@ func (l *Lab) installCalico(ctx context.Context) error {
 		if _, err := l.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("annotate node %s: %w", n.Name, err)
 		}
-		if err := l.claimBlocks(ctx, n.Host); err != nil {
-			return err
-		}
 	}
 	if err := l.createPools(ctx); err != nil {
 		return err
 	}
-	return l.startMirror(ctx)
+	if err := l.startMirror(ctx); err != nil {
+		return err
+	}
+	l.background.Go(l.reclaim)
+	return nil
 }
 
 // notes returns the annotations that calico-node writes to a Node.
@@ -70,24 +72,88 @@ func (h Host) notes() map[string]string {
 	return notes
 }
 
-// claimBlocks gives a node its first blocks, unless it has podCIDRs.
-func (l *Lab) claimBlocks(ctx context.Context, h Host) error {
-	if l.opts.HostLocal {
-		return nil
+// ClaimBlocks gives nodes their first blocks, empty. Otherwise a node claims them for its first
+// pod, and announces nothing before. An empty block stays after the last pod, so a node that has
+// one is nothing special.
+func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
+	if l.mirror == nil || l.opts.HostLocal {
+		return errors.New("the lab has no Calico yet, or host-local IPAM: its nodes claim no blocks")
 	}
-	for _, b := range h.Blocks {
-		if err := l.claimBlock(ctx, h.Name, b); err != nil {
+	for _, name := range nodes {
+		n, err := l.node(name)
+		if err != nil {
 			return err
+		}
+		for _, b := range n.Blocks {
+			if err := kubelet.Claim(ctx, l.dynamic, name, b); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// reclaim does the work of Calico's kube-controllers until the lab goes down: nodes that are deleted
+// give back their addresses and blocks.
+func (l *Lab) reclaim() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var last string // the last error, which is logged only once
+	for {
+		select {
+		case <-l.life.Done():
+			return
+		case <-tick.C:
+		}
+		said := ""
+		if err := l.reclaimOnce(l.life); err != nil && l.life.Err() == nil {
+			said = err.Error()
+		}
+		if said != "" && said != last {
+			l.log.Warn("blocks of nodes that left are not released", "err", said)
+		}
+		last = said
+	}
+}
+
+func (l *Lab) reclaimOnce(ctx context.Context) error {
+	v, err := l.mirror.view()
+	if err != nil {
+		return err
+	}
+	left := map[string]bool{}
+	for _, a := range v.affinities {
+		if a.Type != "virtual" {
+			left[a.Node] = true
+		}
+	}
+	for _, n := range v.nodes {
+		delete(left, n.name)
+	}
+	var failed []error
+	for name := range left {
+		// The view of nodes may be older than that of affinities.
+		if _, err := l.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			failed = append(failed, err)
+			continue
+		}
+		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		failed = append(failed, kubelet.Reclaim(ctx, l.dynamic, name, func(namespace, pod string) bool {
+			return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Namespace == namespace && p.Name == pod })
+		}))
+	}
+	return errors.Join(failed...)
 }
 
 // createCalico creates the objects of a fresh installation of Calico, except for the pools.
 func (l *Lab) createCalico(ctx context.Context) error {
 	for _, o := range []*unstructured.Unstructured{
 		calicoObject("ClusterInformation", "default", map[string]any{
-			"clusterGUID": strings.Repeat("5a", 16), "clusterType": "k8s,bgp,kdd", "calicoVersion": "v3.32.1",
+			"clusterGUID": strings.Repeat("5a", 16), "clusterType": "k8s,bgp,kdd", "calicoVersion": "v3.28.5",
 			"datastoreReady": true, "variant": "Calico",
 		}),
 		calicoObject("BGPConfiguration", "default", map[string]any{
@@ -108,33 +174,6 @@ func (l *Lab) createPools(ctx context.Context) error {
 	return l.createOne(ctx, poolObject("default-ipv6-ippool", l.opts.pool6(), 122))
 }
 
-// claimBlock gives a node a block, with the objects that Calico's IPAM would write.
-func (l *Lab) claimBlock(ctx context.Context, node string, b netip.Prefix) error {
-	size := 1 << (b.Addr().BitLen() - b.Bits())
-	free := make([]any, size)
-	for i := range free {
-		free[i] = int64(i)
-	}
-	block := calicoObject("IPAMBlock", dashed(b), map[string]any{
-		"cidr": b.String(), "affinity": "host:" + node, "strictAffinity": false, "deleted": false,
-		"allocations": make([]any, size), "unallocated": free, "attributes": []any{},
-	})
-	version := "4"
-	if b.Addr().Is6() {
-		version = "6"
-	}
-	affinity := calicoObject("BlockAffinity", node+"-"+dashed(b), map[string]any{
-		"cidr": b.String(), "node": node, "state": "confirmed", "deleted": "false", "type": "host",
-	})
-	affinity.SetLabels(map[string]string{
-		"projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": version,
-	})
-	if err := l.createOne(ctx, block); err != nil {
-		return err
-	}
-	return l.createOne(ctx, affinity)
-}
-
 // Allocate records addresses as those of a namespace's pods, as they stay recorded when such pods
 // vanish. Nothing answers there.
 func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Addr) error {
@@ -145,6 +184,7 @@ func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Add
 			bits = 122
 		}
 		cidr := netip.PrefixFrom(addr, bits).Masked()
+		handle := "leaked-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			block, err := blocks.Get(ctx, dashed(cidr), metav1.GetOptions{})
 			if err != nil {
@@ -166,38 +206,19 @@ func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Add
 			}
 			allocations[ordinal] = int64(len(attributes))
 			spec["allocations"] = allocations
-			spec["attributes"] = append(attributes, map[string]any{"handle_id": "leaked-" + addr.String(), "secondary": map[string]any{"namespace": namespace, "pod": "leaked"}})
+			spec["attributes"] = append(attributes, map[string]any{"handle_id": handle, "secondary": map[string]any{"namespace": namespace, "pod": "leaked"}})
 			spec["unallocated"] = slices.DeleteFunc(free, func(o any) bool { return o == ordinal })
 			block.Object["spec"] = spec
 			_, err = blocks.Update(ctx, block, metav1.UpdateOptions{})
 			return err
 		})
-		if err != nil {
+		if err == nil {
+			err = l.createOne(ctx, calicoObject("IPAMHandle", handle, map[string]any{
+				"handleID": handle, "deleted": false, "block": map[string]any{cidr.String(): int64(1)},
+			}))
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("allocate %s: %w", addr, err)
-		}
-	}
-	return nil
-}
-
-// releaseBlocks releases the blocks of a node that has left the cluster.
-func (l *Lab) releaseBlocks(ctx context.Context, node string) error {
-	affinities := l.dynamic.Resource(calicoResource("blockaffinities"))
-	list, err := affinities.List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	for _, a := range list.Items {
-		if owner, _, _ := unstructured.NestedString(a.Object, "spec", "node"); owner != node {
-			continue
-		}
-		cidr, _, _ := unstructured.NestedString(a.Object, "spec", "cidr")
-		if b, err := netip.ParsePrefix(cidr); err == nil {
-			if err := l.dynamic.Resource(calicoResource("ipamblocks")).Delete(ctx, dashed(b), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("release block %s: %w", b, err)
-			}
-		}
-		if err := affinities.Delete(ctx, a.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("release block affinity %s: %w", a.GetName(), err)
 		}
 	}
 	return nil
@@ -206,7 +227,7 @@ func (l *Lab) releaseBlocks(ctx context.Context, node string) error {
 func (l *Lab) createOne(ctx context.Context, o *unstructured.Unstructured) error {
 	plural := map[string]string{
 		"ClusterInformation": "clusterinformations", "BGPConfiguration": "bgpconfigurations",
-		"IPPool": "ippools", "IPAMBlock": "ipamblocks", "BlockAffinity": "blockaffinities",
+		"IPPool": "ippools", "IPAMHandle": "ipamhandles",
 	}[o.GetKind()]
 	if _, err := l.dynamic.Resource(calicoResource(plural)).Create(ctx, o, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)

@@ -58,7 +58,7 @@ type Host struct {
 	Addr   netip.Prefix   `json:"addr"`             // IPv4 address with the lan's length
 	Addr6  netip.Prefix   `json:"addr6,omitzero"`   // IPv6 address with the lan's length, in a lab with IPv6
 	Node   bool           `json:"node,omitempty"`   // a node of the cluster
-	Blocks []netip.Prefix `json:"blocks,omitempty"` // the first block of each family, or the podCIDRs, for nodes
+	Blocks []netip.Prefix `json:"blocks,omitempty"` // of a node, for each family: the block that it claims first, or its podCIDR
 }
 
 var (
@@ -121,7 +121,7 @@ func (o Options) host(name string, octet int) Host {
 	return h
 }
 
-// node returns a host with the blocks it has from the beginning: with HostLocal, its podCIDRs.
+// node returns a host with the blocks that it claims first: with HostLocal, with its podCIDRs.
 func (o Options) node(name string, octet int) Host {
 	h := o.host(name, octet)
 	h.Node = true

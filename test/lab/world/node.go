@@ -53,8 +53,7 @@ type daemon struct {
 	held    bool     // down on purpose: not to be started by a new configuration
 }
 
-// joinNode makes a host a node: it creates the Node object and its blocks, and starts BIRD and the
-// kubelet.
+// joinNode makes a host a node: it creates the Node object, and starts BIRD and the kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	object := nodeObject(h)
 	if l.mirror != nil {
@@ -70,11 +69,6 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	}
 	if _, err := l.kube.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", h.Name, err)
-	}
-	if l.mirror != nil {
-		if err := l.claimBlocks(ctx, h); err != nil {
-			return err
-		}
 	}
 	n, err := l.newNode(h)
 	if err != nil {
@@ -94,7 +88,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, Log: l.log,
+			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -271,7 +265,7 @@ func (l *Lab) addNode(ctx context.Context, h Host) error {
 }
 
 // RemoveNode removes a node from the cluster as an operator does: it drains and deletes the node,
-// releases its blocks and switches it off.
+// and switches it off. Its blocks are released afterwards, once no address of theirs is in use.
 func (l *Lab) RemoveNode(ctx context.Context, name string) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -331,7 +325,6 @@ func (l *Lab) discard(ctx context.Context, h Host) error {
 		if err != nil && !apierrors.IsNotFound(err) {
 			failed = append(failed, err)
 		}
-		failed = append(failed, l.releaseBlocks(ctx, h.Name))
 	}
 	if n != nil {
 		failed = append(failed, n.stopBird())

@@ -355,6 +355,10 @@ func TestAClusterOfRealParts(t *testing.T) {
 	if out, err := apply.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	r.want(t, worker1Route, worker2Route) // a node without pods has no block
+	if err := l.ClaimBlocks(t.Context(), world.Master); err != nil {
+		t.Fatal(err)
+	}
 	r.want(t, masterRoute, worker1Route, worker2Route)
 
 	kube, err := kubernetes.NewForConfig(l.RESTConfig())
@@ -414,16 +418,23 @@ func TestAClusterOfRealParts(t *testing.T) {
 		}
 	})
 
-	t.Run("a node that joins is announced, one that leaves is not", func(t *testing.T) {
+	t.Run("a node that joins is announced with its first pod, one that leaves is not", func(t *testing.T) {
 		if _, err := l.AddNode(t.Context(), "worker3"); err != nil {
 			t.Fatal(err)
 		}
-		r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
+		r.want(t, masterRoute, worker1Route, worker2Route)
 		if err := l.RemoveNode(t.Context(), "worker1"); err != nil {
 			t.Fatal(err)
 		}
-		r.want(t, masterRoute, worker2Route, thirdRoute)
+		r.want(t, masterRoute, worker2Route, thirdRoute) // pods have moved
 		answer()
+		eventually(t, "the block of the node that left is released", func() error {
+			out, err := l.Kubectl(t.Context(), "get", "blockaffinities,ipamblocks", "-o", "name").Output()
+			if err == nil && strings.Contains(string(out), "172-16-171-64-26") {
+				err = fmt.Errorf("there are %s", out)
+			}
+			return err
+		})
 	})
 
 	t.Run("the status shows it", func(t *testing.T) {
