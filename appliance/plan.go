@@ -146,12 +146,8 @@ func (p *planner) plan(want Want, have Have) []Step {
 		}
 	}
 	astray := follow(want.Routes, have)
-	seen := 0 // backends with servers
 	for _, b := range want.Backends {
 		there := have.Backends[b.Name]
-		if there != nil && len(there.Servers) > 0 {
-			seen++
-		}
 		if last, known := p.settled[b]; known && last == there {
 			continue
 		}
@@ -188,20 +184,9 @@ func (p *planner) plan(want Want, have Have) []Step {
 			p.settled[b] = there
 		}
 	}
-	for _, b := range have.Backends {
-		if len(b.Servers) > 0 {
-			seen--
-		}
-	}
-	if seen < 0 { // there are servers in backends that nobody wants
-		rest := maps.Clone(have.Backends)
-		for _, b := range want.Backends {
-			delete(rest, b.Name)
-		}
-		for name, b := range rest {
-			for _, live := range b.Servers {
-				set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
-			}
+	for _, name := range haproxy.Unwanted(want.Backends, have.Backends) {
+		for _, live := range have.Backends[name].Servers {
+			set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
 		}
 	}
 	return append(steps, planRoutes(want.Routes, have)...)

@@ -3,7 +3,6 @@ package appliance
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -239,7 +238,6 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 }
 
 func (v *view) backends() []BackendStatus {
-	left := maps.Clone(v.have.Backends) // once the wanted ones are deleted from it: the backends that only HAProxy still has
 	var all []BackendStatus
 	tell := func(want haproxy.Backend) {
 		bs := BackendStatus{Name: want.Name, Origin: want.Origin}
@@ -267,12 +265,9 @@ func (v *view) backends() []BackendStatus {
 	}
 	for _, b := range v.config.Backends {
 		tell(*b)
-		delete(left, b.Name)
 	}
-	for name, b := range left {
-		if len(b.Servers) > 0 {
-			tell(haproxy.Backend{Name: name})
-		}
+	for _, name := range haproxy.Unwanted(v.config.Backends, v.have.Backends) {
+		tell(haproxy.Backend{Name: name})
 	}
 	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all

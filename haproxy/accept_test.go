@@ -183,9 +183,7 @@ func TestAKeyIsTakenWhateverItsBlockIsCalled(t *testing.T) {
 					t.Errorf("%s, %s: got %q", how, c.Hosts[0], got)
 				}
 			}
-			if err := r.p.Shutdown(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			r.end()
 			r.p = r.fresh()
 		}
 		r.settle(cfg, nil)
@@ -370,9 +368,7 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 				}
 
 				r.cancel()
-				if err := r.p.Shutdown(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r.end()
 				r.p = r.fresh()
 				r.run()
 				refused("after a restart of the machine")
@@ -464,9 +460,7 @@ func TestNothingIsStartedThatWasFound(t *testing.T) {
 				cfg := r.config(backend("app", origin(t, "a")))
 				cfg.Certs = []*Cert{testCert(t, "app.pem", "app", "app.test")}
 				r.settle(cfg, states(cfg, Open))
-				if err := r.p.Shutdown(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r.end()
 				for path, content := range poison {
 					if path == configFile {
 						content = string(r.p.disk.have[configFile].Content) + content

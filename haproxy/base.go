@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,13 +11,6 @@ import (
 // base is the operator's own text, by section.
 type base struct {
 	global, defaults []string // lines, without indent
-}
-
-// foreign lists the sections that an operator's text must not have. The cluster owns
-// routing and servers.
-var foreign = []parser.Section{
-	parser.Resolvers, parser.UserList, parser.Peers, parser.Mailers, parser.Frontends, parser.Backends, parser.Listen, parser.Cache,
-	parser.Program, parser.HTTPErrors, parser.Ring, parser.LogForward, parser.FCGIApp, parser.CrtStore, parser.LogProfile, parser.Acme,
 }
 
 // mine lists the global keywords by which we run HAProxy and find it again.
@@ -48,18 +40,15 @@ func parseBase(text string) (base, error) {
 	if err := p.Process(strings.NewReader(text)); err != nil {
 		return b, fmt.Errorf("haproxy base: %w", err)
 	}
-	for _, s := range foreign {
-		if names, err := p.SectionsGet(s); err == nil && len(names) > 0 {
-			return b, fmt.Errorf("haproxy base: it has a %s section (%s); only global and defaults are yours", s, strings.Join(names, ", "))
-		}
-	}
 	if err := b.take(p.String()); err != nil {
 		return b, fmt.Errorf("haproxy base: %w", err)
 	}
 	return b, nil
 }
 
-// take sorts the lines of a text config-parser has written.
+// take sorts the lines of a text that config-parser has written, which indents the lines
+// of a section. config-parser takes the beginning of a section that it does not know for
+// a line of the section before.
 func (b *base) take(text string) error {
 	var section *[]string
 	for line := range strings.Lines(text) {
@@ -72,13 +61,13 @@ func (b *base) take(text string) error {
 			section = &b.global
 		case line[0] != ' ' && words[0] == "defaults":
 			if len(words) > 1 && !strings.HasPrefix(words[1], "unnamed_defaults_") {
-				return fmt.Errorf("defaults %q has a name; only one defaults section without a name is in use", words[1])
+				return fmt.Errorf("the section defaults %q has a name; allowed is one section defaults, without a name", words[1])
 			}
 			section = &b.defaults
-		case section == nil || line[0] != ' ':
-			return fmt.Errorf("%q is outside of global and defaults", strings.TrimSpace(line))
+		case section == nil || line[0] != ' ' || slices.Contains(sections, words[0]):
+			return fmt.Errorf("%q is not in a section global or defaults; the cluster owns all other sections", strings.TrimSpace(line))
 		case section == &b.global && slices.Contains(mine, words[0]):
-			return errors.New(words[0] + " decides how HAProxy is run, which is not the base text's to say")
+			return fmt.Errorf("the keyword %s is reserved: sallyport decides how HAProxy runs; remove the line", words[0])
 		default:
 			*section = append(*section, strings.TrimSpace(line))
 		}

@@ -14,14 +14,14 @@ import (
 // whose condition holds counts. If none holds, the Route's own Backend takes the
 // request.
 type Choice struct {
-	Name  string `json:"name"` // derived from the cases
-	Cases []Case `json:"cases"`
+	Name  string // derived from the cases
+	Cases []Case
 }
 
 // A Case is a backend, and the condition for it.
 type Case struct {
-	If      Text   `json:"if"` // a Condition
-	Backend string `json:"backend"`
+	If      Text // a Condition
+	Backend string
 }
 
 // NewChoice makes a choice, and derives its name from the cases.
@@ -40,9 +40,6 @@ func (c *Choice) same(o *Choice) bool { return c.Name == o.Name && slices.Equal(
 func (c *Config) choices() error {
 	var errs []error
 	for _, choice := range c.Choices {
-		if !isName(choice.Name) {
-			errs = append(errs, fmt.Errorf("choice %q: not a name HAProxy can use", choice.Name))
-		}
 		for _, one := range choice.Cases {
 			_, found := slices.BinarySearchFunc(c.Backends, one.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
 			if !found || one.If.section != routeSection {

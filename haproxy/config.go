@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -23,11 +24,11 @@ import (
 // certificate that no command takes (see fixed and maxPayload).
 type Config struct {
 	Shape
-	Routes         []Route    `json:"routes,omitempty"`
-	DefaultBackend string     `json:"defaultBackend,omitempty"` // takes the requests that no route takes; empty answers 404
-	Backends       []*Backend `json:"backends,omitempty"`       // sorted by Name
-	Certs          []*Cert    `json:"certs,omitempty"`          // sorted by Name
-	Lists          []*List    `json:"lists,omitempty"`          // sorted by Name; all that directives name
+	Routes         []Route
+	DefaultBackend string     // takes the requests that no route takes; empty answers 404
+	Backends       []*Backend // sorted by Name
+	Certs          []*Cert    // sorted by Name
+	Lists          []*List    // sorted by Name; all that directives name
 }
 
 // Same reports whether o is the same configuration: its backends and
@@ -39,21 +40,21 @@ func (c *Config) Same(o *Config) bool {
 
 // Shape is the part of a Config that only a reload changes.
 type Shape struct {
-	Bind        Bind        `json:"bind"`
-	Tune        Tune        `json:"tune"`
-	Process     Process     `json:"process,omitzero"`
-	Streams     []Stream    `json:"streams,omitempty"`     // sorted by Port
-	Tables      []Table     `json:"tables,omitempty"`      // sorted by Name
-	Captures    []int       `json:"captures,omitempty"`    // slots for what Capture notes: bytes of each, from 1 to 65535
-	Choices     []*Choice   `json:"choices,omitempty"`     // sorted by Name
-	Extras      []*Extra    `json:"extras,omitempty"`      // sorted by Name
-	Userlists   []*Userlist `json:"userlists,omitempty"`   // sorted by Name
-	DefaultCert []byte      `json:"defaultCert,omitempty"` // as Cert.PEM, for names without one; empty: a self-signed one
+	Bind        Bind
+	Tune        Tune
+	Process     Process
+	Streams     []Stream    // sorted by Port
+	Tables      []Table     // sorted by Name
+	Captures    []int       // slots for what Capture notes: bytes of each, from 1 to 65535
+	Choices     []*Choice   // sorted by Name
+	Extras      []*Extra    // sorted by Name
+	Userlists   []*Userlist // sorted by Name
+	DefaultCert []byte      // as Cert.PEM, for names without one; empty: a self-signed one
 
 	// Inspect looks at the name in a TLS handshake before HAProxy answers it, which
 	// Routes of Passthrough need. It costs every TLS connection a second hop
 	// inside HAProxy.
-	Inspect bool `json:"inspect,omitempty"`
+	Inspect bool
 }
 
 // differences returns what differs between two shapes, in the words in which a
@@ -96,8 +97,8 @@ func (s *Shape) listeners() []netip.AddrPort {
 
 // Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
 type Bind struct {
-	HTTP  []netip.AddrPort `json:"http,omitempty"`
-	HTTPS []netip.AddrPort `json:"https,omitempty"`
+	HTTP  []netip.AddrPort
+	HTTPS []netip.AddrPort
 }
 
 // addresses returns the addresses of lists, without ports, once each.
@@ -113,9 +114,9 @@ func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
 // Tune holds what an operator sets once for the whole process. Zero values
 // stand for HAProxy's or our own default.
 type Tune struct {
-	Threads int    `json:"threads,omitempty"` // nbthread; 0 lets HAProxy choose
-	MaxConn int    `json:"maxConn,omitempty"` // maxconn of the process; 0: as RenderOptions say
-	Base    string `json:"base,omitempty"`    // text of the operator's own global and defaults sections; its lines follow ours, so they win
+	Threads int    // nbthread; 0 lets HAProxy choose
+	MaxConn int    // maxconn of the process; 0: as RenderOptions say
+	Base    string // text of the operator's own global and defaults sections; its lines follow ours, so they win
 }
 
 // PathMatch says how HAProxy compares the path of a Route (Ingress pathType).
@@ -149,30 +150,30 @@ const (
 // TLS connection of another host is answered with 421, on which a client opens
 // one for this host (RFC 9110, 15.5.20).
 type Route struct {
-	Host    string    `json:"host,omitempty"`
-	Path    string    `json:"path"`
-	Match   PathMatch `json:"match"`
-	Backend string    `json:"backend"`           // empty: known, and answered with 404
-	TLSOnly bool      `json:"tlsOnly,omitempty"` // plain HTTP is redirected to HTTPS
-	TLSCode int       `json:"tlsCode,omitempty"` // with this status, one of RedirectCodes; 0 is 302
-	TLSPort uint16    `json:"tlsPort,omitempty"` // at this port; 0 is the first HAProxy listens on
+	Host    string
+	Path    string
+	Match   PathMatch
+	Backend string // empty: known, and answered with 404
+	TLSOnly bool   // plain HTTP is redirected to HTTPS
+	TLSCode int    // with this status, one of RedirectCodes; 0 is 302
+	TLSPort uint16 // at this port; 0 is the first HAProxy listens on
 
-	Canary       string `json:"canary,omitempty"`       // backend that some of the requests go to instead
-	CanaryWeight int    `json:"canaryWeight,omitempty"` // how many of 100, by chance; 0 to 100
+	Canary       string // backend that some of the requests go to instead
+	CanaryWeight int    // how many of 100, by chance; 0 to 100
 
-	Choice string `json:"choice,omitempty"` // a Choice that goes before Backend and Canary; not with Regexp
+	Choice string // a Choice that goes before Backend and Canary; not with Regexp
 }
 
 // A Backend is one port of one Service, and how HAProxy speaks to it.
 type Backend struct {
-	Name       string        `json:"name"`
-	Origin     string        `json:"origin,omitempty"`     // what it stands for, for people: "Service default/app port 80"
-	Cluster    string        `json:"cluster,omitempty"`    // of its Service
-	Namespace  string        `json:"namespace,omitempty"`  // of its Service; no pod of another namespace may be a server
-	TCP        bool          `json:"tcp,omitempty"`        // it takes connections, not requests
-	Directives []Directive   `json:"directives,omitempty"` // in the order in which they are written
-	Options    ServerOptions `json:"options,omitzero"`     // of every server
-	Servers    []Server      `json:"servers,omitempty"`    // sorted by Name
+	Name       string
+	Origin     string        // what it stands for, for people: "Service default/app port 80"
+	Cluster    string        // of its Service
+	Namespace  string        // of its Service; no pod of another namespace may be a server
+	TCP        bool          // it takes connections, not requests
+	Directives []Directive   // in the order in which they are written
+	Options    ServerOptions // of every server
+	Servers    []Server      // sorted by Name
 }
 
 // sticky reports whether clients get a cookie that leads them back to their
@@ -190,25 +191,25 @@ func (b *Backend) sameShape(o *Backend) bool {
 // A Stream is a TCP port at every address of Bind. All its connections go to one
 // backend, a TCP one.
 type Stream struct {
-	Port    uint16 `json:"port"`
-	Backend string `json:"backend"`
-	TLS     bool   `json:"tls,omitempty"`   // it ends here, with the certificates of the Config
-	Proxy   bool   `json:"proxy,omitempty"` // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
+	Port    uint16
+	Backend string
+	TLS     bool // it ends here, with the certificates of the Config
+	Proxy   bool // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
 }
 
 // ServerOptions say how HAProxy connects to servers and checks them. The zero value
 // is HTTP in the clear, without checks.
 type ServerOptions struct {
-	Check         bool          `json:"check,omitempty"`
-	CheckInterval time.Duration `json:"checkInterval,omitempty"` // 0: HAProxy's 2 s
-	MaxConn       int           `json:"maxConn,omitempty"`       // connections to one server; 0: no limit
-	TLS           bool          `json:"tls,omitempty"`           // its certificate is not verified, unless there is a CA
-	CA            string        `json:"ca,omitempty"`            // an Extra of Authorities, one of which has to have signed the server's certificate
-	Crt           string        `json:"crt,omitempty"`           // an Extra of ClientCertificate, which is shown to the server
-	SNI           string        `json:"sni,omitempty"`           // name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
-	VerifyHost    string        `json:"verifyHost,omitempty"`    // name that its certificate has to have, with a CA; not with another SNI, which counts for that
-	Proto         string        `json:"proto,omitempty"`         // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
-	SendProxy     string        `json:"sendProxy,omitempty"`     // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
+	Check         bool
+	CheckInterval time.Duration // 0: HAProxy's 2 s
+	MaxConn       int           // connections to one server; 0: no limit
+	TLS           bool          // its certificate is not verified, unless there is a CA
+	CA            string        // an Extra of Authorities, one of which has to have signed the server's certificate
+	Crt           string        // an Extra of ClientCertificate, which is shown to the server
+	SNI           string        // name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
+	VerifyHost    string        // name that its certificate has to have, with a CA; not with another SNI, which counts for that
+	Proto         string        // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
+	SendProxy     string        // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
 }
 
 // These stand in ServerOptions.SNI for a name that differs by request.
@@ -228,29 +229,29 @@ func CheckServerName(name string) error {
 // A Server is one endpoint. Its name is made from its address (ServerName), so
 // a server never changes its address: another address is another server.
 type Server struct {
-	Name  string         `json:"name"`
-	Addr  netip.AddrPort `json:"addr"`
-	Drain bool           `json:"drain,omitempty"` // terminating but serving: finish what runs, take nothing new
-	Pod   string         `json:"pod,omitempty"`   // namespace/name, for people
-	Node  string         `json:"node,omitempty"`
+	Name  string
+	Addr  netip.AddrPort
+	Drain bool   // terminating but serving: finish what runs, take nothing new
+	Pod   string // namespace/name, for people
+	Node  string
 }
 
 // A Cert is a certificate chain with its key, and the names that HAProxy serves it
 // for.
 type Cert struct {
-	Name  string   `json:"name"`            // file name without directory, unique: "default_web-tls.pem"
-	Hosts []string `json:"hosts,omitempty"` // SNI names; "*.name" is allowed; none means the names in the certificate
-	PEM   []byte   `json:"pem"`             // certificate chain, then key: a secret
+	Name  string   // file name without directory, unique: "default_web-tls.pem"
+	Hosts []string // SNI names; "*.name" is allowed; none means the names in the certificate
+	PEM   []byte   // certificate chain, then key: a secret
 
 	// Except lists names that "*.name" in Hosts does not cover. HAProxy serves them as
 	// if the certificate were not there.
-	Except []string `json:"except,omitempty"`
+	Except []string
 
 	// ClientCA names an Extra of Authorities. Clients have to show a certificate that
 	// one of them has signed, or may, with ClientOptional. The name of such a Cert
 	// begins with "_", because only a reload changes its authorities.
-	ClientCA       string `json:"clientCA,omitempty"`
-	ClientOptional bool   `json:"clientOptional,omitempty"`
+	ClientCA       string
+	ClientOptional bool
 }
 
 // filters returns the names in the form of a crt-list (HAProxy Configuration Manual,
@@ -279,11 +280,11 @@ type ServerID struct {
 
 // Live is a server in the worker.
 type Live struct {
-	Name     string         `json:"name"`
-	Addr     netip.AddrPort `json:"addr"`
-	State    State          `json:"state"`
-	Check    string         `json:"check"`    // Up, Down or Unchecked, as one is that is Closed
-	Sessions int            `json:"sessions"` // connections in use, when last looked at
+	Name     string
+	Addr     netip.AddrPort
+	State    State
+	Check    string // Up, Down or Unchecked, as one is that is Closed
+	Sessions int    // connections in use, when last looked at
 }
 
 // The results of HAProxy's checks of a server.
@@ -320,21 +321,12 @@ func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	}
 	return func(yield func(int, *Live) bool) {
 		for i, j := 0, 0; i < len(want) || j < len(have); {
-			var order int
-			switch {
-			case i == len(want):
-				order = 1
-			case j == len(have):
-				order = -1
-			default:
-				order = strings.Compare(want[i].Name, have[j].Name)
-			}
 			var more bool
 			switch {
-			case order < 0:
+			case j == len(have) || i < len(want) && want[i].Name < have[j].Name:
 				more = yield(i, nil)
 				i++
-			case order > 0:
+			case i == len(want) || have[j].Name < want[i].Name:
 				more = yield(-1, &have[j])
 				j++
 			default:
@@ -347,6 +339,32 @@ func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 			}
 		}
 	}
+}
+
+// Unwanted returns the names of the backends that have servers in the worker and are
+// not in want, sorted. want has each name once.
+func Unwanted(want []*Backend, have map[string]*LiveBackend) []string {
+	serving := func(b *LiveBackend) bool { return b != nil && len(b.Servers) > 0 }
+	left := 0
+	for _, b := range have {
+		if serving(b) {
+			left++
+		}
+	}
+	for _, b := range want {
+		if serving(have[b.Name]) {
+			left--
+		}
+	}
+	if left == 0 { // as nearly always; the copy below takes longer
+		return nil
+	}
+	rest := maps.Clone(have)
+	for _, b := range want {
+		delete(rest, b.Name)
+	}
+	maps.DeleteFunc(rest, func(_ string, b *LiveBackend) bool { return !serving(b) })
+	return slices.Sorted(maps.Keys(rest))
 }
 
 // States holds the state that each server should have: by backend, in the order of

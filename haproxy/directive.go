@@ -31,9 +31,6 @@ func (d Directive) ForTCP() bool { return d.tcp }
 // String returns the text.
 func (d Directive) String() string { return d.text }
 
-// MarshalText returns the same text as String, for JSON.
-func (d Directive) MarshalText() ([]byte, error) { return []byte(d.text), nil }
-
 // SortDirectives sorts directives by phase: HAProxy runs rules of one kind in the order
 // in which they are written. Directives of one phase keep their order.
 func SortDirectives(list []Directive) {
@@ -298,15 +295,13 @@ func keyOfCookies(secret string) string {
 // A Table counts the requests of each client over a period, or its concurrent requests.
 // Several backends may share one.
 type Table struct {
-	Name   string        `json:"name"`   // unique, among backends too
-	Size   int           `json:"size"`   // clients, at most; a full table forgets the oldest
-	Period time.Duration `json:"period"` // from 1 ms to 24 days; 0: concurrent requests
+	Name   string        // unique, among backends too
+	Size   int           // clients, at most; a full table forgets the oldest
+	Period time.Duration // from 1 ms to 24 days; 0: concurrent requests
 }
 
 func (t Table) validate() error {
 	switch {
-	case !isName(t.Name):
-		return fmt.Errorf("table %q: not a name HAProxy can use", t.Name)
 	case t.Size < 1 || t.Size > 1<<30:
 		return fmt.Errorf("table %s: size %d, allowed are 1 to %d", t.Name, t.Size, 1<<30)
 	case t.Period != 0 && t.Period < time.Millisecond || t.Period > longest:

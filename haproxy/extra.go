@@ -17,8 +17,8 @@ import (
 // certificates of authorities, certificates to show to servers. HAProxy reads it only
 // at its start, so a change of its content takes a reload.
 type Extra struct {
-	Name    string `json:"name"` // unique: "default_internal-ca.ca.pem"
-	Content []byte `json:"content"`
+	Name    string // unique: "default_internal-ca.ca.pem"
+	Content []byte
 }
 
 // ClientCertificate makes the Extra for ServerOptions.Crt: a chain and its key.
@@ -95,23 +95,16 @@ func errorFile(status int) string { return strconv.Itoa(status) + ".http" }
 
 func (e *Extra) same(o *Extra) bool { return e.Name == o.Name && bytes.Equal(e.Content, o.Content) }
 
-func (e *Extra) validate() error {
-	if !isName(e.Name) {
-		return fmt.Errorf("file %q: the name must be made of letters, digits and _ - . : only", e.Name)
-	}
-	return nil
-}
-
 // A Userlist holds the users that BasicAuth admits.
 type Userlist struct {
-	Name  string `json:"name"`  // unique
-	Users []User `json:"users"` // sorted by Name
+	Name  string // unique
+	Users []User // sorted by Name
 }
 
 // A User is a name and the hash of a password: a secret. NewUser makes one.
 type User struct {
-	Name string `json:"name"`
-	Hash string `json:"hash"`
+	Name string
+	Hash string
 }
 
 // String returns the name alone: hashes stay out of logs.
@@ -139,9 +132,6 @@ func NewUser(name, hash string) (User, error) {
 }
 
 func (u *Userlist) validate() error {
-	if !isName(u.Name) {
-		return fmt.Errorf("userlist %q: not a name HAProxy can use", u.Name)
-	}
 	for _, user := range u.Users {
 		if _, err := NewUser(user.Name, user.Hash); err != nil {
 			return fmt.Errorf("userlist %s: %w", u.Name, err)

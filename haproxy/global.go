@@ -13,38 +13,38 @@ import (
 // Process holds the settings of a cluster for the whole process. Those of the
 // operator, in Tune, override them.
 type Process struct {
-	Lines     []Line `json:"lines,omitempty"`   // each replaces our own line of its kind
-	MaxConn   int    `json:"maxConn,omitempty"` // as Tune's
-	Threads   int    `json:"threads,omitempty"` // as Tune's
-	ALPN      string `json:"alpn,omitempty"`    // protocols offered to clients over TLS; empty: h2,http/1.1
-	StrictSNI bool   `json:"strictSNI,omitempty"`
-	Texts     []Text `json:"texts,omitempty"` // for global, defaults and the frontends
+	Lines     []Line // each replaces our own line of its kind
+	MaxConn   int    // as Tune's
+	Threads   int    // as Tune's
+	ALPN      string // protocols offered to clients over TLS; empty: h2,http/1.1
+	StrictSNI bool
+	Texts     []Text // for global, defaults and the frontends
 
 	// Signer names an Extra of Signer. HAProxy makes a certificate for a name that has
 	// none when a client asks for it, and signs it with this one.
-	Signer string `json:"signer,omitempty"`
+	Signer string
 
 	// ErrorFiles lists the statuses that HAProxy sends an Extra of ErrorFile for.
-	ErrorFiles []int `json:"errorFiles,omitempty"`
+	ErrorFiles []int
 
 	// ProxyFrom lists the networks whose clients begin every connection with the PROXY
 	// protocol. Clients of other networks may not.
-	ProxyFrom []netip.Prefix `json:"proxyFrom,omitempty"`
+	ProxyFrom []netip.Prefix
 
 	// ClientCA names an Extra of Authorities, or is Nobody. It applies to every server
 	// name whose Cert has no ClientCA of its own.
-	ClientCA       string `json:"clientCA,omitempty"`
-	ClientOptional bool   `json:"clientOptional,omitempty"`
+	ClientCA       string
+	ClientOptional bool
 
-	QUIC QUIC `json:"quic,omitzero"`
+	QUIC QUIC
 }
 
 // QUIC is HTTP/3, at the addresses of Bind.HTTPS. HAProxy has to be built with
 // it: see QUICSupport.
 type QUIC struct {
-	Port     uint16 `json:"port,omitempty"`     // of UDP; 0: there is none
-	Announce uint16 `json:"announce,omitempty"` // the port that clients over TCP are told of; 0: Port
-	MaxAge   int    `json:"maxAge,omitempty"`   // seconds for which they may rely on it (RFC 7838, 3.1)
+	Port     uint16 // of UDP; 0: there is none
+	Announce uint16 // the port that clients over TCP are told of; 0: Port
+	MaxAge   int    // seconds for which they may rely on it (RFC 7838, 3.1)
 }
 
 // Nobody stands for an authority that has issued no certificate: every server name that
@@ -112,9 +112,6 @@ func (l Line) Target() netip.AddrPort { return l.target }
 
 // String returns the text of the Line.
 func (l Line) String() string { return strings.TrimSpace(l.kind + " " + l.rest) }
-
-// MarshalText returns the same text as String, for JSON.
-func (l Line) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
 // HardStop limits the time that an old worker may take to finish after a reload.
 func HardStop(d time.Duration) Line {

@@ -35,7 +35,7 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 // capabilities that it was started with.
 func (p *Proxy) mayLock(dir string) error {
 	if master := p.recordedMaster(); master != 0 {
-		var held [2]unix.CapUserData // version 3 has 64 bits (capget(2))
+		var held [2]unix.CapUserData                                                                                                     // version 3 has 64 bits (capget(2))
 		if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(master)}, &held[0]); err != nil { //nolint:gosec // a pid fits
 			return fmt.Errorf("the capabilities of HAProxy, process %d, cannot be read: %w", master, err)
 		}

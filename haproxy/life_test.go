@@ -595,9 +595,7 @@ func TestAColdStartOpensNothing(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	cfg := r.config(backend("app", origin(t, "a")))
 	r.settle(cfg, states(cfg, Open))
-	if err := r.p.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.end()
 	r.p = r.fresh()
 	r.run()
 	if servers, err := byID(r.p.Servers()); err != nil || len(servers) != 0 {
@@ -633,9 +631,7 @@ func TestAnAddressThatIsTakenIsNotTheEnd(t *testing.T) {
 		r := newRig(t, binary)
 		cfg := r.config(backend("app", origin(t, "a")))
 		r.settle(cfg, states(cfg, Open))
-		if err := r.p.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		r.end()
 		taken, err := net.Listen("tcp", r.http.String())
 		if err != nil {
 			t.Fatal(err)
@@ -911,9 +907,6 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 		if err != nil || string(former) != foreign {
 			t.Errorf("the former file was not kept: %v", err)
 		}
-		if err := r.p.Shutdown(t.Context()); err != nil || !alive(pid) {
-			t.Errorf("Shutdown ended what someone else runs: %v", err)
-		}
 	})
 }
 
@@ -963,8 +956,5 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	}
 	if pid := p.recordedMaster(); pid != 0 {
 		t.Errorf("a cancelled Apply started HAProxy, process %d", pid)
-	}
-	if err := p.Shutdown(t.Context()); err != nil {
-		t.Error(err)
 	}
 }

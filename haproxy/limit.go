@@ -1,12 +1,13 @@
 package haproxy
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // A connection over TLS takes about 50 kB until its handshake is over. It takes twice
@@ -31,16 +32,11 @@ func mostConnections(memory, files uint64) (most int, short string) {
 // memory returns the memory of the machine or of the container, in bytes; 0 if it
 // cannot be read.
 func memory() uint64 {
-	var total uint64
-	if f, err := os.Open("/proc/meminfo"); err == nil {
-		defer f.Close()
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			if rest, is := strings.CutPrefix(lines.Text(), "MemTotal:"); is {
-				kB, _ := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 54)
-				total = kB << 10
-			}
-		}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
 	}
+	total := info.Totalram * uint64(info.Unit)
 	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
 		if limit, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
 			total = min(total, limit)

@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,8 +16,8 @@ type Networks struct {
 // A List is a file of networks in which directives look up clients. Several directives
 // may share it. Its networks change by command, without a reload.
 type List struct {
-	Name string         `json:"name"` // unique: "default_partners"
-	Of   []netip.Prefix `json:"of"`   // sorted
+	Name string         // unique: "default_partners"
+	Of   []netip.Prefix // sorted
 }
 
 const listDir = "lists/"
@@ -67,12 +66,9 @@ func (l *List) rows() []row {
 func (l *List) same(o *List) bool { return l.Name == o.Name && slices.Equal(l.Of, o.Of) }
 
 func (l *List) validate() error {
-	if !isName(l.Name) || strings.HasPrefix(l.Name, ".") {
-		return fmt.Errorf("list %q: the name must be made of letters, digits and _ - . : only", l.Name)
-	}
 	for i, p := range l.Of {
 		if !p.IsValid() || p != p.Masked() || i > 0 && l.Of[i-1].Compare(p) >= 0 {
-			return fmt.Errorf("list %s: %w", l.Name, errors.New("its networks must be whole ones, sorted, once each"))
+			return fmt.Errorf("list %s: %s is out of order, listed twice, or has bits set after its length: networks must be sorted, each once", l.Name, p)
 		}
 	}
 	return nil

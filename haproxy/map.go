@@ -62,7 +62,6 @@ func (r *renderer) addMaps(out *Files, cfg *Config) {
 	for i, path := range mapFiles {
 		if i != sniTable || cfg.Inspect {
 			out.add(path, r.maps[i])
-			out.rows[path] = r.maps[i].rows
 		}
 	}
 	lists := make(map[*List]rendered, len(cfg.Lists))
@@ -73,26 +72,20 @@ func (r *renderer) addMaps(out *Files, cfg *Config) {
 		}
 		lists[l] = k
 		out.add(listDir+l.Name, k)
-		out.rows[listDir+l.Name] = k.rows
 	}
 	r.lists = lists
 }
 
 func renderMap(rows []row) rendered {
-	file := mapFile(rows)
-	return rendered{file: file, sum: sha256.Sum256(file.Content), rows: rows}
-}
-
-func mapFile(rows []row) File {
 	text := make([]byte, 0, 64+64*len(rows))
 	text = append(text, "# what is looked up, then what it comes to\n"...)
 	for _, r := range rows {
 		text = append(append(append(append(text, r.key...), ' '), r.value...), '\n')
 	}
-	return File{text, 0o600}
+	return rendered{file: File{text, 0o600}, sum: sha256.Sum256(text), rows: rows}
 }
 
-// parseMap returns the rows that mapFile has written.
+// parseMap returns the rows that renderMap has written.
 func parseMap(text []byte) []row {
 	var out []row
 	for line := range bytes.Lines(text) {

@@ -29,11 +29,5 @@ func (s State) String() string {
 	return stateWords[s]
 }
 
-// MarshalText returns String, for JSON.
-func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // String returns "backend/server", as HAProxy's own commands write it.
 func (id ServerID) String() string { return id.Backend + "/" + id.Server }
-
-// MarshalText returns String, for JSON objects keyed by server.
-func (id ServerID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }

@@ -48,32 +48,17 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 // fragment of the wish already.
 func (r *running) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
 	s := serverSteps{after: map[string]*LiveBackend{}}
-	seen := 0 // backends with servers
 	for _, b := range cfg.Backends {
 		have := r.backends[b.Name]
 		if have == nil {
 			continue // it waits for a reload
 		}
-		if len(have.Servers) > 0 {
-			seen++
-		}
 		if f := fragments[b]; f == nil || f != r.told[b.Name] || f.present != len(have.Servers) {
 			s.bring(b, have, states)
 		}
 	}
-	for _, have := range r.backends {
-		if len(have.Servers) > 0 {
-			seen--
-		}
-	}
-	if seen < 0 { // the worker has servers in backends that nobody wants
-		rest := maps.Clone(r.backends)
-		for _, b := range cfg.Backends {
-			delete(rest, b.Name)
-		}
-		for _, name := range slices.Sorted(maps.Keys(rest)) {
-			s.bring(&Backend{Name: name}, rest[name], nil)
-		}
+	for _, name := range Unwanted(cfg.Backends, r.backends) {
+		s.bring(&Backend{Name: name}, r.backends[name], nil)
 	}
 	return s
 }

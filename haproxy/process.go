@@ -75,9 +75,6 @@ var errAway = errors.New("waiting for HAProxy")
 // ensure finds the master, or starts one if the files are ready. It costs next to
 // nothing while the master lives.
 func (p *Proxy) ensure() error {
-	if p.stopped {
-		return errors.New("HAProxy has been shut down")
-	}
 	if p.masterLives() {
 		return nil
 	}
@@ -255,47 +252,6 @@ func (p *Proxy) lookAgain() {
 
 func sameDoors(a, b *LiveBackend) bool {
 	return slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
-}
-
-// Shutdown ends HAProxy and every connection through it. Run does not start it
-// again. An External HAProxy is left to who runs it.
-func (p *Proxy) Shutdown(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = true
-	if p.alarm != nil {
-		p.alarm.Stop()
-	}
-	if p.opt.Mode == External {
-		return nil
-	}
-	if found, err := p.master.show(); err == nil {
-		p.procs = found
-	}
-	pids := append(append([]int{p.procs.master}, p.procs.workers...), p.procs.old...)
-	if pic, err := p.worker.look(); err == nil {
-		pids = append(pids, pic.pid)
-	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for _, pid := range pids {
-		for first := true; alive(pid); first = false {
-			if first {
-				if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-					return fmt.Errorf("ending HAProxy: %w", err)
-				}
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("waiting for HAProxy to end: %w", ctx.Err())
-			case <-tick.C:
-			}
-		}
-	}
-	p.forget()
-	p.procs = procs{}
-	p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
-	return nil
 }
 
 func (p *Proxy) logSize() int64 {

@@ -100,7 +100,6 @@ type Proxy struct {
 	disk    *disk
 	ready   bool          // the files are what HAProxy was last told, by this Proxy: it may be started from them
 	last    *Config       // what the files were when they were last ready; nil: they never were
-	stopped bool          // Shutdown was called
 	procs   procs         // as of the last look
 	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
 	starts  *rate.Limiter // for a HAProxy that ends again and again

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,17 +69,10 @@ func newRig(t testing.TB, binary string) *rig {
 	r.http, r.https = freePort(t), freePort(t)
 	r.p = r.fresh()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
 		if r.cancel != nil {
 			r.cancel()
 		}
-		r.p.mu.Lock()
-		r.p.opt.Mode = Managed
-		r.p.mu.Unlock()
-		if err := r.p.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
+		r.end()
 		if t.Failed() {
 			text, _ := os.ReadFile(r.p.logPath())
 			t.Logf("HAProxy wrote:\n%s", text)
@@ -116,6 +110,26 @@ func (r *rig) run() {
 		_ = r.p.Run(ctx)
 	}()
 	r.cancel = func() { cancel(); <-done }
+}
+
+// end ends HAProxy, and waits until every process of it is gone. Run would start it
+// again, so Run must have ended.
+func (r *rig) end() {
+	r.t.Helper()
+	found, err := r.p.master.show()
+	if err != nil {
+		found = r.p.procs
+	}
+	pids := append(append([]int{found.master}, found.workers...), found.old...)
+	if pic, err := r.p.worker.look(); err == nil {
+		pids = append(pids, pic.pid)
+	}
+	for _, pid := range pids {
+		if alive(pid) {
+			_ = syscall.Kill(pid, syscall.SIGTERM)
+		}
+		r.eventually(fmt.Sprintf("process %d of HAProxy ends", pid), func() bool { return !alive(pid) })
+	}
 }
 
 // config returns a configuration of r's addresses with these backends, each routed

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -230,17 +231,27 @@ const checking = 30 * time.Second
 
 // refusal returns why HAProxy rejects a configuration; empty: it accepts it.
 func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
-	bounded, cancel := context.WithTimeout(ctx, checking)
+	report, err := p.report(ctx, file, checking)
+	return complaints(report), err
+}
+
+// report has HAProxy read a configuration without acting on it, with the environment
+// of a start. It returns HAProxy's report if HAProxy rejects the configuration, or
+// takes too long; empty: HAProxy accepts it.
+func (p *Proxy) report(ctx context.Context, file string, limit time.Duration) (string, error) {
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out, err := exec.CommandContext(bounded, p.opt.Binary, "-c", "-f", file).CombinedOutput() //nolint:gosec // the operator's own program
+	cmd := exec.CommandContext(bounded, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
+	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return "", nil
 	case ctx.Err() == nil && bounded.Err() != nil:
-		return fmt.Sprintf("HAProxy does not come to an end with it within %s", checking), nil
+		return fmt.Sprintf("[ALERT] reading it took longer than %s", limit), nil
 	case errors.As(err, &exit) && ctx.Err() == nil:
-		return cmp.Or(complaints(string(out)), err.Error()), nil
+		return cmp.Or(string(out), err.Error()), nil
 	}
-	return "", fmt.Errorf("HAProxy cannot be asked about the configuration: %w", errors.Join(err, ctx.Err()))
+	return "", fmt.Errorf("running %s to check a configuration: %w", p.opt.Binary, errors.Join(err, ctx.Err()))
 }

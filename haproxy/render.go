@@ -215,7 +215,12 @@ func (r *renderer) addCerts(out *Files, cfg *Config, shape hash.Hash) {
 	out.add(crtList, rendered{file: File{list, 0o600}, sum: sha256.Sum256(list)})
 }
 
-func (f *Files) add(path string, k rendered) { f.Content[path], f.sums[path] = k.file, k.sum }
+func (f *Files) add(path string, k rendered) {
+	f.Content[path], f.sums[path] = k.file, k.sum
+	if isMap(path) {
+		f.rows[path] = k.rows
+	}
+}
 
 // generation names a set of files by the hashes of their contents.
 func generation(sums map[string][sha256.Size]byte) string {

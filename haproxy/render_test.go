@@ -422,9 +422,7 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 					return r.apply(cfg, w.wish).RetryAt.IsZero()
 				})
 				was := r.truth()
-				if err := r.p.Shutdown(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				r.end()
 				r.p = r.fresh()
 				if err := r.p.start(); err != nil {
 					t.Fatal(err)

@@ -33,9 +33,6 @@ const (
 // String returns the lines.
 func (t Text) String() string { return t.lines }
 
-// MarshalText returns the same lines as String, for JSON.
-func (t Text) MarshalText() ([]byte, error) { return []byte(t.lines), nil }
-
 // LogFormat returns "log-format" for every frontend.
 func LogFormat(format string) (Text, error) {
 	word, err := quote(format)

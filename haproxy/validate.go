@@ -32,14 +32,14 @@ func (c *Config) Validate() error { return c.validate(&Config{}) }
 // that was valid.
 func (c *Config) validate(valid *Config) error {
 	errs := []error{
-		ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName), ascending("list", c.Lists, listName),
+		ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName), named("list", c.Lists, listName),
 		c.choices(),
 	}
 	if !c.Shape.equal(&valid.Shape) {
 		errs = append(errs, c.Shape.validate())
 	}
 	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
-		errs = append(errs, fmt.Errorf("default backend %q: not a name HAProxy can use", c.DefaultBackend))
+		errs = append(errs, notAName("default backend", c.DefaultBackend))
 	}
 	if !slices.Equal(c.Routes, valid.Routes) {
 		for i := range c.Routes {
@@ -61,10 +61,8 @@ func (c *Config) validate(valid *Config) error {
 func (s *Shape) validate() error {
 	errs := []error{
 		s.Bind.validate(), s.Tune.validate(), s.Process.validate(),
-		ascending("file", s.Extras, extraName), ascending("userlist", s.Userlists, userlistName), ascending("choice", s.Choices, choiceName),
-	}
-	for _, e := range s.Extras {
-		errs = append(errs, e.validate())
+		named("file", s.Extras, func(e *Extra) string { return e.Name }), named("userlist", s.Userlists, func(u *Userlist) string { return u.Name }),
+		named("choice", s.Choices, func(c *Choice) string { return c.Name }), named("table", s.Tables, func(t Table) string { return t.Name }),
 	}
 	for _, u := range s.Userlists {
 		errs = append(errs, u.validate())
@@ -82,14 +80,11 @@ func (s *Shape) validate() error {
 	for i, stream := range s.Streams {
 		errs = append(errs, stream.validate(s.Bind))
 		if i > 0 && s.Streams[i-1].Port >= stream.Port {
-			errs = append(errs, fmt.Errorf("TCP port %d: listed after %d; they must be sorted", stream.Port, s.Streams[i-1].Port))
+			errs = append(errs, fmt.Errorf("TCP port %d comes after %d: the ports must be sorted, with each port once", stream.Port, s.Streams[i-1].Port))
 		}
 	}
-	for i, t := range s.Tables {
+	for _, t := range s.Tables {
 		errs = append(errs, t.validate())
-		if i > 0 && s.Tables[i-1].Name >= t.Name {
-			errs = append(errs, fmt.Errorf("table %q: listed after %q; they must be sorted by name", t.Name, s.Tables[i-1].Name))
-		}
 	}
 	return errors.Join(errs...)
 }
@@ -111,25 +106,31 @@ func others[T any](of, without []*T, name func(*T) string) (out []*T) {
 
 func backendName(b *Backend) string { return b.Name }
 func certName(c *Cert) string       { return c.Name }
-func extraName(e *Extra) string     { return e.Name }
+func listName(l *List) string       { return l.Name }
 
-func choiceName(c *Choice) string { return c.Name }
-
-func listName(l *List) string { return l.Name }
-
-func userlistName(u *Userlist) string { return u.Name }
-
-func ascending[T any](kind string, list []*T, name func(*T) string) error {
-	var errs []error
+// ascending returns where a list is not sorted by name, or has a name twice.
+func ascending[T any](kind string, list []T, name func(T) string) error {
 	for i := 1; i < len(list); i++ {
-		switch this, last := name(list[i]), name(list[i-1]); {
-		case this == last:
-			errs = append(errs, fmt.Errorf("%s %q: listed twice", kind, this))
-		case this < last:
-			errs = append(errs, fmt.Errorf("%s %q: listed after %q; they must be sorted by name", kind, this, last))
+		if this, last := name(list[i]), name(list[i-1]); this <= last {
+			return fmt.Errorf("%s %q comes after %q: the list must be sorted by name, with each name once", kind, this, last)
+		}
+	}
+	return nil
+}
+
+// named returns the same as ascending, and which names HAProxy cannot use.
+func named[T any](kind string, list []T, name func(T) string) error {
+	errs := []error{ascending(kind, list, name)}
+	for _, e := range list {
+		if !isName(name(e)) {
+			errs = append(errs, notAName(kind, name(e)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func notAName(kind, name string) error {
+	return fmt.Errorf("%s %q: not a name that HAProxy can use; allowed are up to 200 letters, digits and _ - . :, without a dot at the beginning", kind, name)
 }
 
 func (b Bind) validate() error {
@@ -151,10 +152,10 @@ func (b Bind) validate() error {
 
 func (s Stream) validate(b Bind) error {
 	if !isName(s.Backend) {
-		return fmt.Errorf("TCP port %d: %q is not a name HAProxy can use", s.Port, s.Backend)
+		return notAName(fmt.Sprintf("TCP port %d: backend", s.Port), s.Backend)
 	}
 	if s.Port == 0 || slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool { return a.Port() == s.Port }) {
-		return fmt.Errorf("TCP port %d: HTTP or HTTPS is there, or it is no port", s.Port)
+		return fmt.Errorf("TCP port %d: HTTP or HTTPS uses it, or it is no port; allowed are the other ports from 1 to 65535", s.Port)
 	}
 	return nil
 }
@@ -192,35 +193,36 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: %w", r.Host, r.Path, CheckPath(r.Path))
 	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
-	case r.Canary != "" && !isName(r.Canary):
-		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Canary)
+	case r.Backend != "" && !isName(r.Backend), r.Canary != "" && !isName(r.Canary):
+		return fmt.Errorf("route %q %q: backend %q or canary %q is not a name that HAProxy can use", r.Host, r.Path, r.Backend, r.Canary)
 	case r.Choice != "" && (!isName(r.Choice) || r.Match == Regexp):
 		return fmt.Errorf("route %q %q: it cannot have choice %q", r.Host, r.Path, r.Choice)
 	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
 		return fmt.Errorf("route %q %q: a weight of %d, allowed are 0 to 100", r.Host, r.Path, r.CanaryWeight)
-	case r.Backend != "" && !isName(r.Backend):
-		return fmt.Errorf("route %q %q: %q is not a name HAProxy can use", r.Host, r.Path, r.Backend)
 	}
 	return nil
 }
 
 // Validate returns why the backend cannot be written.
 func (b *Backend) Validate() error {
-	if !isName(b.Name) || slices.Contains(reserved, b.Name) {
-		return fmt.Errorf("backend %q: not a name HAProxy can use: letters, digits and _ - . : only, at most 200, and not one of %q", b.Name, reserved)
+	switch {
+	case !isName(b.Name):
+		return notAName("backend", b.Name)
+	case slices.Contains(reserved, b.Name):
+		return fmt.Errorf("backend %q: the name is reserved", b.Name)
 	}
 	for _, d := range b.Directives {
 		if b.TCP && !d.tcp {
-			return fmt.Errorf("backend %s: %q is for requests, and it takes connections", b.Name, d)
+			return fmt.Errorf("backend %s: the directive %q is for HTTP, and the backend for TCP", b.Name, d)
 		}
 	}
 	if slices.Contains(b.Directives, Directive{}) {
 		return fmt.Errorf("backend %s: one of its directives is empty", b.Name)
 	}
-	if err := b.Options.validate(); err != nil {
+	if err := errors.Join(b.Options.validate(), ascending("server", b.Servers, func(s Server) string { return s.Name })); err != nil {
 		return fmt.Errorf("backend %s: %w", b.Name, err)
 	}
-	for i, s := range b.Servers {
+	for _, s := range b.Servers {
 		switch {
 		case !s.Addr.IsValid() || s.Addr.Port() == 0:
 			return fmt.Errorf("backend %s: server %q has no address or no port", b.Name, s.Name)
@@ -228,10 +230,6 @@ func (b *Backend) Validate() error {
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
 		case s.Name != ServerName(s.Addr):
 			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, ServerName(s.Addr))
-		case i > 0 && s.Name == b.Servers[i-1].Name:
-			return fmt.Errorf("backend %s: server %s is listed twice", b.Name, s.Name)
-		case i > 0 && s.Name < b.Servers[i-1].Name:
-			return fmt.Errorf("backend %s: its servers are not sorted by name: %s after %s", b.Name, s.Name, b.Servers[i-1].Name)
 		}
 	}
 	return nil

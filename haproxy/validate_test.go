@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,13 +41,13 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"a route to two words":           {Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a b"}}}, "not a name"},
 		"a route with a flag":            {Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a/tls"}}}, "not a name"},
 		"a backend with a line end":      {Config{Backends: []*Backend{{Name: "a\nglobal"}}}, "not a name"},
-		"a backend that is ours":         {Config{Backends: []*Backend{{Name: nowhere}}}, "not a name"},
-		"a backend twice":                {Config{Backends: []*Backend{{Name: "a"}, {Name: "a"}}}, "listed twice"},
+		"a backend that is ours":         {Config{Backends: []*Backend{{Name: nowhere}}}, "reserved"},
+		"a backend twice":                {Config{Backends: []*Backend{{Name: "a"}, {Name: "a"}}}, "with each name once"},
 		"a default of two words":         {Config{DefaultBackend: "a b"}, "default backend"},
 		"a server without address":       {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s"}}}}}, "no address"},
 		"a server with a wrong name":     {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s", Addr: addr}}}}}, "should be named s_10-0-0-1_80"},
-		"a server twice":                 {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, server}}}}, "listed twice"},
-		"servers out of order":           {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, serverAt(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 0), Port: 80})}}}}, "not sorted"},
+		"a server twice":                 {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, server}}}}, "with each name once"},
+		"servers out of order":           {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, serverAt(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 0), Port: 80})}}}}, "must be sorted by name"},
 		"an address twice":               {Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr}, HTTPS: []netip.AddrPort{addr}}}}, "listed twice"},
 		"an address without port":        {Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}}}}, "needs an address"},
 		"threads without end":            {Config{Shape: Shape{Tune: Tune{Threads: 1000}}}, "threads 1000"},
@@ -91,11 +92,11 @@ func TestAnOperatorsBaseTextIsGlobalAndDefaultsOnly(t *testing.T) {
 		"defaults\n  timeout client 1m":  "",
 		"maxconn 10\n":                   "must begin with",
 		"frontend x\n":                   "must begin with",
-		"global\nfrontend x\n  bind :80": "frontend section",
-		"global\nbackend x\n":            "backend section",
-		"global\nlisten x\n":             "listen section",
-		"global\nuserlist x\n":           "userlist section",
-		"global\nresolvers x\n":          "resolvers section",
+		"global\nfrontend x\n  bind :80": "frontend x\" is not in a section",
+		"global\nbackend x\n":            "backend x\" is not in a section",
+		"global\nlisten x\n":             "listen x\" is not in a section",
+		"global\nuserlist x\n":           "userlist x\" is not in a section",
+		"global\nresolvers x\n":          "resolvers x\" is not in a section",
 		"global\n  daemon\n":             "daemon",
 		"global\n  master-worker\n":      "master-worker",
 		"defaults mine\n":                "has a name",
@@ -106,6 +107,14 @@ func TestAnOperatorsBaseTextIsGlobalAndDefaultsOnly(t *testing.T) {
 			t.Errorf("%q: got %v", text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%q: got %v, %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+func TestAnOperatorsBaseTextHasNoSectionOfTheCluster(t *testing.T) {
+	for _, section := range sections[2:] {
+		if got, err := parseBase("global\n" + section + " x\n  bind :80\n"); err == nil {
+			t.Errorf("%s: got %q, want an error", section, got)
 		}
 	}
 }
@@ -122,10 +131,8 @@ func FuzzBaseText(f *testing.F) {
 			if strings.ContainsAny(line, "\n") || line != strings.TrimSpace(line) {
 				t.Errorf("%q: line %q", text, line)
 			}
-			for _, s := range foreign {
-				if words := strings.Fields(line); len(words) > 0 && words[0] == string(s) {
-					t.Errorf("%q: a %s section came through", text, s)
-				}
+			if words := strings.Fields(line); len(words) > 0 && slices.Contains(sections, words[0]) {
+				t.Errorf("%q: a section %s came through", text, words[0])
 			}
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -200,8 +199,7 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	line(-1, "global")
 	line(-1, "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
 	inside(GlobalSection)
-	quic := slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection })
-	if quic {
+	if slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection }) {
 		line(-1, "  crt-base "+strings.TrimSuffix(p.path(certDir), "/"))
 		line(-1, "  "+limitedQUIC)
 	}
@@ -242,19 +240,9 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, vetTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
-	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return nil, nil
-	case ctx.Err() != nil:
-		return map[int]string{-1: fmt.Sprintf("HAProxy does not come to an end with it within %s", vetTimeout)}, nil
-	case !errors.As(err, &exit):
-		return nil, fmt.Errorf("asking HAProxy about texts: %w", err)
+	report, err := p.report(ctx, file, vetTimeout)
+	if report == "" || err != nil {
+		return nil, err
 	}
 	found := map[int]string{}
 	add := func(i int, why string) {
@@ -263,7 +251,7 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 		}
 	}
 	var rest []string // complaints that name neither a line nor a section
-	for _, said := range alerts(string(out)) {
+	for _, said := range alerts(report) {
 		if m := atLine.FindStringSubmatch(said); m != nil {
 			number, _ := strconv.Atoi(m[1])
 			if i, is := owner[number]; is && i >= 0 {

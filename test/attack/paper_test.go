@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func open(t *testing.T, binary string) *paper {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), rig.Limit)
 		defer cancel()
-		if err := errors.Join(p.proxy.Shutdown(ctx), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(end(ctx, p.proxy.Info().Pid), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -79,6 +80,20 @@ func open(t *testing.T, binary string) *paper {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// end ends a process that somebody waits for; 0 is none.
+func end(ctx context.Context, pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	_ = syscall.Kill(pid, syscall.SIGTERM)
+	return rig.Eventually(ctx, "HAProxy ends", func() error {
+		if syscall.Kill(pid, 0) == nil {
+			return fmt.Errorf("process %d runs", pid)
+		}
+		return nil
+	})
 }
 
 func (p *paper) Apply(ctx context.Context, manifest string) error {
