@@ -105,17 +105,15 @@ func (p *Proxy) runningFirst(cfg *Config) []Part {
 			running[one] = true
 		}
 	}
-	parts := cfg.brought()
-	slices.SortStableFunc(parts, func(a, b Part) int {
-		switch {
-		case running[a] == running[b]:
-			return 0
-		case running[a]:
-			return -1
+	var first, rest []Part
+	for _, one := range cfg.brought() {
+		if running[one] {
+			first = append(first, one)
+		} else {
+			rest = append(rest, one)
 		}
-		return 1
-	})
-	return parts
+	}
+	return append(first, rest...)
 }
 
 // texts returns every Text of a configuration.

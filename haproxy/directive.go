@@ -315,11 +315,12 @@ const longest = (1<<31 - 1) * time.Millisecond
 
 // text returns the section of the table. Its keys hold addresses of both families.
 func (t Table) text() string {
-	if t.Period == 0 {
-		return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire 10s store conn_cur\n"
+	period, counter := "10s", "conn_cur"
+	if t.Period != 0 {
+		period = milliseconds(t.Period)
+		counter = "http_req_rate(" + period + ")"
 	}
-	period := milliseconds(t.Period)
-	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store http_req_rate(" + period + ")\n"
+	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store " + counter + "\n"
 }
 
 // DenyCodes are the statuses that HAProxy can deny a request with: those that it has a

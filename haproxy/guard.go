@@ -52,16 +52,14 @@ func guards(cfg *Config) map[string]string {
 			h = &host{}
 			hosts[r.Host] = h
 		}
-		lead := func(backend string) {
+		for _, backend := range []string{r.Backend, r.Canary} {
+			if backend == "" {
+				continue
+			}
 			if !h.seen {
 				h.seen, h.guard = true, of[backend]
 			}
 			h.differ = h.differ || of[backend] != h.guard || strings.Contains(h.guard, byPath)
-		}
-		for _, backend := range []string{r.Backend, r.Canary} {
-			if backend != "" {
-				lead(backend)
-			}
 		}
 		h.root = h.root || r.Path == "/" && (r.Match == Prefix || r.Match == Begin)
 		h.strict = h.strict || r.Match == Regexp || !plain.MatchString(r.Path)

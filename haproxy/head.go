@@ -81,14 +81,10 @@ func (h *head) writeGlobal() {
 		"ca-base " + extras,
 		"crt-base " + extras,
 	}
-	if h.opt.Jail != "" {
-		global = append(global, "chroot "+h.opt.Jail)
-	}
-	if h.opt.User != "" {
-		global = append(global, "user "+h.opt.User)
-	}
-	if h.opt.Group != "" {
-		global = append(global, "group "+h.opt.Group)
+	for _, one := range []struct{ key, value string }{{"chroot", h.opt.Jail}, {"user", h.opt.User}, {"group", h.opt.Group}} {
+		if one.value != "" {
+			global = append(global, one.key+" "+one.value)
+		}
 	}
 	if h.asks() {
 		global = append(global,

@@ -24,9 +24,8 @@ var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reaso
 // listen opens the socket to which each backend logs. HAProxy sends there by
 // name and waits for nobody: nothing is lost but news while no one listens.
 //
-// HAProxy's worker is another user, and so the socket and the directories that it
-// passes through are its group's. Without CAP_CHOWN that needs
-// a process that is in this group.
+// HAProxy's worker runs as another user, so handOver gives the socket to the worker's
+// group. Without CAP_CHOWN this process has to be in that group.
 func (p *Proxy) listen() (*net.UnixConn, error) {
 	path := p.files.NoticeSocket
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -36,33 +35,36 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	mode := os.FileMode(0o600)
-	if p.opt.Group != "" {
-		group, err := user.LookupGroup(p.opt.Group)
-		if err == nil {
-			var gid int
-			if gid, err = strconv.Atoi(group.Gid); err == nil {
-				passed := []string{filepath.Dir(path)}
-				if p.files.Jail == "" {
-					passed = append(passed, p.opt.RunDir)
-				}
-				err = os.Chown(path, -1, gid) //nolint:gosec // a group
-				for _, dir := range passed {
-					err = errors.Join(err, os.Chown(dir, -1, gid), os.Chmod(dir, 0o710)) //nolint:gosec // the group may pass, no more
-				}
-			}
-		}
-		if err != nil {
-			_ = conn.Close()
-			return nil, fmt.Errorf("giving it to HAProxy's group: %w", err)
-		}
-		mode = 0o620
-	}
-	if err := os.Chmod(path, mode); err != nil {
+	if err := p.handOver(path); err != nil {
 		_ = conn.Close()
-		return nil, err
+		return nil, fmt.Errorf("giving %s to HAProxy's group %q: %w", path, p.opt.Group, err)
 	}
 	return conn, nil
+}
+
+// handOver lets HAProxy's group write to the socket, and pass through the directories
+// that lead to it. Without a group only this process's own user may write.
+func (p *Proxy) handOver(path string) error {
+	if p.opt.Group == "" {
+		return os.Chmod(path, 0o600)
+	}
+	group, err := user.LookupGroup(p.opt.Group)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o620)) //nolint:gosec // the group writes
+	dirs := []string{filepath.Dir(path)}
+	if p.files.Jail == "" {
+		dirs = append(dirs, p.opt.RunDir)
+	}
+	for _, dir := range dirs {
+		err = errors.Join(err, os.Chown(dir, -1, gid), os.Chmod(dir, 0o710)) //nolint:gosec // the group may pass, no more
+	}
+	return err
 }
 
 // screenful limits the notices that are logged one by one when many come at once.

@@ -171,10 +171,9 @@ func (c *Config) with(parts []Part) *Config {
 		if !whole {
 			left.Options = ServerOptions{}
 		}
-		switch {
-		case left.Options == b.Options && slices.Equal(left.Directives, b.Directives):
+		if left.Options == b.Options && slices.Equal(left.Directives, b.Directives) {
 			out.Backends = append(out.Backends, b)
-		default:
+		} else {
 			out.Backends = append(out.Backends, &left)
 		}
 	}

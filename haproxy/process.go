@@ -78,8 +78,7 @@ func (p *Proxy) ensure() error {
 	if p.masterLives() {
 		return nil
 	}
-	lost := p.procs.master != 0
-	if lost {
+	if p.procs.master != 0 {
 		p.log.Warn("HAProxy died", "pid", p.procs.master)
 		p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
 		p.procs = procs{}
@@ -229,7 +228,7 @@ func (p *Proxy) start() error {
 func (p *Proxy) lookAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if info, err := os.Stat(p.logPath()); err == nil && info.Size() > maxStderrLog {
+	if p.logSize() > maxStderrLog {
 		_ = os.Truncate(p.logPath(), 0)
 	}
 	if p.run == nil || p.procs.master == 0 || p.run.pid == 0 {

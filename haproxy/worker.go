@@ -49,16 +49,21 @@ func (w worker) ask(line string) (answer, gen string, err error) {
 	return answer, gen, nil
 }
 
-// tell runs commands in batches and fails if the answer to any shows a fault.
-// All of them have been tried by then.
+// read sends one line as ask does, and fails if the answer shows a fault.
+func (w worker) read(line string) (string, error) {
+	answer, _, err := w.ask(line)
+	if err == nil {
+		err = fault(answer)
+	}
+	return answer, err
+}
+
+// tell runs commands in batches and fails if the answer to any shows a fault. It tries
+// all of them.
 func (w worker) tell(cmds []string) error {
 	var errs []error
 	for batch := range batches(cmds) {
-		answer, _, err := w.ask(strings.Join(batch, ";"))
-		if err == nil {
-			err = fault(answer)
-		}
-		if err != nil {
+		if _, err := w.read(strings.Join(batch, ";")); err != nil {
 			errs = append(errs, fmt.Errorf("%w (%s)", err, shorten(batch)))
 		}
 	}
@@ -226,11 +231,8 @@ func serverState(words []string) (Live, error) {
 
 // table reads a map from the worker, sorted by key.
 func (w worker) table(path string) ([]row, error) {
-	answer, _, err := w.ask("show map " + path)
+	answer, err := w.read("show map " + path)
 	if err != nil {
-		return nil, err
-	}
-	if err := fault(answer); err != nil {
 		return nil, err
 	}
 	var out []row
@@ -247,7 +249,7 @@ func (w worker) table(path string) ([]row, error) {
 // replaceMap exchanges the whole map in one moment: requests see the old rows
 // or the new ones, never a mixture.
 func (w worker) replaceMap(path string, want []row) error {
-	answer, _, err := w.ask("prepare map " + path)
+	answer, err := w.read("prepare map " + path)
 	if err != nil {
 		return err
 	}
@@ -299,11 +301,8 @@ type crtLine struct {
 
 // certLines reads the crt-list from the worker, by file.
 func (w worker) certLines(list string) (map[string][]crtLine, error) {
-	answer, _, err := w.ask("show ssl crt-list -n " + list)
+	answer, err := w.read("show ssl crt-list -n " + list)
 	if err != nil {
-		return nil, err
-	}
-	if err := fault(answer); err != nil {
 		return nil, err
 	}
 	out := make(map[string][]crtLine)
@@ -328,7 +327,7 @@ func cutLast(s, sep string) (before, after string) {
 
 // certFiles lists the certificates the worker holds.
 func (w worker) certFiles() (map[string]bool, error) {
-	answer, _, err := w.ask("show ssl cert")
+	answer, err := w.read("show ssl cert")
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +337,7 @@ func (w worker) certFiles() (map[string]bool, error) {
 			out[line] = true
 		}
 	}
-	return out, fault(answer)
+	return out, nil
 }
 
 // setCert gives the worker the content of a certificate file. Handshakes from
