@@ -35,8 +35,7 @@ func (c *Config) Next(other *Config) (next *Config, waiting []string) {
 // changes yields each key that is written as one value: its name, its tag change or
 // that of the nearest key around it, and the indexes of its field. A list is one key.
 func changes(t reflect.Type, at, around string, yield func(key, change string, path []int)) {
-	fields(t, func(key string, i int, _ limits) bool {
-		f := t.Field(i)
+	for key, f := range fields(t) {
 		change := around
 		if own, ok := f.Tag.Lookup("change"); ok {
 			change = own
@@ -45,12 +44,11 @@ func changes(t reflect.Type, at, around string, yield func(key, change string, p
 			key = at + "." + key
 		}
 		if isLeaf(f.Type) {
-			yield(key, change, []int{i})
-			return true
+			yield(key, change, f.Index)
+			continue
 		}
 		changes(f.Type, key, change, func(key, change string, path []int) {
-			yield(key, change, slices.Concat([]int{i}, path))
+			yield(key, change, slices.Concat(f.Index, path))
 		})
-		return true
-	})
+	}
 }

@@ -19,13 +19,22 @@ func (c *Config) check(p *problems) {
 	c.checkRoutes(p)
 	c.checkHAProxy(p)
 	c.checkPorts(p)
-	for i, name := range c.Status.Names {
-		if !hostname.MatchString(name) {
-			p.add(fmt.Sprintf("status.names[%d]", i), "%q is not a host name", name)
-		}
-	}
+	each(p, "status.names", c.Status.Names, hostname.MatchString, "%q is not a host name")
 	c.checkSystem(p)
 }
+
+// each adds a mistake for each item of a list that is not valid. The mistake is made of
+// wrong, with the item filled in.
+func each[T any](p *problems, key string, list []T, valid func(T) bool, wrong string) {
+	for i, item := range list {
+		if !valid(item) {
+			p.add(fmt.Sprintf("%s[%d]", key, i), wrong, item)
+		}
+	}
+}
+
+// notAMachine is the mistake of an address that no machine can have.
+const notAMachine = "%s is not the address of a machine"
 
 // name matches the name of a cluster, which becomes part of backend and file names. It
 // is a DNS label (RFC 1123 section 2.1).
@@ -64,52 +73,45 @@ func (c *Config) checkClusters(p *problems) {
 		if k := cluster.Kubeconfig; k.Path == "" && k.Inline.IsZero() {
 			p.add(at, "kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself")
 		}
-		if !class.MatchString(cluster.Ingress.Class) {
-			p.add(at+".ingress.class", "%q is not allowed; allowed: the name of an IngressClass", cluster.Ingress.Class)
-		}
-		if cluster.Ingress.Controller == "" {
-			p.add(at+".ingress.controller", "is empty; the default is haproxy.org/ingress-controller")
-		}
 		if !cluster.BGP.Password.IsZero() && cluster.BGP.PasswordFile != "" {
 			p.add(at+".bgp.passwordFile", "password is given too; keep one of the two")
 		}
 		if p.given(at + ".bgp.password") {
 			checkPassword(p, at+".bgp.password", cluster.BGP.Password)
 		}
-		for j, addr := range cluster.BGP.RouteReflectors {
-			checkUnicast(p, fmt.Sprintf("%s.bgp.routeReflectors[%d]", at, j), addr)
+		each(p, at+".bgp.routeReflectors", cluster.BGP.RouteReflectors, netip.Addr.IsGlobalUnicast, notAMachine)
+		checkIngress(p, at+".ingress", cluster.Ingress)
+	}
+}
+
+func checkIngress(p *problems, at string, in Ingress) {
+	if !class.MatchString(in.Class) {
+		p.add(at+".class", "%q is not allowed; allowed: the name of an IngressClass", in.Class)
+	}
+	if in.Controller == "" {
+		p.add(at+".controller", "is empty; the default is haproxy.org/ingress-controller")
+	}
+	for key, name := range map[string]string{"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles, "patternFiles": in.PatternFiles, "tcpServices": in.TCPServices} {
+		if name != "" && !objectName.MatchString(name) {
+			p.add(at+"."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
 		}
-		for key, name := range map[string]string{"configMap": cluster.Ingress.ConfigMap, "errorFiles": cluster.Ingress.ErrorFiles, "patternFiles": cluster.Ingress.PatternFiles, "tcpServices": cluster.Ingress.TCPServices} {
-			if name != "" && !objectName.MatchString(name) {
-				p.add(at+".ingress."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
-			}
+	}
+	each(p, at+".namespaces", in.Namespaces, isNamespace, notANamespace)
+	each(p, at+".notNamespaces", in.NotNamespaces, isNamespace, notANamespace)
+	if in.NamespaceSelector != "" && !selector().MatchString(in.NamespaceSelector) {
+		p.add(at+".namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", in.NamespaceSelector)
+	}
+	each(p, at+".authServices", in.AuthServices, objectName.MatchString, "%q is not the name of a Service; allowed: NAMESPACE/NAME")
+	each(p, at+".noSnippets", in.NoSnippets, func(section string) bool {
+		return slices.Contains([]string{"global", "frontend", "backend"}, section)
+	}, "%q is not a section for snippets; allowed: global, frontend, backend")
+	each(p, at+".publish", in.Publish, netip.Addr.IsGlobalUnicast, notAMachine)
+	for i, h := range in.Hosts {
+		at := fmt.Sprintf("%s.hosts[%d]", at, i)
+		if name := strings.TrimPrefix(h.Host, "*."); h.Host != "*" && (len(name) > 253 || !dnsName.MatchString(name)) {
+			p.add(at+".host", "%q is not a host; allowed: a DNS name in lower case, *.NAME for every name below one, and * for every host", h.Host)
 		}
-		for key, list := range map[string][]string{"namespaces": cluster.Ingress.Namespaces, "notNamespaces": cluster.Ingress.NotNamespaces} {
-			for j, name := range list {
-				if !objectName.MatchString(name + "/x") {
-					p.add(fmt.Sprintf("%s.ingress.%s[%d]", at, key, j), "%q is not the name of a namespace", name)
-				}
-			}
-		}
-		for j, h := range cluster.Ingress.Hosts {
-			checkHost(p, fmt.Sprintf("%s.ingress.hosts[%d]", at, j), h)
-		}
-		if s := cluster.Ingress.NamespaceSelector; s != "" && !selector().MatchString(s) {
-			p.add(at+".ingress.namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", s)
-		}
-		for j, name := range cluster.Ingress.AuthServices {
-			if !objectName.MatchString(name) {
-				p.add(fmt.Sprintf("%s.ingress.authServices[%d]", at, j), "%q is not the name of a Service; allowed: NAMESPACE/NAME", name)
-			}
-		}
-		for j, section := range cluster.Ingress.NoSnippets {
-			if !slices.Contains([]string{"global", "frontend", "backend"}, section) {
-				p.add(fmt.Sprintf("%s.ingress.noSnippets[%d]", at, j), "%q is not a section for snippets; allowed: global, frontend, backend", section)
-			}
-		}
-		for j, addr := range cluster.Ingress.Publish {
-			checkUnicast(p, fmt.Sprintf("%s.ingress.publish[%d]", at, j), addr)
-		}
+		each(p, at+".namespaces", h.Namespaces, func(name string) bool { return name == "*" || isNamespace(name) }, notANamespace+", or * for every namespace")
 	}
 }
 
@@ -130,19 +132,12 @@ var selector = sync.OnceValue(func() *regexp.Regexp {
 // objectName matches a namespace (RFC 1123 label) and a name (RFC 1123 subdomain).
 var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
 
+func isNamespace(name string) bool { return objectName.MatchString(name + "/x") }
+
+const notANamespace = "%q is not the name of a namespace; allowed: up to 63 lower-case letters, digits and dashes"
+
 // dnsName matches a DNS name of at least one label, in lower case (RFC 1123).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-
-func checkHost(p *problems, at string, h Host) {
-	if name := strings.TrimPrefix(h.Host, "*."); h.Host != "*" && (len(name) > 253 || !dnsName.MatchString(name)) {
-		p.add(at+".host", "%q is not a host; allowed: a DNS name in lower case, *.NAME for every name below one, and * for every host", h.Host)
-	}
-	for i, name := range h.Namespaces {
-		if name != "*" && !objectName.MatchString(name+"/x") {
-			p.add(fmt.Sprintf("%s.namespaces[%d]", at, i), "%q is not the name of a namespace; * is every namespace", name)
-		}
-	}
-}
 
 // maxKey is TCP_MD5SIG_MAXKEYLEN of linux/tcp.h.
 const maxKey = 80
@@ -150,12 +145,6 @@ const maxKey = 80
 func checkPassword(p *problems, at string, key Secret) {
 	if n := len(key.Reveal()); n == 0 || n > maxKey {
 		p.add(at, "the key has %d bytes; allowed: 1 to %d", n, maxKey)
-	}
-}
-
-func checkUnicast(p *problems, at string, addr netip.Addr) {
-	if !addr.IsGlobalUnicast() {
-		p.add(at, "%s is not the address of a machine", addr)
 	}
 }
 
@@ -201,11 +190,7 @@ func (c *Config) checkSpeaker(p *problems) {
 	if len(b.Listen) == 0 && len(p.list) == 0 {
 		p.add("bgp.listen", "is an empty list; nodes could not connect")
 	}
-	for i, addr := range b.Listen {
-		if addr.IsMulticast() {
-			p.add(fmt.Sprintf("bgp.listen[%d]", i), "%s is not the address of a machine", addr)
-		}
-	}
+	each(p, "bgp.listen", b.Listen, func(a netip.Addr) bool { return !a.IsMulticast() }, notAMachine)
 }
 
 func (c *Config) checkRoutes(p *problems) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"net/netip"
 	"reflect"
@@ -75,24 +76,22 @@ func limitsOf(f reflect.StructField) limits {
 }
 
 // fields yields the keys of a struct type in order.
-func fields(t reflect.Type, yield func(key string, i int, l limits) bool) {
-	for i := range t.NumField() {
-		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if key == "-" || !t.Field(i).IsExported() {
-			continue
-		}
-		if !yield(key, i, limitsOf(t.Field(i))) {
-			return
+func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
+	return func(yield func(string, reflect.StructField) bool) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if key != "-" && f.IsExported() && !yield(key, f) {
+				return
+			}
 		}
 	}
 }
 
-func keys(t reflect.Type) []string {
-	var all []string
-	fields(t, func(key string, _ int, _ limits) bool {
+func keys(t reflect.Type) (all []string) {
+	for key := range fields(t) {
 		all = append(all, key)
-		return true
-	})
+	}
 	return all
 }
 
@@ -103,22 +102,21 @@ func isLeaf(t reflect.Type) bool {
 
 // defaults sets the fields of a struct to the defaults in their tags.
 func (d decoder) defaults(v reflect.Value) {
-	fields(v.Type(), func(_ string, i int, l limits) bool {
-		field := v.Field(i)
+	for _, f := range fields(v.Type()) {
+		field, defaults := v.FieldByIndex(f.Index), limitsOf(f).defaults
 		switch {
 		case !isLeaf(field.Type()):
 			d.defaults(field)
 		case field.Kind() == reflect.Slice:
-			for _, text := range l.defaults {
+			for _, text := range defaults {
 				item := reflect.New(field.Type().Elem()).Elem()
 				mustSet(item, text)
 				field.Set(reflect.Append(field, everyAddress(item, text)...))
 			}
-		case len(l.defaults) > 0:
-			mustSet(field, l.defaults[0])
+		case len(defaults) > 0:
+			mustSet(field, defaults[0])
 		}
-		return true
-	})
+	}
 }
 
 // mustSet sets a default. It panics if the default does not parse, so any test of this
@@ -181,21 +179,15 @@ func (d decoder) object(node *yaml.Node, path string, v reflect.Value) {
 
 func (d decoder) entry(key, value *yaml.Node, path string, v reflect.Value) {
 	name, _ := text(key)
-	found := false
-	fields(v.Type(), func(known string, i int, l limits) bool {
-		if known != name {
-			return true
+	for known, f := range fields(v.Type()) {
+		if known == name {
+			child := join(path, name)
+			if !isNull(value) {
+				d.lines[child] = key.Line
+			}
+			d.value(value, child, v.FieldByIndex(f.Index), limitsOf(f))
+			return
 		}
-		found = true
-		child := join(path, name)
-		if !isNull(value) {
-			d.lines[child] = key.Line
-		}
-		d.value(value, child, v.Field(i), l)
-		return false
-	})
-	if found {
-		return
 	}
 	place, hint := "", ""
 	if path != "" {
@@ -210,7 +202,7 @@ func (d decoder) entry(key, value *yaml.Node, path string, v reflect.Value) {
 
 func (d decoder) list(node *yaml.Node, path string, v reflect.Value, l limits) {
 	if node.Kind != yaml.SequenceNode {
-		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node), example(v.Type().Elem()))
+		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node), forms[v.Type().Elem()].example)
 		return
 	}
 	v.Set(reflect.Zero(v.Type()))
@@ -266,9 +258,13 @@ func (d decoder) scalar(node *yaml.Node, path string, v reflect.Value, l limits)
 		v.SetBool(b)
 		return
 	}
+	was := reflect.ValueOf(v.Interface())
 	err := setText(v, written, l)
+	if err == nil {
+		return
+	}
+	v.Set(was) // the default is fit for the checks that follow
 	switch {
-	case err == nil:
 	case v.Type() == reflect.TypeFor[Secret]():
 		d.at(node, path, "%v", err)
 	case errors.Is(err, errNotAllowed):
@@ -321,28 +317,48 @@ func setText(v reflect.Value, s string, l limits) error {
 	if len(l.enum) > 0 && !slices.Contains(l.enum, s) {
 		return errNotAllowed
 	}
+	var addr netip.Addr // the address in the value; zero: there is none
+	var err error
 	switch x := v.Addr().Interface().(type) {
 	case *time.Duration:
-		d, err := time.ParseDuration(s)
-		if err != nil || d < 0 {
-			return errNotAllowed
+		if *x, err = time.ParseDuration(s); *x < 0 {
+			err = errNotAllowed
 		}
-		*x = d
-		return nil
 	case *netip.Addr:
-		return setAddr(x, s)
+		*x, err = netip.ParseAddr(s)
+		addr = *x
 	case *netip.Prefix:
-		return setPrefix(x, s)
-	case *netip.AddrPort:
-		return setAddrPort(x, s)
-	case *Address:
-		return setAddress(x, s)
-	case encoding.TextUnmarshaler:
-		if x.UnmarshalText([]byte(s)) != nil {
-			return errNotAllowed
+		if *x, err = netip.ParsePrefix(s); *x != x.Masked() {
+			return fmt.Errorf("%q has bits set after its length; did you mean %q?", s, x.Masked())
 		}
-		return nil
+		addr = x.Addr()
+	case *Address:
+		x.Prefix, err = netip.ParsePrefix(s)
+		addr = x.Addr()
+	case *netip.AddrPort:
+		if strings.HasPrefix(s, ":") {
+			s = "[::]" + s
+		}
+		if *x, err = netip.ParseAddrPort(s); x.Port() == 0 {
+			err = errNotAllowed
+		}
+		addr = x.Addr()
+	case encoding.TextUnmarshaler:
+		err = x.UnmarshalText([]byte(s))
+	default:
+		return setBasic(v, s, l)
 	}
+	switch {
+	case err != nil:
+		return errNotAllowed
+	case addr.Zone() != "" || addr.Is4In6():
+		return fmt.Errorf("%q has a zone, or is an IPv4 address in the form of IPv6; allowed: the address alone", s)
+	}
+	return nil
+}
+
+// setBasic sets a string or a number from its text, as setText does.
+func setBasic(v reflect.Value, s string, l limits) error {
 	switch {
 	case v.Kind() == reflect.String:
 		if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
@@ -367,102 +383,35 @@ func setText(v reflect.Value, s string, l limits) error {
 	return nil
 }
 
-func setAddr(x *netip.Addr, s string) error {
-	addr, err := netip.ParseAddr(s)
-	switch {
-	case err != nil:
-		return errNotAllowed
-	case addr.Zone() != "" || addr.Is4In6():
-		return fmt.Errorf("%q has a zone or is an IPv4 address written as IPv6; write it plainly", s)
-	}
-	*x = addr
-	return nil
-}
-
-func setPrefix(x *netip.Prefix, s string) error {
-	prefix, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		return errNotAllowed
-	case prefix.Addr().Is4In6():
-		return fmt.Errorf("%q is an IPv4 network written as IPv6; write it plainly", s)
-	case prefix != prefix.Masked():
-		return fmt.Errorf("%q has bits set behind its length; did you mean %q?", s, prefix.Masked())
-	}
-	*x = prefix
-	return nil
-}
-
-func setAddress(x *Address, s string) error {
-	prefix, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		return errNotAllowed
-	case prefix.Addr().Is4In6():
-		return fmt.Errorf("%q is an IPv4 address written as IPv6; write it plainly", s)
-	}
-	x.Prefix = prefix
-	return nil
-}
-
-func setAddrPort(x *netip.AddrPort, s string) error {
-	if strings.HasPrefix(s, ":") {
-		s = "[::]" + s
-	}
-	at, err := netip.ParseAddrPort(s)
-	switch {
-	case err != nil || at.Port() == 0:
-		return errNotAllowed
-	case at.Addr().Zone() != "" || at.Addr().Is4In6():
-		return fmt.Errorf("%q has a zone or is an IPv4 address written as IPv6; write it plainly", s)
-	}
-	*x = at
-	return nil
+// forms holds an example of each type that is written as text or in a list, and a name
+// of its form for error messages.
+var forms = map[reflect.Type]struct{ name, example string }{
+	reflect.TypeFor[time.Duration]():  {"a time with its unit", "9s, 500ms or 2m"},
+	reflect.TypeFor[netip.Addr]():     {"an IP address", "192.168.50.21"},
+	reflect.TypeFor[netip.Prefix]():   {"a network with its length", "172.16.0.0/16"},
+	reflect.TypeFor[Address]():        {"an address with the length of its network", "192.168.50.21/24"},
+	reflect.TypeFor[netip.AddrPort](): {"an address with its port, [fd00::21]:80 for IPv6, :80 for every address", "192.168.50.21:80"},
+	reflect.TypeFor[Interface]():      {"", "{name: eth0, dhcp: true}"},
+	reflect.TypeFor[Static]():         {"", "{to: 10.0.0.0/8, via: 192.168.50.1}"},
+	reflect.TypeFor[Cluster]():        {"", "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"},
+	reflect.TypeFor[Host]():           {"", "{host: app.example.com, namespaces: [web]}"},
+	reflect.TypeFor[string]():         {"text", "text"},
 }
 
 // allowed describes the values that a key takes.
 func allowed(t reflect.Type, l limits) string {
+	form, known := forms[t]
 	switch {
 	case len(l.enum) > 0:
 		return strings.Join(l.enum, ", ")
-	case t == reflect.TypeFor[time.Duration]():
-		return "a time with its unit, such as 9s, 500ms or 2m"
-	case t == reflect.TypeFor[netip.Addr]():
-		return "an IP address, such as 192.168.50.21"
-	case t == reflect.TypeFor[netip.Prefix]():
-		return "a network with its length, such as 172.16.0.0/16"
-	case t == reflect.TypeFor[Address]():
-		return "an address with the length of its network, such as 192.168.50.21/24"
-	case t == reflect.TypeFor[netip.AddrPort]():
-		return "an address with its port, such as 192.168.50.21:80, [fd00::21]:80 or :80 for every address"
 	case t.Kind() == reflect.Bool:
 		return "true, false"
+	case known && form.name != form.example:
+		return form.name + ", such as " + form.example
 	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Uint64:
 		return fmt.Sprintf("a whole number from %d to %d", l.min, l.max)
 	default:
 		return "text"
-	}
-}
-
-// example returns a list item for error messages.
-func example(t reflect.Type) string {
-	switch t {
-	case reflect.TypeFor[netip.Addr]():
-		return "192.168.50.21"
-	case reflect.TypeFor[netip.Prefix]():
-		return "172.16.0.0/16"
-	case reflect.TypeFor[netip.AddrPort]():
-		return `":80"`
-	case reflect.TypeFor[Address]():
-		return "192.168.50.21/24"
-	case reflect.TypeFor[Interface]():
-		return "{name: eth0, dhcp: true}"
-	case reflect.TypeFor[Static]():
-		return "{to: 10.0.0.0/8, via: 192.168.50.1}"
-	case reflect.TypeFor[string]():
-		return "text"
-	default:
-		return "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"
 	}
 }
 

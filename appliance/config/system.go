@@ -181,16 +181,13 @@ func (c *Config) checkSystem(p *problems) {
 	if s.Hostname != "" && (len(s.Hostname) > 64 || !hostname.MatchString(s.Hostname)) {
 		p.add("system.hostname", "%q is not allowed; allowed: letters, digits and dashes, in labels joined by dots, 64 bytes in all", s.Hostname)
 	}
-	for i, addr := range s.DNS {
-		checkUnicast(p, fmt.Sprintf("system.dns[%d]", i), addr)
-	}
-	for i, server := range s.NTP {
-		if _, err := netip.ParseAddr(server); err != nil && (len(server) > 253 || !hostname.MatchString(server)) {
-			p.add(fmt.Sprintf("system.ntp[%d]", i), "%q is not the name or address of a machine", server)
-		}
-	}
-	if s.Syslog.IsValid() {
-		checkUnicast(p, "system.syslog", s.Syslog.Addr())
+	each(p, "system.dns", s.DNS, netip.Addr.IsGlobalUnicast, notAMachine)
+	each(p, "system.ntp", s.NTP, func(server string) bool {
+		_, err := netip.ParseAddr(server)
+		return err == nil || len(server) <= 253 && hostname.MatchString(server)
+	}, "%q is not the name or address of a machine")
+	if a := s.Syslog.Addr(); s.Syslog.IsValid() && !a.IsGlobalUnicast() {
+		p.add("system.syslog", notAMachine, a)
 	}
 	for i, key := range s.MaintenanceKey {
 		if err := checkPublicKey(key); err != nil {
@@ -268,17 +265,11 @@ func (c *Config) checkAddresses(p *problems, at string, in *Interface) {
 		return in.DHCP || addr.IsLinkLocalUnicast() ||
 			slices.ContainsFunc(in.Addresses, func(a Address) bool { return a.Contains(addr) && a.Addr() != addr })
 	}
-	for j, a := range in.Addresses {
-		if !a.Addr().IsGlobalUnicast() || a.Bits() == 0 {
-			p.add(fmt.Sprintf("%s.addresses[%d]", at, j), "%s is not the address of a machine in a network", a)
-		}
-	}
+	each(p, at+".addresses", in.Addresses, func(a Address) bool { return a.Addr().IsGlobalUnicast() && a.Bits() > 0 }, notAMachine+" in a network")
 	if in.Gateway.IsValid() && !reached(in.Gateway) {
 		p.add(at+".gateway", "%s is in no network of the interface", in.Gateway)
 	}
-	for j, addr := range in.DNS {
-		checkUnicast(p, fmt.Sprintf("%s.dns[%d]", at, j), addr)
-	}
+	each(p, at+".dns", in.DNS, netip.Addr.IsGlobalUnicast, notAMachine)
 	for j, r := range in.Routes {
 		key := fmt.Sprintf("%s.routes[%d]", at, j)
 		switch {
