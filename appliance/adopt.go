@@ -66,7 +66,7 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 			}
 		}
 	}
-	lapsed := l.now().Sub(l.started) > max(l.retain, l.failStatic)
+	lapsed := l.now().Sub(l.started) > max(l.cfg.BGP.Retain, l.cfg.BGP.FailStatic)
 	for prefix, via := range l.adopted {
 		if l.heard[via] || lapsed {
 			delete(l.adopted, prefix)
@@ -77,7 +77,7 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 			for _, n := range t.Nodes {
 				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == via }) {
 					offer.Cluster, offer.PeerAS = t.Cluster, n.ASN
-					if n.ASN != l.asn {
+					if n.ASN != l.cfg.BGP.ASN {
 						offer.ASPath = []uint32{n.ASN}
 					}
 				}

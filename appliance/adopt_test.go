@@ -35,7 +35,7 @@ func TestAnAdoptedRouteBehindAReflectorIsNoRefusalForEver(t *testing.T) {
 	s.speaker.offers = append(s.speaker.offers, routes.Offer{
 		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2), NextHop: netip.MustParseAddr(node2),
 	})
-	s.clock = s.clock.Add(s.retain + time.Hour)
+	s.clock = s.clock.Add(s.cfg.BGP.Retain + time.Hour)
 	s.settle(t)
 	if refused := s.view.Load().refusals; len(refused) > 0 {
 		t.Errorf("refused %+v, want nothing", refused)

@@ -57,11 +57,6 @@ type Admission struct {
 	Logs     []netip.AddrPort // where HAProxy sends its log by UDP
 }
 
-func (a Admission) same(o Admission) bool {
-	return slices.Equal(a.Peers, o.Peers) && slices.Equal(a.TCP, o.TCP) && slices.Equal(a.UDP, o.UDP) &&
-		slices.Equal(a.Pods, o.Pods) && slices.Equal(a.Servers, o.Servers) && slices.Equal(a.Logs, o.Logs)
-}
-
 // Run runs the appliance until ctx ends. HAProxy then goes on serving, and the routes
 // stay in the kernel for the next start to adopt.
 //
@@ -109,7 +104,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l := &loop{
 		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		pictures: newPictures(cfg.StateDir, log),
-		config:   cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
+		atStart:  cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
 	l.counts.duration = newHistogram()
 	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
@@ -187,18 +182,17 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 // until the API answers.
 func (l *loop) remember(s source) *cluster {
 	c := &cluster{name: s.Name}
-	snapshot, taken, err := l.pictures.load(s.Name)
-	// The options for reading objects come from the configuration file, not from the
-	// picture.
-	snapshot.Options, snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
-	c.snapshot.Options = snapshot.Options
+	pic, err := l.pictures.load(s.Name)
 	switch {
 	case err == nil:
-		c.snapshot, c.known, c.pictured = snapshot, true, taken
-		l.log.Info("last good picture loaded, used until the API answers", "cluster", s.Name, "taken", taken)
+		c.snapshot, c.known, c.pictured = pic.Snapshot, true, pic.Taken
+		l.log.Info("last good picture loaded, used until the API answers", "cluster", s.Name, "taken", pic.Taken)
 	case !errors.Is(err, fs.ErrNotExist):
 		l.log.Warn("no last good picture", "cluster", s.Name, "err", err)
 	}
+	// The options for reading objects come from the configuration file, not from the
+	// picture.
+	c.snapshot.Options, c.snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
 	return c
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -102,7 +103,7 @@ type loop struct {
 	alive    func() // called after each knock or tick
 	admit    func(Admission) error
 
-	config   *config.Config                                         // the configuration of the start
+	atStart  *config.Config                                         // the configuration of the start
 	load     func() (*config.Config, error)                         // reads the configuration file
 	again    <-chan os.Signal                                       // asks for a call of load; nil: never
 	reloaded func()                                                 // called after the file was read again
@@ -137,7 +138,7 @@ func (l *loop) begin() {
 	l.started = l.now()
 	l.file.Read = l.started
 	l.knock = make(chan struct{}, 1)
-	l.vetter = newVetter(l.proxy.Vet, l.proxy.Blame, l.log)
+	l.vetter = newVetter(l.proxy, l.log)
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 }
 
@@ -246,12 +247,12 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 	// The wanted state.
 	peers, contested := l.peers(topologies)
-	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.port), l.speaker.SetPeers(peers))
+	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(peers))
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
-	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.retain, FailStatic: l.failStatic}
+	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic}
 	routed, refusals := routes.Verify(offers, facts)
 	v.want.Routes = routed
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
@@ -269,7 +270,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	if !sure && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // an earlier process may have served the texts that still wait for a verdict
 	}
-	compiled.Config.Bind, compiled.Config.Tune = l.bind, l.tune
+	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
+	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: l.cfg.HAProxy.MaxConnections, Base: l.base}
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	v.want.Backends = v.config.Backends
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {
@@ -304,8 +306,7 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 			a.Peers = append(a.Peers, p.Addr)
 		}
 	}
-	slices.SortFunc(a.Peers, netip.Addr.Compare)
-	a.Peers = slices.Compact(a.Peers)
+	a.Peers = once(a.Peers, netip.Addr.Compare)
 	for _, s := range cfg.Streams {
 		a.TCP = append(a.TCP, s.Port)
 	}
@@ -320,10 +321,9 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 				}
 			}
 		}
-		slices.SortFunc(a.Servers, netip.AddrPort.Compare)
-		a.Servers = slices.Compact(a.Servers)
+		a.Servers = once(a.Servers, netip.AddrPort.Compare)
 	}
-	if l.admitted != nil && l.admitted.same(a) {
+	if l.admitted != nil && reflect.DeepEqual(*l.admitted, a) {
 		return nil
 	}
 	if err := l.admit(a); err != nil {
@@ -340,8 +340,13 @@ func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
 			to = append(to, target)
 		}
 	}
-	slices.SortFunc(to, netip.AddrPort.Compare)
-	return slices.Compact(to)
+	return once(to, netip.AddrPort.Compare)
+}
+
+// once sorts a list and drops repeated elements.
+func once[T comparable](list []T, compare func(a, b T) int) []T {
+	slices.SortFunc(list, compare)
+	return slices.Compact(list)
 }
 
 // look reads the clusters. unknown holds the options of each cluster of which nothing

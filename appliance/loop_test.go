@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -205,10 +206,8 @@ func newScene(t testing.TB) *scene {
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	s.loop = &loop{
-		settings: settings{
-			asn: 65000, retain: 2 * time.Minute, failStatic: 10 * time.Minute,
-		},
-		log: slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
+		settings: settings{cfg: &config.Config{BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute}}},
+		log:      slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
@@ -301,11 +300,11 @@ func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
 
 	again := newScene(t)
 	again.pictures.dir = s.pictures.dir
-	var err error
-	if again.clusters[0].snapshot, _, err = again.pictures.load("demo"); err != nil {
+	pic, err := again.pictures.load("demo")
+	if err != nil {
 		t.Fatal(err)
 	}
-	again.clusters[0].known = true
+	again.clusters[0].snapshot, again.clusters[0].known = pic.Snapshot, true
 	again.watcher.snapshot = s.watcher.snapshot
 	for _, life := range []*scene{s, again} {
 		life.settle(t)
@@ -358,6 +357,17 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 	}
 }
 
+// mute is a proxy that answers no question until held is closed.
+type mute struct {
+	proxy
+	held chan struct{}
+}
+
+func (m mute) Vet(context.Context, []haproxy.Question) (haproxy.Verdicts, error) {
+	<-m.held
+	return nil, nil
+}
+
 func TestAnAnswerThatDoesNotComeHoldsNothingUpForLong(t *testing.T) {
 	s := newScene(t)
 	s.speaker.announce(block1, node1)
@@ -365,10 +375,7 @@ func TestAnAnswerThatDoesNotComeHoldsNothingUpForLong(t *testing.T) {
 	s.settle(t)
 	held := make(chan struct{})
 	defer close(held)
-	s.vetter.ask = func(context.Context, []haproxy.Question) (haproxy.Verdicts, error) {
-		<-held
-		return nil, nil
-	}
+	s.vetter.proxy = mute{s.proxy, held}
 	s.snippets("slow")
 	slice := s.watcher.snapshot.Slices[0].DeepCopy()
 	slice.Endpoints = slice.Endpoints[:1]
@@ -536,7 +543,7 @@ func TestAnAdoptedRouteGoesWhenItsPeerStaysAway(t *testing.T) {
 	s := running(t)
 	s.settle(t)
 	s.speaker.announce(block1, node1)
-	s.clock = s.clock.Add(s.retain + time.Second)
+	s.clock = s.clock.Add(s.cfg.BGP.Retain + time.Second)
 	s.settle(t)
 	if got, want := s.proxy.String(), "closed 172.16.189.66:80, open 172.16.171.66:80"; got != want {
 		t.Errorf("servers %s, want %s", got, want)
@@ -610,11 +617,11 @@ func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	s.pictures.dir = first.pictures.dir
 	s.watcher.err = errors.New("connection refused")
 	c := s.clusters[0]
-	var err error
-	if c.snapshot, c.pictured, err = s.pictures.load("demo"); err != nil {
+	pic, err := s.pictures.load("demo")
+	if err != nil {
 		t.Fatal(err)
 	}
-	c.known = true
+	c.snapshot, c.pictured, c.known = pic.Snapshot, pic.Taken, true
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(block2, node2)
 	s.settle(t)
@@ -710,7 +717,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		},
 		{Peers: []netip.Addr{peers[0].Addr}, UDP: []uint16{443}},
 	}
-	if !slices.EqualFunc(told, want, Admission.same) {
+	if !reflect.DeepEqual(told, want) {
 		t.Errorf("got %v, want %v", told, want)
 	}
 }

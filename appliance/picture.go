@@ -236,11 +236,11 @@ func (p *pictures) write(s ingress.Snapshot) error {
 // load returns the last good picture of a cluster. It renames a picture that cannot be
 // used, and the error says why and to what name. If there is no picture, the error is
 // fs.ErrNotExist.
-func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
+func (p *pictures) load(cluster string) (picture, error) {
 	var pic picture
 	f, err := haproxy.OpenRegular(p.path(cluster), pictureSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return ingress.Snapshot{}, time.Time{}, err
+		return pic, err
 	}
 	if err == nil {
 		defer f.Close() //nolint:errcheck // only read
@@ -250,14 +250,14 @@ func (p *pictures) load(cluster string) (ingress.Snapshot, time.Time, error) {
 		err = fmt.Errorf("it is of cluster %q", pic.Snapshot.Cluster)
 	}
 	if err == nil {
-		return pic.Snapshot, pic.Taken, nil
+		return pic, nil
 	}
 	aside := p.path(cluster) + ".bad"
 	if rmErr := os.RemoveAll(aside); rmErr != nil {
-		return ingress.Snapshot{}, time.Time{}, errors.Join(err, rmErr)
+		return picture{}, errors.Join(err, rmErr)
 	}
 	if moveErr := os.Rename(p.path(cluster), aside); moveErr != nil && !errors.Is(moveErr, fs.ErrNotExist) {
-		return ingress.Snapshot{}, time.Time{}, errors.Join(err, moveErr)
+		return picture{}, errors.Join(err, moveErr)
 	}
-	return ingress.Snapshot{}, time.Time{}, fmt.Errorf("the picture cannot be used and was set aside as %s: %w", aside, err)
+	return picture{}, fmt.Errorf("the picture cannot be used, and is now %s: %w", aside, err)
 }

@@ -30,15 +30,15 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 	want.Secrets = []*corev1.Secret{{Data: map[string][]byte{"tls.key": []byte("secret")}}}
 	p.keep(want)
 	p.save()
-	got, taken, err := p.load("demo")
+	got, err := p.load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if taken.IsZero() || time.Since(taken) > time.Hour {
-		t.Errorf("taken %s", taken)
+	if got.Taken.IsZero() || time.Since(got.Taken) > time.Hour {
+		t.Errorf("taken %s", got.Taken)
 	}
 	info, err := os.Stat(p.path("demo"))
 	if err != nil {
@@ -103,13 +103,13 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 			if err := os.WriteFile(p.path("demo"), []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), c.why) {
+			if _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("got %v, want a word of %q", err, c.why)
 			}
 			if _, err := os.Stat(p.path("demo") + ".bad"); err != nil {
 				t.Errorf("not set aside: %v", err)
 			}
-			if _, _, err := p.load("demo"); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := p.load("demo"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the second time: %v, want that there is none", err)
 			}
 		})
@@ -131,12 +131,12 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+			if _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want one sentence with %q", err, name)
 			}
 			p.keep(demoSnapshot("demo"))
 			p.save()
-			if _, _, err := p.load("demo"); err != nil {
+			if _, err := p.load("demo"); err != nil {
 				t.Errorf("once one is saved: %v", err)
 			}
 		})
@@ -259,7 +259,7 @@ func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 	if err := p.fault("demo"); err != nil {
 		t.Errorf("once saved it is still %v", err)
 	}
-	if _, _, err := p.load("demo"); err != nil {
+	if _, err := p.load("demo"); err != nil {
 		t.Error(err)
 	}
 }

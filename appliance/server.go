@@ -57,10 +57,7 @@ func handler(status func() Status, explain func(cluster, namespace, name string)
 		_, _ = b.WriteTo(w)
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(status())
+		writeJSON(w, status())
 	})
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
@@ -70,10 +67,7 @@ func handler(status func() Status, explain func(cluster, namespace, name string)
 			http.Error(w, "no Ingress of that name is ours: is it there, and is its class ours?", http.StatusNotFound)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(answer)
+		writeJSON(w, answer)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
@@ -89,6 +83,13 @@ func handler(status func() Status, explain func(cluster, namespace, name string)
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	return secured(mux)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v)
 }
 
 // secured keeps a page of ours from being framed, sniffed or scripted.

@@ -3,7 +3,6 @@ package appliance
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -14,7 +13,6 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/bgp"
-	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -24,23 +22,11 @@ import (
 // a whole. Each round reads them. After each reading of the file, follow and use adapt
 // the watchers and the status endpoint, which run beside the loop.
 type settings struct {
-	identity string
-	warnings []string       // doubts about the file, a sentence each
-	level    slog.Level     // of the log
-	status   netip.AddrPort // address of the status endpoint
-	names    []string       // host names that the endpoint answers to
-
-	asn        uint32
-	listen     []netip.Addr // our addresses, which the BGPPeers name
-	port       uint16       // TCP port that nodes connect to
-	retain     time.Duration
-	failStatic time.Duration
-
-	bind            haproxy.Bind
-	tune            haproxy.Tune
+	cfg             *config.Config    // the live keys of the file, and the other keys of the start
+	names           []string          // host names that the status endpoint answers to
+	base            string            // text of haproxy.base
 	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
-
-	sources []source // in the order of the file
+	sources         []source          // in the order of the file
 }
 
 // source is a cluster of the configuration file.
@@ -59,20 +45,13 @@ func (s source) watched() source {
 // settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
-	s := settings{
-		identity: cfg.Identity, warnings: cfg.Warnings, level: cfg.Log.Level,
-		status: cfg.Status.Listen, names: ownNames(cfg),
-		asn: cfg.BGP.ASN, listen: cfg.BGP.Listen, port: cfg.BGP.Port, retain: cfg.BGP.Retain, failStatic: cfg.BGP.FailStatic,
-		bind:  haproxy.Bind{HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS},
-		tune:  haproxy.Tune{Threads: cfg.HAProxy.Threads, MaxConn: cfg.HAProxy.MaxConnections},
-		taken: taken(cfg), takenUDP: reserved(cfg),
-	}
+	s := settings{cfg: cfg, names: ownNames(cfg), taken: taken(cfg), takenUDP: reserved(cfg)}
 	if cfg.HAProxy.Base != "" {
 		text, err := os.ReadFile(cfg.HAProxy.Base)
 		if err != nil {
 			return settings{}, fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
 		}
-		s.tune.Base = string(text)
+		s.base = string(text)
 	}
 	for _, c := range cfg.Clusters {
 		// config.Load warns of a kubeconfig that cannot be read, and the watcher
@@ -86,7 +65,7 @@ func settingsOf(cfg *config.Config) (settings, error) {
 // doors returns the addresses that nodes may connect to; none if every node is dialled.
 func (l *loop) doors() []netip.Addr {
 	if slices.ContainsFunc(l.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
-		return l.listen
+		return l.cfg.BGP.Listen
 	}
 	return nil
 }
@@ -101,7 +80,7 @@ func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 		}
 	}
 	var local netip.Addr // the address that the BGPPeers name; zero: any
-	for _, a := range l.listen {
+	for _, a := range l.cfg.BGP.Listen {
 		if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
 			local = a
 		}
@@ -151,7 +130,7 @@ func (l *loop) reload(ctx context.Context) {
 	var waiting []string
 	if err == nil {
 		var next *config.Config
-		next, waiting = l.config.Next(file)
+		next, waiting = l.atStart.Next(file)
 		s, err = settingsOf(next)
 	}
 	if err != nil {
@@ -161,7 +140,7 @@ func (l *loop) reload(ctx context.Context) {
 	}
 	l.file = ConfigStatus{Read: l.now(), Waiting: waiting}
 	l.log.Info("configuration file read again", "clusters", len(s.sources))
-	for _, warning := range s.warnings {
+	for _, warning := range s.cfg.Warnings {
 		l.log.Warn("configuration", "warning", warning)
 	}
 	for _, sentence := range waiting {
@@ -176,16 +155,16 @@ func (l *loop) use(ctx context.Context, s settings) {
 	was := l.settings
 	l.settings = s
 	if l.level != nil {
-		l.level.Set(s.level)
+		l.level.Set(s.cfg.Log.Level)
 	}
 	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) {
 		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP}
 	}
-	if was.status != s.status {
+	if was.cfg == nil || was.cfg.Status.Listen != s.cfg.Status.Listen {
 		if l.close != nil {
 			l.close()
 		}
-		l.close = l.serve(s.status)
+		l.close = l.serve(s.cfg.Status.Listen)
 	}
 	l.follow(ctx)
 }

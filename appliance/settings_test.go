@@ -161,10 +161,10 @@ func fileScene(t *testing.T) *filed {
 	}
 	f.load = func() (*config.Config, error) { return config.Parse("sallyport.yaml", []byte(f.text)) }
 	var err error
-	if f.config, err = f.load(); err != nil {
+	if f.atStart, err = f.load(); err != nil {
 		t.Fatal(err)
 	}
-	first, err := settingsOf(f.config)
+	first, err := settingsOf(f.atStart)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +238,8 @@ func TestAFileWithAMistakeChangesNothingAndIsToldUntilAGoodOneIsRead(t *testing.
 	f.again(t, demoFile+"bgp: {retain: 3m}\n")
 	f.says(t, "")
 	f.stays(t)
-	if _, got := ask(t, page, "/metrics"); !strings.Contains(got, metric+"1") || f.retain != 3*time.Minute {
-		t.Errorf("no line %s1, or retain is %s, want 3m", metric, f.retain)
+	if _, got := ask(t, page, "/metrics"); !strings.Contains(got, metric+"1") || f.cfg.BGP.Retain != 3*time.Minute {
+		t.Errorf("no line %s1, or retain is %s, want 3m", metric, f.cfg.BGP.Retain)
 	}
 	f.watchers(t, "demo haproxy")
 }
@@ -249,8 +249,8 @@ func TestWhatNeedsARestartWaitsAndTheRestIsInUse(t *testing.T) {
 	f.again(t, demoFile+"haproxy: {dir: /srv, maxConnections: 1000}\nstatus: {listen: 127.0.0.1:99}\n")
 	f.says(t, "sallyport.yaml:2: haproxy.dir: takes effect at the next start")
 	f.stays(t)
-	if f.tune.MaxConn != 1000 || f.view.Load().config.Tune.MaxConn != 1000 || f.served != "127.0.0.1:99" {
-		t.Errorf("maxConnections is %d and the status endpoint at %q, want 1000 and 127.0.0.1:99", f.tune.MaxConn, f.served)
+	if f.cfg.HAProxy.MaxConnections != 1000 || f.view.Load().config.Tune.MaxConn != 1000 || f.served != "127.0.0.1:99" {
+		t.Errorf("maxConnections is %d and the status endpoint at %q, want 1000 and 127.0.0.1:99", f.cfg.HAProxy.MaxConnections, f.served)
 	}
 	f.again(t, demoFile)
 	f.says(t, "")

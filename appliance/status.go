@@ -163,7 +163,7 @@ func Counted(n int, noun string) string {
 // status describes the last round for people and programs.
 func (v *view) status(info haproxy.Info) Status {
 	s := Status{
-		Identity: v.settings.identity, Config: v.file,
+		Identity: v.settings.cfg.Identity, Config: v.file,
 		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
 		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info,
 		Round: RoundStatus{At: v.at, Took: v.took},

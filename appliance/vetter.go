@@ -16,8 +16,7 @@ import (
 // once HAProxy rejects the whole configuration. The loop does not wait for the answers.
 // A verdict is kept as long as an object brings its part.
 type vetter struct {
-	ask     func(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
-	find    func(context.Context, *haproxy.Config) (haproxy.Verdicts, error)
+	proxy   proxy
 	log     *slog.Logger
 	changed chan struct{}
 
@@ -36,10 +35,8 @@ type vetter struct {
 // pods. A verdict takes tens of milliseconds.
 const vetting = 2 * time.Second
 
-func newVetter(
-	ask func(context.Context, []haproxy.Question) (haproxy.Verdicts, error), find func(context.Context, *haproxy.Config) (haproxy.Verdicts, error), log *slog.Logger,
-) *vetter {
-	return &vetter{ask: ask, find: find, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
+func newVetter(p proxy, log *slog.Logger) *vetter {
+	return &vetter{proxy: p, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
 }
 
 // known returns the verdicts so far. The map is never changed.
@@ -97,7 +94,7 @@ func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused
 		return true
 	}
 	if !v.busy {
-		v.learn(ctx, func() (haproxy.Verdicts, error) { return v.ask(ctx, open) })
+		v.learn(ctx, func() (haproxy.Verdicts, error) { return v.proxy.Vet(ctx, open) })
 	}
 	return false
 }
@@ -115,9 +112,9 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 	}
 	v.blamed = now
 	v.learn(ctx, func() (haproxy.Verdicts, error) {
-		found, err := v.find(ctx, cfg)
+		found, err := v.proxy.Blame(ctx, cfg)
 		for part, verdict := range found {
-			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part, "why", verdict.Why)
+			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part.String(), "why", verdict.Why)
 		}
 		return found, err
 	})

@@ -58,7 +58,7 @@ func (l *loop) judge(v *view) {
 	for _, mistake := range v.file.Errors {
 		warn("the configuration file has a mistake, so the one read before stays in use: %s", mistake)
 	}
-	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.warnings) {
+	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.cfg.Warnings) {
 		warn("%s", sentence)
 	}
 	for _, c := range v.clusters {
