@@ -4,8 +4,8 @@
 // It owns the text and nothing else: it starts no process and reads no API. It alone
 // knows which routes Calico's BIRD announces to which neighbour, and the syntax of
 // BIRD 1.6 and 2 for that. It promises that the same value always gives the same
-// text, and that BIRD accepts the text. Its limit: communities and the translation
-// of routes between tunnels are not imitated.
+// text, and that BIRD accepts the text. Its limit: it knows no IPIP, and no
+// routes of single Services.
 package bird
 
 import (
@@ -31,8 +31,21 @@ type Config struct {
 	Blocks   []Block
 	Pools    []Pool
 	Services []netip.Prefix // ranges of addresses of Services that it announces
+	Foreign  []netip.Prefix // those that others announce; like its own, they stay out of the kernel
+	Reflects []netip.Prefix // those from which a reflector passes on every route
+	Ignored  []string       // patterns of interfaces whose networks it does not learn
+	Tags     []Tag
 	Peers    []Peer
 }
+
+// Tag is a set of communities that a node adds to the routes in a prefix.
+type Tag struct {
+	Prefix      netip.Prefix
+	Communities []Community
+}
+
+// Community is a community of two numbers (RFC 1997) or three (RFC 8092).
+type Community []uint32
 
 // Block is one block of the node.
 type Block struct {
@@ -44,6 +57,7 @@ type Block struct {
 type Pool struct {
 	Prefix   netip.Prefix
 	NoExport bool
+	VXLAN    bool // Felix makes the routes to the pool's blocks
 }
 
 // Peer is one neighbour.
@@ -53,6 +67,7 @@ type Peer struct {
 	Port       uint16 // zero means 179
 	AS         uint32
 	LocalAS    uint32 // zero means the node's
+	Mesh       bool   // a node of the mesh; its AS counts as the node's
 	Passive    bool
 	NoSource   bool          // let the kernel choose the source address
 	Password   string        // TCP MD5 (RFC 2385); empty means none
@@ -62,6 +77,7 @@ type Peer struct {
 	NextHop    NextHop
 	Client     netip.Addr // routes are reflected to it and from it, by the cluster of this id (RFC 4456); zero means they are not
 	AllowOwnAS int        // how often the node's AS may be in a path it accepts
+	Gateway    netip.Addr // on the way to it; the zero value needs none
 	Export     []Rule
 	Import     []Rule
 }
@@ -106,7 +122,9 @@ func Render(c Config) ([]byte, error) {
 	// The order of the API's lists must not change the text.
 	c.Blocks = slices.SortedFunc(slices.Values(c.Blocks), func(a, b Block) int { return a.Prefix.Compare(b.Prefix) })
 	c.Pools = slices.SortedFunc(slices.Values(c.Pools), func(a, b Pool) int { return a.Prefix.Compare(b.Prefix) })
-	c.Services = slices.SortedFunc(slices.Values(c.Services), netip.Prefix.Compare)
+	for _, list := range []*[]netip.Prefix{&c.Services, &c.Foreign, &c.Reflects} {
+		*list = slices.Compact(slices.SortedFunc(slices.Values(*list), netip.Prefix.Compare))
+	}
 	c.Peers = slices.SortedFunc(slices.Values(c.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	var b strings.Builder
 	if err := text.ExecuteTemplate(&b, fmt.Sprintf("bird%d", c.Version), c); err != nil {
@@ -131,11 +149,27 @@ func (c Config) check() error {
 	for _, p := range c.Pools {
 		prefixes = append(prefixes, p.Prefix)
 	}
-	prefixes = append(prefixes, c.Services...)
+	prefixes = slices.Concat(prefixes, c.Services, c.Foreign, c.Reflects)
+	for _, t := range c.Tags {
+		prefixes = append(prefixes, t.Prefix)
+		for _, numbers := range t.Communities {
+			if len(numbers) != 2 && len(numbers) != 3 {
+				return fmt.Errorf("community %v: want two numbers or three", numbers)
+			}
+		}
+	}
+	for _, name := range c.Ignored {
+		if strings.ContainsAny(name, "\"\n\r\x00") {
+			return fmt.Errorf("interface %q cannot be quoted", name)
+		}
+	}
 	names := map[string]bool{}
 	for _, p := range c.Peers {
 		if p.Addr.Is4() != c.Source.Is4() || p.AS == 0 {
 			return fmt.Errorf("peer %s: want an address of the daemon's family and an AS", p.Name)
+		}
+		if p.Gateway.IsValid() && p.Gateway.Is4() != c.Source.Is4() {
+			return fmt.Errorf("peer %s: want a gateway of the daemon's family", p.Name)
 		}
 		if p.Client.IsValid() && (!p.Client.Is4() || !c.SameAS(p)) {
 			return fmt.Errorf("peer %s: want a reflector's client in the same AS, and an id like an IPv4 address", p.Name)
@@ -216,6 +250,30 @@ func (c Config) Exported(yes bool) []netip.Prefix {
 	return prefixes
 }
 
+// OutsideKernel lists the prefixes whose routes a node does not put into its kernel.
+func (c Config) OutsideKernel() []netip.Prefix {
+	prefixes := slices.Concat(c.Services, c.Foreign)
+	for _, p := range c.Pools {
+		if p.VXLAN {
+			prefixes = append(prefixes, p.Prefix)
+		}
+	}
+	return prefixes
+}
+
+// Add returns the statement that adds the community to a route.
+func (numbers Community) Add() string {
+	list := "bgp_community"
+	if len(numbers) == 3 {
+		list = "bgp_large_community"
+	}
+	words := make([]string, len(numbers))
+	for i, n := range numbers {
+		words[i] = fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s.add((%s));", list, strings.Join(words, ", "))
+}
+
 // MyAS returns the node's AS number in its session with a peer.
 func (c Config) MyAS(p Peer) uint32 {
 	if p.LocalAS != 0 {
@@ -224,8 +282,9 @@ func (c Config) MyAS(p Peer) uint32 {
 	return c.AS
 }
 
-// SameAS reports whether a session is iBGP.
-func (c Config) SameAS(p Peer) bool { return p.AS == c.MyAS(p) }
+// SameAS reports whether a neighbour receives no routes of tunnels: one in the node's AS, and every
+// node of the mesh.
+func (c Config) SameAS(p Peer) bool { return p.Mesh || p.AS == c.MyAS(p) }
 
 // Seconds formats a duration for BIRD.
 func Seconds(d time.Duration) int { return int(d / time.Second) }
@@ -295,6 +354,13 @@ function to_neighbour(bool same_as) {
   if defined(ifname) then {
     if ifname ~ "bpf*.cali" then reject;
   }
+{{- range .Tags}}
+  if net ~ [ {{.Prefix}}+ ] then {
+{{- range .Communities}}
+    {{.Add}}
+{{- end}}
+  }
+{{- end}}
 {{- range .Confirmed}}
   if net = {{.}} then accept;
 {{- end}}
@@ -304,6 +370,9 @@ function to_neighbour(bool same_as) {
 {{- with .Services}}
   if {{within .}} then accept;
 {{- end}}
+{{- with .Reflects}}
+  if {{within .}} then accept;
+{{- end}}
 {{- with .Exported true}}
   if {{within .}} then accept;
 {{- end}}
@@ -311,7 +380,7 @@ function to_neighbour(bool same_as) {
 }
 
 filter to_kernel {
-{{- with .Services}}
+{{- with .OutsideKernel}}
   if {{within .}} then reject;
 {{- end}}
   accept;
@@ -333,11 +402,13 @@ filter from_{{.Name}} {
 {{- end}}
 
 {{- define "session"}}
+{{- if not .Mesh}}
   multihop{{with .TTLHops}} {{.}}{{end}};
   ttl security {{if .TTLHops}}on{{else}}off{{end}};
+{{- end}}
   connect delay time 2; connect retry time 5; error wait time 5,30;
 {{- if .Passive}}
-  passive;
+  passive on;
 {{- end}}
 {{- with .Password}}
   password "{{.}}";
@@ -363,15 +434,23 @@ protocol kernel {
   export filter to_kernel;
 }
 protocol device { scan time 2; }
-protocol direct { interface -"cali*", -"kube-ipvs*", "*"; }
+protocol direct { interface {{range .Ignored}}-"{{.}}", {{end}}-"cali*", -"kube-ipvs*", "*"; }
 protocol static {
 {{- range .Blackholes}}
   route {{.}} blackhole;
 {{- end}}
+{{- range .Peers}}
+{{- if .Gateway.IsValid}}
+  route {{.Addr}}/{{.Addr.BitLen}} via {{.Gateway}};
+{{- end}}
+{{- end}}
 }
 {{range .Peers}}
 protocol bgp {{.Name}} {
-  local{{if not .NoSource}} {{$.Source}}{{end}} as {{$.MyAS .}};
+  local as {{$.MyAS .}};
+{{- if not .NoSource}}
+  source address {{$.Source}};
+{{- end}}
   neighbor {{.Addr}}{{with .Port}} port {{.}}{{end}} as {{.AS}};
 {{- template "session" .}}
   gateway recursive; add paths on; graceful restart;
@@ -391,11 +470,16 @@ protocol kernel {
   {{.Channel}} { import all; export filter to_kernel; };
 }
 protocol device { scan time 2; }
-protocol direct { {{.Channel}}; interface -"cali*", -"kube-ipvs*", "*"; }
+protocol direct { {{.Channel}}; interface {{range .Ignored}}-"{{.}}", {{end}}-"cali*", -"kube-ipvs*", "*"; }
 protocol static {
   {{.Channel}};
 {{- range .Blackholes}}
   route {{.}} blackhole;
+{{- end}}
+{{- range .Peers}}
+{{- if .Gateway.IsValid}}
+  route {{.Addr}}/{{.Addr.BitLen}} via {{.Gateway}};
+{{- end}}
 {{- end}}
 }
 {{range .Peers}}

@@ -53,8 +53,8 @@ var configs = map[string]func() bird.Config{
 		p.AS = 65010
 		c.Peers = []bird.Peer{
 			p,
-			{Name: "Mesh_192_168_50_22", Addr: addr("192.168.50.22"), AS: 65000},
-			{Name: "Mesh_192_168_50_24", Addr: addr("192.168.50.24"), AS: 65000, Passive: true},
+			{Name: "Mesh_192_168_50_22", Addr: addr("192.168.50.22"), AS: 65000, Mesh: true},
+			{Name: "Mesh_192_168_50_24", Addr: addr("192.168.50.24"), AS: 65000, Mesh: true, Passive: true},
 		}
 		return c
 	},
@@ -84,8 +84,10 @@ var configs = map[string]func() bird.Config{
 		c.Blocks = append(c.Blocks,
 			bird.Block{Prefix: prefix("172.16.99.0/26")},
 			bird.Block{Prefix: prefix("172.16.98.7/32"), Confirmed: true})
-		c.Pools = append(c.Pools, bird.Pool{Prefix: prefix("172.20.0.0/16"), NoExport: true})
-		c.Services = []netip.Prefix{prefix("10.96.0.0/16")}
+		c.Pools = append(c.Pools, bird.Pool{Prefix: prefix("172.20.0.0/16"), NoExport: true}, bird.Pool{Prefix: prefix("172.21.0.0/16"), VXLAN: true})
+		c.Services, c.Foreign, c.Reflects = []netip.Prefix{prefix("10.96.0.0/16")}, []netip.Prefix{prefix("10.97.0.0/16")}, []netip.Prefix{prefix("80.15.0.0/24")}
+		c.Ignored = []string{"docker*"}
+		c.Tags = []bird.Tag{{Prefix: prefix("172.16.0.0/16"), Communities: []bird.Community{{100, 6532}, {100, 555, 107}}}}
 		p := appliance()
 		p.Port, p.LocalAS, p.NoSource, p.Password = 1179, 65001, true, "open sesame"
 		p.Restart, p.Keepalive, p.NextHop, p.AllowOwnAS = 30*time.Second, 20*time.Second, bird.NextHopKeep, 2
@@ -98,6 +100,7 @@ var configs = map[string]func() bird.Config{
 		}
 		near := appliance()
 		near.Name, near.Addr, near.TTLHops, near.NextHop = "Node_192_168_50_31", addr("192.168.50.31"), 1, bird.NextHopSelf
+		near.Gateway = addr("192.168.50.1")
 		c.Peers = []bird.Peer{p, near}
 		return c
 	},
@@ -197,6 +200,11 @@ func TestWhatCannotBeSaidIsRefused(t *testing.T) {
 		"peer's name with a brace":    func(c *bird.Config) { c.Peers[0].Name = "a{}" },
 		"password that ends a string": func(c *bird.Config) { c.Peers[0].Password = `"; }` },
 		"interface that ends one":     func(c *bird.Config) { c.Peers[0].Export = []bird.Rule{{Interface: `"`}} },
+		"community of one number": func(c *bird.Config) {
+			c.Tags = []bird.Tag{{Prefix: prefix("172.16.0.0/16"), Communities: []bird.Community{{1}}}}
+		},
+		"ignored interface that ends": func(c *bird.Config) { c.Ignored = []string{`"`} },
+		"gateway of the other family": func(c *bird.Config) { c.Peers[0].Gateway = addr("fd00::1") },
 		"unknown version":             func(c *bird.Config) { c.Version = 3 },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -129,6 +129,7 @@ type (
 		peers      []peerSpec
 		filters    map[string]filterSpec
 		config     configSpec
+		own        map[string]configSpec        // by node: what overrides config there
 		passwords  map[string]map[string][]byte // secret and key
 		hostLocal  bool                         // podCIDRs stand in for block affinities
 	}
@@ -149,6 +150,10 @@ type (
 	poolSpec struct {
 		CIDR             string `json:"cidr"`
 		DisableBGPExport bool   `json:"disableBGPExport"`
+		VXLANMode        string `json:"vxlanMode"`
+	}
+	secretRef struct {
+		SecretKeyRef struct{ Name, Key string } `json:"secretKeyRef"`
 	}
 	configSpec struct {
 		ASNumber               uint32                  `json:"asNumber"`
@@ -157,6 +162,17 @@ type (
 		ServiceClusterIPs      []struct{ CIDR string } `json:"serviceClusterIPs"`
 		ServiceExternalIPs     []struct{ CIDR string } `json:"serviceExternalIPs"`
 		ServiceLoadBalancerIPs []struct{ CIDR string } `json:"serviceLoadBalancerIPs"`
+		NodeMeshMaxRestartTime string                  `json:"nodeMeshMaxRestartTime"`
+		NodeMeshPassword       secretRef               `json:"nodeMeshPassword"`
+		IgnoredInterfaces      []string                `json:"ignoredInterfaces"`
+		Communities            []struct {
+			Name  string `json:"name"`
+			Value string `json:"value"`
+		} `json:"communities"`
+		PrefixAdvertisements []struct {
+			CIDR        string   `json:"cidr"`
+			Communities []string `json:"communities"`
+		} `json:"prefixAdvertisements"`
 	}
 	peerSpec struct {
 		Node           string   `json:"node"`
@@ -172,10 +188,10 @@ type (
 		NextHopMode    string   `json:"nextHopMode"`
 		KeepNextHop    bool     `json:"keepOriginalNextHop"`
 		AllowOwnAS     int      `json:"numAllowedLocalASNumbers"`
+		ReachableBy    string   `json:"reachableBy"`
 		Filters        []string `json:"filters"`
-		Password       struct {
-			SecretKeyRef struct{ Name, Key string } `json:"secretKeyRef"`
-		} `json:"password"`
+
+		Password secretRef `json:"password"`
 	}
 	filterSpec struct {
 		ExportV4 []ruleSpec `json:"exportV4"`
@@ -195,7 +211,7 @@ type (
 
 // view reads the stores.
 func (m *mirror) view() (view, error) {
-	v := view{filters: map[string]filterSpec{}, passwords: map[string]map[string][]byte{}}
+	v := view{filters: map[string]filterSpec{}, own: map[string]configSpec{}, passwords: map[string]map[string][]byte{}}
 	var failed []error
 	each := func(resource string, do func(o *unstructured.Unstructured) error) {
 		items := m.stores[resource].List()
@@ -221,9 +237,12 @@ func (m *mirror) view() (view, error) {
 		v.filters[o.GetName()] = spec
 		return err
 	})
-	each("bgpconfigurations", func(o *unstructured.Unstructured) (err error) {
-		if o.GetName() == "default" {
-			v.config, err = readSpec[configSpec](o)
+	each("bgpconfigurations", func(o *unstructured.Unstructured) error {
+		spec, err := readSpec[configSpec](o)
+		if node, of := strings.CutPrefix(o.GetName(), "node."); of {
+			v.own[node] = spec
+		} else if o.GetName() == "default" {
+			v.config = spec
 		}
 		return err
 	})
@@ -276,6 +295,71 @@ func (v view) as(n nodeView) uint32 {
 	return cmp.Or(v.config.ASNumber, 64512)
 }
 
+// port returns the port where a node listens, and zero if that is BGP's own.
+func (v view) port(n nodeView) uint16 { return cmp.Or(v.own[n.name].ListenPort, v.config.ListenPort) }
+
+// password returns the password in a secret, and nothing if it is not there: Calico leaves a
+// missing password out.
+func (v view) password(ref secretRef) string {
+	return string(v.passwords[ref.SecretKeyRef.Name][ref.SecretKeyRef.Key])
+}
+
+// tags returns the communities that a node adds to the routes of a family.
+func (v view) tags(n nodeView, four bool) (tags []bird.Tag, err error) {
+	of := v.config
+	if own := v.own[n.name]; own.PrefixAdvertisements != nil {
+		of = own
+	}
+	values := map[string]string{}
+	for _, c := range of.Communities {
+		values[c.Name] = c.Value
+	}
+	for _, a := range of.PrefixAdvertisements {
+		p, err := netip.ParsePrefix(a.CIDR)
+		if err != nil {
+			return nil, fmt.Errorf("BGPConfiguration: prefixAdvertisements: %w", err)
+		}
+		if p.Addr().Is4() != four {
+			continue
+		}
+		tag := bird.Tag{Prefix: p.Masked()}
+		for _, name := range a.Communities {
+			var c bird.Community
+			for word := range strings.SplitSeq(cmp.Or(values[name], name), ":") {
+				n, err := strconv.ParseUint(word, 10, 32)
+				if err != nil {
+					return nil, fmt.Errorf("BGPConfiguration: community %q: %w", name, err)
+				}
+				c = append(c, uint32(n))
+			}
+			tag.Communities = append(tag.Communities, c)
+		}
+		tags = append(tags, tag)
+	}
+	return tags, nil
+}
+
+// services returns the ranges of Services that a node announces, and those from which it passes on
+// every route because it is a reflector. A range of one address is announced only where a Service
+// has it, and a node without that role announces none: see node.kubernetes.io/exclude-from-external-load-balancers.
+func (v view) services(mine func(string) (netip.Prefix, bool), n nodeView) (announced, reflected []netip.Prefix) {
+	for _, s := range slices.Concat(v.config.ServiceClusterIPs, v.config.ServiceExternalIPs) {
+		if p, ok := mine(s.CIDR); ok {
+			announced = append(announced, p)
+		}
+	}
+	for _, s := range v.config.ServiceLoadBalancerIPs {
+		p, ok := mine(s.CIDR)
+		if ok && !p.IsSingleIP() {
+			announced = append(announced, p)
+		}
+		if ok && n.cluster.IsValid() {
+			reflected = append(reflected, p)
+		}
+	}
+	return announced, reflected
+}
+
 // compose returns the configuration of one family's BIRD on a node.
 func (v view) compose(name string, version int, routerID, source netip.Addr) (bird.Config, error) {
 	i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == name })
@@ -283,7 +367,7 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		return bird.Config{}, fmt.Errorf("no node is called %q", name)
 	}
 	n := v.nodes[i]
-	c := bird.Config{Node: name, Version: version, RouterID: routerID, Source: source, AS: v.as(n), Port: v.config.ListenPort}
+	c := bird.Config{Node: name, Version: version, RouterID: routerID, Source: source, AS: v.as(n), Port: v.port(n), Ignored: v.config.IgnoredInterfaces}
 	mine := func(text string) (netip.Prefix, bool) {
 		p, err := netip.ParsePrefix(text)
 		return p.Masked(), err == nil && p.Addr().Is4() == source.Is4()
@@ -305,13 +389,18 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 	}
 	for _, pool := range v.pools {
 		if p, ok := mine(pool.CIDR); ok {
-			c.Pools = append(c.Pools, bird.Pool{Prefix: p, NoExport: pool.DisableBGPExport})
+			c.Pools = append(c.Pools, bird.Pool{
+				Prefix: p, NoExport: pool.DisableBGPExport, VXLAN: pool.VXLANMode != "" && pool.VXLANMode != "Never",
+			})
 		}
 	}
-	for _, s := range slices.Concat(v.config.ServiceClusterIPs, v.config.ServiceExternalIPs, v.config.ServiceLoadBalancerIPs) {
-		if p, ok := mine(s.CIDR); ok {
-			c.Services = append(c.Services, p)
-		}
+	c.Services, c.Reflects = v.services(mine, n)
+	if n.labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true" {
+		c.Foreign, c.Services = c.Services, nil
+	}
+	var err error
+	if c.Tags, err = v.tags(n, source.Is4()); err != nil {
+		return c, err
 	}
 	if !slices.Contains(n.addrs, source) {
 		return c, nil // no BGP on a node without the address
@@ -339,18 +428,33 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		}
 	}
 	if (v.config.NodeToNodeMeshEnabled == nil || *v.config.NodeToNodeMeshEnabled) && !n.cluster.IsValid() {
-		c.Peers = append(c.Peers, v.meshPeers(n, source)...)
+		peers, err := v.meshPeers(n, source)
+		failed = append(failed, err)
+		c.Peers = append(c.Peers, peers...)
 	}
 	return c, errors.Join(failed...)
 }
 
 // meshPeers returns a peer for each other node that is no reflector.
-func (v view) meshPeers(n nodeView, source netip.Addr) []bird.Peer {
+func (v view) meshPeers(n nodeView, source netip.Addr) ([]bird.Peer, error) {
+	restart, err := duration(v.config.NodeMeshMaxRestartTime)
+	if err != nil {
+		return nil, fmt.Errorf("BGPConfiguration: nodeMeshMaxRestartTime: %w", err)
+	}
 	peers := v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
 	for i := range peers {
-		peers[i].Passive = waits(peers[i].Addr, source)
+		p := &peers[i]
+		p.Mesh, p.Passive, p.Restart, p.Password = true, waits(p.Addr, source), restart, v.password(v.config.NodeMeshPassword)
 	}
-	return peers
+	return peers, nil
+}
+
+// duration parses a duration that may be missing.
+func duration(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	return time.ParseDuration(text)
 }
 
 // waits reports whether a node leaves the opening of a session to another one. Calico compares
@@ -369,7 +473,7 @@ func (v view) nodePeers(kind string, n nodeView, source netip.Addr, wanted func(
 			if a.Is4() != source.Is4() {
 				continue
 			}
-			p := bird.Peer{Name: protocolName(kind, a, v.config.ListenPort), Addr: a, Port: v.config.ListenPort, AS: v.as(o)}
+			p := bird.Peer{Name: protocolName(kind, a, v.port(o)), Addr: a, Port: v.port(o), AS: v.as(o)}
 			if kind == "Mesh" {
 				p.Name = protocolName(kind, a, 0)
 			} else if o.cluster != n.cluster {
@@ -419,11 +523,11 @@ func (v view) ends(spec peerSpec, n nodeView, source netip.Addr) (forth, back []
 		}
 		there := func(o nodeView) bool { return slices.Contains(o.addrs, addr) }
 		far = func(o nodeView) (bool, error) {
-			listens := port == 0 || v.config.ListenPort == 0 || port == v.config.ListenPort
+			listens := port == 0 || v.port(o) == 0 || port == v.port(o)
 			return there(o) && listens && v.as(o) == cmp.Or(spec.ASNumber, v.as(nodeView{})), nil
 		}
 		if yes, _ := far(v.at(addr)); yes && port == 0 {
-			port = v.config.ListenPort
+			port = v.port(v.at(addr))
 		}
 		if addr != source {
 			forth = []bird.Peer{v.outside(spec, n, source, netip.AddrPortFrom(addr, port))}
@@ -478,13 +582,19 @@ func (v view) arrange(p *bird.Peer, spec peerSpec, n nodeView) (err error) {
 	if p.AS != cmp.Or(p.LocalAS, v.as(n)) {
 		p.Client = netip.Addr{}
 	}
-	// A missing password is left out, as Calico does it.
-	p.Password = string(v.passwords[spec.Password.SecretKeyRef.Name][spec.Password.SecretKeyRef.Key])
+	p.Password = v.password(spec.Password)
 	for text, to := range map[string]*time.Duration{spec.MaxRestartTime: &p.Restart, spec.KeepaliveTime: &p.Keepalive} {
-		if text != "" {
-			if *to, err = time.ParseDuration(text); err != nil {
-				return fmt.Errorf("BGPPeer %s: %w", p.Name, err)
-			}
+		if *to, err = duration(text); err != nil {
+			return fmt.Errorf("BGPPeer %s: %w", p.Name, err)
+		}
+	}
+	if spec.ReachableBy != "" {
+		via, err := netip.ParseAddr(spec.ReachableBy)
+		if err != nil {
+			return fmt.Errorf("BGPPeer %s: reachableBy: %w", p.Name, err)
+		}
+		if via.Is4() == p.Addr.Is4() {
+			p.Gateway = via
 		}
 	}
 	switch spec.NextHopMode {

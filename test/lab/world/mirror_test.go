@@ -120,7 +120,7 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 		"the mesh": {
 			objects: func(v *view) { v.config.NodeToNodeMeshEnabled = nil },
 			want: func(c *bird.Config) {
-				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Passive: true})
+				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Mesh: true, Passive: true})
 			},
 		},
 		"in the mesh the higher address opens, compared as text": {
@@ -129,7 +129,7 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 				v.nodes[1].addrs[0] = netip.MustParseAddr("192.168.50.100")
 			},
 			want: func(c *bird.Config) {
-				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_100", Addr: netip.MustParseAddr("192.168.50.100"), AS: 65000})
+				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_100", Addr: netip.MustParseAddr("192.168.50.100"), AS: 65000, Mesh: true})
 			},
 		},
 		"a global peer that is a node opens, if its address is higher": {

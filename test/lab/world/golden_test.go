@@ -1,0 +1,285 @@
+package world
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// unlike names the cases of Calico that the stand-in does not follow, and why.
+var unlike = map[string]string{
+	"mesh/static-routes":                 "a route for a single Service",
+	"mesh/static-routes-no-ipv4-address": "a route for a single Service",
+	"mesh/hash":                          "a router id by an environment variable of calico-node",
+}
+
+// golden is one case of confd's own tests: objects, and the configuration that confd makes of them.
+type golden struct {
+	name    string
+	objects []*unstructured.Unstructured
+}
+
+// TestTheStandInAnnouncesWhatCalicosGoldenFilesAnnounce takes Calico's own test cases.
+func TestTheStandInAnnouncesWhatCalicosGoldenFilesAnnounce(t *testing.T) {
+	tests := filepath.Join(calicoModule(t), "confd", "tests")
+	blocks := decode(t, read(t, filepath.Join(tests, "mock_data", "kdd", "ipam.yaml")))
+	cases := append(fileCases(t, tests), scriptCases(t, tests)...)
+	if len(cases) < 50 {
+		t.Fatalf("found %d cases, want at least 50", len(cases))
+	}
+	for name, why := range unlike {
+		if !slices.ContainsFunc(cases, func(g golden) bool { return g.name == name }) {
+			t.Errorf("no case is called %s, which is left out because it has %s", name, why)
+		}
+	}
+	for _, g := range cases {
+		if unlike[g.name] != "" {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			dir := goldenDir(t, filepath.Join(tests, "compiled_templates", g.name))
+			v, err := viewOf(slices.Concat(blocks, g.objects))
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == "kube-master" || n.name == "node1" })
+			if i < 0 {
+				t.Fatal("no node is called kube-master or node1")
+			}
+			n := v.nodes[i]
+			for _, addr := range n.addrs {
+				file := map[bool]string{true: "bird.cfg", false: "bird6.cfg"}[addr.Is4()]
+				t.Run(file, func(t *testing.T) {
+					id := addr
+					if addr.Is6() {
+						id = netip.MustParseAddr("198.51.100.2")
+					}
+					c, err := v.compose(n.name, 1, id, addr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					alike(t, filepath.Join(dir, file), c)
+				})
+			}
+		})
+	}
+}
+
+// calicoModule returns the folder of Calico's module, which Go downloads if need be.
+func calicoModule(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("go", "mod", "download", "-json", "github.com/projectcalico/calico")
+	cmd.Dir = filepath.Join("..", "calico")
+	out, err := output(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal([]byte(out), &module); err != nil {
+		t.Fatal(err)
+	}
+	return module.Dir
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func decode(t *testing.T, text []byte) (objects []*unstructured.Unstructured) {
+	t.Helper()
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		err := d.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if o.Object != nil {
+			objects = append(objects, o)
+		}
+	}
+}
+
+// fileCases reads the cases whose objects are files.
+func fileCases(t *testing.T, tests string) (cases []golden) {
+	t.Helper()
+	root := filepath.Join(tests, "mock_data", "calicoctl")
+	files, err := filepath.Glob(filepath.Join(root, "*", "*", "input.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name, _ := filepath.Rel(root, filepath.Dir(file))
+		cases = append(cases, golden{name, decode(t, read(t, file))})
+	}
+	return cases
+}
+
+var (
+	begins  = regexp.MustCompile(`^(test_\w+)\(\)`)
+	applies = regexp.MustCompile(`(apply|create|replace) -f - <<EOF`)
+	deletes = regexp.MustCompile(`(?:CALICOCTL|kubectl) delete (\S+) (\S+)`)
+	asserts = regexp.MustCompile(`^\s*test_confd_templates (\S+)`)
+	loop    = regexp.MustCompile(`^\s*for |\$ii`)
+)
+
+// scriptCases reads the cases whose objects are in the script of confd's tests: what a function
+// has applied so far, at each comparison with golden files. It leaves out functions that make
+// objects in a loop.
+func scriptCases(t *testing.T, tests string) (cases []golden) {
+	t.Helper()
+	var objects []*unstructured.Unstructured
+	var applied strings.Builder
+	within, loops := false, false
+	for line := range strings.Lines(string(read(t, filepath.Join(tests, "test_suite_common.sh")))) {
+		switch bare := strings.TrimSpace(line); {
+		case within && bare == "EOF":
+			within = false
+			if !strings.Contains(applied.String(), "$") {
+				for _, o := range decode(t, []byte(applied.String())) {
+					objects = append(without(objects, o.GetKind(), o.GetName()), o)
+				}
+			}
+		case within:
+			applied.WriteString(line)
+		case begins.MatchString(line):
+			objects, loops = nil, false
+		case applies.MatchString(line):
+			within = true
+			applied.Reset()
+		case strings.Contains(line, "turn_mesh_off"):
+			off := &unstructured.Unstructured{Object: map[string]any{"kind": "BGPConfiguration", "spec": map[string]any{"nodeToNodeMeshEnabled": false}}}
+			off.SetName("default")
+			objects = append(without(objects, "BGPConfiguration", "default"), off)
+		case loop.MatchString(line):
+			loops = true
+		case asserts.MatchString(line):
+			name := strings.TrimSuffix(asserts.FindStringSubmatch(line)[1], "/")
+			if !loops && !strings.HasPrefix(name, "$") {
+				cases = append(cases, golden{name, slices.Clone(objects)})
+			}
+		case deletes.MatchString(line):
+			m := deletes.FindStringSubmatch(line)
+			objects = without(objects, m[1], m[2])
+		}
+	}
+	return cases
+}
+
+func without(objects []*unstructured.Unstructured, kind, name string) []*unstructured.Unstructured {
+	return slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
+		return strings.EqualFold(o.GetKind(), kind) && o.GetName() == name
+	})
+}
+
+// goldenDir copies golden files, with the one change that a BIRD without Calico's patches needs.
+func goldenDir(t *testing.T, from string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(from, "*.cfg"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files in %s: %v", from, err)
+	}
+	to := t.TempDir()
+	for _, file := range files {
+		text := bytes.Replace(read(t, file), []byte("filter calico_kernel_programming {"), []byte("filter calico_kernel_programming string krt_tunnel; {"), 1)
+		if err := os.WriteFile(filepath.Join(to, filepath.Base(file)), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// viewOf reads objects as the mirror does. A Node is either Calico's own kind or Kubernetes'.
+func viewOf(objects []*unstructured.Unstructured) (view, error) {
+	v := view{filters: map[string]filterSpec{}, own: map[string]configSpec{}, passwords: map[string]map[string][]byte{}}
+	var failed []error
+	for _, o := range objects {
+		var err error
+		switch o.GetKind() {
+		case "Node":
+			var n nodeView
+			n, err = calicoNode(o)
+			v.nodes = append(v.nodes, n)
+		case "BlockAffinity":
+			err = appendSpec(&v.affinities)(o)
+		case "IPPool":
+			err = appendSpec(&v.pools)(o)
+		case "BGPPeer":
+			err = appendSpec(&v.peers)(o)
+		case "BGPFilter":
+			v.filters[o.GetName()], err = readSpec[filterSpec](o)
+		case "BGPConfiguration":
+			if node, of := strings.CutPrefix(o.GetName(), "node."); of {
+				v.own[node], err = readSpec[configSpec](o)
+			} else {
+				v.config, err = readSpec[configSpec](o)
+			}
+		case "Secret":
+			var s corev1.Secret
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
+			v.passwords[s.Name] = map[string][]byte{}
+			for key, value := range s.StringData {
+				v.passwords[s.Name][key] = []byte(value)
+			}
+		default:
+			err = fmt.Errorf("a case with a %s", o.GetKind())
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
+	return v, errors.Join(failed...)
+}
+
+// calicoNode reads a Node as calicoctl takes it.
+func calicoNode(o *unstructured.Unstructured) (nodeView, error) {
+	n := nodeView{name: o.GetName(), labels: map[string]string{}}
+	labels, _, _ := unstructured.NestedMap(o.Object, "metadata", "labels")
+	for key, value := range labels {
+		n.labels[key] = fmt.Sprint(value)
+	}
+	spec, err := readSpec[struct {
+		BGP struct {
+			ASNumber                json.Number `json:"asNumber"`
+			IPv4Address             string      `json:"ipv4Address"`
+			IPv6Address             string      `json:"ipv6Address"`
+			RouteReflectorClusterID string      `json:"routeReflectorClusterID"`
+		} `json:"bgp"`
+	}](o)
+	if err != nil {
+		return n, err
+	}
+	n.asn = spec.BGP.ASNumber.String()
+	n.cluster, _ = netip.ParseAddr(spec.BGP.RouteReflectorClusterID)
+	for _, text := range []string{spec.BGP.IPv4Address, spec.BGP.IPv6Address} {
+		bare, _, _ := strings.Cut(text, "/")
+		if a, err := netip.ParseAddr(bare); err == nil {
+			n.addrs = append(n.addrs, a)
+		}
+	}
+	return n, nil
+}
