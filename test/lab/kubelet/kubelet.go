@@ -59,6 +59,7 @@ type Config struct {
 	IPv6        bool                 // pods get an address of each family
 	PodCIDRs    []netip.Prefix       // pods get addresses of these; none: of Calico's blocks
 	FirstBlocks []netip.Prefix       // the node claims the blocks that begin here before others; none: any
+	CNI         *CNI                 // pods get their network from a CNI plugin; nil: from the kubelet itself
 	Log         *slog.Logger
 }
 
@@ -79,13 +80,17 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	a := &agent{
 		Config: cfg,
-		ipam:   &ipam{node: cfg.Node, first: cfg.FirstBlocks, dynamic: cfg.Dynamic},
 		notes:  notes,
 		laying: make(chan struct{}, 4),
 		pods:   map[types.UID]*pod{},
 	}
-	if len(cfg.PodCIDRs) > 0 {
-		a.ipam = newHostLocal(cfg.Node, cfg.PodCIDRs)
+	switch {
+	case cfg.CNI != nil:
+		a.network = cfg.CNI
+	case len(cfg.PodCIDRs) > 0:
+		a.network = standIn{newHostLocal(cfg.Node, cfg.PodCIDRs)}
+	default:
+		a.network = standIn{&ipam{node: cfg.Node, first: cfg.FirstBlocks, dynamic: cfg.Dynamic}}
 	}
 	if err := a.register(ctx); err != nil {
 		return err
@@ -103,7 +108,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 		return nil
 	}
-	a.reclaim(ctx, informer.GetStore().List())
+	a.network.reclaim(ctx, a, informer.GetStore().List())
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { a.see(ctx, o, false) },
 		UpdateFunc: func(_, o any) { a.see(ctx, o, false) },
@@ -141,10 +146,7 @@ func Clean(prefix, dir string) error {
 // An agent is a running kubelet. Each pod has a goroutine of its own.
 type agent struct {
 	Config
-	ipam interface {
-		take(ctx context.Context, family int, owner attribute) (netip.Addr, error)
-		release(ctx context.Context, gone func(attribute) bool) error
-	}
+	network network
 	notes   ledger
 	hostIPs []netip.Addr  // of the node, IPv4 first; set by register
 	laying  chan struct{} // bounds how many networks are built at once
@@ -183,22 +185,6 @@ func (a *agent) see(ctx context.Context, o any, gone bool) {
 		defer a.mu.Unlock()
 		delete(a.pods, object.UID)
 	})
-}
-
-// reclaim frees the addresses of pods that were deleted while no kubelet ran.
-func (a *agent) reclaim(ctx context.Context, pods []any) {
-	live := map[string]bool{}
-	for _, o := range pods {
-		if p, ok := o.(*corev1.Pod); ok && p.Spec.NodeName == a.Node && !finished(p) {
-			live[handleOf(p.UID)] = true
-		}
-	}
-	err := a.ipam.release(ctx, func(owner attribute) bool {
-		return strings.HasPrefix(owner.Handle, handlePrefix) && owner.Secondary["node"] == a.Node && !live[owner.Handle]
-	})
-	if err != nil {
-		a.Log.Warn("addresses of pods that are gone stay taken", "node", a.Node, "error", err)
-	}
 }
 
 // program returns the local program that stands for an image. A reference without a

@@ -88,16 +88,7 @@ func onThread(do func() error) error {
 // lay builds the network of a pod with its addresses. It may be called again after a failure.
 func (w wire) lay(node string, addrs []netip.Addr) error {
 	w.tear(node)
-	err := onThread(func() error {
-		ns, err := netns.NewNamed(w.Netns)
-		if err != nil {
-			return fmt.Errorf("make network namespace %s: %w", w.Netns, err)
-		}
-		defer ns.Close()
-		// Skip duplicate address detection: nobody else can have these addresses.
-		return sysctl("ipv6/conf/default/accept_dad", "0")
-	})
-	if err != nil {
+	if err := makeNetns(w.Netns); err != nil {
 		return err
 	}
 	pod, err := openLinks(w.Netns)
@@ -131,6 +122,19 @@ func (w wire) lay(node string, addrs []netip.Addr) error {
 		return err
 	}
 	return errors.Join(w.layPod(pod, addrs), w.layHost(host, addrs))
+}
+
+// makeNetns makes the network namespace of a pod.
+func makeNetns(name string) error {
+	return onThread(func() error {
+		ns, err := netns.NewNamed(name)
+		if err != nil {
+			return fmt.Errorf("make network namespace %s: %w", name, err)
+		}
+		defer ns.Close()
+		// Skip duplicate address detection: nobody else can have these addresses.
+		return sysctl("ipv6/conf/default/accept_dad", "0")
+	})
 }
 
 func (w wire) layPod(pod links, addrs []netip.Addr) error {

@@ -148,12 +148,10 @@ func (p *pod) live(ctx context.Context) bool {
 	programs.Wait()
 	silence()
 	reporter.Wait()
-	p.strip()
-	if ctx.Err() != nil {
-		return false
-	}
-	for p.free(ctx) != nil || p.write(ctx) != nil {
+	p.killAll()
+	for p.leave(ctx) != nil || p.write(ctx) != nil {
 		if !wait(ctx, retryEvery) {
+			p.cut()
 			return false
 		}
 	}
@@ -187,7 +185,7 @@ func (p *pod) work(work, life context.Context) {
 // first.
 func (p *pod) connect(ctx context.Context) bool {
 	for {
-		addrs, err := p.network(ctx)
+		addrs, err := p.join(ctx)
 		if ctx.Err() != nil {
 			return false
 		}
@@ -206,59 +204,6 @@ func (p *pod) connect(ctx context.Context) bool {
 			return false
 		}
 	}
-}
-
-func (p *pod) network(ctx context.Context) ([]netip.Addr, error) {
-	if p.onNode {
-		return p.hostIPs, nil
-	}
-	object := p.read()
-	families := []int{32}
-	if p.IPv6 {
-		families = append(families, 128)
-	}
-	var addrs []netip.Addr
-	for _, family := range families {
-		addr, err := p.ipam.take(ctx, family, attribute{
-			Handle: handleOf(p.uid),
-			Secondary: map[string]string{
-				"pod": object.Name, "namespace": object.Namespace, "node": p.Node,
-				"timestamp": time.Now().UTC().Format(time.RFC3339),
-			},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("take an address: %w", err)
-		}
-		addrs = append(addrs, addr)
-	}
-	if err := p.notes.noteWire(p.wire); err != nil {
-		return nil, err
-	}
-	p.laying <- struct{}{}
-	defer func() { <-p.laying }()
-	return addrs, p.wire.lay(p.Netns, addrs)
-}
-
-// strip removes the network, with all processes that still run in it.
-func (p *pod) strip() {
-	if p.onNode {
-		return
-	}
-	killInhabitants(p.wire.Netns)
-	p.wire.tear(p.Netns)
-	p.notes.forgetWire(p.wire)
-}
-
-func (p *pod) free(ctx context.Context) error {
-	if p.onNode {
-		return nil
-	}
-	handle := handleOf(p.uid)
-	err := p.ipam.release(ctx, func(owner attribute) bool { return owner.Handle == handle })
-	if err != nil && ctx.Err() == nil {
-		p.log.Warn("pod's address is not free yet", "error", err)
-	}
-	return err
 }
 
 // end ends all running containers at once: hook, SIGTERM, and SIGKILL after the grace period. The
