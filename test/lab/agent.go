@@ -137,6 +137,7 @@ func different(have, want world.Options) string {
 		{"beginning of Calico", have.NoCalico, want.NoCalico},
 		{"IPAM", have.HostLocal, want.HostLocal},
 		{"BIRD", have.Bird, want.Bird},
+		{"kind of Calico", have.Calico, want.Calico},
 		{"control plane", have.Bare, want.Bare},
 	} {
 		if option.have != option.want {

@@ -45,7 +45,7 @@ func root() *cobra.Command {
 		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name),
 		installCalicoCommand(&name), etcdCommand(&name), agentCommand(),
 	)
-	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name)} {
+	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name), calicoctlCommand(&name)} {
 		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
 		cmd.AddCommand(c)
 	}
@@ -111,6 +111,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.Uint32Var(&opts.AS, "as", world.DefaultAS, "AS number of the cluster")
 	flags.BoolVar(&opts.NoCalico, "no-calico", false, "no Calico, until lab install-calico: pods wait for it")
 	flags.BoolVar(&opts.HostLocal, "host-local", false, "host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
+	flags.StringVar((*string)(&opts.Calico), "calico", string(world.StandIn), "stand-in, which is quick, or real: Calico itself, which is compiled once (6 minutes)")
 	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 or 2")
 	flags.BoolVar(&opts.Bare, "bare", false, "no control plane: nodes that announce their blocks to the appliance, nothing more")
 	flags.Uint32Var(&opts.PeerAS, "peer-as", 0, "with --bare: AS number of the appliance (default: the cluster's)")
@@ -224,6 +225,25 @@ func kubectlCommand(name *string) *cobra.Command {
 				return err
 			}
 			return become(cmd)
+		},
+	}
+}
+
+func calicoctlCommand(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use:     "calicoctl -- ARGS",
+		Short:   "Run calicoctl as the administrator",
+		Example: `  lab calicoctl -- ipam check`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := world.Read(*name)
+			if err != nil {
+				return err
+			}
+			c, err := r.Calicoctl(cmd.Context(), cmd.ErrOrStderr(), args...)
+			if err != nil {
+				return err
+			}
+			return become(c)
 		},
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/projectcalico/calico/calicoctl/calicoctl/commands"
+	"github.com/projectcalico/calico/calicoctl/calicoctl/commands/common"
 	"github.com/projectcalico/calico/cni-plugin/pkg/ipamplugin"
 	"github.com/projectcalico/calico/cni-plugin/pkg/plugin"
 	confdconfig "github.com/projectcalico/calico/confd/pkg/config"
@@ -160,7 +161,7 @@ func kubeControllers() error {
 
 // calicoctl runs one command of calicoctl.
 func calicoctl() error {
-	commands.VERSION = version
+	commands.VERSION, common.VERSION = version, version
 	run := map[string]func([]string) error{
 		"create": commands.Create, "replace": commands.Replace, "apply": commands.Apply, "patch": commands.Patch,
 		"delete": commands.Delete, "get": commands.Get, "label": commands.Label, "convert": commands.Convert,

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,10 +25,13 @@ const pluginLimit = 2 * time.Minute
 type CNI struct {
 	Plugin []string // command that runs the plugin on the node
 	Path   string   // folder of the plugins that it calls
-	Config []byte   // its configuration
+	Config string   // file with the plugin's configuration; pods wait until it is there
 }
 
 func (c *CNI) join(_ context.Context, p *pod) ([]netip.Addr, error) {
+	if _, err := os.Stat(c.Config); err != nil {
+		return nil, fmt.Errorf("CNI is not configured: %w", err)
+	}
 	p.laying <- struct{}{}
 	defer func() { <-p.laying }()
 	if err := deleteNetns(p.wire.Netns); err != nil {
@@ -70,7 +74,7 @@ func (c *CNI) join(_ context.Context, p *pod) ([]netip.Addr, error) {
 }
 
 func (c *CNI) leave(_ context.Context, p *pod) error {
-	if _, err := c.run(p, "DEL"); err != nil {
+	if _, err := c.run(p, "DEL"); err != nil && !errors.Is(err, fs.ErrNotExist) { // not configured: never joined
 		return err
 	}
 	return deleteNetns(p.wire.Netns)
@@ -84,6 +88,10 @@ func (c *CNI) reclaim(context.Context, *agent, []any) {}
 // run runs the plugin. No context ends it: a plugin that is killed halfway leaves behind the other one
 // that it has called, and that one allocates an address that nobody frees.
 func (c *CNI) run(p *pod, verb string) ([]byte, error) {
+	config, err := os.ReadFile(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("configuration of CNI: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), pluginLimit)
 	defer cancel()
 	object := p.read()
@@ -97,7 +105,7 @@ func (c *CNI) run(p *pod, verb string) ([]byte, error) {
 			"K8S_POD_INFRA_CONTAINER_ID=" + id, "K8S_POD_UID=" + string(p.uid),
 		}, ";"),
 	)
-	cmd.Stdin = bytes.NewReader(c.Config)
+	cmd.Stdin = bytes.NewReader(config)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	answer, err := cmd.Output()

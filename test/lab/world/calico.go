@@ -26,7 +26,7 @@ import (
 func (l *Lab) InstallCalico(ctx context.Context) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if l.opts.Bare || l.mirror != nil {
+	if l.opts.Bare || l.installed {
 		return errors.New("the lab has Calico already, or no control plane to install it in")
 	}
 	return l.installCalico(ctx)
@@ -34,6 +34,15 @@ func (l *Lab) InstallCalico(ctx context.Context) error {
 
 // installCalico installs Calico. The caller holds the lock of changes, or is building the lab.
 func (l *Lab) installCalico(ctx context.Context) error {
+	if err := l.calico.install(ctx); err != nil {
+		return err
+	}
+	l.installed = true
+	return nil
+}
+
+// installStandIn installs the stand-in.
+func (l *Lab) installStandIn(ctx context.Context) error {
 	l.say("defining Calico's resources")
 	if err := l.defineCalico(ctx); err != nil {
 		return err

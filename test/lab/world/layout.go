@@ -125,6 +125,9 @@ func (o Options) host(name string, octet int) Host {
 func (o Options) node(name string, octet int) Host {
 	h := o.host(name, octet)
 	h.Node = true
+	if o.Calico == Real {
+		return h // Calico allocates blocks when pods come
+	}
 	third, ok := docBlocks[octet]
 	if !ok {
 		third = 2 * (octet - firstWorker)

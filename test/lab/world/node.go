@@ -36,8 +36,9 @@ type node struct {
 	stop context.CancelFunc // ends the kubelet
 	gone chan struct{}      // closed when the kubelet has ended
 
-	mu    sync.Mutex // guards the BIRDs
-	birds []*daemon
+	mu    sync.Mutex // guards what follows
+	birds []*daemon  // of the stand-in
+	parts []*service // of real Calico
 }
 
 // daemon is one BIRD. Its node's lock guards it.
@@ -53,12 +54,10 @@ type daemon struct {
 	held    bool     // down on purpose: not to be started by a new configuration
 }
 
-// joinNode makes a host a node: it creates the Node object, and starts BIRD and the kubelet.
+// joinNode makes a host a node: it creates the Node object, and starts Calico and the kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	object := nodeObject(h)
-	if l.mirror != nil {
-		object.Annotations = h.notes()
-	}
+	l.calico.complete(h, object)
 	var podCIDRs []netip.Prefix
 	if l.opts.HostLocal {
 		podCIDRs = h.Blocks
@@ -70,9 +69,14 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	if _, err := l.kube.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("register node %s: %w", h.Name, err)
 	}
-	n, err := l.newNode(h)
+	n, err := l.calico.node(h)
 	if err != nil {
 		return err
+	}
+	if l.installed {
+		if err := l.calico.join(ctx, n); err != nil {
+			return errors.Join(err, l.calico.stop(n))
+		}
 	}
 	c, err := l.clientsFrom(h.Netns)
 	if err != nil {
@@ -88,7 +92,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, Log: l.log,
+			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, CNI: l.calico.plugin(h), Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -159,7 +163,6 @@ func nodeObject(h Host) *corev1.Node {
 				corev1.ResourceMemory: resource.MustParse("256Gi"),
 				corev1.ResourcePods:   resource.MustParse("500"),
 			},
-			Conditions: []corev1.NodeCondition{networkAvailable(true)},
 		},
 	}
 	n.Status.Allocatable = n.Status.Capacity
@@ -327,7 +330,7 @@ func (l *Lab) discard(ctx context.Context, h Host) error {
 		}
 	}
 	if n != nil {
-		failed = append(failed, n.stopBird())
+		failed = append(failed, l.calico.stop(n))
 	}
 	failed = append(failed, l.repartition(ctx, func(all []partition) []partition {
 		return slices.DeleteFunc(all, func(p partition) bool { return p.a == h.Name || p.b == h.Name })
@@ -391,9 +394,9 @@ func (l *Lab) cable(ctx context.Context, name, state string) error {
 	return ipBatch(ctx, netnsName(l.opts.Name, lanHost), fmt.Sprintf("link set dev %s %s", name, state))
 }
 
-// RestartCalico restarts a node's BIRD as a restart of the calico-node pod does: it kills BIRD, so
-// that its sessions end without a NOTIFICATION, and starts it again after the time that a
-// container takes to start. Routes and pods stay.
+// RestartCalico restarts Calico on a node as a restart of the calico-node pod does: it kills all
+// parts, so that BIRD's sessions end without a NOTIFICATION, and starts them again after the time
+// that a container takes to start. Routes and pods stay.
 func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -401,37 +404,36 @@ func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration
 	if err != nil {
 		return err
 	}
-	available := func(up bool) error {
-		if l.opts.Bare {
-			return nil
-		}
-		return l.sayNetworkAvailable(context.WithoutCancel(ctx), name, up)
-	}
-	if err := available(false); err != nil {
-		return err
-	}
-	if err := n.holdBird(); err != nil {
-		return err
-	}
-	select {
-	case <-time.After(down):
-	case <-ctx.Done(): // up again all the same
-	}
-	return errors.Join(ctx.Err(), n.freeBird(l), available(true))
+	return l.calico.restart(ctx, n, down)
 }
 
 // BIRD runs birdc on a node, for the BIRD of IPv6 if the family is 6.
 func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string) (string, error) {
-	n, err := l.node(name)
+	if _, err := l.node(name); err != nil {
+		return "", err
+	}
+	cmd, err := birdc(ctx, l.path("nodes", name), family, args...)
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(n.birds, func(d *daemon) bool { return (family == 6) == d.source.Is6() })
-	if i < 0 {
-		return "", fmt.Errorf("node %s has no BIRD of IPv%d", name, family)
-	}
-	return n.birds[i].ask(ctx, args...)
+	return output(cmd)
 }
+
+// birdc returns a birdc command for a node with this directory.
+func birdc(ctx context.Context, dir string, family int, args ...string) (*exec.Cmd, error) {
+	client := "birdc"
+	if family == 6 {
+		client = "birdc6"
+	}
+	folder, err := debian.BIRD(ctx, 1, nil) // its birdc talks to series 2, too
+	if err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, filepath.Join(folder, client), append([]string{"-s", socket(dir, family)}, args...)...), nil
+}
+
+// socket returns the path of the control socket of a node's BIRD.
+func socket(dir string, family int) string { return filepath.Join(dir, fmt.Sprint(family), "ctl") }
 
 func (d *daemon) socket() string { return filepath.Join(d.dir, "ctl") }
 func (d *daemon) file() string   { return filepath.Join(d.dir, "bird.conf") }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +15,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"sallyport/test/lab/debian"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // Status is the present state of a lab.
@@ -39,7 +40,7 @@ type Session struct {
 }
 
 // Status asks the API and every BIRD. A node that does not answer counts as not ready, a BIRD as
-// down.
+// down. The blocks of a node are those that it has now.
 func (l *Lab) Status(ctx context.Context) (Status, error) {
 	s := Status{Options: l.opts, Dir: l.dir, NoHostAccess: l.hostAccess}
 	readyNodes := map[string]bool{}
@@ -52,8 +53,15 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 			readyNodes[n.Name] = ready(&n)
 		}
 	}
+	blocks, err := l.blocks(ctx)
+	if err != nil {
+		return Status{}, err
+	}
 	for _, h := range l.Hosts() {
 		hs := HostStatus{Host: h, Ready: readyNodes[h.Name]}
+		if blocks != nil {
+			hs.Blocks = blocks[h.Name]
+		}
 		for _, a := range h.addrs() {
 			if h.Node {
 				hs.Sessions = append(hs.Sessions, l.sessions(ctx, h.Name, family(a))...)
@@ -62,6 +70,27 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 		s.Hosts = append(s.Hosts, hs)
 	}
 	return s, nil
+}
+
+// blocks returns the confirmed blocks of each node, or nil if the lab has no IPAM of Calico's.
+func (l *Lab) blocks(ctx context.Context) (map[string][]netip.Prefix, error) {
+	if l.opts.Bare || l.opts.HostLocal || !l.installed {
+		return nil, nil
+	}
+	list, err := l.dynamic.Resource(calicoResource("blockaffinities")).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	blocks := map[string][]netip.Prefix{}
+	for _, a := range list.Items {
+		node, _, _ := unstructured.NestedString(a.Object, "spec", "node")
+		state, _, _ := unstructured.NestedString(a.Object, "spec", "state")
+		cidr, _, _ := unstructured.NestedString(a.Object, "spec", "cidr")
+		if b, err := netip.ParsePrefix(cidr); err == nil && state == "confirmed" {
+			blocks[node] = append(blocks[node], b)
+		}
+	}
+	return blocks, nil
 }
 
 func (l *Lab) sessions(ctx context.Context, node string, family int) []Session {
@@ -128,16 +157,19 @@ func (r Record) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) 
 	return kubectl(ctx, r.Name, r.Program, r.kubeconfig(), args), nil
 }
 
-// Birdc returns a birdc command for a node.
-func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) (*exec.Cmd, error) {
-	socket := filepath.Join(Root, r.Name, "nodes", node, fmt.Sprint(family), "ctl")
-	client := "birdc"
-	if family == 6 {
-		client = "birdc6"
-	}
-	folder, err := debian.BIRD(ctx, 1, nil) // its birdc talks to series 2, too
+// Calicoctl returns a calicoctl command with the administrator's rights. It compiles Calico if the
+// cache does not have it.
+func (r Record) Calicoctl(ctx context.Context, progress io.Writer, args ...string) (*exec.Cmd, error) {
+	folder, err := RealCalico(ctx, progress)
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, filepath.Join(folder, client), append([]string{"-s", socket}, args...)...), nil
+	return command(ctx, r.Name, Master, append([]string{
+		"env", "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfig(), filepath.Join(folder, "calico"), "calicoctl",
+	}, args...)...), nil
+}
+
+// Birdc returns a birdc command for a node.
+func (r Record) Birdc(ctx context.Context, node string, family int, args ...string) (*exec.Cmd, error) {
+	return birdc(ctx, filepath.Join(Root, r.Name, "nodes", node), family, args...)
 }

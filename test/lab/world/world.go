@@ -8,7 +8,8 @@
 // of the machine itself, except for one interface if HostAccess is set. It also
 // promises that Down removes everything, and so does the next Up after a crash.
 // Its limit: the addresses of Services do not work (there is no kube-proxy), there is
-// no cluster DNS and no NetworkPolicy, and pods are processes, not containers.
+// no cluster DNS, no NetworkPolicy without real Calico, and pods are processes, not
+// containers.
 //
 // A Lab lives in the process that called Up: kubelets and the watcher that
 // configures BIRD are its goroutines.
@@ -51,6 +52,7 @@ type Options struct {
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
 	HostLocal  bool              `json:"hostLocal,omitempty"`  // pods get addresses of their node's podCIDRs, not of Calico's blocks
 	NoCalico   bool              `json:"noCalico,omitempty"`   // until InstallCalico
+	Calico     Calico            `json:"calico,omitempty"`     // empty means StandIn
 	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
 	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
 
@@ -75,10 +77,12 @@ type Lab struct {
 	program    string // the control plane
 	ca         *authority
 	admin      pair
-	clients                    // the administrator's, from the master
-	epoch      epoch           // of etcd
-	parts      []*process      // of the control plane, etcd and the API server first
-	mirror     *mirror         // nil while Calico is not installed
+	clients               // the administrator's, from the master
+	epoch      epoch      // of etcd
+	parts      []*process // of the control plane, etcd and the API server first
+	calico     calico
+	installed  bool            // Calico is
+	mirror     *mirror         // of the stand-in; nil while it is not installed
 	hostAccess string          // why HostAccess was not given; empty if it was, or was not asked for
 	life       context.Context // ends when the lab goes down
 	end        context.CancelFunc
@@ -108,6 +112,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts.AS = cmp.Or(opts.AS, DefaultAS)
 	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
 	opts.Bird = cmp.Or(opts.Bird, 1)
+	opts.Calico = cmp.Or(opts.Calico, StandIn)
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
@@ -121,6 +126,10 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
+	}
+	l.calico = standIn{l}
+	if opts.Calico == Real {
+		l.calico = &real{Lab: l}
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	if err := l.takeLock(); err != nil {
@@ -145,6 +154,12 @@ func (o Options) check() error {
 	if o.Bird != 1 && o.Bird != 2 {
 		return fmt.Errorf("BIRD %d: want 1 or 2", o.Bird)
 	}
+	if o.Calico != StandIn && o.Calico != Real {
+		return fmt.Errorf("Calico %q: want %s or %s", o.Calico, StandIn, Real)
+	}
+	if o.Calico == Real && (o.Bare || o.HostLocal || o.Bird != 1) {
+		return errors.New("a lab without a control plane, with host-local IPAM, or with BIRD 2 needs the stand-in for Calico")
+	}
 	if os.Geteuid() != 0 {
 		return errors.New("the lab makes network namespaces: run it as root")
 	}
@@ -161,6 +176,9 @@ func (l *Lab) build(ctx context.Context) error {
 	if !l.opts.Bare {
 		var err error
 		if l.program, err = ControlPlane(ctx, l.progress); err != nil {
+			return err
+		}
+		if err := l.calico.fetch(ctx); err != nil {
 			return err
 		}
 	}
@@ -244,7 +262,7 @@ func (l *Lab) Down() error {
 	l.nodes = nil
 	l.mu.Unlock()
 	for _, n := range nodes {
-		failed = append(failed, n.stopBird())
+		failed = append(failed, l.calico.stop(n))
 	}
 	for _, p := range l.parts {
 		failed = append(failed, p.end(0))
