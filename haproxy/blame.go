@@ -115,21 +115,3 @@ func (p *Proxy) runningFirst(cfg *Config) []Part {
 	}
 	return append(first, rest...)
 }
-
-// texts returns every Text of a configuration.
-func (c *Config) texts() []Text {
-	all := slices.Clone(c.Process.Texts)
-	for _, choice := range c.Choices {
-		for _, one := range choice.Cases {
-			all = append(all, one.If)
-		}
-	}
-	for _, b := range c.Backends {
-		for _, d := range b.Directives {
-			if d.phase == phaseText {
-				all = append(all, Text{BackendSection, d.text})
-			}
-		}
-	}
-	return all
-}

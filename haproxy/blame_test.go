@@ -28,7 +28,7 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 		next := *cfg
 		next.Process.Texts = []Text{bad, worse, cfg.Process.Texts[0]}
-		verdicts, err := r.p.Vet(t.Context(), questions(next.texts()...))
+		verdicts, err := r.p.Vet(t.Context(), questions(bad, worse))
 		if err != nil || verdicts[bad.Part()] != Good || verdicts[worse.Part()] != Good {
 			t.Fatalf("alone it is: %v, %v", verdicts, err)
 		}

@@ -33,8 +33,6 @@ func NewChoice(cases []Case) *Choice {
 	return &Choice{"c" + short(h), cases}
 }
 
-func (c *Choice) same(o *Choice) bool { return c.Name == o.Name && slices.Equal(c.Cases, o.Cases) }
-
 // choices validates the choices. HAProxy does not start with one that leads to a
 // missing backend.
 func (c *Config) choices() error {

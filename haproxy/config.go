@@ -1,12 +1,12 @@
 package haproxy
 
 import (
-	"bytes"
 	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,21 +61,21 @@ type Shape struct {
 // reload gives its reason. It is the one list of a Shape's fields.
 func (s *Shape) differences(o *Shape) (all []string) {
 	for _, part := range [...]struct {
-		same bool
-		what string
+		was, is any
+		what    string
 	}{
-		{slices.Equal(s.Bind.HTTP, o.Bind.HTTP) && slices.Equal(s.Bind.HTTPS, o.Bind.HTTPS), "listen addresses changed"},
-		{s.Inspect == o.Inspect, "TLS passthrough begins or ends"},
-		{slices.Equal(s.Streams, o.Streams), "TCP ports changed"},
-		{s.Tune == o.Tune && s.Process.same(o.Process), "settings of the process changed"},
-		{slices.Equal(s.Tables, o.Tables), "limits changed"},
-		{slices.EqualFunc(s.Userlists, o.Userlists, (*Userlist).same), "users changed"},
-		{slices.EqualFunc(s.Extras, o.Extras, (*Extra).same), "authorities or certificates for servers changed"},
-		{bytes.Equal(s.DefaultCert, o.DefaultCert), "the default certificate changed"},
-		{slices.EqualFunc(s.Choices, o.Choices, (*Choice).same), "choices between backends changed"},
-		{slices.Equal(s.Captures, o.Captures), "captures changed"},
+		{s.Bind, o.Bind, "listen addresses changed"},
+		{s.Inspect, o.Inspect, "TLS passthrough begins or ends"},
+		{s.Streams, o.Streams, "TCP ports changed"},
+		{[]any{s.Tune, s.Process}, []any{o.Tune, o.Process}, "settings of the process changed"},
+		{s.Tables, o.Tables, "limits changed"},
+		{s.Userlists, o.Userlists, "users changed"},
+		{s.Extras, o.Extras, "authorities or certificates for servers changed"},
+		{s.DefaultCert, o.DefaultCert, "the default certificate changed"},
+		{s.Choices, o.Choices, "choices between backends changed"},
+		{s.Captures, o.Captures, "captures changed"},
 	} {
-		if !part.same {
+		if !reflect.DeepEqual(part.was, part.is) {
 			all = append(all, part.what)
 		}
 	}

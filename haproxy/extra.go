@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -93,8 +92,6 @@ func ErrorFile(status int, response string) (*Extra, error) {
 
 func errorFile(status int) string { return strconv.Itoa(status) + ".http" }
 
-func (e *Extra) same(o *Extra) bool { return e.Name == o.Name && bytes.Equal(e.Content, o.Content) }
-
 // A Userlist holds the users that BasicAuth admits.
 type Userlist struct {
 	Name  string // unique
@@ -147,10 +144,6 @@ func (u *Userlist) text() string {
 		b.WriteString("  user " + user.Name + " password '" + user.Hash + "'\n")
 	}
 	return b.String()
-}
-
-func (u *Userlist) same(o *Userlist) bool {
-	return u.Name == o.Name && slices.Equal(u.Users, o.Users)
 }
 
 // String returns the name alone: hashes stay out of logs.

@@ -51,11 +51,6 @@ type QUIC struct {
 // asks for its certificates is closed.
 const Nobody = "nobody"
 
-func (p Process) same(o Process) bool {
-	return slices.Equal(p.Lines, o.Lines) && p.MaxConn == o.MaxConn && p.Threads == o.Threads && p.ALPN == o.ALPN && p.StrictSNI == o.StrictSNI && slices.Equal(p.Texts, o.Texts) && slices.Equal(p.ProxyFrom, o.ProxyFrom) && slices.Equal(p.ErrorFiles, o.ErrorFiles) && p.Signer == o.Signer &&
-		p.ClientCA == o.ClientCA && p.ClientOptional == o.ClientOptional && p.QUIC == o.QUIC
-}
-
 func (p Process) validate() error {
 	switch {
 	case slices.Contains(p.Lines, Line{}):
@@ -176,7 +171,7 @@ func (s Syslog) Line() (Line, error) {
 		before, word, what string
 		allowed            []string
 	}{
-		{"format", s.Format, "format", SyslogFormats},
+		{"format ", s.Format, "format", SyslogFormats},
 		{"", s.Facility, "facility", SyslogFacilities},
 		{"", s.Level, "level", SyslogLevels},
 		{"", s.MinLevel, "minlevel", SyslogLevels},
@@ -187,10 +182,7 @@ func (s Syslog) Line() (Line, error) {
 		if !slices.Contains(w.allowed, w.word) {
 			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", strconv.QuoteToASCII(clip(w.word)), w.what, strings.Join(w.allowed, ", "))
 		}
-		if w.before != "" {
-			words = append(words, w.before)
-		}
-		words = append(words, w.word)
+		words = append(words, w.before+w.word)
 	}
 	line.rest = strings.Join(words, " ")
 	return line, nil

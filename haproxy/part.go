@@ -89,8 +89,20 @@ func (c *Config) brought() (all []Part) {
 	for _, cert := range c.Certs {
 		all = append(all, Pair{PEM: cert.PEM}.Part())
 	}
-	for _, t := range c.texts() {
+	for _, t := range c.Process.Texts {
 		all = append(all, t.Part())
+	}
+	for _, choice := range c.Choices {
+		for _, one := range choice.Cases {
+			all = append(all, one.If.Part())
+		}
+	}
+	for _, b := range c.Backends {
+		for _, d := range b.Directives {
+			if d.phase == phaseText {
+				all = append(all, Text{BackendSection, d.text}.Part())
+			}
+		}
 	}
 	for _, b := range c.Backends {
 		if !b.plain() {
