@@ -25,10 +25,10 @@ func decode(data []byte, c *Config, p *problems) bool {
 	body, line, err := document(data)
 	switch {
 	case err != nil:
-		p.addAt(line, "%v", err)
+		p.addAt(line, "", "%v", err)
 		return false
 	case body == nil:
-		p.addAt(0, "is empty; at least clusters with a kubeconfig is needed")
+		p.addAt(0, "", "is empty; at least clusters with a kubeconfig is needed")
 		return false
 	}
 	d := decoder{p}
@@ -150,13 +150,9 @@ func (d decoder) value(node *yaml.Node, path string, v reflect.Value, l limits) 
 
 func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null" }
 
-// at adds a problem with the value at node.
+// at adds a mistake in the value at node.
 func (d decoder) at(node *yaml.Node, path, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if path != "" {
-		text = path + ": " + text
-	}
-	d.addAt(node.Line, "%s", text)
+	d.addAt(node.Line, path, format, args...)
 }
 
 func (d decoder) object(node *yaml.Node, path string, v reflect.Value) {
@@ -197,7 +193,7 @@ func (d decoder) entry(key, value *yaml.Node, path string, v reflect.Value) {
 	if near := nearest(name, all); near != "" {
 		hint = fmt.Sprintf("did you mean %q? ", near)
 	}
-	d.addAt(key.Line, "unknown key %q%s; %sallowed: %s", name, place, hint, strings.Join(all, ", "))
+	d.addAt(key.Line, "", "unknown key %q%s; %sallowed: %s", name, place, hint, strings.Join(all, ", "))
 }
 
 func (d decoder) list(node *yaml.Node, path string, v reflect.Value, l limits) {

@@ -23,15 +23,16 @@ type problem struct {
 
 // add adds a mistake in a key, at the line of the key or of the nearest key around it.
 func (p *problems) add(key, format string, args ...any) {
+	p.addAt(p.line(key), key, format, args...)
+}
+
+// addAt adds a mistake in a key, or in the whole file if key is empty, at a line.
+func (p *problems) addAt(line int, key, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if key != "" {
 		text = key + ": " + text
 	}
-	p.addAt(p.line(key), "%s", text)
-}
-
-func (p *problems) addAt(line int, format string, args ...any) {
-	p.list = append(p.list, problem{line, fmt.Sprintf(format, args...)})
+	p.list = append(p.list, problem{line, text})
 }
 
 // given reports whether the file itself sets the key.

@@ -114,11 +114,8 @@ type Bond struct {
 	// Names of the interfaces.
 	Members []string `json:"members"`
 	// How the members share the traffic; 802.3ad needs a switch with LACP.
-	Mode BondMode `json:"mode" jsonschema:"default=active-backup,enum=active-backup,enum=802.3ad,enum=balance-xor,enum=balance-alb"`
+	Mode string `json:"mode" jsonschema:"default=active-backup,enum=active-backup,enum=802.3ad,enum=balance-xor,enum=balance-alb"`
 }
-
-// BondMode says how the members of a bond share the traffic.
-type BondMode string
 
 // Update says where and when newer versions of the image are looked for.
 type Update struct {
