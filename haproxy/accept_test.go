@@ -200,7 +200,7 @@ func TestWhatOpenSSLRefusesIsRefused(t *testing.T) {
 	}{
 		"nothing":                                {[][]byte{good}, ""},
 		"a self-signed root over SHA-1":          {[][]byte{good, root}, ""},
-		"RSA-PSS over SHA-1":                     {[][]byte{overSHA1(t, good, other)}, "certificate 1 at its default security level: it is signed in an unknown way"},
+		"RSA-PSS over SHA-1":                     {[][]byte{overSHA1(t, good, other)}, "certificate 1 at its default security level: its signature has an unknown algorithm"},
 		"RSA-PSS over SHA-1, later in the chain": {[][]byte{good, overSHA1(t, certificate(t, "ca", "root", other.Public(), key, nil), key)}, "certificate 2"},
 		"SHA-1, where another key signs the same name": {[][]byte{certificate(t, "a", "a", key.Public(), other, func(c *x509.Certificate) {
 			c.SignatureAlgorithm, c.SubjectKeyId, c.AuthorityKeyId = x509.SHA1WithRSA, []byte{1}, []byte{2}
@@ -338,7 +338,7 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 						t.Fatalf("%s: guilty are %v, %v", when, guilty, err)
 					}
 					for _, part := range want {
-						if why := guilty[part].Why; !strings.HasPrefix(why, "HAProxy refuses it: ") || strings.Contains(why, r.opt.RunDir) {
+						if why := guilty[part].Why; !strings.HasPrefix(why, "HAProxy rejects it: ") || strings.Contains(why, r.opt.RunDir) {
 							t.Errorf("%s: %s: %q", when, part, why)
 						}
 					}

@@ -43,11 +43,11 @@ type Ask struct {
 func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):
-		return Directive{}, fmt.Errorf("%q as %q cannot be asked", clip(a.Backend), clip(a.Host))
+		return Directive{}, fmt.Errorf("authentication service %q with the host %q: allowed are the name of a backend and a DNS name", clip(a.Backend), clip(a.Host))
 	case a.Method != "" && !token(a.Method):
-		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(a.Method)))
+		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(a.Method)))
 	case !askPath(a.Path):
-		return Directive{}, fmt.Errorf("%s is not a path", strconv.QuoteToASCII(clip(a.Path)))
+		return Directive{}, fmt.Errorf("%s is not a path: allowed are a / and up to 1000 printable characters after it", strconv.QuoteToASCII(clip(a.Path)))
 	}
 	target, err := quote(a.Path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrUnfit says that HAProxy rejects a configuration as a whole.
-var ErrUnfit = errors.New("HAProxy refuses the configuration")
+var ErrUnfit = errors.New("HAProxy rejects the configuration")
 
 // maxGuilty bounds the number of parts that one Blame finds.
 const maxGuilty = 64
@@ -85,11 +85,11 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 func (p Part) complaint(why string) string {
 	switch p.kind {
 	case extraPart, pairPart, backendPart:
-		return "HAProxy refuses it: " + why
+		return "HAProxy rejects it: " + why
 	case userlistPart:
-		return "HAProxy refuses its users or their passwords"
+		return "HAProxy rejects its users or their passwords"
 	}
-	return "HAProxy takes it alone, and refuses the whole configuration with it: " + why
+	return "HAProxy accepts it alone, and rejects the whole configuration with it: " + why
 }
 
 var where = regexp.MustCompile(` ?(?:at )?\[[^ \]]*` + regexp.QuoteMeta(configFile) + `:\d+\] ?:? ?`)

@@ -41,7 +41,7 @@ func (c *Config) choices() error {
 		for _, one := range choice.Cases {
 			_, found := slices.BinarySearchFunc(c.Backends, one.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
 			if !found || one.If.section != routeSection {
-				errs = append(errs, fmt.Errorf("choice %s: there is no backend %q, or no condition for it", choice.Name, one.Backend))
+				errs = append(errs, fmt.Errorf("choice %s: the backend %q does not exist, or has no condition", choice.Name, one.Backend))
 			}
 		}
 	}
@@ -63,7 +63,7 @@ const (
 // entries of that list. Vet tells whether HAProxy takes the condition.
 func Condition(text string, list func(name string) ([]string, error)) (Text, error) {
 	if len(text) > maxCondition {
-		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(text), maxCondition)
+		return Text{}, fmt.Errorf("the condition has %d bytes; at most %d are allowed", len(text), maxCondition)
 	}
 	words, err := splitWords(text)
 	if err != nil {
@@ -83,13 +83,13 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 	}
 	switch {
 	case len(words) == 0:
-		return Text{}, errors.New("it is empty")
+		return Text{}, errors.New("the condition is empty")
 	case len(words) > maxWords:
-		return Text{}, fmt.Errorf("it has %d words, those of lists included; allowed are %d", len(words), maxWords)
+		return Text{}, fmt.Errorf("the condition has %d words, including those of its lists; at most %d are allowed", len(words), maxWords)
 	}
 	for i, w := range words {
 		if w == "{" || w == "}" || w == "!" {
-			return Text{}, fmt.Errorf("%s: it is one condition without braces: a sample, flags and values", strconv.QuoteToASCII(clip(text)))
+			return Text{}, fmt.Errorf("%s: a condition is a sample, flags and values, without braces and \"!\"", strconv.QuoteToASCII(clip(text)))
 		}
 		if words[i], err = quote(w); err != nil {
 			return Text{}, err
@@ -140,12 +140,12 @@ func splitWords(line string) (words []string, err error) {
 		c := line[i]
 		switch {
 		case c < ' ' && c != '\t' || c == 0x7f:
-			return nil, fmt.Errorf("it has the control character %q", c)
+			return nil, fmt.Errorf("the control character %q is not allowed", c)
 		case within == '\'' && c != '\'':
 			word.WriteByte(c)
 		case c == '\\':
 			if i++; i == len(line) {
-				return nil, errors.New(`nothing follows the "\" at its end`)
+				return nil, errors.New(`the "\" at the end escapes nothing`)
 			}
 			word.WriteByte(line[i])
 			begun = true
@@ -154,9 +154,9 @@ func splitWords(line string) (words []string, err error) {
 		case within == 0 && (c == '"' || c == '\''):
 			within, begun = c, true
 		case within == '"' && c == '$':
-			return nil, errors.New(`a "$" is written between single quotes`)
+			return nil, errors.New(`write a "$" between single quotes`)
 		case within == 0 && c == '#':
-			return nil, errors.New(`a "#" is written between quotes`)
+			return nil, errors.New(`write a "#" between quotes`)
 		case within == 0 && (c == ' ' || c == '\t'):
 			if begun {
 				words = append(words, word.String())
@@ -169,7 +169,7 @@ func splitWords(line string) (words []string, err error) {
 		}
 	}
 	if within != 0 {
-		return nil, fmt.Errorf("its %c is not closed", within)
+		return nil, fmt.Errorf("the quote %c is not closed", within)
 	}
 	if begun {
 		words = append(words, word.String())

@@ -27,12 +27,12 @@ func TestAConditionStaysOne(t *testing.T) {
 		"a } b":                            "! without braces",
 		"{ a }":                            "! without braces",
 		`a "}"`:                            "! without braces",
-		"a # b":                            `! a "#" is written`,
-		`a "$HOME"`:                        `! a "$" is written`,
+		"a # b":                            `! write a "#"`,
+		`a "$HOME"`:                        `! write a "$"`,
 		"a\nuse_backend b":                 "! control character",
 		"a 'b":                             "! is not closed",
-		`a \`:                              "! nothing follows",
-		"":                                 "! it is empty",
+		`a \`:                              `! the "\" at the end`,
+		"":                                 "! the condition is empty",
 		strings.Repeat("a ", 41):           "! 41 words",
 		strings.Repeat("a", 2049):          "! 2049 bytes",
 	} {
@@ -61,7 +61,7 @@ func TestAListIsFilledIntoALine(t *testing.T) {
 		"a -f other/ours -fpatterns/ours":                   "a -f other/ours -fpatterns/ours",
 		"# a -f patterns/none\nb":                           "# a -f patterns/none\nb",
 		"a\nb -f patterns/none":                             "line 2: there is no list none",
-		"a -f patterns/odd":                                 `line 1: "a\rb" has the control character '\r'`,
+		"a -f patterns/odd":                                 `line 1: "a\rb" has the control character '\r', which is not allowed`,
 		"a -f patterns/ours\nb -f patterns/none patterns/x": "line 2: there is no list none",
 	} {
 		got, err := FillIn(lines, odd)

@@ -66,7 +66,7 @@ const (
 // value with a line break or another control character.
 func quote(s string) (string, error) {
 	if i := strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }); i >= 0 {
-		return "", fmt.Errorf("%s has the control character %q", strconv.QuoteToASCII(clip(s)), s[i])
+		return "", fmt.Errorf("%s has the control character %q, which is not allowed", strconv.QuoteToASCII(clip(s)), s[i])
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
@@ -102,7 +102,7 @@ func Option(name string, on bool) Directive {
 // servers. Method and version may be empty.
 func HTTPCheck(method, uri, version string) (Directive, error) {
 	if method != "" && !token(method) {
-		return Directive{}, fmt.Errorf("%s is not an HTTP method", strconv.QuoteToASCII(clip(method)))
+		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(method)))
 	}
 	if version != "" && version != "HTTP/1.0" && version != "HTTP/1.1" {
 		return Directive{}, fmt.Errorf("%s is not a version: allowed are HTTP/1.0 and HTTP/1.1", strconv.QuoteToASCII(clip(version)))
@@ -154,7 +154,7 @@ func Balance(algorithm string) (Directive, error) {
 		}
 		return Directive{phase: phaseSection, tcp: a.tcp, text: text}, nil
 	}
-	return Directive{}, fmt.Errorf("%s is not a way of balancing: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
+	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
 		strconv.QuoteToASCII(clip(algorithm)))
 }
 
@@ -204,7 +204,7 @@ func BasicAuth(userlist, realm string) (Directive, error) {
 		return Directive{}, fmt.Errorf("%s is not the name of a userlist", strconv.QuoteToASCII(clip(userlist)))
 	}
 	if strings.ContainsAny(realm, `"\`) {
-		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which no realm can hold`, strconv.QuoteToASCII(clip(realm)))
+		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, strconv.QuoteToASCII(clip(realm)))
 	}
 	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
 	// The time of a slow hash grows with the length of the password, so the header is
@@ -251,7 +251,7 @@ func (c Cookie) Directive() (Directive, error) {
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
 	if c.Domain != "" {
 		if strings.Contains(c.Domain, "*") || !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
-			return Directive{}, fmt.Errorf("%s is not a domain", strconv.QuoteToASCII(clip(c.Domain)))
+			return Directive{}, fmt.Errorf("%s is not a domain: allowed is a DNS name without *", strconv.QuoteToASCII(clip(c.Domain)))
 		}
 		words = append(words, "domain", c.Domain)
 	}
@@ -260,7 +260,7 @@ func (c Cookie) Directive() (Directive, error) {
 	case "Strict", "Lax", "None":
 		words = append(words, "attr SameSite="+c.SameSite)
 	default:
-		return Directive{}, fmt.Errorf("%s is not one of Strict, Lax, None", strconv.QuoteToASCII(clip(c.SameSite)))
+		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None", strconv.QuoteToASCII(clip(c.SameSite)))
 	}
 	for _, flag := range []struct {
 		word string
@@ -303,9 +303,9 @@ type Table struct {
 func (t Table) validate() error {
 	switch {
 	case t.Size < 1 || t.Size > 1<<30:
-		return fmt.Errorf("table %s: size %d, allowed are 1 to %d", t.Name, t.Size, 1<<30)
+		return fmt.Errorf("table %s: size %d; allowed are 1 to %d", t.Name, t.Size, 1<<30)
 	case t.Period != 0 && t.Period < time.Millisecond || t.Period > longest:
-		return fmt.Errorf("table %s: a period of %s, allowed are 1ms to 24 days", t.Name, t.Period)
+		return fmt.Errorf("table %s: period %s; allowed are 1ms to 24 days", t.Name, t.Period)
 	}
 	return nil
 }
@@ -444,7 +444,7 @@ func LimitBody(bytes int) Directive {
 // Root redirects a request for "/" to another path.
 func Root(path string) (Directive, error) {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
-		return Directive{}, fmt.Errorf(`%s does not begin with one "/"`, strconv.QuoteToASCII(clip(path)))
+		return Directive{}, fmt.Errorf(`%s must begin with exactly one "/"`, strconv.QuoteToASCII(clip(path)))
 	}
 	word, err := quote(strings.ReplaceAll(path, "%", "%%"))
 	return Directive{phase: phaseRedirect, text: "http-request redirect location " + word + " code 302 if { path / }"}, err
@@ -478,7 +478,7 @@ func Redirect(scheme, authority string, code int) (Directive, error) {
 		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308", code)
 	}
 	if !isAuthority(authority) {
-		return Directive{}, fmt.Errorf("%s is not a host, or a host and a port", strconv.QuoteToASCII(clip(authority)))
+		return Directive{}, fmt.Errorf("%s is not HOST or HOST:PORT", strconv.QuoteToASCII(clip(authority)))
 	}
 	status := " code " + strconv.Itoa(code)
 	to := func(scheme string) string {

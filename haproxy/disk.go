@@ -55,7 +55,7 @@ func openDisk(dir string) (d *disk, odd []string, err error) {
 	for _, sub := range []string{mapDir, certDir, extraDir, listDir} {
 		path := filepath.Join(dir, sub)
 		if found, err := os.Lstat(path); err == nil && !found.IsDir() {
-			if err := remove(path, fmt.Errorf("%s is no directory", path)); err != nil {
+			if err := remove(path, fmt.Errorf("%s is not a directory", path)); err != nil {
 				return nil, nil, err
 			}
 		}

@@ -44,7 +44,7 @@ func regular(path string, found os.FileInfo, most int64) error {
 	case !mode.IsRegular():
 		return fmt.Errorf("%s is a device or a socket, want a regular file", path)
 	case found.Size() > most:
-		return fmt.Errorf("%s has %d bytes, allowed are %d", path, found.Size(), most)
+		return fmt.Errorf("%s has %d bytes; at most %d are allowed", path, found.Size(), most)
 	}
 	return nil
 }

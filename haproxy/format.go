@@ -40,16 +40,16 @@ type form struct {
 // meaning. They bound the length of words and the size of numbers. No form names a
 // variable, because variables of the process hold values that nobody may see.
 var (
-	noArgs     = form{matcher(`^$`), "nothing"}
+	noArgs     = form{matcher(`^$`), "no arguments"}
 	nameArg    = form{matcher(`^` + argument + `?$`), "a name"}
-	headerArgs = form{matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`), "a name and a place, from -10"}
-	dnArgs     = form{matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?)?$`), "an entry, a place and rfc2253"}
+	headerArgs = form{matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`), "a name and a position, from -10"}
+	dnArgs     = form{matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?)?$`), "an entry, a position and rfc2253"}
 	paramArgs  = form{matcher(`^(` + argument + `(,[A-Za-z0-9_.:/-])?)?$`), "a name and one character"}
 	timeArgs   = form{matcher(`^(-?` + figures + `(,(s|ms|us))?)?$`), "a number, and s, ms or us"}
 	limitArg   = form{matcher(`^([1-9][0-9]{0,8})?$`), "a number from 1"}
 	slotArg    = form{matcher(`^([0-9]|1[0-5])$`), "a number from 0 to 15"}
 	versionArg = form{matcher(`^4?$`), "4"}
-	concatArgs = form{matcher(`^` + argument + `?(,,` + argument + `)?$`), "what stands before, and after two commas what stands behind"}
+	concatArgs = form{matcher(`^` + argument + `?(,,` + argument + `)?$`), "a text to append, and after two commas another one"}
 	fieldArgs  = form{matcher(`^-?[1-9][0-9]{0,3},` + argument + `(,[0-9]{1,4})?$`), "a number, delimiters and a count"}
 	bytesArgs  = form{matcher(`^` + figures + `(,` + figures + `)?$`), "an offset and a length"}
 	charsArg   = form{matcher(`^` + argument + `$`), "characters"}
@@ -188,7 +188,7 @@ func format(in direction, value string) (string, error) {
 				return next != after && (next == "" || !isAlnum(next[0]))
 			})
 			if i < 0 {
-				return "", fmt.Errorf(`%s has a "%%" that is not understood: a percent sign is written "%%%%", a value of the request "%%[...]"`, strconv.QuoteToASCII(clip(value)))
+				return "", fmt.Errorf(`%s has a "%%" without a meaning: write a percent sign as "%%%%", a sample as "%%[...]"`, strconv.QuoteToASCII(clip(value)))
 			}
 			rest = after[len(aliases[i]):]
 		}
@@ -228,25 +228,25 @@ func checkSample(in direction, expression string) error {
 			f, known := fetches[name]
 			switch {
 			case !known:
-				return refuse("is not a sample that may be used here: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is not an allowed sample: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			case f.in&in == 0 && in == inRequest:
-				return refuse("is not known while there is no response yet: a value for the request may have %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is a sample of the response, and the value is for the request: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			case f.in&in == 0:
-				return refuse("is not known any more when the response comes: a value for it may have %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is a sample of the request, and the value is for the response: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			}
 			form, is = f.args, f.gives
 		} else {
 			c, known := converters[name]
 			switch {
 			case !known:
-				return refuse("is not a converter that may be used here: allowed are %s", names(converters, func(converter) bool { return true }))
+				return refuse("is not an allowed converter: allowed are %s", names(converters, func(converter) bool { return true }))
 			case c.counts && is != aNumber && is != aText:
-				return refuse("takes a number, and what stands before it in %s is none", strconv.QuoteToASCII(clip(expression)))
+				return refuse("takes a number, and gets none in %s", strconv.QuoteToASCII(clip(expression)))
 			}
 			form, is = c.args, c.gives
 		}
 		if !form.has(args) {
-			return refuse("has other arguments than HAProxy takes: %s may have %s", name, form.say)
+			return refuse("has invalid arguments: %s takes %s", name, form.say)
 		}
 	}
 	return nil

@@ -109,38 +109,38 @@ func TestEverySampleCanBeUsed(t *testing.T) {
 
 func TestASampleThatHAProxyWouldRefuseIsRefusedInASentence(t *testing.T) {
 	for expression, want := range map[string]string{
-		"status":                        "is not known while there is no response yet",
-		"res.hdr(X)":                    "is not known while there is no response yet",
-		"host_only":                     "is not a sample",
-		"http_date":                     "is not a sample",
-		"uuid(7)":                       "uuid may have 4",
-		"src(a)":                        "src may have nothing",
-		"url_param(a,b,i)":              "url_param may have",
-		"req.hdr(a,-11)":                "req.hdr may have",
-		"capture.req.hdr":               "capture.req.hdr may have",
-		"capture.req.hdr(4294967295)":   "capture.req.hdr may have",
-		"req.hdr(a),substr(1,2)":        "is not a converter",
-		"req.hdr(a),field":              "field may have",
-		"req.hdr(a),sha2(1)":            "sha2 may have",
-		"req.hdr(a),json(latin1)":       "json may have",
-		"req.hdr(a),mod(proc.x)":        "mod may have",
-		"str(a),concat(,proc.x)":        "concat may have",
+		"status":                        "is a sample of the response",
+		"res.hdr(X)":                    "is a sample of the response",
+		"host_only":                     "is not an allowed sample",
+		"http_date":                     "is not an allowed sample",
+		"uuid(7)":                       "uuid takes 4",
+		"src(a)":                        "src takes no arguments",
+		"url_param(a,b,i)":              "url_param takes",
+		"req.hdr(a,-11)":                "req.hdr takes",
+		"capture.req.hdr":               "capture.req.hdr takes",
+		"capture.req.hdr(4294967295)":   "capture.req.hdr takes",
+		"req.hdr(a),substr(1,2)":        "is not an allowed converter",
+		"req.hdr(a),field":              "field takes",
+		"req.hdr(a),sha2(1)":            "sha2 takes",
+		"req.hdr(a),json(latin1)":       "json takes",
+		"req.hdr(a),mod(proc.x)":        "mod takes",
+		"str(a),concat(,proc.x)":        "concat takes",
 		"method,mod(2)":                 "takes a number",
 		"src,http_date":                 "takes a number",
 		"ssl_c_der,utime(Y)":            "takes a number",
 		"str(a),sha1,mod(2)":            "takes a number",
-		"path,concat(,txn.route,x)":     "concat may have",
-		"req.hdr(a),lower(b)":           "lower may have",
-		"rand(99999999999)":             "rand may have",
-		"date(0,h)":                     "date may have",
-		"req.hdr(a),bytes(99999999999)": "bytes may have",
+		"path,concat(,txn.route,x)":     "concat takes",
+		"req.hdr(a),lower(b)":           "lower takes",
+		"rand(99999999999)":             "rand takes",
+		"date(0,h)":                     "date takes",
+		"req.hdr(a),bytes(99999999999)": "bytes takes",
 	} {
 		if err := checkSample(inRequest, expression); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want a word of %q, got %v", expression, want, err)
 		}
 	}
 	for _, expression := range []string{"path", "url", "base", "query", "pathq", "req.hdr(X)", "req.cook(a)", "url_param(a)", "req.ver"} {
-		if _, err := SetResponseHeader("X", "%["+expression+"]"); err == nil || !strings.Contains(err.Error(), "is not known any more when the response comes") {
+		if _, err := SetResponseHeader("X", "%["+expression+"]"); err == nil || !strings.Contains(err.Error(), "is a sample of the request") {
 			t.Errorf("%s in a response: got %v", expression, err)
 		}
 		if _, err := SetRequestHeader("X", fmt.Sprintf("%%[%s]", expression)); err != nil {

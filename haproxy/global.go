@@ -58,11 +58,11 @@ func (p Process) validate() error {
 	case slices.Contains(p.Texts, Text{}):
 		return fmt.Errorf("one of the texts for the process is empty")
 	case p.ALPN != "" && !alpn.MatchString(p.ALPN):
-		return fmt.Errorf("%q is not a list of protocols", p.ALPN)
+		return fmt.Errorf("%q is not a list of protocols: allowed are h2, http/1.1 and http/1.0, with commas", p.ALPN)
 	case p.ClientCA != "" && !isName(p.ClientCA), p.Signer != "" && !isName(p.Signer):
-		return fmt.Errorf("%q or %q is not the name of a file", p.ClientCA, p.Signer)
+		return fmt.Errorf("client CA %q or signer %q is not the name of a file", p.ClientCA, p.Signer)
 	case p.QUIC.MaxAge < 0:
-		return fmt.Errorf("QUIC for %d seconds: must not be negative", p.QUIC.MaxAge)
+		return fmt.Errorf("QUIC for %d seconds: the time must not be negative", p.QUIC.MaxAge)
 	}
 	return Tune{Threads: p.Threads, MaxConn: p.MaxConn}.validate()
 }
@@ -156,14 +156,14 @@ func (s Syslog) Line() (Line, error) {
 	if s.Address != "stdout" && s.Address != "stderr" {
 		a, err := netip.ParseAddr(s.Address)
 		if err != nil || a.Zone() != "" {
-			return Line{}, fmt.Errorf("%s is not an address, stdout or stderr", strconv.QuoteToASCII(clip(s.Address)))
+			return Line{}, fmt.Errorf("%s is not a log target: allowed are an IP address, stdout and stderr", strconv.QuoteToASCII(clip(s.Address)))
 		}
 		line.target = netip.AddrPortFrom(a, s.Port)
 		words[0] = line.target.String()
 	}
 	if s.Length != 0 {
 		if s.Length < 80 || s.Length > 65535 {
-			return Line{}, fmt.Errorf("a line of %d bytes: allowed are 80 to 65535", s.Length)
+			return Line{}, fmt.Errorf("a log line of %d bytes: allowed are 80 to 65535", s.Length)
 		}
 		words = append(words, "len", strconv.Itoa(s.Length))
 	}

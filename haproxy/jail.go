@@ -24,7 +24,7 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 		return dir, false, nil // somebody else starts HAProxy, or a worker that is root could leave the jail
 	}
 	if err := p.mayLock(dir); err != nil {
-		p.log.Warn("HAProxy's worker can reach files and sockets of this machine: HAProxy cannot lock it into a directory of its own (chroot)", "dir", dir, "error", err)
+		p.log.Warn("HAProxy's worker can reach files and sockets of this machine, because HAProxy cannot lock it into a directory (chroot)", "dir", dir, "err", err)
 		return dir, false, nil
 	}
 	return dir, true, nil
@@ -52,5 +52,5 @@ func (p *Proxy) mayLock(dir string) error {
 	case err == nil: // the filter ended it
 		return cmd.Wait()
 	}
-	return fmt.Errorf("it needs CAP_SYS_CHROOT and the system call chroot (%w)", err)
+	return fmt.Errorf("HAProxy needs CAP_SYS_CHROOT and the system call chroot: %w", err)
 }

@@ -575,7 +575,7 @@ func TestACertificateTooLongForACommandIsReloaded(t *testing.T) {
 		next.Certs = []*Cert{long, testCert(t, "short.pem", "short", "short.test")}
 		var res Result
 		r.eventually("the reload is done", func() bool { res = r.apply(&next, nil); return res.Reloaded })
-		if want := "a certificate changed that no command can change"; res.Reason != want {
+		if want := "a certificate changed that needs a reload"; res.Reason != want {
 			t.Errorf("got reason %q, want %q", res.Reason, want)
 		}
 		r.settle(&next, nil)
@@ -640,7 +640,7 @@ func TestAnAddressThatIsTakenIsNotTheEnd(t *testing.T) {
 		r.run()
 		r.eventually("everything is as wished", func() bool {
 			if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
-				if !strings.Contains(err.Error(), r.http.String()+" is taken by haproxy.test") {
+				if !strings.Contains(err.Error(), r.http.String()+" is in use by haproxy.test") {
 					t.Fatal(err)
 				}
 				if got := r.p.Info(); !got.Running || got.Starts != 1 || got.LastError == "" {
@@ -679,7 +679,7 @@ func TestAFailedReloadKeepsServing(t *testing.T) {
 			want []string
 		}{
 			{"what HAProxy does not know", func(c *Config) { c.Tune.Base = "global\n  no-such-keyword 1\n" }, []string{"no-such-keyword", failedFile}},
-			{"an address that is taken", func(c *Config) { c.Bind.HTTP = append(c.Bind.HTTP, addrPort(taken)) }, []string{addrPort(taken).String(), fmt.Sprintf("is taken by haproxy.test (pid %d)", os.Getpid())}},
+			{"an address that is taken", func(c *Config) { c.Bind.HTTP = append(c.Bind.HTTP, addrPort(taken)) }, []string{addrPort(taken).String(), fmt.Sprintf("is in use by haproxy.test (pid %d)", os.Getpid())}},
 		} {
 			bad := r.config(backend("app", a), backend("other", b))
 			c.bad(bad)
@@ -926,9 +926,9 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	good := Options{Binary: binaries(t)[0], Dir: dir + "/etc", RunDir: dir + "/run"}
 	for want, change := range map[string]func(*Options){
 		"install the package haproxy":   func(o *Options) { o.Binary = "/no/such/haproxy" },
-		"too old: 2.6 is the least":     func(o *Options) { o.Binary = old },
+		"too old: want 2.6 or newer":    func(o *Options) { o.Binary = old },
 		"was built without PCRE2":       func(o *Options) { o.Binary = posix },
-		"does not say that it is":       func(o *Options) { o.Binary = other },
+		"is not HAProxy":                func(o *Options) { o.Binary = other },
 		"configuration directory":       func(o *Options) { o.Dir = file + "/x" },
 		"must be an absolute path":      func(o *Options) { o.Dir = "etc" },
 		"path of letters":               func(o *Options) { o.Dir = "/tmp/with space" },

@@ -26,7 +26,7 @@ func mostConnections(memory, files uint64) (most int, short string) {
 	if byFiles >= byMemory {
 		return byMemory, ""
 	}
-	return byFiles, fmt.Sprintf("the limit of open files, %d, is for %d connections, and the memory for %d: raise it (LimitNOFILE of the unit) to %d", files, byFiles, byMemory, byMemory*8/3+8)
+	return byFiles, fmt.Sprintf("%d open files allow %d connections, and the memory allows %d: raise LimitNOFILE of the unit to %d", files, byFiles, byMemory, byMemory*8/3+8)
 }
 
 // memory returns the memory of the machine or of the container, in bytes; 0 if it

@@ -58,14 +58,14 @@ func (m master) show() (procs, error) {
 		}
 	}
 	if p.master == 0 {
-		return procs{}, errors.New("HAProxy's master: it does not say which process it is")
+		return procs{}, errors.New("HAProxy's master: the answer to \"show proc\" names no master")
 	}
 	return p, nil
 }
 
 // errRefused says that HAProxy rejected the new configuration; the old worker goes on
 // serving.
-var errRefused = errors.New("HAProxy refused the reload")
+var errRefused = errors.New("HAProxy rejected the reload")
 
 // reload makes the master start a worker from the files, and returns once arrived
 // reports that the worker serves. HAProxy from 2.7 answers when the reload is over,

@@ -99,12 +99,12 @@ func (p *Proxy) hear(ctx context.Context, conn *net.UnixConn, heard chan<- struc
 			attrs = append(attrs, "code", string(m[5]))
 		}
 		if unsaid > 0 {
-			attrs, unsaid = append(attrs, "unsaid", unsaid), 0
+			attrs, unsaid = append(attrs, "unlogged", unsaid), 0
 		}
 		if string(m[3]) == "DOWN" {
 			p.log.Warn("server fails its check", attrs...)
 		} else {
-			p.log.Info("server answers its check again", attrs...)
+			p.log.Info("server passes its check again", attrs...)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func ReadPair(chain, key []byte) (Pair, error) {
 			return Pair{}, fmt.Errorf("certificate %d cannot be read: %w", i+1, err)
 		}
 		if why := Weak(c); why != "" {
-			return Pair{}, fmt.Errorf("OpenSSL refuses certificate %d at its default security level: %s", i+1, why)
+			return Pair{}, fmt.Errorf("OpenSSL rejects certificate %d at its default security level: %s", i+1, why)
 		}
 		p.Chain = append(p.Chain, c)
 		p.PEM = append(p.PEM, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
@@ -47,14 +47,14 @@ func ReadPair(chain, key []byte) (Pair, error) {
 	if own, is := parsed.PrivateKey.(*rsa.PrivateKey); is {
 		switch bits := own.N.BitLen(); {
 		case bits > maxRSA:
-			return Pair{}, fmt.Errorf("its RSA key has %d bits, at most %d are allowed: each handshake would cost everybody", bits, maxRSA)
+			return Pair{}, fmt.Errorf("its RSA key has %d bits; at most %d are allowed, because each handshake delays every client", bits, maxRSA)
 		case len(own.Primes) != 2:
-			return Pair{}, fmt.Errorf("its RSA key is made of %d primes, allowed are 2", len(own.Primes))
+			return Pair{}, fmt.Errorf("its RSA key is made of %d primes; 2 are allowed", len(own.Primes))
 		}
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(parsed.PrivateKey)
 	if err != nil {
-		return Pair{}, errors.New("its key is of a kind that cannot be used")
+		return Pair{}, errors.New("its key has a type that cannot be used: allowed are RSA, ECDSA and Ed25519")
 	}
 	p.PEM = append(p.PEM, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...)
 	return p, nil
@@ -80,27 +80,27 @@ func Weak(c *x509.Certificate) string {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
 		if key.N.BitLen() < 2048 {
-			return fmt.Sprintf("its RSA key has %d bits, at least 2048 are asked", key.N.BitLen())
+			return fmt.Sprintf("its RSA key has %d bits; at least 2048 are required", key.N.BitLen())
 		}
 	case *dsa.PublicKey:
 		if key.P.BitLen() < 2048 {
-			return fmt.Sprintf("its DSA key has %d bits, at least 2048 are asked", key.P.BitLen())
+			return fmt.Sprintf("its DSA key has %d bits; at least 2048 are required", key.P.BitLen())
 		}
 	case *ecdsa.PublicKey:
 		if key.Curve.Params().BitSize < elliptic.P224().Params().BitSize {
-			return "its curve is too small"
+			return "its curve is smaller than P-224"
 		}
 	case ed25519.PublicKey:
 	default:
-		return "its key is of an unknown kind: allowed are RSA, ECDSA and Ed25519"
+		return "its key has an unknown type: allowed are RSA, ECDSA and Ed25519"
 	}
 	if slices.Contains(sound, c.SignatureAlgorithm) || selfIssued(c) {
 		return ""
 	}
 	if c.SignatureAlgorithm == x509.UnknownSignatureAlgorithm {
-		return "it is signed in an unknown way: allowed are RSA, RSA-PSS and ECDSA with SHA-256, SHA-384 or SHA-512, and Ed25519"
+		return "its signature has an unknown algorithm: allowed are RSA, RSA-PSS and ECDSA with SHA-256, SHA-384 or SHA-512, and Ed25519"
 	}
-	return fmt.Sprintf("it is signed with %s", c.SignatureAlgorithm)
+	return fmt.Sprintf("its signature has the algorithm %s: want SHA-256 or stronger", c.SignatureAlgorithm)
 }
 
 // selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS).

@@ -29,7 +29,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer look.Stop()
 	heard := make(chan struct{}, 1)
 	if conn, err := p.listen(); err != nil {
-		p.log.Warn("HAProxy cannot tell what its checks find, it is asked now and then", "every", lookEvery, "err", err)
+		p.log.Warn("HAProxy cannot report the results of its checks; sallyport reads them at intervals", "every", lookEvery, "err", err)
 	} else {
 		go p.hear(ctx, conn, heard)
 	}
@@ -67,7 +67,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 }
 
 // errUnready says that no HAProxy runs, and that it needs an Apply to start one.
-var errUnready = errors.New("HAProxy is not running, and waits for its configuration")
+var errUnready = errors.New("HAProxy is not running: the first configuration starts it")
 
 // errAway says that the HAProxy that someone else should run is not there.
 var errAway = errors.New("waiting for HAProxy")
@@ -95,7 +95,7 @@ func (p *Proxy) ensure() error {
 		return nil
 	}
 	if p.opt.Mode == External {
-		return fmt.Errorf("%w: it is not on its master socket %s: %w", errAway, p.opt.MasterSocket, err)
+		return fmt.Errorf("%w: nothing answers on its master socket %s: %w", errAway, p.opt.MasterSocket, err)
 	}
 	if pid := p.recordedMaster(); pid != 0 {
 		// HAProxy 2.6 does not listen for a moment while it reloads. A
@@ -106,7 +106,7 @@ func (p *Proxy) ensure() error {
 		return errUnready
 	}
 	if !p.starts.Allow() {
-		return errors.New("HAProxy ends soon after each start, and is started once a second at most")
+		return errors.New("HAProxy ends soon after each start; the next start comes within a second")
 	}
 	err = p.start()
 	switch {
@@ -217,7 +217,7 @@ func (p *Proxy) start() error {
 		case <-deadline.C:
 			_ = cmd.Process.Kill()
 			<-exit
-			return errors.New("HAProxy was started, but its worker does not answer")
+			return errors.New("HAProxy started, but its worker does not answer")
 		case <-tick.C:
 		}
 	}
@@ -276,7 +276,7 @@ func (p *Proxy) explain(err error, cfg *Config, offset int64) error {
 	if cfg != nil {
 		for _, a := range cfg.listeners() {
 			if who := holder(a, p.procs); who != "" {
-				err = fmt.Errorf("%w: %s is taken by %s", err, a, who)
+				err = fmt.Errorf("%w: %s is in use by %s", err, a, who)
 			}
 		}
 	}

@@ -164,7 +164,7 @@ func New(opt Options) (*Proxy, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(opt.RunDir, 0o750); err != nil {
-		return nil, fmt.Errorf("HAProxy's run directory cannot be made: %w", err)
+		return nil, fmt.Errorf("HAProxy's run directory cannot be created: %w", err)
 	}
 	left, err := filepath.Glob(filepath.Join(opt.RunDir, vetDir+"*")) // by a life that ended while it asked
 	if err != nil {
@@ -178,7 +178,7 @@ func New(opt Options) (*Proxy, error) {
 		return nil, fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", opt.Dir, err)
 	}
 	for _, what := range odd {
-		p.log.Warn("something odd was in HAProxy's configuration directory", "what", what)
+		p.log.Warn("HAProxy's configuration directory held something unexpected", "what", what)
 	}
 	if !p.disk.ours() {
 		if opt.Mode == Managed {
@@ -200,7 +200,7 @@ func New(opt Options) (*Proxy, error) {
 	if opt.Mode == Managed {
 		most, short := mostConnections(memory(), openFiles())
 		if p.files.MaxConn = most; short != "" {
-			p.log.Warn("HAProxy takes fewer connections than there is memory for", "why", short)
+			p.log.Warn("HAProxy accepts fewer connections than the memory allows", "why", short)
 		}
 	}
 	p.text.opt = p.files
@@ -215,7 +215,7 @@ func New(opt Options) (*Proxy, error) {
 	if opt.Mode == External {
 		masterPath = opt.MasterSocket
 		if info, err := os.Stat(masterPath); err != nil || info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("HAProxy's master socket %q is not there: start HAProxy with \"haproxy -W -S %s -f %s\"; a first configuration has been written",
+			return nil, fmt.Errorf("HAProxy's master socket %q does not exist: start HAProxy with \"haproxy -W -S %s -f %s\", which has its first configuration",
 				masterPath, cmp.Or(masterPath, "/run/haproxy-master.sock"), filepath.Join(opt.Dir, configFile))
 		}
 	}
@@ -237,20 +237,20 @@ func (p *Proxy) findBinary() error {
 		if p.opt.Mode == External && p.opt.Binary == "" {
 			return nil
 		}
-		return fmt.Errorf("HAProxy is not there (%w): install the package haproxy, version 2.6 or newer, or name its program", err)
+		return fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set haproxy.binary", err)
 	}
 	out, err := exec.Command(path, "-vv").CombinedOutput() //nolint:gosec // the operator's own program
 	m := versionWords.FindStringSubmatch(string(out))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s cannot tell its version: %w: %q", path, err, firstLine(out))
+		return fmt.Errorf("%s -vv does not report a version: %w: %q", path, err, firstLine(out))
 	case m == nil:
-		return fmt.Errorf("%s does not say that it is HAProxy: %q", path, firstLine(out))
+		return fmt.Errorf("%s is not HAProxy: its answer to -vv is %q", path, firstLine(out))
 	}
 	major, _ := strconv.Atoi(m[2])
 	minor, _ := strconv.Atoi(m[3])
 	if major < 2 || major == 2 && minor < 6 {
-		return fmt.Errorf("%s is HAProxy %s, which is too old: 2.6 is the least", path, m[1])
+		return fmt.Errorf("%s is HAProxy %s, which is too old: want 2.6 or newer", path, m[1])
 	}
 	if !strings.Contains(string(out), "+PCRE2 ") {
 		return fmt.Errorf("%s was built without PCRE2, which bounds the time that regular expressions take: use the package haproxy of Debian, or build it with USE_PCRE2=1", path)

@@ -30,7 +30,7 @@ func CheckPath(s string) error {
 		return fmt.Errorf(`%s does not begin with "/"`, strconv.QuoteToASCII(clip(s)))
 	}
 	if strings.Contains(s, " ") {
-		return fmt.Errorf(`%s has a space, which no path has`, strconv.QuoteToASCII(clip(s)))
+		return fmt.Errorf(`%s has a space, which a path cannot have`, strconv.QuoteToASCII(clip(s)))
 	}
 	return checkRegexp(s)
 }
@@ -40,10 +40,10 @@ func CheckPath(s string) error {
 // its whole configuration.
 func checkRegexp(s string) error {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%s is not a regular expression that can be used: %s", strconv.QuoteToASCII(clip(s)), fmt.Sprintf(format, args...))
+		return fmt.Errorf("%s is not a usable regular expression: %s", strconv.QuoteToASCII(clip(s)), fmt.Sprintf(format, args...))
 	}
 	if len(s) > maxRegexp {
-		return refuse("it has %d bytes, allowed are %d", len(s), maxRegexp)
+		return refuse("it has %d bytes; at most %d are allowed", len(s), maxRegexp)
 	}
 	if i := strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
 		return refuse("only printable ASCII characters are allowed")
@@ -55,7 +55,7 @@ func checkRegexp(s string) error {
 		return refuse("%v", err)
 	}
 	if n := strings.Count(s, "("); n > maxGroups {
-		return refuse("it has %d groups, allowed are %d", n, maxGroups)
+		return refuse("it has %d groups; at most %d are allowed", n, maxGroups)
 	}
 	if strings.Contains(s, "){") {
 		return refuse("a group cannot be repeated by a number")
@@ -64,16 +64,16 @@ func checkRegexp(s string) error {
 		part := element.FindString(rest)
 		switch {
 		case strings.ContainsAny(rest[:1], "*+?{") && place.MatchString(last):
-			return refuse("%s is a place, which cannot be repeated", last)
+			return refuse("%s matches a position, which cannot be repeated", last)
 		case part == "(" && strings.HasPrefix(rest, "(?"):
 			return refuse(`after "(?" only the flags i, m and s are allowed`)
 		case len(part) > 3 && part[0] == '[' && strings.IndexByte(":.=", part[1]) >= 0 && part[len(part)-2] == part[1]:
-			return refuse("%s stands for a class only within another [...]", part)
+			return refuse("%s is a class only within another [...]", part)
 		case part != "":
 		case rest[0] == '\\':
 			return refuse(`after "\" only d D w W s S b B A z t n r f v, xHH and punctuation are allowed`)
 		case rest[0] == '{':
-			return refuse(`a "{" that is none of {2}, {2,} and {2,3} is written "\{"`)
+			return refuse(`write a "{" that does not begin {2}, {2,} or {2,3} as "\{"`)
 		default:
 			return refuse(`in "[...]" write a "[" as "\[", and a "-" beside a class like \d or [:alpha:] as "\-"`)
 		}

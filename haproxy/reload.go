@@ -49,13 +49,13 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 		return "", false
 	}
 	if p.run.pid == 0 {
-		return "HAProxy has no worker that knows us", true
+		return "HAProxy has no worker that answers", true
 	}
 	if p.run.shape == "" {
 		return "HAProxy runs a configuration that is not ours", true
 	}
 	if p.shapeID != p.run.shape {
-		return "HAProxy runs another configuration than the files say", true
+		return "HAProxy runs another configuration than that of the files", true
 	}
 	reasons := p.shaped.differences(&cfg.Shape)
 	old := make(map[string]*Backend, len(p.shaped.Backends))
@@ -87,7 +87,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 		}
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, "a certificate changed that no command can change")
+		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
 	return strings.Join(reasons, ", "), urgent
 }
@@ -142,7 +142,7 @@ func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	if err2 := p.prepareOne(ctx, p.last, shut); err2 != nil {
 		return errors.Join(err, err2)
 	}
-	p.log.Warn("HAProxy is started with the last configuration that it accepted")
+	p.log.Warn("HAProxy starts with the last configuration that it accepted")
 	return nil
 }
 
@@ -209,7 +209,7 @@ func (p *Proxy) failed(want Files, err error, doing string) error {
 		p.backoff = minBackoff
 	}
 	p.refused, p.failedErr, p.failedUntil = want.refusable, err, time.Now().Add(p.backoff)
-	p.log.Error("HAProxy did not take the configuration", "for", doing, "err", err, "retryIn", p.backoff)
+	p.log.Error("HAProxy rejected the configuration", "for", doing, "err", err, "retryIn", p.backoff)
 	return errors.Join(err, kept)
 }
 

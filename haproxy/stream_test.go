@@ -146,7 +146,7 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		defer strange.Close()
 		free, taken := FreePort(plain.Port()), FreePort(netip.MustParseAddrPort(strange.Addr().String()).Port())
 		verdicts, err := r.fresh().Vet(t.Context(), []Question{free, taken})
-		if want := fmt.Sprintf("taken by haproxy.test (pid %d)", os.Getpid()); err != nil || verdicts[free.Part()] != Good || verdicts[taken.Part()] != Refused(want) {
+		if want := fmt.Sprintf("in use by haproxy.test (pid %d)", os.Getpid()); err != nil || verdicts[free.Part()] != Good || verdicts[taken.Part()] != Refused(want) {
 			t.Errorf("ports: got %v, %v, want %q of the second", verdicts, err, want)
 		}
 

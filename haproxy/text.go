@@ -80,7 +80,7 @@ const maxText = 64 << 10
 // keyword. It drops empty lines and comments.
 func ParseText(section Section, lines string) (Text, error) {
 	if len(lines) > maxText {
-		return Text{}, fmt.Errorf("it has %d bytes; allowed are %d", len(lines), maxText)
+		return Text{}, fmt.Errorf("the text has %d bytes; at most %d are allowed", len(lines), maxText)
 	}
 	var kept []string
 	n := 0
@@ -94,7 +94,7 @@ func ParseText(section Section, lines string) (Text, error) {
 			return fmt.Errorf("line %d, %s: %s", n, strconv.QuoteToASCII(clip(line)), fmt.Sprintf(format, args...))
 		}
 		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return Text{}, refuse("it has a control character")
+			return Text{}, refuse("control characters are not allowed")
 		}
 		words := strings.Fields(line)
 		if len(words) > 1 && (words[0] == "no" || words[0] == "default") {
@@ -102,16 +102,16 @@ func ParseText(section Section, lines string) (Text, error) {
 		}
 		switch word := words[0]; {
 		case strings.ContainsAny(strings.Fields(line)[0]+word, `"'\$#`), line[0] == '.':
-			return Text{}, refuse("a keyword is written without quotes, and not as a condition")
+			return Text{}, refuse("the keyword must not have quotes, or begin with a dot")
 		case slices.Contains(sections, word):
-			return Text{}, refuse("%q would begin a section of its own", word)
+			return Text{}, refuse("%q begins a section, which a text cannot have", word)
 		case slices.Contains(Reserved(section), word):
-			return Text{}, refuse("%q is not for a %s of somebody's own: see what keys there are for it", word, section)
+			return Text{}, refuse("the keyword %q is reserved in the section %s: ingress/README.md lists the keys to use instead", word, section)
 		}
 		kept = append(kept, line)
 	}
 	if len(kept) == 0 {
-		return Text{}, errors.New("there is no line in it")
+		return Text{}, errors.New("the text has no line")
 	}
 	return Text{section, strings.Join(kept, "\n")}, nil
 }

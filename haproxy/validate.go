@@ -186,7 +186,7 @@ func (r *Route) Validate() error {
 	case len(r.Host)+len(r.Path) > 2048:
 		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
 	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
-		return fmt.Errorf("route %q %q: without a host, with a path or with a canary nothing can be passed through", r.Host, r.Path)
+		return fmt.Errorf("route %q %q: TLS passthrough needs a host, the path \"/\" and no canary", r.Host, r.Path)
 	case !slices.Contains([]PathMatch{Prefix, Exact, Begin, Regexp, Passthrough}, r.Match):
 		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
 	case r.Match == Regexp && CheckPath(r.Path) != nil:
@@ -246,11 +246,11 @@ func (o ServerOptions) validate() error {
 	case o.SNI != "" && CheckServerName(o.SNI) != nil, o.VerifyHost != "" && CheckServerName(o.VerifyHost) != nil:
 		return fmt.Errorf("%q or %q is not the name of a server", o.SNI, o.VerifyHost)
 	case o.SNI != "" && o.VerifyHost != "" && o.SNI != o.VerifyHost:
-		return fmt.Errorf("servers are asked for %q, and HAProxy cannot verify that they are %q", o.SNI, o.VerifyHost)
+		return fmt.Errorf("HAProxy verifies the name of the SNI, %q, and not %q", o.SNI, o.VerifyHost)
 	case !slices.Contains([]string{"", "h1", "h2"}, o.Proto):
-		return fmt.Errorf("%q is not a protocol to servers", o.Proto)
+		return fmt.Errorf("%q is not a protocol to servers: allowed are h1 and h2", o.Proto)
 	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"}, o.SendProxy):
-		return fmt.Errorf("%q is not a kind of the PROXY protocol", o.SendProxy)
+		return fmt.Errorf("%q is not a version of the PROXY protocol: allowed are proxy, proxy-v1, proxy-v2, proxy-v2-ssl and proxy-v2-ssl-cn", o.SendProxy)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	}
 	if p.opt.Binary == "" {
 		for _, t := range texts {
-			verdicts[t.Part()] = Refused("HAProxy's program is not here to check it (haproxy.binary)")
+			verdicts[t.Part()] = Refused("HAProxy's program is missing, and cannot check it: set haproxy.binary")
 		}
 		return verdicts, nil
 	}
@@ -133,7 +133,7 @@ func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 	}
 	for _, q := range ports {
 		if who := holder(netip.AddrPortFrom(netip.IPv4Unspecified(), q.port), own); who != "" {
-			verdicts[q.Part()] = Refused("taken by " + who)
+			verdicts[q.Part()] = Refused("in use by " + who)
 		}
 	}
 	return nil

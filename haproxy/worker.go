@@ -42,7 +42,7 @@ func (w worker) ask(line string) (answer, gen string, err error) {
 	}
 	i := strings.LastIndex(answer, "proc.gen: type=str value=<")
 	if i < 0 {
-		return "", "", errors.New("HAProxy's worker: the answer was cut short")
+		return "", "", errors.New("HAProxy's worker: the answer is incomplete")
 	}
 	_, after, _ := strings.Cut(answer[i:], "<")
 	gen, _, _ = strings.Cut(after, ">")
@@ -169,7 +169,7 @@ func (w worker) look() (picture, error) {
 			}
 			b := p.backends[words[1]]
 			if b == nil {
-				return picture{}, fmt.Errorf("HAProxy's worker: server %s of a backend it did not list", words[1]+"/"+live.Name)
+				return picture{}, fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list", words[1]+"/"+live.Name)
 			}
 			b.Servers = append(b.Servers, live)
 		case table == "bkname/svname" && len(words) >= 8:
@@ -183,7 +183,7 @@ func (w worker) look() (picture, error) {
 		}
 	}
 	if p.pid == 0 {
-		return picture{}, errors.New("HAProxy's worker: it does not say which process it is")
+		return picture{}, errors.New("HAProxy's worker: the answer to \"show info\" has no Pid")
 	}
 	for name, b := range p.backends {
 		slices.SortFunc(b.Servers, func(a, b Live) int { return strings.Compare(a.Name, b.Name) })
@@ -288,7 +288,7 @@ func (w worker) replaceMap(path string, want []row) error {
 		return err
 	}
 	if len(got) != len(want) {
-		return fmt.Errorf("HAProxy's worker: map %s would have %d rows, not %d", path, len(got), len(want))
+		return fmt.Errorf("HAProxy's worker: map %s got %d of %d rows", path, len(got), len(want))
 	}
 	return w.tell([]string{"commit map @" + version + " " + path})
 }

@@ -129,7 +129,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	for _, port := range []uint16{5432, 5433, 5434, 9000, 9001} {
 		verdicts[haproxy.FreePort(port).Part()] = haproxy.Good
 	}
-	verdicts[haproxy.FreePort(9100).Part()] = haproxy.Refused("taken by exporter (pid 1)")
+	verdicts[haproxy.FreePort(9100).Part()] = haproxy.Refused("in use by exporter (pid 1)")
 	c.Judge(verdicts)
 	r := c.Compile([]Snapshot{one, two})
 	if err := r.Config.Validate(); err != nil {
@@ -153,7 +153,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	wantProblems := `one ops/tcp InvalidTCPService: key "0": "0" is not a number from 1 to 65535; it is ignored
 one ops/tcp InvalidTCPService: key "9002": "nonsense": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 one ops/tcp PortConflict: key 8443: the port is that of HTTPS; it is not served
-one ops/tcp PortConflict: key 9100: on the appliance the port is taken by exporter (pid 1); it is not served: free it, then take the line away and write it again
+one ops/tcp PortConflict: key 9100: on the appliance the port is in use by exporter (pid 1); it is not served: free it, then take the line away and write it again
 one ops/tcp PortNotFound: key 9001: Service default/db has no TCP port 81, it has http 80; until that is mended the port is closed
 one ops/tcp ServiceNotFound: key 9000: there is no Service default/gone; until that is mended the port is closed
 two ops/tcp PortConflict: key 5432: the port is that of a TCP service of cluster one; it is not served

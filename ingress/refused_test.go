@@ -82,7 +82,7 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 			var c Compiler
 			before := c.Compile([]Snapshot{s})
 			part := tt.refuse(before.Config)
-			verdicts := haproxy.Verdicts{part: haproxy.Refused("HAProxy refuses it: because")}
+			verdicts := haproxy.Verdicts{part: haproxy.Refused("HAProxy rejects it: because")}
 			c.Judge(verdicts)
 			r := c.Compile([]Snapshot{s})
 			if err := r.Config.Validate(); err != nil {

@@ -310,7 +310,7 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 			onAll("syslog-server: address:192.0.2.1, port:1514, format:rfc5424, level:info\naddress:stdout, format:raw, facility:daemon"),
 			"log 192.0.2.1:1514 format rfc5424 local0 info\nlog stdout format raw daemon\nlog global\noption httplog",
 		},
-		{onAll("syslog-server: address:log.test"), `! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not an address, stdout or stderr; it is ignored`},
+		{onAll("syslog-server: address:log.test"), `! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not a log target: allowed are an IP address, stdout and stderr; it is ignored`},
 
 		{on4("cookie-persistence: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
 		{on4("cookie-persistence-no-dynamic: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
@@ -401,7 +401,7 @@ file ca.ca.pem`,
 		{[]string{"service backend-config-snippet: a"}, "! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored"},
 		{
 			on4("backend-config-snippet: server a 192.0.2.1:80"),
-			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 1, "server a 192.0.2.1:80": "server" is not for a backend of somebody's own: see what keys there are for it; it is ignored`,
+			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 1, "server a 192.0.2.1:80": the keyword "server" is reserved in the section backend: ingress/README.md lists the keys to use instead; it is ignored`,
 		},
 		{
 			onAll("global-config-snippet: a", "frontend-config-snippet: b", "stats-config-snippet: c", "log-format: %ci it's", "syslog-server: address:stdout"),
@@ -463,7 +463,7 @@ tcp-request content reject
 		{[]string{"service route-acl: new"}, "only false { 'new' }\nasks about \"{ 'new' }\""},
 		{[]string{"service route-acl: bad"}, "only false { 'bad' }\nasks about \"{ 'bad' }\"\n" +
 			"! Service InvalidAnnotation: annotation haproxy.org/route-acl: HAProxy: unknown keyword 'bad'; nobody is let in until it is in order"},
-		{[]string{"service route-acl: a } b"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": it is one condition without braces: a sample, flags and values; nobody is let in until it is in order"},
+		{[]string{"service route-acl: a } b"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": a condition is a sample, flags and values, without braces and \"!\"; nobody is let in until it is in order"},
 		{[]string{"service route-acl: src -f patterns/theirs"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: there is no list \"theirs\" (clusters[].ingress.patternFiles); nobody is let in until it is in order"},
 		{on4("route-acl: a"), "! Ingress UnknownAnnotation: annotation haproxy.org/route-acl is for Service, not for Ingress; it is ignored"},
 
@@ -488,14 +488,14 @@ tcp-request content reject
 		{on4("auth-type: digest", "auth-secret: users"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; nobody is let in until it is in order`},
 		{on4("auth-secret: gone"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; nobody is let in until it is in order"},
 		{on4("auth-secret: empty"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty names nobody; nobody is let in until it is in order"},
-		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; nobody is let in until it is in order"},
+		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; nobody is let in until it is in order"},
 		{
 			on4("auth-secret: some"),
 			"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_some) }\nusers users_some bob\n" +
-				"! Ingress UserLeftOut: annotation haproxy.org/auth-secret: Secret some: the password of user ann is not a hash that can be used: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
+				"! Ingress UserLeftOut: annotation haproxy.org/auth-secret: Secret some: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
 		},
 		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; nobody is let in until it is in order`},
-		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate in it; nobody is let in until it is in order"},
+		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate: want PEM blocks of type CERTIFICATE; nobody is let in until it is in order"},
 		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; nobody is let in until it is in order`},
 		{onAll("client-ca: gone"), "process: ClientCA=nobody\n! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order"},
 		{on4("server-crt: users"), "! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: failed to find any PEM data in certificate input; it is ignored"},

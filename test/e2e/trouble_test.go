@@ -94,7 +94,7 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 		leaveBGP()
 	})
 	r.sub("a taken HTTP port", func(_ *testing.T, r *testbed) {
-		r.says(":80 is taken by app")
+		r.says(":80 is in use by app")
 		leaveHTTP()
 		r.ready()
 		r.answeredBy("http://test.local/", 1)
