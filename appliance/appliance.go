@@ -67,7 +67,7 @@ type Admission struct {
 func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	log := hooks.Log
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return fmt.Errorf("the state directory cannot be made (key stateDir): %w", err)
+		return fmt.Errorf("the state directory cannot be created (key stateDir): %w", err)
 	}
 	first, err := settingsOf(cfg)
 	if err != nil {
@@ -161,7 +161,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	wg.Go(func() { l.pictures.run(saving) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
-			log.Error("HAProxy is not supervised any more", "err", err)
+			log.Error("the supervision of HAProxy ended", "err", err)
 		}
 	})
 
@@ -186,9 +186,9 @@ func (l *loop) remember(s source) *cluster {
 	switch {
 	case err == nil:
 		c.snapshot, c.known, c.pictured = pic.Snapshot, true, pic.Taken
-		l.log.Info("last good picture loaded, used until the API answers", "cluster", s.Name, "taken", pic.Taken)
+		l.log.Info("the last good picture is in use until the API answers", "cluster", s.Name, "taken", pic.Taken)
 	case !errors.Is(err, fs.ErrNotExist):
-		l.log.Warn("no last good picture", "cluster", s.Name, "err", err)
+		l.log.Warn("the last good picture cannot be loaded", "cluster", s.Name, "err", err)
 	}
 	// The options for reading objects come from the configuration file, not from the
 	// picture.

@@ -24,7 +24,7 @@ type lateWatcher struct {
 
 func newLateWatcher(cluster string) *lateWatcher {
 	l := &lateWatcher{cluster: cluster, changed: make(chan struct{}, 1)}
-	err := fmt.Errorf("the watcher of cluster %s is being started", cluster)
+	err := fmt.Errorf("the watcher of cluster %s is starting", cluster)
 	l.why.Store(&err)
 	return l
 }
@@ -42,7 +42,7 @@ func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*in
 		}
 		err = fmt.Errorf("the watcher of cluster %s cannot be started: %w", l.cluster, err)
 		l.why.Store(&err)
-		log.Error("the cluster cannot be watched, trying again", "err", err, "in", reopen)
+		log.Error("the cluster cannot be watched; sallyport tries again", "err", err, "in", reopen)
 		knock(l.changed)
 		select {
 		case <-ctx.Done():

@@ -241,7 +241,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 			l.adopt(have.Routes)
 		}
 		if err := l.forsake(v); err != nil {
-			l.log.Warn("connections to servers that are gone cannot be ended", "err", err)
+			l.log.Warn("connections to unreachable servers cannot be closed", "err", err)
 		}
 	}
 
@@ -401,7 +401,7 @@ func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer, contested 
 	add := func(cluster string, node routes.Node, addr netip.Addr) {
 		p := l.peer(cluster, node, addr)
 		if first, twice := by[addr]; twice {
-			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s is that of %s in cluster %s, which keeps it",
+			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, which keeps it: give each node an address of its own",
 				cluster, addr, whose(p), whose(first), first.Cluster))
 			return
 		}
@@ -494,7 +494,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			servers = append(servers, s)
 			continue
 		default:
-			err = fmt.Errorf("a step of type %T was not taken, since nothing takes it: please report this bug of Sallyport", s)
+			err = fmt.Errorf("nothing takes a step of type %T: please report this bug of Sallyport", s)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", step, err))
@@ -505,7 +505,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	}
 	if progress {
 		// Connections to servers that lost their route would hang until they time out.
-		if err := l.abort(stranded(v.have, turned), "their route is gone"); err != nil {
+		if err := l.abort(stranded(v.have, turned), "their route was removed"); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -543,7 +543,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
-		l.log.Info("connections ended", "count", n, "servers", len(ends), "why", why)
+		l.log.Info("connections closed", "count", n, "servers", len(ends), "why", why)
 	}
 	return err
 }
@@ -558,7 +558,7 @@ func (l *loop) forsake(v *view) error {
 	if err != nil || len(mute) == 0 {
 		return err
 	}
-	return l.abort(l.doubt.forsaken(v.have, mute), "their node answers nothing any more")
+	return l.abort(l.doubt.forsaken(v.have, mute), "their node does not answer")
 }
 
 // after returns the states of the wanted servers once the steps are taken.
@@ -610,7 +610,7 @@ func (l *loop) tellServers(done []SetServer) {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)
 	}
 	if more := len(done) - screenful; more > 0 {
-		l.log.Info("more servers changed, see the status page", "count", more)
+		l.log.Info("more servers changed: see the status page", "count", more)
 	}
 }
 
@@ -662,7 +662,7 @@ func (l *loop) tellRefusals(refusals []routes.Refusal) {
 		}
 	}
 	if told > screenful {
-		l.log.Warn("more offers refused, see the status page", "count", told-screenful)
+		l.log.Warn("more offers refused: see the status page", "count", told-screenful)
 	}
 	l.refused = now
 }

@@ -732,7 +732,7 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 	}{
 		"dialled, and up":                 {peering: config.Peering{Mode: config.Active}, state: established, after: time.Hour},
 		"dialled, not up yet":             {peering: config.Peering{Mode: config.Active}, state: "Active", after: 10 * time.Second},
-		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has taken no BGP session at 192.168.50.23:179 for 1m0s"},
+		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has accepted no BGP session at 192.168.50.23:179 for 1m0s"},
 		"the cluster knows":               {peering: config.Peering{Mode: config.Active}, state: "Active", down: true, after: time.Hour},
 		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
 		"it dials, with a password":       {peering: config.Peering{Password: config.NewSecret("x")}, state: established},
@@ -765,7 +765,7 @@ func TestABGPAddressOfTwoClustersIsTheFirstOnes(t *testing.T) {
 	if len(s.speaker.peers) != 2 || s.speaker.peers[0].Node != "worker1" || s.speaker.peers[0].Cluster != "demo" {
 		t.Errorf("peers are %v, want those of the first cluster", s.speaker.peers)
 	}
-	want := "cluster other: the BGP address 192.168.50.23 of node liar is that of node worker1 in cluster demo, which keeps it"
+	want := "cluster other: the BGP address 192.168.50.23 of node liar also belongs to node worker1 in cluster demo, which keeps it: give each node an address of its own"
 	if v.err != nil || !slices.Contains(v.warnings, want) {
 		t.Errorf("error %v and warnings %q, want none and %q", v.err, v.warnings, want)
 	}

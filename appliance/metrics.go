@@ -25,7 +25,7 @@ var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", drop
 func newHistogram() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "sallyport_round_duration_seconds",
-		Help:    "Time one round of the loop took: reading, planning, acting.",
+		Help:    "Time of one round of the loop: reading, planning, acting.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 	})
 }
@@ -56,25 +56,25 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	readyDesc        = desc("ready", "1 when what should be served is served (see /readyz).")
-	configDesc       = desc("config_last_reload_successful", "1 unless the configuration file, as it was when last read, has a mistake and is not used.")
+	readyDesc        = desc("ready", "1 while the appliance is ready (see /readyz).")
+	configDesc       = desc("config_last_reload_successful", "1 if the last reading of the configuration file succeeded, 0 if the file has a mistake.")
 	configReadDesc   = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
 	configWaitDesc   = desc("config_keys_waiting_for_restart", "Keys of the configuration file whose change needs a restart.")
 	buildDesc        = desc("build_info", "Always 1; the version is the label.", "version")
 	clusterDesc      = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
-	credentialsDesc  = desc("cluster_credentials_expire_timestamp_seconds", "When the token or client certificate for the cluster's API expires; a token is renewed long before.", "cluster")
+	credentialsDesc  = desc("cluster_credentials_expire_timestamp_seconds", "When the token or client certificate for the cluster's API expires. A token is renewed long before.", "cluster")
 	peerDesc         = desc("bgp_session_established", "1 while the BGP session is Established.", "cluster", "node", "peer")
 	prefixesDesc     = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
 	flapsDesc        = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node", "peer")
 	routesDesc       = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
-	refusedDesc      = desc("offers_refused", "Offers that are no routes now, by reason.", "reason")
+	refusedDesc      = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
 	serversDesc      = desc("servers", "Servers by state.", "state")
 	backendsDesc     = desc("backends", "Backends.")
 	noServersDesc    = desc("backends_without_open_server", "Backends that have servers, none of them open.")
 	problemsDesc     = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.", "cluster", "reason")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
 	roundsDesc       = desc("rounds_total", "Rounds of the loop.")
-	failedRoundsDesc = desc("rounds_failed_total", "Rounds that met an error.")
+	failedRoundsDesc = desc("rounds_failed_total", "Rounds with an error.")
 	stepsDesc        = desc("steps_total", "Steps taken.", "step")
 )
 

@@ -131,7 +131,7 @@ func (p *pictures) outcome(cluster string, err error) {
 		delete(p.kept, cluster) // so that keep notes the snapshot again
 		p.failing[cluster] = err
 		if was == nil || was.Error() != err.Error() {
-			p.log.Error("the last good picture cannot be saved; a start without the API would use an older one", "cluster", cluster, "err", err)
+			p.log.Error("the last good picture cannot be saved; a start without the API uses an older one", "cluster", cluster, "err", err)
 		}
 	case was != nil:
 		delete(p.failing, cluster)
@@ -195,17 +195,17 @@ func decode(from io.Reader) (picture, error) {
 		return pic, err
 	}
 	if pic.Version != pictureVersion {
-		return pic, fmt.Errorf("it has version %d, this program knows %d", pic.Version, pictureVersion)
+		return pic, fmt.Errorf("the picture has version %d, and this program reads version %d", pic.Version, pictureVersion)
 	}
 	err := pic.Snapshot.Read(pic.Counts, d)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = errors.New("its end is missing")
+		err = errors.New("the end of the picture is missing")
 	}
 	if err != nil {
 		return pic, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return pic, errors.New("there is more in it than it says")
+		return pic, errors.New("the picture has more objects than it counts")
 	}
 	return pic, nil
 }
@@ -247,7 +247,7 @@ func (p *pictures) load(cluster string) (picture, error) {
 		pic, err = decode(bufio.NewReader(f))
 	}
 	if err == nil && pic.Snapshot.Cluster != cluster {
-		err = fmt.Errorf("it is of cluster %q", pic.Snapshot.Cluster)
+		err = fmt.Errorf("the picture is of cluster %q", pic.Snapshot.Cluster)
 	}
 	if err == nil {
 		return pic, nil
@@ -259,5 +259,5 @@ func (p *pictures) load(cluster string) (picture, error) {
 	if moveErr := os.Rename(p.path(cluster), aside); moveErr != nil && !errors.Is(moveErr, fs.ErrNotExist) {
 		return picture{}, errors.Join(err, moveErr)
 	}
-	return picture{}, fmt.Errorf("the picture cannot be used, and is now %s: %w", aside, err)
+	return picture{}, fmt.Errorf("the picture cannot be used, and was renamed to %s: %w", aside, err)
 }

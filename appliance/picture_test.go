@@ -94,8 +94,8 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 		"older":          {`{"version": 4, "snapshot": {"Cluster": "demo"}}`, "version 4"},
 		"of the future":  {`{"version": 99}`, "version 99"},
 		"of another one": {`{"version": 5, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`, `"other"`},
-		"too short":      {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "end is missing"},
-		"too long":       {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more in it"},
+		"too short":      {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "the end of the picture is missing"},
+		"too long":       {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more objects than it counts"},
 		"other lists":    {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 		"a named pipe":     func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"a symbolic link":  func(path string) error { return os.Symlink("/dev/zero", path) },
 		"a directory":      func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
-		"allowed are":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
+		"are allowed":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
 		"a device or a so": func(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) }, // zero(4)
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,7 +64,7 @@ func handler(status func() Status, explain func(cluster, namespace, name string)
 		namespace, name, _ := strings.Cut(q.Get("ingress"), "/")
 		answer, ok := explain(q.Get("cluster"), namespace, name)
 		if !ok {
-			http.Error(w, "no Ingress of that name is ours: is it there, and is its class ours?", http.StatusNotFound)
+			http.Error(w, "no Ingress of that name is served here: does it exist, and does its class name this controller?", http.StatusNotFound)
 			return
 		}
 		writeJSON(w, answer)
@@ -117,7 +117,7 @@ func answering(names func() []string, next http.Handler) http.Handler {
 		_, err := netip.ParseAddr(host)
 		// HTTP/1.0 needs no Host, and no browser sends it.
 		if host != "" && err != nil && !slices.Contains(names(), host) {
-			http.Error(w, "the status endpoint answers to addresses, to the name of this machine, and to the names in status.names of the configuration; this is none of them", http.StatusMisdirectedRequest)
+			http.Error(w, "the Host of the request is not allowed; allowed are addresses, the name of this machine, and the names in status.names of the configuration file", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -102,7 +102,7 @@ func TestReadyzFollowsTheWorldAndHealthzOnlyTheProcess(t *testing.T) {
 	s := newScene(t)
 	s.settle(t)
 	h, _ := endpoint(s)
-	if code, why := ask(t, h, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(why, "BGP peers have not told their routes yet") {
+	if code, why := ask(t, h, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(why, "BGP peers have not sent all their routes yet") {
 		t.Errorf("before the peers have spoken: %d %q", code, why)
 	}
 	if code, _ := ask(t, h, "/healthz"); code != http.StatusOK {

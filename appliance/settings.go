@@ -144,7 +144,7 @@ func (l *loop) reload(ctx context.Context) {
 		l.log.Warn("configuration", "warning", warning)
 	}
 	for _, sentence := range waiting {
-		l.log.Warn("a changed key waits for a restart", "key", sentence)
+		l.log.Warn("a changed key needs a restart", "key", sentence)
 	}
 	l.use(ctx, s)
 }
@@ -224,7 +224,7 @@ func (l *loop) follow(ctx context.Context) {
 func (l *loop) drop(c *cluster) {
 	c.close()
 	l.pictures.forget(c.name)
-	l.log.Info("the cluster is not in the configuration any more, and not served", "cluster", c.name)
+	l.log.Info("the cluster was removed from the configuration, and is no longer served", "cluster", c.name)
 }
 
 // abandon stops the watcher with newer settings, if there is one.

@@ -289,7 +289,7 @@ func TestAClusterWithAnotherNameIsServedAllTheTime(t *testing.T) {
 	if got := f.view.Load().config.Backends[0].Name; got != before {
 		t.Errorf("the backend is %s, want %s as before", got, before)
 	}
-	f.says(t, "cluster demo: the configuration does not have it any more")
+	f.says(t, "cluster demo: it was removed from the configuration")
 	f.stays(t)
 	f.watchers(t, "demo haproxy", "renamed haproxy")
 

@@ -293,7 +293,7 @@ func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live) st
 	case !ok:
 		for _, r := range v.refusals {
 			if r.Offer.Prefix.Contains(a) {
-				return fmt.Sprintf("no route to %s: the offer of %s by %s is refused: %s", a, r.Offer.Prefix, r.Offer.Peer, r.Why)
+				return fmt.Sprintf("no route to %s: the offer of %s by %s was refused: %s", a, r.Offer.Prefix, r.Offer.Peer, r.Why)
 			}
 		}
 		return fmt.Sprintf("no route to %s: no BGP peer offers its block", a)

@@ -114,7 +114,7 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 	v.learn(ctx, func() (haproxy.Verdicts, error) {
 		found, err := v.proxy.Blame(ctx, cfg)
 		for part, verdict := range found {
-			v.log.Warn("HAProxy refuses a part of the configuration, which is left out from now on", "part", part.String(), "why", verdict.Why)
+			v.log.Warn("HAProxy rejects a part of the configuration; sallyport leaves it out", "part", part.String(), "why", verdict.Why)
 		}
 		return found, err
 	})
@@ -133,7 +133,7 @@ func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, e
 		}
 		if err != nil {
 			if ctx.Err() == nil {
-				v.log.Error("HAProxy cannot be asked about parts of the configuration", "err", err)
+				v.log.Error("HAProxy cannot check parts of the configuration", "err", err)
 			}
 			return // the next look asks again
 		}

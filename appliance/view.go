@@ -56,7 +56,7 @@ func (l *loop) judge(v *view) {
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
 
 	for _, mistake := range v.file.Errors {
-		warn("the configuration file has a mistake, so the one read before stays in use: %s", mistake)
+		warn("the configuration file has a mistake, so the previous configuration stays in use: %s", mistake)
 	}
 	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.cfg.Warnings) {
 		warn("%s", sentence)
@@ -64,17 +64,17 @@ func (l *loop) judge(v *view) {
 	for _, c := range v.clusters {
 		switch {
 		case !c.known:
-			notReady("cluster %s: nothing is known of it yet: %s", c.name, c.health.Error)
+			notReady("cluster %s: its objects are not known yet: %s", c.name, c.health.Error)
 		case !c.live:
 			notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s", c.name, c.pictured.Format(time.RFC3339), c.health.Error)
 		case c.health.Error != "":
 			warn("cluster %s: %s", c.name, c.health.Error)
 		}
 		if err := l.pictures.fault(c.name); err != nil {
-			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API would use an older one", c.name, l.pictures.dir, err)
+			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API uses an older one", c.name, l.pictures.dir, err)
 		}
 		if c.gone {
-			warn("cluster %s: the configuration does not have it any more; it is served until the other clusters are known", c.name)
+			warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known", c.name)
 		}
 		if c.next != nil {
 			warn("cluster %s: its new settings take effect once its API has answered: %s", c.name, c.next.Error)
@@ -91,15 +91,15 @@ func (l *loop) judge(v *view) {
 	}
 	l.miss(v, warn)
 	for cluster, until := range v.static {
-		warn("cluster %s: every BGP session was lost at once; its routes are kept until %s, and health checks decide meanwhile", cluster, until.Format(time.TimeOnly))
+		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.Format(time.TimeOnly))
 	}
 	if age := v.at.Sub(l.started); age < patience {
 		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !l.heard[p.Addr] }); silent > 0 {
-			notReady("%d of %d BGP peers have not told their routes yet; waiting for another %s", silent, len(v.peers), (patience - age).Round(time.Second))
+			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits for another %s", silent, len(v.peers), (patience - age).Round(time.Second))
 		}
 	}
 	if !l.settled {
-		notReady("the first rounds are not done yet")
+		notReady("the first rounds have not ended yet")
 	}
 	if lasted := since(&l.brokenAt, v.err != nil, v.at); v.err != nil {
 		warn("%s", v.err)
@@ -143,7 +143,7 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		switch {
 		case lasted < patience || down[p.Addr]:
 		case p.Active:
-			warn("cluster %s: %s has taken no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted)
+			warn("cluster %s: %s has accepted no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		default:
 			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), p.Addr, lasted)
 		}

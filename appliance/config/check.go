@@ -54,7 +54,7 @@ const maxRunDir = 80
 
 func (c *Config) checkClusters(p *problems) {
 	if len(c.Clusters) == 0 && len(p.list) == 0 {
-		p.add("clusters", "is missing; at least one cluster with its kubeconfig is needed")
+		p.add("clusters", "is missing; give at least one cluster with its kubeconfig")
 	}
 	names := map[string]int{}
 	for i, cluster := range c.Clusters {
@@ -66,7 +66,7 @@ func (c *Config) checkClusters(p *problems) {
 		case !name.MatchString(cluster.Name):
 			p.add(at+".name", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes", cluster.Name)
 		case twice:
-			p.add(at+".name", "%q is the name of clusters[%d] already", cluster.Name, first)
+			p.add(at+".name", "%q is already the name of clusters[%d]", cluster.Name, first)
 		default:
 			names[cluster.Name] = i
 		}
@@ -165,7 +165,7 @@ func (c *Config) checkPools(p *problems) {
 				}
 			}
 			if pool.Bits() == 0 {
-				p.add(at, "%s bounds nothing; give the networks of the pods, or leave pools out", pool)
+				p.add(at, "%s contains every address; give the networks of the pods, or leave pools out", pool)
 			}
 			for _, other := range all {
 				if other.cluster != i && other.pool.Overlaps(pool) {
@@ -197,7 +197,7 @@ func (c *Config) checkRoutes(p *problems) {
 	// Numbers between 20 and 185 that /etc/iproute2/rt_protos assigns to other
 	// programs.
 	if owner, taken := map[uint8]string{42: "babel", 84: "ovn", 99: "openr"}[c.Routes.Protocol]; taken {
-		p.add("routes.protocol", "%d is the number of %s; choose another, so that our routes can be told from theirs", c.Routes.Protocol, owner)
+		p.add("routes.protocol", "%d is the number of %s; choose another, so that the two kinds of routes differ", c.Routes.Protocol, owner)
 	}
 	if c.Routes.Table == 255 {
 		p.add("routes.table", "255 is the kernel's table of its own addresses; choose another")
@@ -210,7 +210,7 @@ func (c *Config) checkHAProxy(p *problems) {
 	case h.Mode == External && h.MasterSocket == "":
 		p.add("haproxy", "masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)")
 	case h.Mode == Managed && h.MasterSocket != "":
-		p.add("haproxy.masterSocket", "is for mode external only; in mode managed it is made in runDir")
+		p.add("haproxy.masterSocket", "is for mode external only; in mode managed its place is runDir")
 	}
 	if len(h.HTTP) == 0 && len(h.HTTPS) == 0 && len(p.list) == 0 {
 		p.add("haproxy", "http and https are both empty; there is nothing to listen on")
@@ -229,7 +229,7 @@ func (c *Config) checkHAProxy(p *problems) {
 		}
 	}
 	if len(h.RunDir) > maxRunDir {
-		p.add("haproxy.runDir", "has %d bytes; allowed: %d, for a socket's path is short", len(h.RunDir), maxRunDir)
+		p.add("haproxy.runDir", "has %d bytes; allowed: %d, because the path of a socket is short", len(h.RunDir), maxRunDir)
 	}
 	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
 		if value == "" {
@@ -237,7 +237,7 @@ func (c *Config) checkHAProxy(p *problems) {
 		}
 	}
 	if h.Dir != "" && filepath.Clean(h.Dir) == filepath.Clean(c.StateDir) {
-		p.add("haproxy.dir", "is stateDir; each needs a directory of its own")
+		p.add("haproxy.dir", "is also stateDir; give each a directory of its own")
 	}
 }
 
@@ -267,7 +267,7 @@ func (c *Config) checkPorts(p *problems) {
 		for _, b := range all[:i] {
 			if pair := [2]string{a.key, b.key}; clash(a.at, b.at) && !told[pair] {
 				told[pair] = true
-				p.add(a.key, "%s is taken by %s", a.at, b.key)
+				p.add(a.key, "%s is in use by %s", a.at, b.key)
 			}
 		}
 	}

@@ -347,7 +347,7 @@ func Load(path string) (*Config, error) {
 	}
 	c.resolve(filepath.Dir(path))
 	if p.given("system") && !onImage() {
-		c.warn(p, "system", "is for the bootable image alone; this machine keeps the name, the addresses and all the rest that its own system gives it")
+		c.warn(p, "system", "applies only to the bootable image; this machine ignores it")
 	}
 	c.readFiles(p)
 	c.askMachine(p)

@@ -28,7 +28,7 @@ func decode(data []byte, c *Config, p *problems) bool {
 		p.addAt(line, "", "%v", err)
 		return false
 	case body == nil:
-		p.addAt(0, "", "is empty; at least clusters with a kubeconfig is needed")
+		p.addAt(0, "", "is empty; give at least clusters, with a kubeconfig")
 		return false
 	}
 	d := decoder{p}

@@ -55,7 +55,7 @@ func document(data []byte) (body *yaml.Node, line int, err error) {
 	}
 }
 
-var errTooLarge = fmt.Errorf("is larger than %d bytes, which no file of a configuration is", MaxSize)
+var errTooLarge = fmt.Errorf("is larger than %d bytes, the limit of a configuration file", MaxSize)
 
 // tame rejects aliases, and groups and lists that are nested too deep.
 func tame(node *yaml.Node, depth int) (line int, err error) {
@@ -75,7 +75,7 @@ func tame(node *yaml.Node, depth int) (line int, err error) {
 
 var (
 	errAlias   = errors.New("YAML aliases are not supported here; write the value itself")
-	errTooDeep = fmt.Errorf("groups and lists are nested deeper than %d levels, which nothing in a configuration is", maxDepth)
+	errTooDeep = fmt.Errorf("groups and lists are nested deeper than %d levels, the limit of a configuration file", maxDepth)
 )
 
 // complaint matches an error of the parser. The parser names no line for a mistake in

@@ -214,7 +214,7 @@ func (c *Config) checkInterfaces(p *problems) {
 		case in.Name == "":
 			p.add(at, "name is missing")
 		case (made || in.MAC != "") && !link.MatchString(in.Name), !linkPattern.MatchString(in.Name), in.Name == "lo":
-			p.add(at+".name", "%q is not allowed; allowed: up to 15 letters, digits and _ . -, and * or ? in the name of one that is there", in.Name)
+			p.add(at+".name", "%q is not allowed; allowed: up to 15 letters, digits and _ . -, and * or ? in the name of an existing interface", in.Name)
 		case slices.Contains(names, in.Name):
 			p.add(at+".name", "%q is listed twice", in.Name)
 		}
@@ -224,9 +224,9 @@ func (c *Config) checkInterfaces(p *problems) {
 		}
 		switch {
 		case isVLAN && isBond:
-			p.add(at, "is a VLAN and a bond; give each a name of its own")
+			p.add(at, "is a VLAN and a bond; make each an interface of its own")
 		case made && in.MAC != "":
-			p.add(at+".mac", "is for an interface that is there, not for a VLAN or a bond")
+			p.add(at+".mac", "identifies an existing interface, and not a VLAN or a bond")
 		case isVLAN && (in.VLAN.ID == 0 || !link.MatchString(in.VLAN.Link)):
 			p.add(at+".vlan", "needs id, a number from 1 to 4094, and link, the name of the interface below")
 		case isVLAN && in.VLAN.Link == in.Name:
@@ -246,7 +246,7 @@ func (c *Config) checkMembers(p *problems, at string, bond *Interface) {
 			p.add(key, "%q is not the name of another interface", member)
 		}
 		if owner := c.System.BondOf(member); owner != bond.Name {
-			p.add(key, "%q is in the bond %q already", member, owner)
+			p.add(key, "%q is already in the bond %q", member, owner)
 		}
 		for k := range c.System.Interfaces {
 			in := &c.System.Interfaces[k]
@@ -273,7 +273,7 @@ func (c *Config) checkAddresses(p *problems, at string, in *Interface) {
 		case !r.To.IsValid() || !r.Via.IsValid():
 			p.add(key, "needs to, a network, and via, the address of a router")
 		case r.To.Addr().Is4() != r.Via.Is4():
-			p.add(key, "%s and %s are not of one family", r.To, r.Via)
+			p.add(key, "%s and %s are of different families (IPv4 and IPv6)", r.To, r.Via)
 		case !reached(r.Via):
 			p.add(key+".via", "%s is in no network of the interface", r.Via)
 		}
@@ -296,7 +296,7 @@ func checkPublicKey(line string) error {
 	}
 	blob, err := base64.StdEncoding.DecodeString(words[1])
 	if err != nil || len(blob) < 4+len(words[0]) || int(binary.BigEndian.Uint32(blob)) != len(words[0]) || string(blob[4:4+len(words[0])]) != words[0] {
-		return fmt.Errorf("is not a whole public SSH key of type %s", words[0])
+		return fmt.Errorf("is not a complete public SSH key of type %s", words[0])
 	}
 	return nil
 }

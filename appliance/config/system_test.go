@@ -84,8 +84,8 @@ func TestAMistakeInTheMachineNamesWhatIsAllowed(t *testing.T) {
 		"a line in a time server": {`ntp: ["a\nb"]`, `system.ntp[0]: control characters are not allowed`},
 		"syslog without address":  {`syslog: ":514"`, `system.syslog: :: is not the address of a machine`},
 		"key with a command":      {`maintenanceKey: ['command="sh" ` + publicKey + `']`, `system.maintenanceKey[0]: is not a public SSH key`},
-		"key of another type":     {"maintenanceKey: [" + strings.Replace(publicKey, "ed25519", "rsa", 1) + "]", `is not a whole public SSH key of type ssh-rsa`},
-		"half a key":              {"maintenanceKey: [ssh-ed25519 AAAA]", `is not a whole public SSH key`},
+		"key of another type":     {"maintenanceKey: [" + strings.Replace(publicKey, "ed25519", "rsa", 1) + "]", `is not a complete public SSH key of type ssh-rsa`},
+		"half a key":              {"maintenanceKey: [ssh-ed25519 AAAA]", `is not a complete public SSH key`},
 		"password in a URL":       {"update: {url: 'https://u:tops3cret@example.org/'}", `system.update.url: is not allowed; allowed: https://HOST/FOLDER`},
 		"file URL":                {"update: {url: 'file:///etc'}", `system.update.url: is not allowed`},
 		"volumes":                 {"volumes: none", `system.volumes: "none" is not allowed; allowed: any, boot`},
@@ -102,16 +102,16 @@ func TestAMistakeInTheMachineNamesWhatIsAllowed(t *testing.T) {
 		"gateway elsewhere":       {"interfaces: [{name: a, addresses: [192.168.50.21/24], gateway: 192.168.51.1}]", `system.interfaces[0].gateway: 192.168.51.1 is in no network of the interface`},
 		"gateway is itself":       {"interfaces: [{name: a, addresses: [192.168.50.21/24], gateway: 192.168.50.21}]", `192.168.50.21 is in no network of the interface`},
 		"route without router":    {"interfaces: [{name: a, routes: [{to: 10.0.0.0/8}]}]", `system.interfaces[0].routes[0]: needs to, a network, and via, the address of a router`},
-		"route of two families":   {"interfaces: [{name: a, routes: [{to: 10.0.0.0/8, via: 'fd00::1'}]}]", `10.0.0.0/8 and fd00::1 are not of one family`},
+		"route of two families":   {"interfaces: [{name: a, routes: [{to: 10.0.0.0/8, via: 'fd00::1'}]}]", `10.0.0.0/8 and fd00::1 are of different families`},
 		"small packets":           {"interfaces: [{name: a, mtu: 100}]", `system.interfaces[0].mtu: "100" is not allowed; allowed: a whole number from 576 to 65535`},
 		"VLAN without link":       {"interfaces: [{name: a, vlan: {id: 5}}]", `system.interfaces[0].vlan: needs id, a number from 1 to 4094, and link`},
 		"VLAN on itself":          {"interfaces: [{name: a, vlan: {id: 5, link: a}}]", `system.interfaces[0].vlan.link: is the VLAN itself`},
-		"VLAN with hardware":      {"interfaces: [{name: a, mac: '52:54:00:00:00:01', vlan: {id: 5, link: b}}]", `system.interfaces[0].mac: is for an interface that is there`},
+		"VLAN with hardware":      {"interfaces: [{name: a, mac: '52:54:00:00:00:01', vlan: {id: 5, link: b}}]", `system.interfaces[0].mac: identifies an existing interface`},
 		"VLAN and bond":           {"interfaces: [{name: a, vlan: {id: 5, link: b}, bond: {members: [c]}}]", `system.interfaces[0]: is a VLAN and a bond`},
 		"bond of nothing":         {"interfaces: [{name: a, bond: {mode: 802.3ad}}]", `system.interfaces[0].bond: members is missing`},
 		"bond mode":               {"interfaces: [{name: a, bond: {members: [b], mode: lacp}}]", `"lacp" is not allowed; allowed: active-backup, 802.3ad`},
 		"member of itself":        {"interfaces: [{name: a, bond: {members: [a]}}]", `"a" is not the name of another interface`},
-		"member of two":           {"interfaces: [{name: a, bond: {members: [c]}}, {name: b, bond: {members: [c]}}]", `system.interfaces[1].bond.members[0]: "c" is in the bond "a" already`},
+		"member of two":           {"interfaces: [{name: a, bond: {members: [c]}}, {name: b, bond: {members: [c]}}]", `system.interfaces[1].bond.members[0]: "c" is already in the bond "a"`},
 		"member with an address":  {"interfaces: [{name: a, bond: {members: [b]}}, {name: b, addresses: [192.168.50.21/24]}]", `system.interfaces[1]: "b" is in the bond "a", which has the addresses`},
 		"member that asks":        {"interfaces: [{name: a, bond: {members: [b]}}, {name: b, dhcp: true}]", `system.interfaces[1]: "b" is in the bond "a"`},
 		"a word instead of a map": {"interfaces: [eth0]", `system.interfaces[0]: a single value is given where keys are expected`},
@@ -139,7 +139,7 @@ func TestTheProcessAloneWarnsThatItMakesNoMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(strings.Join(c.Warnings, "\n"), "is for the bootable image alone"); got != want {
+		if got := strings.Contains(strings.Join(c.Warnings, "\n"), "applies only to the bootable image"); got != want {
 			t.Errorf("with %q: warned %v, want %v: %q", text, got, want, c.Warnings)
 		}
 	}
