@@ -332,14 +332,11 @@ func Schema() []byte {
 // Load reads and checks the file at path and the files named in it. Relative paths
 // start at the directory of the file.
 func Load(path string) (*Config, error) {
-	data, err := readBounded(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s: %w; name the configuration file with --config, or write one: sallyport config example prints one, sallyport config schema lists the keys", path, unwrapPath(err))
-	case errors.Is(err, errTooLarge):
-		return nil, fmt.Errorf("%s: %w", path, err)
-	case err != nil:
-		return nil, fmt.Errorf("%s: cannot be read: %w", path, unwrapPath(err))
+	data, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; name the configuration file with --config, or write one: sallyport config example prints one, sallyport config schema lists the keys", err)
+	} else if err != nil {
+		return nil, err
 	}
 	c, p, err := parse(path, data)
 	if err != nil {
@@ -457,18 +454,17 @@ func (c *Config) warnIfOpen(p *problems, key, path string) {
 	}
 }
 
-// readFile reads a file that must not be empty. Its errors are sentences.
+// readFile reads a file that must not be empty. Its errors begin with the path.
 func readFile(path string) ([]byte, error) {
 	data, err := readBounded(path)
-	switch {
-	case errors.Is(err, errTooLarge):
-		return nil, fmt.Errorf("%s %w", path, err)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s does not exist", path)
-	case err != nil:
-		return nil, fmt.Errorf("%s cannot be read: %w", path, unwrapPath(err))
-	case len(data) == 0:
-		return nil, fmt.Errorf("%s is empty", path)
+	if err == nil && len(data) == 0 {
+		err = errors.New("is empty")
+	}
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		err = at.Err // without the path
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return data, nil
 }
@@ -544,12 +540,4 @@ func ownAddress() (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
-}
-
-// unwrapPath removes the path from an error, for sentences that name the path already.
-func unwrapPath(err error) error {
-	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		return pathErr.Err
-	}
-	return err
 }

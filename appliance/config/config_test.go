@@ -323,7 +323,7 @@ func TestAKubeconfigFileIsBoundedAsWell(t *testing.T) {
 	for name, row := range map[string]struct{ text, want string }{
 		"deep":    {"a:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\n", ":2: groups and lists are nested deeper than 32 levels"},
 		"aliases": {"a: &a [x, x]\nb: [*a, *a]\n", ":2: YAML aliases are not supported here"},
-		"large":   {strings.Repeat("#", config.MaxSize+1), " is larger than 262144 bytes"},
+		"large":   {strings.Repeat("#", config.MaxSize+1), ": is larger than 262144 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -377,7 +377,7 @@ func TestLoadReadsTheFilesItNames(t *testing.T) {
 	path := write("sallyport.yaml", "clusters:\n- kubeconfig: kubeconfig\n  bgp: {passwordFile: key}\nhaproxy: {base: base.cfg}\n", 0o600)
 
 	_, err := config.Load(path)
-	if want := path + ":4: haproxy.base: " + dir + "/base.cfg does not exist"; err == nil || err.Error() != want {
+	if want := path + ":4: haproxy.base: " + dir + "/base.cfg: no such file or directory"; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 
@@ -413,12 +413,12 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 	empty := write("empty", "")
 	for name, row := range map[string]struct{ path, want string }{
 		"no file":             {dir + "/none.yaml", "no such file"},
-		"a directory":         {dir, "cannot be read: is a directory"},
+		"a directory":         {dir, ": is a directory"},
 		"empty":               {empty, "is empty"},
 		"too large":           {write("large.yaml", strings.Repeat("#", config.MaxSize+1)), "large.yaml: is larger than 262144 bytes"},
-		"password file gone":  {write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/none does not exist"},
-		"password file empty": {write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty is empty"},
-		"base a directory":    {write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"), ":3: haproxy.base: " + dir + " cannot be read: is a directory"},
+		"password file gone":  {write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/none: no such file or directory"},
+		"password file empty": {write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"), ":3: clusters[0].bgp.passwordFile: " + dir + "/empty: is empty"},
+		"base a directory":    {write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"), ":3: haproxy.base: " + dir + ": is a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Load(row.path)
@@ -447,12 +447,12 @@ func TestAKubeconfigThatIsNotThereIsADoubtOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{path + ":2: clusters[0].kubeconfig: " + dir + "/none does not exist", path + ":3: clusters[1].kubeconfig: " + dir + "/empty is empty"}
+	want := []string{path + ":2: clusters[0].kubeconfig: " + dir + "/none: no such file or directory", path + ":3: clusters[1].kubeconfig: " + dir + "/empty: is empty"}
 	if diff := cmp.Diff(want, c.Warnings); diff != "" {
 		t.Errorf("warnings: want -, got +:\n%s", diff)
 	}
-	if _, err := c.Clusters[0].Kubeconfig.Read(); err == nil || err.Error() != "kubeconfig "+dir+"/none does not exist" {
-		t.Errorf("Read: got %v, want that it does not exist", err)
+	if _, err := c.Clusters[0].Kubeconfig.Read(); err == nil || err.Error() != "kubeconfig "+dir+"/none: no such file or directory" {
+		t.Errorf("Read: got %v, want that there is no such file", err)
 	}
 }
 
