@@ -20,32 +20,21 @@ func (l *loop) adopt(found routes.Table) {
 	}
 }
 
-// behind returns the BGP addresses of those nodes of a cluster that do not peer with
-// us.
-func (l *loop) behind(t routes.Topology) map[netip.Addr]bool {
-	addrs := map[netip.Addr]bool{}
+// reflection returns the BGP addresses of the nodes of a cluster that do not peer with
+// us, and those of the cluster's route reflectors.
+func reflection(t routes.Topology) (behind, reflectors []netip.Addr) {
+	reflectors = slices.Clone(t.Reflectors)
 	for _, n := range t.Nodes {
 		for _, a := range n.BGP {
-			if n.Behind {
-				addrs[a.Addr()] = true
-			}
-		}
-	}
-	return addrs
-}
-
-// reflected reports whether a cluster has route reflectors and each of them has sent
-// all its routes (End-of-RIB).
-func (l *loop) reflected(t routes.Topology) bool {
-	reflectors := slices.Clone(t.Reflectors)
-	for _, n := range t.Nodes {
-		for _, a := range n.BGP {
-			if n.Reflector && !n.Behind {
+			switch {
+			case n.Behind:
+				behind = append(behind, a.Addr())
+			case n.Reflector:
 				reflectors = append(reflectors, a.Addr())
 			}
 		}
 	}
-	return len(reflectors) > 0 && !slices.ContainsFunc(reflectors, func(a netip.Addr) bool { return !l.heard[a] })
+	return behind, reflectors
 }
 
 // adoptedOffers returns an offer for each adopted route, as if its session had closed
@@ -60,8 +49,9 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 		}
 	}
 	for _, t := range topologies {
-		if behind := l.behind(t); len(behind) > 0 && l.reflected(t) {
-			for a := range behind {
+		behind, reflectors := reflection(t)
+		if len(reflectors) > 0 && !slices.ContainsFunc(reflectors, func(a netip.Addr) bool { return !l.heard[a] }) {
+			for _, a := range behind {
 				l.heard[a] = true
 			}
 		}

@@ -28,13 +28,10 @@ type doubt struct {
 
 // update notes which servers fail their checks.
 func (d *doubt) update(have Have, now time.Time) {
-	var failing map[netip.AddrPort]bool
+	failing := map[netip.AddrPort]bool{}
 	for s := range have.servers() {
 		if !fails(s) {
 			continue
-		}
-		if failing == nil {
-			failing = make(map[netip.AddrPort]bool)
 		}
 		failing[s.Addr] = true
 		if !d.failing[s.Addr] {
