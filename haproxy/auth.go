@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -43,11 +42,11 @@ type Ask struct {
 func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):
-		return Directive{}, fmt.Errorf("authentication service %q with the host %q: allowed are the name of a backend and a DNS name", clip(a.Backend), clip(a.Host))
+		return Directive{}, fmt.Errorf("authentication service %s with the host %s: allowed are the name of a backend and a DNS name", shown(a.Backend), shown(a.Host))
 	case a.Method != "" && !token(a.Method):
-		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(a.Method)))
+		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", shown(a.Method))
 	case !askPath(a.Path):
-		return Directive{}, fmt.Errorf("%s is not a path: allowed are a / and up to 1000 printable characters after it", strconv.QuoteToASCII(clip(a.Path)))
+		return Directive{}, fmt.Errorf("%s is not a path: allowed are a / and up to 1000 printable characters after it", shown(a.Path))
 	}
 	target, err := quote(a.Path)
 	if err != nil {

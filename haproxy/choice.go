@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -67,7 +66,7 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 	}
 	words, err := splitWords(text)
 	if err != nil {
-		return Text{}, fmt.Errorf("%s: %w", strconv.QuoteToASCII(clip(text)), err)
+		return Text{}, fmt.Errorf("%s: %w", shown(text), err)
 	}
 	for i := 0; i+1 < len(words); i++ {
 		name, is := strings.CutPrefix(words[i+1], "patterns/")
@@ -89,7 +88,7 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 	}
 	for i, w := range words {
 		if w == "{" || w == "}" || w == "!" {
-			return Text{}, fmt.Errorf("%s: a condition is a sample, flags and values, without braces and \"!\"", strconv.QuoteToASCII(clip(text)))
+			return Text{}, fmt.Errorf("%s: a condition is a sample, flags and values, without braces and \"!\"", shown(text))
 		}
 		if words[i], err = quote(w); err != nil {
 			return Text{}, err

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -221,7 +220,7 @@ const (
 // CheckServerName returns why a server's certificate cannot be for this name.
 func CheckServerName(name string) error {
 	if strings.HasPrefix(name, "*") || !isHost(name) {
-		return fmt.Errorf("%s is not a lower-case DNS name", strconv.QuoteToASCII(clip(name)))
+		return fmt.Errorf("%s is not a lower-case DNS name", shown(name))
 	}
 	return nil
 }

@@ -66,16 +66,18 @@ const (
 // value with a line break or another control character.
 func quote(s string) (string, error) {
 	if i := strings.IndexFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f }); i >= 0 {
-		return "", fmt.Errorf("%s has the control character %q, which is not allowed", strconv.QuoteToASCII(clip(s)), s[i])
+		return "", fmt.Errorf("%s has the control character %q, which is not allowed", shown(s), s[i])
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-func clip(s string) string {
+// shown quotes a text that a user wrote, for an error: at most 80 bytes of it, in
+// ASCII.
+func shown(s string) string {
 	if len(s) > 80 {
-		return s[:80] + "..."
+		s = s[:80] + "..."
 	}
-	return s
+	return strconv.QuoteToASCII(s)
 }
 
 // milliseconds writes a duration. HAProxy's timers have 31 bits.
@@ -102,13 +104,13 @@ func Option(name string, on bool) Directive {
 // servers. Method and version may be empty.
 func HTTPCheck(method, uri, version string) (Directive, error) {
 	if method != "" && !token(method) {
-		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(method)))
+		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", shown(method))
 	}
 	if version != "" && version != "HTTP/1.0" && version != "HTTP/1.1" {
-		return Directive{}, fmt.Errorf("%s is not a version: allowed are HTTP/1.0 and HTTP/1.1", strconv.QuoteToASCII(clip(version)))
+		return Directive{}, fmt.Errorf("%s is not a version: allowed are HTTP/1.0 and HTTP/1.1", shown(version))
 	}
 	if !strings.HasPrefix(uri, "/") {
-		return Directive{}, fmt.Errorf(`the URI %s does not begin with "/"`, strconv.QuoteToASCII(clip(uri)))
+		return Directive{}, fmt.Errorf(`the URI %s does not begin with "/"`, shown(uri))
 	}
 	word, err := quote(uri)
 	if err != nil {
@@ -155,7 +157,7 @@ func Balance(algorithm string) (Directive, error) {
 		return Directive{phase: phaseSection, tcp: a.tcp, text: text}, nil
 	}
 	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
-		strconv.QuoteToASCII(clip(algorithm)))
+		shown(algorithm))
 }
 
 // Source takes the client's address from a header, for all later rules. A request
@@ -168,7 +170,7 @@ func Source(header string) (Directive, error) {
 }
 
 func notAHeader(name string) error {
-	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", strconv.QuoteToASCII(clip(name)))
+	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", shown(name))
 }
 
 // Deny answers 403 to clients within the networks, or to all others.
@@ -201,10 +203,10 @@ func answer(status int, text, condition string) string {
 // BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
 func BasicAuth(userlist, realm string) (Directive, error) {
 	if !isName(userlist) {
-		return Directive{}, fmt.Errorf("%s is not the name of a userlist", strconv.QuoteToASCII(clip(userlist)))
+		return Directive{}, fmt.Errorf("%s is not the name of a userlist", shown(userlist))
 	}
 	if strings.ContainsAny(realm, `"\`) {
-		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, strconv.QuoteToASCII(clip(realm)))
+		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, shown(realm))
 	}
 	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
 	// The time of a slow hash grows with the length of the password, so the header is
@@ -246,12 +248,12 @@ type Cookie struct {
 // appliance.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
-		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", strconv.QuoteToASCII(clip(c.Name)))
+		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", shown(c.Name))
 	}
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
 	if c.Domain != "" {
 		if strings.Contains(c.Domain, "*") || !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
-			return Directive{}, fmt.Errorf("%s is not a domain: allowed is a DNS name without *", strconv.QuoteToASCII(clip(c.Domain)))
+			return Directive{}, fmt.Errorf("%s is not a domain: allowed is a DNS name without *", shown(c.Domain))
 		}
 		words = append(words, "domain", c.Domain)
 	}
@@ -260,7 +262,7 @@ func (c Cookie) Directive() (Directive, error) {
 	case "Strict", "Lax", "None":
 		words = append(words, "attr SameSite="+c.SameSite)
 	default:
-		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None", strconv.QuoteToASCII(clip(c.SameSite)))
+		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None", shown(c.SameSite))
 	}
 	for _, flag := range []struct {
 		word string
@@ -444,7 +446,7 @@ func LimitBody(bytes int) Directive {
 // Root redirects a request for "/" to another path.
 func Root(path string) (Directive, error) {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") {
-		return Directive{}, fmt.Errorf(`%s must begin with exactly one "/"`, strconv.QuoteToASCII(clip(path)))
+		return Directive{}, fmt.Errorf(`%s must begin with exactly one "/"`, shown(path))
 	}
 	word, err := quote(strings.ReplaceAll(path, "%", "%%"))
 	return Directive{phase: phaseRedirect, text: "http-request redirect location " + word + " code 302 if { path / }"}, err
@@ -478,7 +480,7 @@ func Redirect(scheme, authority string, code int) (Directive, error) {
 		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308", code)
 	}
 	if !isAuthority(authority) {
-		return Directive{}, fmt.Errorf("%s is not HOST or HOST:PORT", strconv.QuoteToASCII(clip(authority)))
+		return Directive{}, fmt.Errorf("%s is not HOST or HOST:PORT", shown(authority))
 	}
 	status := " code " + strconv.Itoa(code)
 	to := func(scheme string) string {
@@ -490,7 +492,7 @@ func Redirect(scheme, authority string, code int) (Directive, error) {
 	case "":
 		return Directive{phase: phaseRedirect, text: to("https") + " if { ssl_fc }\n" + to("http")}, nil
 	}
-	return Directive{}, fmt.Errorf("%s is not a scheme: allowed are http and https", strconv.QuoteToASCII(clip(scheme)))
+	return Directive{}, fmt.Errorf("%s is not a scheme: allowed are http and https", shown(scheme))
 }
 
 func isAuthority(s string) bool {

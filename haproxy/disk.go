@@ -193,28 +193,23 @@ func writeFile(path string, f File) (err error) {
 }
 
 // ensureDefaultCert keeps a self-signed certificate for the names nobody has
-// one for: without any certificate a TLS bind does not start.
+// one for: without any certificate a TLS bind does not start. The secret is derived
+// from it.
 func (d *disk) ensureDefaultCert() error {
 	path := filepath.Join(d.dir, certDir, defaultCert)
-	if text, err := readRegular(path, maxFile); err == nil {
-		pair, err := ReadPair(text, text)
-		if err == nil && bytes.Equal(pair.PEM, text) && time.Until(pair.Chain[0].NotAfter) > 30*24*time.Hour {
-			d.derive(text)
-			return nil
+	text, err := readRegular(path, maxFile)
+	pair, unfit := ReadPair(text, text)
+	if err != nil || unfit != nil || !bytes.Equal(pair.PEM, text) || time.Until(pair.Chain[0].NotAfter) < 30*24*time.Hour {
+		if text, err = selfSigned("default certificate of sallyport", nil, 10*365*24*time.Hour); err == nil {
+			err = writeFile(path, File{text, 0o600})
+		}
+		if err != nil {
+			return fmt.Errorf("making the default certificate: %w", err)
 		}
 	}
-	text, err := selfSigned("default certificate of sallyport", nil, 10*365*24*time.Hour)
-	if err != nil {
-		return fmt.Errorf("making the default certificate: %w", err)
-	}
-	d.derive(text)
-	return writeFile(path, File{text, 0o600})
-}
-
-// derive makes the secret from that of the default certificate.
-func (d *disk) derive(text []byte) {
 	sum := sha256.Sum256(append([]byte("sallyport, from frontend to frontend\n"), text...))
 	d.secret = hex.EncodeToString(sum[:16])
+	return nil
 }
 
 // selfSigned makes an ECDSA P-256 certificate for names and its key, as PEM.

@@ -121,7 +121,7 @@ var userName = matcher(`^[A-Za-z0-9_.@-]{1,128}$`)
 func NewUser(name, hash string) (User, error) {
 	switch {
 	case !userName(name):
-		return User{}, fmt.Errorf("%q is not the name of a user: allowed are letters, digits and _ . @ -", clip(name))
+		return User{}, fmt.Errorf("%s is not the name of a user: allowed are letters, digits and _ . @ -", shown(name))
 	case !hashes(hash):
 		return User{}, fmt.Errorf("the password of user %s is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8", name)
 	}

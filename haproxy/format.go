@@ -5,7 +5,6 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -176,7 +175,7 @@ func format(in direction, value string) (string, error) {
 		case strings.HasPrefix(after, "["):
 			inside, behind, closed := strings.Cut(after[1:], "]")
 			if !closed {
-				return "", fmt.Errorf(`%s has a "%%[" that no "]" follows`, strconv.QuoteToASCII(clip(value)))
+				return "", fmt.Errorf(`%s has a "%%[" that no "]" follows`, shown(value))
 			}
 			if err := checkSample(in, inside); err != nil {
 				return "", err
@@ -188,7 +187,7 @@ func format(in direction, value string) (string, error) {
 				return next != after && (next == "" || !isAlnum(next[0]))
 			})
 			if i < 0 {
-				return "", fmt.Errorf(`%s has a "%%" without a meaning: write a percent sign as "%%%%", a sample as "%%[...]"`, strconv.QuoteToASCII(clip(value)))
+				return "", fmt.Errorf(`%s has a "%%" without a meaning: write a percent sign as "%%%%", a sample as "%%[...]"`, shown(value))
 			}
 			rest = after[len(aliases[i]):]
 		}
@@ -217,7 +216,7 @@ func checkSample(in direction, expression string) error {
 	var is kind
 	for i, p := range append(parts, expression[part:]) {
 		refuse := func(format string, args ...any) error {
-			return fmt.Errorf("%s %s", strconv.QuoteToASCII(clip(p)), fmt.Sprintf(format, args...))
+			return fmt.Errorf("%s %s", shown(p), fmt.Sprintf(format, args...))
 		}
 		name, args := "", ""
 		if m := call.FindStringSubmatch(p); m != nil {
@@ -241,7 +240,7 @@ func checkSample(in direction, expression string) error {
 			case !known:
 				return refuse("is not an allowed converter: allowed are %s", names(converters, func(converter) bool { return true }))
 			case c.counts && is != aNumber && is != aText:
-				return refuse("takes a number, and gets none in %s", strconv.QuoteToASCII(clip(expression)))
+				return refuse("takes a number, and gets none in %s", shown(expression))
 			}
 			form, is = c.args, c.gives
 		}

@@ -156,7 +156,7 @@ func (s Syslog) Line() (Line, error) {
 	if s.Address != "stdout" && s.Address != "stderr" {
 		a, err := netip.ParseAddr(s.Address)
 		if err != nil || a.Zone() != "" {
-			return Line{}, fmt.Errorf("%s is not a log target: allowed are an IP address, stdout and stderr", strconv.QuoteToASCII(clip(s.Address)))
+			return Line{}, fmt.Errorf("%s is not a log target: allowed are an IP address, stdout and stderr", shown(s.Address))
 		}
 		line.target = netip.AddrPortFrom(a, s.Port)
 		words[0] = line.target.String()
@@ -180,7 +180,7 @@ func (s Syslog) Line() (Line, error) {
 			continue
 		}
 		if !slices.Contains(w.allowed, w.word) {
-			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", strconv.QuoteToASCII(clip(w.word)), w.what, strings.Join(w.allowed, ", "))
+			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", shown(w.word), w.what, strings.Join(w.allowed, ", "))
 		}
 		words = append(words, w.before+w.word)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -27,10 +26,10 @@ const matchLimit = "(*LIMIT_MATCH=10000)"
 // CheckPath returns why s cannot be the path of a Route as a regular expression.
 func CheckPath(s string) error {
 	if !strings.HasPrefix(s, "/") {
-		return fmt.Errorf(`%s does not begin with "/"`, strconv.QuoteToASCII(clip(s)))
+		return fmt.Errorf(`%s does not begin with "/"`, shown(s))
 	}
 	if strings.Contains(s, " ") {
-		return fmt.Errorf(`%s has a space, which a path cannot have`, strconv.QuoteToASCII(clip(s)))
+		return fmt.Errorf(`%s has a space, which a path cannot have`, shown(s))
 	}
 	return checkRegexp(s)
 }
@@ -40,7 +39,7 @@ func CheckPath(s string) error {
 // its whole configuration.
 func checkRegexp(s string) error {
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%s is not a usable regular expression: %s", strconv.QuoteToASCII(clip(s)), fmt.Sprintf(format, args...))
+		return fmt.Errorf("%s is not a usable regular expression: %s", shown(s), fmt.Sprintf(format, args...))
 	}
 	if len(s) > maxRegexp {
 		return refuse("it has %d bytes; at most %d are allowed", len(s), maxRegexp)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -91,7 +90,7 @@ func ParseText(section Section, lines string) (Text, error) {
 			continue
 		}
 		refuse := func(format string, args ...any) error {
-			return fmt.Errorf("line %d, %s: %s", n, strconv.QuoteToASCII(clip(line)), fmt.Sprintf(format, args...))
+			return fmt.Errorf("line %d, %s: %s", n, shown(line), fmt.Sprintf(format, args...))
 		}
 		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
 			return Text{}, refuse("control characters are not allowed")
