@@ -37,7 +37,7 @@ func (p *Proxy) listen() (*net.UnixConn, error) {
 	}
 	if err := p.handOver(path); err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("giving %s to HAProxy's group %q: %w", path, p.opt.Group, err)
+		return nil, fmt.Errorf("letting HAProxy write to %s: %w", path, err)
 	}
 	return conn, nil
 }
