@@ -78,8 +78,7 @@ func limitsOf(f reflect.StructField) limits {
 // fields yields the keys of a struct type in order.
 func fields(t reflect.Type) iter.Seq2[string, reflect.StructField] {
 	return func(yield func(string, reflect.StructField) bool) {
-		for i := range t.NumField() {
-			f := t.Field(i)
+		for f := range t.Fields() {
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if key != "-" && f.IsExported() && !yield(key, f) {
 				return
