@@ -15,30 +15,31 @@ const networkDir = "/run/systemd/network/"
 // order of their names, and uses the first that matches.
 const ours = "50-sallyport-"
 
-// A unit is a configuration file of systemd: sections of lines.
-type unit struct{ text strings.Builder }
+// A unit is a configuration file of systemd: lines in sections.
+type unit []string
 
-func (u *unit) section(name string) {
-	if u.text.Len() > 0 {
-		u.text.WriteByte('\n')
+func (u *unit) section(name string, lines ...string) {
+	if len(*u) > 0 {
+		u.add("")
 	}
-	fmt.Fprintf(&u.text, "[%s]\n", name)
+	u.add("[" + name + "]")
+	u.add(lines...)
 }
 
-func (u *unit) set(key string, value any) { fmt.Fprintf(&u.text, "%s=%v\n", key, value) }
+func (u *unit) add(lines ...string) { *u = append(*u, lines...) }
+
+func (u *unit) file() file { return file{0o644, strings.Join(*u, "\n") + "\n"} }
 
 // networkFiles returns the files of systemd-networkd (systemd.network(5),
 // systemd.netdev(5)) that configure the interfaces.
 func networkFiles(s config.System) map[string]file {
 	files := map[string]file{}
-	add := func(name string, u *unit) { files[networkDir+ours+name] = file{0o644, u.text.String()} }
+	add := func(name string, u *unit) { files[networkDir+name] = u.file() }
 	if len(s.Interfaces) == 0 {
 		u := new(unit)
-		u.section("Match")
-		u.set("Type", "ether")
-		u.set("Kind", "!*") // no virtual interface, such as a bridge
+		u.section("Match", "Type=ether", "Kind=!*") // no virtual interface, such as a bridge
 		networkOf(u, config.Interface{DHCP: true}, nil, s)
-		add("any.network", u)
+		add(ours+"any.network", u)
 		return files
 	}
 	// By interface: the VLANs on it, or the bond that it belongs to.
@@ -54,17 +55,15 @@ func networkFiles(s config.System) map[string]file {
 	listed := map[string]bool{}
 	for i, in := range s.Interfaces {
 		listed[in.Name] = true
-		name := fmt.Sprintf("%02d", i)
+		name := fmt.Sprintf("%s%02d", ours, i)
 		if dev := netdev(in); dev != nil {
 			add(name+".netdev", dev)
 		}
 		u := new(unit)
-		u.section("Match")
 		if in.MAC != "" {
-			u.set("PermanentMACAddress", strings.ToLower(in.MAC))
-			u.set("Kind", "!*") // a VLAN has the MAC address of its parent
+			u.section("Match", "PermanentMACAddress="+strings.ToLower(in.MAC), "Kind=!*") // a VLAN has the MAC address of its parent
 		} else {
-			u.set("Name", in.Name)
+			u.section("Match", "Name="+in.Name)
 		}
 		networkOf(u, in, carries[in.Name], s)
 		add(name+".network", u)
@@ -74,11 +73,10 @@ func networkFiles(s config.System) map[string]file {
 			continue
 		}
 		u := new(unit)
-		u.section("Match")
-		u.set("Name", name)
+		u.section("Match", "Name="+name)
 		networkOf(u, config.Interface{}, carries[name], s)
 		// 40 comes before 50: an exact name overrides a pattern.
-		files[fmt.Sprintf("%s40-sallyport-%02d.network", networkDir, i)] = file{0o644, u.text.String()}
+		add(fmt.Sprintf("40-sallyport-%02d.network", i), u)
 	}
 	return files
 }
@@ -88,21 +86,13 @@ func netdev(in config.Interface) *unit {
 	u := new(unit)
 	switch {
 	case in.VLAN.Link != "":
-		u.section("NetDev")
-		u.set("Name", in.Name)
-		u.set("Kind", "vlan")
-		u.section("VLAN")
-		u.set("Id", in.VLAN.ID)
+		u.section("NetDev", "Name="+in.Name, "Kind=vlan")
+		u.section("VLAN", fmt.Sprintf("Id=%d", in.VLAN.ID))
 	case len(in.Bond.Members) > 0:
-		u.section("NetDev")
-		u.set("Name", in.Name)
-		u.set("Kind", "bond")
-		u.section("Bond")
-		u.set("Mode", in.Bond.Mode)
-		u.set("MIIMonitorSec", "100ms") // without it, a bond does not notice a lost link
+		u.section("NetDev", "Name="+in.Name, "Kind=bond")
+		u.section("Bond", "Mode="+string(in.Bond.Mode), "MIIMonitorSec=100ms") // without it, a bond does not notice a lost link
 		if in.Bond.Mode == "802.3ad" {
-			u.set("LACPTransmitRate", "fast")
-			u.set("TransmitHashPolicy", "layer3+4")
+			u.add("LACPTransmitRate=fast", "TransmitHashPolicy=layer3+4")
 		}
 	default:
 		return nil
@@ -114,45 +104,40 @@ func netdev(in config.Interface) *unit {
 func networkOf(u *unit, in config.Interface, carries []string, s config.System) {
 	u.section("Link")
 	if in.MTU != 0 {
-		u.set("MTUBytes", in.MTU)
+		u.add(fmt.Sprintf("MTUBytes=%d", in.MTU))
 	}
 	// systemd-networkd-wait-online is off; this keeps the state from "degraded".
-	u.set("RequiredForOnline", "no")
-	u.section("Network")
-	for _, line := range carries {
-		u.text.WriteString(line + "\n")
-	}
+	u.add("RequiredForOnline=no")
+	u.section("Network", carries...)
 	switch {
 	case in.DHCP && s.DHCP.UseRA:
-		u.set("DHCP", "yes")
+		u.add("DHCP=yes")
 	case in.DHCP:
-		u.set("DHCP", "ipv4") // without router advertisements nothing announces a DHCPv6 server
+		u.add("DHCP=ipv4") // without router advertisements nothing announces a DHCPv6 server
 	default:
-		u.set("DHCP", "no")
+		u.add("DHCP=no")
 	}
-	u.set("IPv6AcceptRA", yesNo(in.DHCP && s.DHCP.UseRA))
+	u.add("IPv6AcceptRA=" + yesNo(in.DHCP && s.DHCP.UseRA))
 	if slices.ContainsFunc(carries, func(s string) bool { return strings.HasPrefix(s, "Bond=") }) {
-		u.set("LinkLocalAddressing", "no")
+		u.add("LinkLocalAddressing=no")
 	}
 	for _, a := range in.Addresses {
-		u.set("Address", a)
+		u.add("Address=" + a.String())
 	}
 	if in.Gateway.IsValid() {
-		u.set("Gateway", in.Gateway)
+		u.add("Gateway=" + in.Gateway.String())
 	}
 	for _, a := range in.DNS {
-		u.set("DNS", a)
+		u.add("DNS=" + a.String())
 	}
 	if in.VLAN.Link != "" || len(in.Bond.Members) > 0 || len(in.Addresses) > 0 {
 		// HAProxy and BGP can listen on the addresses before the link is up.
-		u.set("ConfigureWithoutCarrier", "yes")
+		u.add("ConfigureWithoutCarrier=yes")
 	}
 	for _, r := range in.Routes {
-		u.section("Route")
-		u.set("Destination", r.To)
-		u.set("Gateway", r.Via)
+		u.section("Route", "Destination="+r.To.String(), "Gateway="+r.Via.String())
 		if r.Metric != 0 {
-			u.set("Metric", r.Metric)
+			u.add(fmt.Sprintf("Metric=%d", r.Metric))
 		}
 	}
 	if in.DHCP {
@@ -163,39 +148,24 @@ func networkOf(u *unit, in config.Interface, carries []string, s config.System) 
 // learn writes what the machine accepts from DHCP servers and routers. Anybody on the
 // link may answer as one, and must not divert traffic from the pods.
 func learn(u *unit, s config.System) {
-	u.section("DHCPv4")
-	u.set("UseHostname", "no")
-	u.set("ClientIdentifier", "mac") // reservations name what the operator reads on the machine
-	u.set("UseGateway", "yes")
-	u.set("UseRoutes", yesNo(s.DHCP.UseRoutes))
-	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
-	u.set("UseNTP", yesNo(s.DHCP.UseNTP))
-	// Otherwise an answer that names a pod as its DNS server adds a route to that pod.
-	u.set("RoutesToDNS", "no")
-	u.set("RoutesToNTP", "no")
+	dns, ntp, routes := "UseDNS="+yesNo(s.DHCP.UseDNS), "UseNTP="+yesNo(s.DHCP.UseNTP), yesNo(s.DHCP.UseRoutes)
+	// Reservations name the MAC address, which the operator reads on the machine. With
+	// RoutesToDNS, an answer that names a pod as its DNS server adds a route to that pod.
+	u.section("DHCPv4", "UseHostname=no", "ClientIdentifier=mac", "UseGateway=yes", "UseRoutes="+routes, dns, ntp, "RoutesToDNS=no", "RoutesToNTP=no")
 	if !slices.ContainsFunc(s.Interfaces, func(in config.Interface) bool { return in.Gateway.IsValid() || len(in.Routes) > 0 }) {
 		// The kernel reads this table after main, where the routes to pods are: a network
 		// that the server invents never overrides them. With routes of the file, main has
 		// an answer for every address, and would hide this table.
-		u.set("RouteTable", "default")
+		u.add("RouteTable=default")
 	}
 	if !s.DHCP.UseRA {
 		return
 	}
-	u.section("DHCPv6")
-	u.set("UseHostname", "no")
-	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
-	u.set("UseNTP", yesNo(s.DHCP.UseNTP))
-	u.section("IPv6AcceptRA")
-	u.set("UseDNS", yesNo(s.DHCP.UseDNS))
-	u.set("UseRoutePrefix", yesNo(s.DHCP.UseRoutes))
+	u.section("DHCPv6", "UseHostname=no", dns, ntp)
 	// A router may advertise a single pod's address as on-link. The kernel has a rule for
 	// this table in IPv4 only.
-	u.set("RouteTable", "default")
-	u.section("RoutingPolicyRule")
-	u.set("Family", "ipv6")
-	u.set("Table", "default")
-	u.set("Priority", 32767)
+	u.section("IPv6AcceptRA", dns, "UseRoutePrefix="+routes, "RouteTable=default")
+	u.section("RoutingPolicyRule", "Family=ipv6", "Table=default", "Priority=32767")
 }
 
 func yesNo(b bool) string {
