@@ -71,12 +71,10 @@ func (c *Compiler) part(n need) part {
 	// While an endpoint moves from one slice to another it is in both: it is ready if
 	// either says so.
 	slices.SortStableFunc(backend.Servers, func(a, b haproxy.Server) int {
-		switch {
-		case a.Name != b.Name:
-			return cmp.Compare(a.Name, b.Name)
-		case a.Drain == b.Drain:
-			return 0
-		case a.Drain:
+		if order := cmp.Compare(a.Name, b.Name); order != 0 || a.Drain == b.Drain {
+			return order
+		}
+		if a.Drain {
 			return 1
 		}
 		return -1

@@ -376,21 +376,18 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
 		old, new = old[:len(old)-1], new[:len(new)-1]
 	}
-	// Both lists have one order: two heads that differ are a change.
-	for len(old) > 0 || len(new) > 0 {
-		switch {
-		case len(old) > 0 && len(new) > 0 && old[0] == new[0]:
-			old, new = old[1:], new[1:]
-		case len(new) == 0 || len(old) > 0 && byService(old[0], new[0]) < 0:
-			changed[serviceOf(old[0])] = true
-			old = old[1:]
-		case len(old) == 0 || byService(old[0], new[0]) > 0:
-			changed[serviceOf(new[0])] = true
-			new = new[1:]
-		default:
-			changed[serviceOf(old[0])] = true
-			old, new = old[1:], new[1:]
+	gone := make(map[*discoveryv1.EndpointSlice]bool, len(old))
+	for _, s := range old {
+		gone[s] = true
+	}
+	for _, s := range new {
+		if !gone[s] {
+			changed[serviceOf(s)] = true
 		}
+		delete(gone, s)
+	}
+	for s := range gone {
+		changed[serviceOf(s)] = true
 	}
 	return changed
 }

@@ -72,19 +72,20 @@ type quota struct {
 	most        int    // 0: no bound, and nothing is counted
 	have        map[any]bool
 	refused     int
-	first       string // the first that was refused, in words
+	first       any // the first that was refused, to be printed
 }
 
 func (q *quota) has(thing any) bool { return q.most == 0 || q.have[thing] }
 
-// admit reports whether a thing is within the limit. It counts the same thing once.
-func (q *quota) admit(thing any, what fmt.Stringer) bool {
+// admit reports whether a thing is within the limit. It counts the same thing once. what
+// names the thing in a sentence.
+func (q *quota) admit(thing, what any) bool {
 	if q.has(thing) {
 		return true
 	}
 	if len(q.have) >= q.most {
 		if q.refused++; q.refused == 1 {
-			q.first = what.String()
+			q.first = what
 		}
 		return false
 	}
@@ -115,7 +116,7 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 		kept.fallback = nil
 	}
 	for _, host := range c.hosts {
-		if a.hosts.admit(host, hostNamed(host)) {
+		if a.hosts.admit(host, cmp.Or(host, "any host")) {
 			kept.hosts = append(kept.hosts, host)
 		}
 	}
@@ -131,12 +132,12 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 	}
 	for _, t := range c.tls {
 		// A Secret takes one certificate for each client-ca that it is served with.
-		if t.secret != "" && !a.certs.admit([2]string{t.secret, annotations.ClientCAOf(c.layer)}, secretNamed(t.secret)) {
+		if t.secret != "" && !a.certs.admit([2]string{t.secret, annotations.ClientCAOf(c.layer)}, "Secret "+t.secret) {
 			continue
 		}
 		one := tlsClaim{secret: t.secret}
 		for _, host := range t.hosts {
-			if a.hosts.admit(host, hostNamed(host)) {
+			if a.hosts.admit(host, cmp.Or(host, "any host")) {
 				one.hosts = append(one.hosts, host)
 			}
 		}
@@ -187,14 +188,6 @@ func (c *Compiler) bound(parts []part) []part {
 	c.bounded = bounded
 	return parts
 }
-
-type hostNamed string
-
-func (h hostNamed) String() string { return cmp.Or(string(h), "any host") }
-
-type secretNamed string
-
-func (s secretNamed) String() string { return "Secret " + string(s) }
 
 // mostTold bounds the problems of one object that are reported.
 const mostTold = 20

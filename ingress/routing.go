@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -564,14 +565,9 @@ func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 }
 
 func (b *builder) keys() []routeKey {
-	keys := make([]routeKey, 0, len(b.routed))
-	for key := range b.routed {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b routeKey) int {
+	return slices.SortedFunc(maps.Keys(b.routed), func(a, b routeKey) int {
 		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
 	})
-	return keys
 }
 
 // certify finds the certificate of each host. The older claim to a host brings it.
