@@ -103,7 +103,7 @@ func (m Machine) State() (State, error) {
 	var s State
 	data, err := os.ReadFile(m.path(stateFile))
 	if err != nil {
-		return s, fmt.Errorf("nothing has looked for the one file yet: %w", err)
+		return s, fmt.Errorf("the machine has not looked for its file yet: %w", err)
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
 		return s, fmt.Errorf("%s: %w", stateFile, err)

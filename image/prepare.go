@@ -90,7 +90,7 @@ func (m Machine) look(ctx context.Context, closed string) looked {
 		} else {
 			l.config, l.data, s.Source = cfg, file.data, file.source
 			if err := m.keep(*file); err != nil {
-				s.Notices = append(s.Notices, fmt.Sprintf("the file is used, but could not be kept: %v", err))
+				s.Notices = append(s.Notices, fmt.Sprintf("the file is used, but could not be saved: %v", err))
 			}
 		}
 	}
@@ -300,17 +300,17 @@ func (m Machine) openState() []string {
 	}
 	var root, state unix.Stat_t
 	if errors.Join(unix.Stat(m.path("/"), &root), unix.Stat(dir, &state)) == nil && root.Dev == state.Dev {
-		return []string{"there is no state partition (sallyport-state): what is learned is in memory, and lost at a reboot"}
+		return []string{"there is no state partition (sallyport-state): new state is kept in memory, and lost at a reboot"}
 	}
 	var fsKind unix.Statfs_t
 	if err := unix.Statfs(dir, &fsKind); err == nil && fsKind.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return []string{"the state partition could not be written when this machine started: what is learned since is in memory, and lost at a reboot"}
+		return []string{"the state partition could not be written when this machine started: new state is kept in memory, and lost at a reboot"}
 	}
 	err := tryWrite(dir)
 	if err == nil {
 		return nil
 	}
-	notice := fmt.Sprintf("the state partition cannot be written (%v): what is learned is in memory, and lost at a reboot", err)
+	notice := fmt.Sprintf("the state partition cannot be written (%v): new state is kept in memory, and lost at a reboot", err)
 	upper, work := m.path(runDir+"/state/upper"), m.path(runDir+"/state/work")
 	err = errors.Join(os.MkdirAll(upper, 0o700), os.MkdirAll(work, 0o700))
 	if err == nil {
@@ -408,7 +408,7 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 	if err != nil {
 		return err
 	}
-	say("the file from " + s.Source + " is in use from now on")
+	say("the file from " + s.Source + " is in use now")
 	return m.enliven(ctx, m.verb(ctx, was, l.config))
 }
 

@@ -186,7 +186,7 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 
 	h.put(credential, named("two"))
-	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is in use from now on") || h.get(configFile) != named("two") {
+	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is in use now") || h.get(configFile) != named("two") {
 		t.Errorf("another file: said %q", said)
 	}
 	if !strings.Contains(strings.Join(h.started, "\n"), "restart sallyport.service") {
@@ -479,7 +479,7 @@ func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
 				return // nothing replaces it
 			}
 			h.put(credential, named("new"))
-			if s := h.prepare(); s.Hostname != "new" || strings.Contains(strings.Join(s.Notices, "\n"), "could not be kept") {
+			if s := h.prepare(); s.Hostname != "new" || strings.Contains(strings.Join(s.Notices, "\n"), "could not be saved") {
 				t.Errorf("replaced: got %+v", s)
 			}
 		})

@@ -63,7 +63,7 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 		"full":    {state: usual, nodes: 30},
 		"starts":  {state: usual},
 		"refused": {state: bad, nodes: -1},
-		"early":   {before: errors.New("nothing has looked for the one file yet")},
+		"early":   {before: errors.New("the machine has not looked for its file yet")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scene{

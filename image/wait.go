@@ -23,7 +23,7 @@ kubeconfig itself in it, and give it in one of these ways:
  - as guestinfo.sallyport.yaml, on VMware (plain, base64, or base64 of gzip)
  - as user-data or sallyport.yaml of a NoCloud seed, labelled CIDATA
 
-It is looked for at each start, and every 30 seconds.
+The machine looks for it at each start, and every 30 seconds.
 `
 
 // Wait serves HowTo, and what is wrong with a file that was found, on the status port
@@ -87,7 +87,7 @@ func (m Machine) Ready(ctx context.Context, say func(string)) error {
 }
 
 // errNotTaken says that this version rejects a file that another version accepted.
-var errNotTaken = errors.New("this version does not accept the file that another one kept")
+var errNotTaken = errors.New("this version rejects the file that another version accepted and saved")
 
 func (m Machine) isReady(ctx context.Context) error {
 	s, err := m.State()

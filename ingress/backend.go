@@ -101,7 +101,7 @@ func (c *Compiler) close(p *part, n need) {
 	}
 	p.problems = append(p.problems, Problem{
 		ObjectRef: on, Reason: "RefusedByHAProxy",
-		Why: fmt.Sprintf("what is said of %s comes to something that HAProxy cannot be started with: %s; nobody is let in until it is changed", p.backend.Origin, why),
+		Why: fmt.Sprintf("HAProxy cannot start with the configuration of %s: %s; all clients are rejected until it is changed", p.backend.Origin, why),
 	})
 }
 

@@ -68,15 +68,15 @@ func (b *builder) accepted(p *pair) *pair {
 func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 	if !at.IsZero() {
 		if at.After(p.leaf.NotAfter) {
-			return "CertificateExpired", fmt.Sprintf("expired on %s; it is served all the same, clients will refuse it: renew it", p.leaf.NotAfter.UTC().Format(time.RFC3339))
+			return "CertificateExpired", fmt.Sprintf("expired on %s; it is served, but clients will reject it: renew it", p.leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
 		if at.Before(p.leaf.NotBefore) {
-			return "CertificateNotYetValid", fmt.Sprintf("is not valid before %s; it is served all the same, clients will refuse it", p.leaf.NotBefore.UTC().Format(time.RFC3339))
+			return "CertificateNotYetValid", fmt.Sprintf("is not valid before %s; it is served, but clients will reject it", p.leaf.NotBefore.UTC().Format(time.RFC3339))
 		}
 	}
 	for _, h := range hosts {
 		if !covers(p.names, h) {
-			return "CertificateHostMismatch", fmt.Sprintf("is for %s and not for %s; it is served all the same, clients will refuse it", list(p.names), h)
+			return "CertificateHostMismatch", fmt.Sprintf("is valid for %s and not for %s; it is served, but clients will reject it", list(p.names), h)
 		}
 	}
 	return "", ""

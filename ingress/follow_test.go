@@ -321,7 +321,7 @@ func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 		t.Errorf("got %v, %t", s.Secrets, s.NoSecrets)
 	}
 	if problems := Compile([]Snapshot{s}).Problems; !slices.ContainsFunc(problems, func(p Problem) bool {
-		return strings.Contains(p.Why, "Secret elsewhere/first is of a namespace whose Secrets are not read")
+		return strings.Contains(p.Why, "Secret elsewhere/first is in a namespace whose Secrets are not read")
 	}) {
 		t.Errorf("nobody is told of a Secret that is out of reach: %v", problems)
 	}

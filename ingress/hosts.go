@@ -95,12 +95,12 @@ func (b *builder) party(c *claim, host string) (party, error) {
 		if rule.admits(c.ref.Namespace) {
 			return listed, nil
 		}
-		return party{}, fmt.Errorf("the configuration file keeps it for %s", keptFor(rule))
+		return party{}, fmt.Errorf("the configuration file reserves it for %s", keptFor(rule))
 	}
 	kept := func(s *Snapshot) error {
 		// A last rule for "*" is about its own cluster alone.
 		if rule := s.Options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
-			return fmt.Errorf("the configuration file keeps it for cluster %s, %s", s.Cluster, keptFor(rule))
+			return fmt.Errorf("the configuration file reserves it for cluster %s, %s", s.Cluster, keptFor(rule))
 		}
 		return nil
 	}
@@ -195,7 +195,7 @@ func (b *builder) withdraw(c *claim) {
 	for _, host := range c.names {
 		if err := b.may(c, host); err != nil {
 			refused[host] = true
-			b.report(c, "HostOwned", "nothing that this Ingress says of %s is served: %v; who runs the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
+			b.report(c, "HostOwned", "this Ingress is not served for %s: %v; the operator of the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
 		}
 	}
 	if len(refused) == 0 {

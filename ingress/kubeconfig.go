@@ -26,7 +26,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	if err != nil {
 		// A message about YAML quotes the text that it could not read.
 		where, _, _ := strings.Cut(err.Error(), "`")
-		return nil, fmt.Errorf("the kubeconfig is not one (%s): %s", strings.TrimSpace(where), remedy)
+		return nil, fmt.Errorf("the kubeconfig cannot be parsed (%s): %s", strings.TrimSpace(where), remedy)
 	}
 	current, ok := file.Contexts[file.CurrentContext]
 	if !ok {

@@ -42,7 +42,7 @@ func (b *builder) limit() {
 		})
 		if len(refused) > 0 {
 			*c = kept
-			b.report(c, "LimitReached", "the Ingresses of namespace %s bring more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
+			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 	}
 	for _, q := range []*quota{&a.hosts, &a.paths, &a.regexps, &a.conditions, &a.backends, &a.certs} {
 		if q.refused > 0 {
-			refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): of this one %d are not served, the first is %s", q.most, q.noun, q.limit, q.refused, q.first))
+			refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): %d of this Ingress are not served, the first is %s", q.most, q.noun, q.limit, q.refused, q.first))
 			q.refused = 0
 		}
 	}
@@ -181,8 +181,8 @@ func (c *Compiler) bound(parts []part) []part {
 		bounded[b], parts[i].backend = less, less
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
-			Why: fmt.Sprintf("the backends of namespace %s bring more than %d servers (clusters[].ingress.limits.servers): of %s %d are not served",
-				n.service.namespace, most, b.Origin, count-rest),
+			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers (clusters[].ingress.limits.servers): %d servers of %s are not served",
+				n.service.namespace, most, count-rest, b.Origin),
 		})
 	}
 	c.bounded = bounded
@@ -207,7 +207,7 @@ func brief(problems []Problem) []Problem {
 		case count <= mostTold:
 			short = append(short, p)
 		case last:
-			short = append(short, Problem{ObjectRef: p.ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: mend the first %d, then see the next", count-mostTold, mostTold)})
+			short = append(short, Problem{ObjectRef: p.ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: correct the first %d to see the next", count-mostTold, mostTold)})
 		}
 	}
 	return short

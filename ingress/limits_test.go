@@ -31,48 +31,48 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 		"hosts": {
 			Limits{Hosts: 2},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")), rule("d.test", path("/", "Prefix", "web")))),
-			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
+			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the first is c.test",
 		},
 		"hosts of certificates": {
 			Limits{Hosts: 2},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
-			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): of this one 2 are not served, the first is c.test",
+			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the first is c.test",
 		},
 		"paths": {
 			Limits{Paths: 2},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"), path("/c", "Prefix", "web")))),
-			"b.test/", "more than 2 paths (clusters[].ingress.limits.paths): of this one 2 are not served, the first is b.test, prefix path /b",
+			"b.test/", "more than 2 paths (clusters[].ingress.limits.paths): 2 of this Ingress are not served, the first is b.test, prefix path /b",
 		},
 		"regular expressions": {
 			Limits{RegularExpressions: 1},
 			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"), path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
 				"namespace: default,", "namespace: default, annotations: {sallyport.dev/path-type: regex},", 1),
-			"b.test/ b.test/a.", "more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): of this one 1 are not served, the first is b.test, regex path /b.",
+			"b.test/ b.test/a.", "more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): 1 of this Ingress are not served, the first is b.test, regex path /b.",
 		},
 		"conditions": {
 			Limits{Conditions: 1},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
-			"b.test/", "more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): of this one 1 are not served, the first is b.test, prefix path /b",
+			"b.test/", "more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): 1 of this Ingress are not served, the first is b.test, prefix path /b",
 		},
 		"backends": {
 			Limits{Backends: 2},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"), path("/c", "Prefix", "most")))),
-			"b.test/ b.test/b", "more than 2 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /c",
+			"b.test/ b.test/b", "more than 2 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first is b.test, prefix path /c",
 		},
 		"backends of its own": {
 			Limits{Backends: 1},
 			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))), "namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
-			"b.test/", "more than 1 backends (clusters[].ingress.limits.backends): of this one 1 are not served, the first is b.test, prefix path /",
+			"b.test/", "more than 1 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first is b.test, prefix path /",
 		},
 		"certificates": {
 			Limits{Certificates: 1},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
-			"b.test/", "more than 1 certificates (clusters[].ingress.limits.certificates): of this one 1 are not served, the first is Secret two",
+			"b.test/", "more than 1 certificates (clusters[].ingress.limits.certificates): 1 of this Ingress are not served, the first is Secret two",
 		},
 		"two limits": {
 			Limits{Hosts: 1, Paths: 1},
 			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
-			"", "more than 1 hosts (clusters[].ingress.limits.hosts): of this one 1 are not served, the first is b.test; and more than 1 paths (clusters[].ingress.limits.paths): of this one 1 are not served, the first is a.test, prefix path /b",
+			"", "more than 1 hosts (clusters[].ingress.limits.hosts): 1 of this Ingress are not served, the first is b.test; and more than 1 paths (clusters[].ingress.limits.paths): 1 of this Ingress are not served, the first is a.test, prefix path /b",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 				}
 			}
 			if row.why != "" {
-				row.why = "younger the Ingresses of namespace default bring " + row.why
+				row.why = "younger the Ingresses of namespace default have " + row.why
 			}
 			if diff := cmp.Diff(row.why, strings.Join(told, "\n")); diff != "" {
 				t.Errorf("told: -want +got\n%s", diff)
@@ -186,7 +186,7 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 	}
 	s.Ingresses = append(s.Ingresses, bad)
 	r := Compile([]Snapshot{s})
-	if len(r.Problems) != 22 || r.Problems[20].Why != "there are 30 more problems with this object: mend the first 20, then see the next" || r.Problems[21].Name != "b" {
+	if len(r.Problems) != 22 || r.Problems[20].Why != "there are 30 more problems with this object: correct the first 20 to see the next" || r.Problems[21].Name != "b" {
 		t.Errorf("got %d problems: %v", len(r.Problems), r.Problems)
 	}
 }

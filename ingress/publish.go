@@ -145,7 +145,7 @@ func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written m
 		}
 		patch, err := json.Marshal(body)
 		if err != nil {
-			w.log.Error("status cannot be written down", "err", err)
+			w.log.Error("status cannot be encoded", "err", err)
 			continue
 		}
 		if ctx.Err() != nil {

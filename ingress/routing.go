@@ -282,7 +282,7 @@ func (b *builder) grant() {
 				if other != c {
 					b.conflict(c, path, other)
 				} else if backend, _ := b.backend(c, path.to); backend.name != b.routed[key].Backend {
-					b.report(c, "PathConflict", "%s is there twice with different backends; the first one is served", path)
+					b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 				}
 				continue
 			}
@@ -350,14 +350,14 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 	first, owner := b.first[host], b.passer(host)
 	switch {
 	case host == "":
-		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the name in their handshake, so it takes a host", what)
+		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server name in their handshake: name a host in the rule", what)
 		return
 	case first != nil && first != c:
-		b.report(c, "PassthroughConflict", "%s is not served: how TLS connections for the host are served is for %s to say, which is older", what, b.spell(first))
+		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the host are served", what, b.spell(first))
 		return
 	case owner != nil:
 		if n, _ := b.backend(c, to); n.name != b.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
-			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and go to the backend of the first one", what)
+			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and all go to the backend of the first path", what)
 		}
 		return
 	}
@@ -413,13 +413,13 @@ func (b *builder) addCanaries() {
 			owner, first := b.owner[key], b.canaries[key]
 			switch {
 			case b.passer(path.host) != nil:
-				b.report(c, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, and nobody sees their requests", path)
+				b.report(c, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, and HAProxy does not see their requests", path)
 				continue
 			case owner == nil || !together(owner, c):
-				b.report(c, "CanaryOfNothing", "%s is not served: no Ingress of the namespace has it, of which this could be a canary", path)
+				b.report(c, "CanaryOfNothing", "%s is not served: no other Ingress of the namespace serves this host and path", path)
 				continue
 			case first != nil && first != c:
-				b.report(c, "PathConflict", "%s is not served: %s is older and its canary already", path, b.spell(first))
+				b.report(c, "PathConflict", "%s is not served: %s is older and is its canary already", path, b.spell(first))
 				continue
 			case first == c:
 				continue
@@ -529,7 +529,7 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 	return Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.service, n.portText(), list(has))}
 }
 
-const unserved = "; until that is mended requests are answered with 503"
+const unserved = "; until that is corrected, requests get 503"
 
 // need returns the name of the backend for a reference. A reference that leads
 // nowhere gets a backend without servers. It answers 503, as a Service without
@@ -553,7 +553,7 @@ func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
 	}
-	n := need{name: one.backend, origin: "to be asked who may come in: ", world: c.world, reference: referTo(one.key, one.port, checks)}
+	n := need{name: one.backend, origin: "checks requests (auth-url): ", world: c.world, reference: referTo(one.key, one.port, checks)}
 	service, ok := find(b.worlds[c.world].Services, one.key)
 	n.settings = b.compile("", settledFor{service: service, world: c.world, traffic: checks}, b.layer(service), b.worlds[c.world].defaults)
 	b.reportKeys(c, service, n.settings.problems)
@@ -584,7 +584,7 @@ func (b *builder) certify() {
 		clients, _ := annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
 		b.Refused = append(b.Refused, said.refused...)
 		if clients.CA != nil && len(c.tls) == 0 {
-			b.report(c, "NoCertificate", "client-ca is said of an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
+			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}
 		for _, t := range c.tls {
 			if through, _ := annotations.Passthrough(c.layer, w.defaults); through && t.secret == "" {
@@ -640,9 +640,9 @@ func (b *builder) certify() {
 					holder[host], granted[host] = name, c
 					hosts[name] = append(hosts[name], host)
 				case other != name && (asked[other].CA != nil || asked[name].CA != nil):
-					b.report(c, "CertificateConflict", "which certificates clients of %s need is for %s to say, which is older: what it says holds for both", host, b.spell(granted[host]))
+					b.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need", b.spell(granted[host]), host)
 				case other != name:
-					b.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s brings another", key, host, b.spell(granted[host]))
+					b.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already names another one", key, host, b.spell(granted[host]))
 				}
 			}
 		}

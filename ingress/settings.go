@@ -95,9 +95,9 @@ func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotati
 	key, own := w.named(scope, home, ref)
 	switch {
 	case !own && !w.Options.CrossNamespaceSecrets:
-		return key, fmt.Errorf("Secret %s is of another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
+		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
 	case !w.Options.readsSecretsOf(key.namespace):
-		return key, fmt.Errorf("Secret %s is of a namespace whose Secrets are not read: only those of clusters[].ingress.namespaces, and of the ConfigMap's own, are", key)
+		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of clusters[].ingress.namespaces and the one of the ConfigMap", key)
 	}
 	return key, nil
 }
@@ -128,7 +128,7 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
 		key, own := w.named(scope, home, to.Service)
 		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
-			return "", fmt.Errorf("Service %s is of another namespace, and not among those that the configuration file lets all ask (clusters[].ingress.authServices)", key)
+			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file (clusters[].ingress.authServices)", key)
 		}
 		one := askedOne{key, to.Port, shorten(w.prefix+key.namespace+"_auth_svc_"+key.name+"_"+to.Port, ".")}
 		*found = append(*found, one)
@@ -260,7 +260,7 @@ func (b *builder) checkConfigMaps(w *world) {
 	b.overruled(w)
 	for _, name := range w.Options.configMaps() {
 		if w.configMap(name).Name == "" {
-			b.reportOn(w.refer(name), "ConfigMapNotFound", "there is no such ConfigMap, or it may not be read: Ingresses are served without what it says")
+			b.reportOn(w.refer(name), "ConfigMapNotFound", "the ConfigMap does not exist, or the appliance may not read it: Ingresses are served without its content")
 		}
 	}
 }

@@ -17,21 +17,21 @@ func (b *builder) stream() {
 		c := &claim{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
 		for _, s := range w.streams {
 			if whose := cmp.Or(b.Taken[s.Port], owner[s.Port]); whose != "" {
-				b.report(c, "PortConflict", "key %d: the port is that of %s; it is not served", s.Port, whose)
+				b.report(c, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served", s.Port, whose)
 				continue
 			}
 			free := haproxy.FreePort(s.Port)
 			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
-				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; it is not served: free it, then take the line away and write it again", s.Port, verdict.Why)
+				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: free the port, then remove the key and add it again", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
 				continue
 			}
 			n, why := b.backend(c, referTo(serviceKey{s.To.Service.Namespace, s.To.Service.Name}, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
-				b.report(c, why.Reason, "key %d: %s; until that is mended the port is closed", s.Port, why.Why)
+				b.report(c, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
 				continue
 			}
 			n.name = shorten(fmt.Sprintf("%s.tcp-%d", n.name, s.Port), ".")

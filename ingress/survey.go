@@ -264,13 +264,13 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the API server does not say what resources %s has: %w", group, ctx.Err())
+		return nil, fmt.Errorf("the API server returned no list of the resources of %s: %w", group, ctx.Err())
 	}
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the API server was asked for the resources of %s: %w", group, root(err))
+		return nil, fmt.Errorf("list the resources of %s: %w", group, root(err))
 	}
 	var served []string
 	for _, r := range list.APIResources {
@@ -313,7 +313,7 @@ func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstr
 }
 
 func undecided(without string, err error) error {
-	return fmt.Errorf("which of Calico's API groups counts cannot be told without %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
+	return fmt.Errorf("the API group of Calico's objects cannot be determined without %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
 }
 
 // resolve looks up the addresses of the API server. The last ones stay while the
@@ -378,21 +378,21 @@ func (w *Watcher) missing() (all []string) {
 		}
 	}
 	if w.topology.value.HostLocal {
-		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no record says which pod has which: an EndpointSlice of any namespace may name any pod of the cluster as a server")
+		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no object records which pod has which: an EndpointSlice of any namespace may name any pod of the cluster as a server")
 	}
 	c := w.calico
 	switch {
 	case c == nil:
 		return append(all, w.publisher.refusals()...)
 	case c.group == "":
-		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes stand in for its blocks"), w.publisher.refusals()...)
+		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes replace its blocks"), w.publisher.refusals()...)
 	}
 	for _, r := range []struct{ resource, without string }{
-		{"blockaffinities", "the podCIDRs of the nodes stand in for the blocks"},
-		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, addresses lent to other nodes have no route, and two affinities for one block cannot be decided"},
-		{"ippools", "only the bounds of the configuration say what may be imported"},
-		{"bgpconfigurations", "the AS number of the configuration stands in for the cluster's"},
-		{"bgppeers", "a localASNumber for the sessions to the appliance is not noticed"},
+		{"blockaffinities", "the podCIDRs of the nodes replace the blocks"},
+		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, borrowed addresses have no route, and the owner of a block with two affinities is unknown"},
+		{"ippools", "only the bounds of the configuration limit the imported routes"},
+		{"bgpconfigurations", "the AS number of the configuration replaces the cluster's"},
+		{"bgppeers", "a localASNumber for the sessions to the appliance is ignored"},
 	} {
 		if !c.readable(r.resource) {
 			all = append(all, fmt.Sprintf("%s of %s cannot be read or do not exist: %s", r.resource, c.group, r.without))

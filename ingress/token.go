@@ -90,9 +90,9 @@ func newRenewer(given token, file string, log *slog.Logger) *renewer {
 	switch {
 	case err == nil && kept.uid == given.uid && kept.expires.After(given.expires):
 		r.held = kept
-		log.Info("the kept token is used, which is newer than that of the kubeconfig", "expires", kept.expires.UTC())
+		log.Info("using the saved token, which expires later than the kubeconfig's", "expires", kept.expires.UTC())
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		log.Warn("the kept token cannot be read; that of the kubeconfig is used", "err", err)
+		log.Warn("the saved token cannot be read; using the kubeconfig's", "err", err)
 	}
 	return r
 }
@@ -177,7 +177,7 @@ func (r *renewer) refused(used token) {
 	defer r.mu.Unlock()
 	if r.held.text == used.text && used.text != r.given.text && time.Now().Before(r.given.expires) {
 		r.held = r.given
-		r.log.Warn("the API server refuses the renewed token; that of the kubeconfig is used")
+		r.log.Warn("the API server rejects the renewed token; using the kubeconfig's")
 	}
 }
 
@@ -214,7 +214,7 @@ func (r *renewer) renew(ctx context.Context, kube kubernetes.Interface) error {
 	}
 	fresh, ok := readToken(answer.Status.Token)
 	if !ok || fresh.uid != r.given.uid {
-		return fmt.Errorf("what the API server gave is no token of ServiceAccount %s/%s that expires", r.given.namespace, r.given.name)
+		return fmt.Errorf("the API server returned no token of ServiceAccount %s/%s that expires", r.given.namespace, r.given.name)
 	}
 	unkept := r.keep(fresh)
 	r.mu.Lock()
@@ -249,7 +249,7 @@ func (r *renewer) sentences(now time.Time) (all []string) {
 		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s", whose, expires, root(r.failed), renew))
 	}
 	if r.unkept != nil {
-		all = append(all, fmt.Sprintf("the renewed token cannot be kept (%v): the next start begins with that of the kubeconfig, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
+		all = append(all, fmt.Sprintf("the renewed token cannot be saved (%v): the next start uses the kubeconfig's token, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
 	}
 	return all
 }

@@ -137,7 +137,7 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 	w := &Watcher{
 		cfg: cfg, log: cfg.Log, server: server, port: port, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
-		surveyed: errors.New("the cluster was not asked yet where Calico's objects are"),
+		surveyed: errors.New("the API group of Calico's objects is not known yet"),
 		logged:   make(map[string]time.Time),
 	}
 	w.topology.memory = calico.Remember(cfg.Before)
@@ -174,7 +174,7 @@ func (w *Watcher) watchAll() {
 	for _, full := range options.configMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
 		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
-		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without what it says"
+		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without its content"
 	}
 }
 
@@ -387,11 +387,11 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
-		return Snapshot{}, fmt.Errorf("cluster %s was not read whole yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
+		return Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
 	}
 	if !w.health.Synced {
 		w.health.Synced, w.health.SyncedAt = true, time.Now()
-		w.log.Info("cluster read whole", "ingresses", len(s.Ingresses), "services", len(s.Services), "nodes", len(w.nodes.list()), "calico", w.calico.group)
+		w.log.Info("cluster read completely", "ingresses", len(s.Ingresses), "services", len(s.Services), "nodes", len(w.nodes.list()), "calico", w.calico.group)
 	}
 	s.Topology = w.topologyNow(s.Slices)
 	return s, nil
@@ -470,7 +470,7 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the API server has no resource %s", name)
 	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		return fmt.Sprintf("the API server is behind what it told before of %s (its etcd was restored from a backup, or it lags behind another one): it is read anew", name)
+		return fmt.Sprintf("the API server returns older %s than before (its etcd was restored from a backup, or it lags behind another API server): they are read again", name)
 	case isAnswer(err):
 		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
 	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):

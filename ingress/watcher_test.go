@@ -469,8 +469,8 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\nusers: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
 	for name, tt := range map[string]struct{ text, want string }{
 		"nothing":                {"", "is empty"},
-		"not YAML":               {"{token: hunter2", "is not one"},
-		"another kind of YAML":   {"clusters: hunter2", "is not one"},
+		"not YAML":               {"{token: hunter2", "cannot be parsed"},
+		"another kind of YAML":   {"clusters: hunter2", "cannot be parsed"},
 		"no such context":        {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
 		"no server":              {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
 		"a program":              {fmt.Sprintf(form, "https://h", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"), "runs no programs"},

@@ -35,7 +35,7 @@ file is used instead, if there is one.`
 	watch := func(ctx context.Context, out io.Writer) error { return image.Machine{}.Watch(ctx, lineTo(out)) }
 	cmd.AddCommand(
 		preparation,
-		task("watch", "Configure the machine anew whenever the one file changes", watch),
+		task("watch", "Configure the machine again whenever the one file changes", watch),
 		task("wait", "Serve a page on the status port that explains how to give this machine its file", wait),
 		screenCommand(),
 		readyCommand(),
@@ -97,7 +97,7 @@ func wait(ctx context.Context, _ io.Writer) error {
 
 func screenCommand() *cobra.Command {
 	var once bool
-	cmd := task("screen", "Show the state of the machine on the console, drawn anew every two seconds", func(ctx context.Context, out io.Writer) error {
+	cmd := task("screen", "Show the state of the machine on the console, redrawn every two seconds", func(ctx context.Context, out io.Writer) error {
 		return image.Machine{}.Screen(ctx, out, versionText(), once)
 	})
 	cmd.Example += " --once"

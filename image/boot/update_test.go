@@ -310,7 +310,7 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := update(good); err == nil || !strings.Contains(err.Error(), "1099511627776 bytes are offered, and its manifest says") {
+	if out, err := update(good); err == nil || !strings.Contains(err.Error(), "the server offers 1099511627776 bytes, and its manifest says") {
 		t.Errorf("another length than its manifest says: got %q, %v", out, err)
 	}
 	if err := p.versions(t, vm, fallback, mark, running); err != nil {

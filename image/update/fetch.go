@@ -165,11 +165,11 @@ const (
 // fetch copies the version to the new file half. It calls room before the first
 // byte is written, once the server offers the size that the manifest says.
 func (s source) fetch(ctx context.Context, want manifest, half string, room func() error, say func(string)) error {
-	ctx, end := context.WithTimeoutCause(ctx, downloadLongest, fmt.Errorf("it did not come within %s", downloadLongest))
+	ctx, end := context.WithTimeoutCause(ctx, downloadLongest, fmt.Errorf("the download took longer than %s", downloadLongest))
 	defer end()
 	ctx, stall := context.WithCancelCause(ctx)
 	defer stall(nil)
-	idle := time.AfterFunc(downloadIdle, func() { stall(fmt.Errorf("nothing came for %s", downloadIdle)) })
+	idle := time.AfterFunc(downloadIdle, func() { stall(fmt.Errorf("no data arrived for %s", downloadIdle)) })
 	defer idle.Stop()
 	because := func(err error) error {
 		if err != nil && ctx.Err() != nil {
@@ -183,7 +183,7 @@ func (s source) fetch(ctx context.Context, want manifest, half string, room func
 	}
 	defer r.Close() //nolint:errcheck // only read
 	if size >= 0 && size != want.Size {
-		return fmt.Errorf("%d bytes are offered, and its manifest says %d", size, want.Size)
+		return fmt.Errorf("the server offers %d bytes, and its manifest says %d", size, want.Size)
 	}
 	if err := room(); err != nil {
 		return err
@@ -199,9 +199,9 @@ func (s source) fetch(ctx context.Context, want manifest, half string, room func
 	case n > want.Size:
 		err = fmt.Errorf("it is larger than the %d bytes that its manifest says", want.Size)
 	case err != nil:
-		err = fmt.Errorf("%d of %d bytes came: %w", n, want.Size, err)
+		err = fmt.Errorf("%d of %d bytes arrived: %w", n, want.Size, err)
 	case n < want.Size:
-		err = fmt.Errorf("%d of %d bytes came", n, want.Size)
+		err = fmt.Errorf("%d of %d bytes arrived", n, want.Size)
 	default:
 		say(fmt.Sprintf("%s: %d bytes in %s", s.name, n, time.Since(began).Round(100*time.Millisecond)))
 	}
@@ -255,11 +255,11 @@ func check(path string, want manifest) error {
 	}
 	var text strings.Builder
 	if err := section(&text, image, ".osrel"); err != nil {
-		return fmt.Errorf("it does not say which system it is: %w", err)
+		return fmt.Errorf("it does not name its system: %w", err)
 	}
 	release := strings.TrimRight(text.String(), "\x00")
 	if id, is := field(release, "IMAGE_ID"), field(release, "IMAGE_VERSION"); id != "sallyport" || is != want.Version {
-		return fmt.Errorf("it says that it is %q in version %q", id, is)
+		return fmt.Errorf("it contains %q in version %q", id, is)
 	}
 	return nil
 }

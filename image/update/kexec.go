@@ -69,7 +69,7 @@ func (m Machine) load(version string) error {
 		return err
 	}
 	if err := m.kexec(kernel, root, strings.TrimRight(cmdline.String(), "\x00\n ")+" "+blessing); err != nil {
-		return fmt.Errorf("the kernel does not take it: %w", err)
+		return fmt.Errorf("the kernel rejects it: %w", err)
 	}
 	return m.rename(fresh, fmt.Sprintf("sallyport_%s+%d-1.efi", version, tries-1))
 }
@@ -123,7 +123,7 @@ func (m Machine) spare(files ...*os.File) error {
 		}
 	}
 	if err == nil && have < need {
-		err = fmt.Errorf("that takes %d MB of memory, and %d are available", need>>20, have>>20)
+		err = fmt.Errorf("it needs %d MB of memory, and %d are available", need>>20, have>>20)
 	}
 	return err
 }

@@ -280,7 +280,7 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 		"of no digest":          {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = "" }), "digest"},
 		"one bit turned":        {"sallyport_1.10.efi", func(path string) { turn(t, path, 5000) }, "digest"},
 		"under another name":    {"sallyport_1.11.efi", func(string) {}, `version "1.10"`},
-		"empty":                 {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path, 0) }, "0 bytes are offered"},
+		"empty":                 {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path, 0) }, "the server offers 0 bytes"},
 		"a FIFO":                {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path); _ = unix.Mkfifo(path, 0o600) }, "not a regular file"},
 		"no name":               {"sallyport_1.10+3.efi", func(string) {}, "not the name of a version"},
 		"older":                 {"sallyport_1.8.1.efi", func(string) {}, "--allow-downgrade"},
@@ -362,8 +362,8 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		"no manifest, and much content":   {unsigned, length(2 << 20), "its manifest: ", ""},
 		"another key's, and much content": {other.folder, length(2 << 20), "none of the keys", ""},
 		"no such file":                    {p.folder, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }, "the answer is 410 Gone", ""},
-		"it says that it has more":        {p.folder, length(1 << 40), "1099511627776 bytes are offered, and its manifest says 2", ""},
-		"it says that it has less":        {p.folder, length(10), "10 bytes are offered", ""},
+		"it says that it has more":        {p.folder, length(1 << 40), "the server offers 1099511627776 bytes, and its manifest says 2", ""},
+		"it says that it has less":        {p.folder, length(10), "the server offers 10 bytes", ""},
 		"less comes":                      {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
 		"more comes":                      {p.folder, chunks(append(slices.Clip(good), 0)), "it is larger than the 2", "6M"},
 	} {
@@ -477,10 +477,10 @@ func TestADownloadThatStallsEnds(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"nothing comes":          {stream{wait: time.Hour}, "0 of 10000 bytes came: nothing came for 1m0s", downloadIdle},
-		"a byte now and then":    {stream{piece: 1, wait: downloadIdle - time.Second}, "45 of 10000 bytes came: it did not come within 45m0s", downloadLongest},
+		"nothing comes":          {stream{wait: time.Hour}, "0 of 10000 bytes arrived: no data arrived for 1m0s", downloadIdle},
+		"a byte now and then":    {stream{piece: 1, wait: downloadIdle - time.Second}, "45 of 10000 bytes arrived: the download took longer than 45m0s", downloadLongest},
 		"slowly, but all of it":  {stream{piece: 1000, wait: downloadIdle - time.Second}, "it is larger than", 11 * (downloadIdle - time.Second)},
-		"stopped by the service": {stream{wait: time.Hour}, "0 of 10000 bytes came: context canceled", time.Second},
+		"stopped by the service": {stream{wait: time.Hour}, "0 of 10000 bytes arrived: context canceled", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			half := filepath.Join(t.TempDir(), halfFile)

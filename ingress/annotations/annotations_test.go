@@ -228,10 +228,10 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{nil, ""},
 		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"), "acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
 		{on4("allow-list: patterns/ours"), "acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found\nhttp-request deny deny_status 403 if !sp_allowed"},
-		{on4("deny-list: pattern/theirs"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); nobody is let in until it is in order`},
-		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; it is used all the same"},
+		{on4("deny-list: pattern/theirs"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); all clients are rejected until it is corrected`},
+		{on4("whitelist: fd00::1"), "acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is deprecated and still used; write allow-list instead"},
 		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
-		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation haproxy.org/blacklist is an older way to say deny-list; it is used all the same"},
+		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation haproxy.org/blacklist is deprecated and still used; write deny-list instead"},
 		{
 			on4("rate-limit-requests: 10"),
 			"http-request track-sc0 src table o_rate\nhttp-request deny deny_status 403 if { sc_http_req_rate(0,o_rate) gt 10 }\ntable o_rate, 102400 clients, 1s",
@@ -291,17 +291,17 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 		},
 
 		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"), "process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},
-		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose\n! ConfigMap OlderAnnotation: key http-keep-alive is an older way to say http-connection-mode; since that is here too, this is ignored"},
-		{onAll("http-server-close: false", "http-keep-alive: true"), "option http-keep-alive\n! ConfigMap OlderAnnotation: key http-keep-alive is an older way to say http-connection-mode; since that is here too, this is ignored\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
-		{onAll("http-server-close: maybe"), "! ConfigMap InvalidAnnotation: key http-server-close: \"maybe\" is neither \"true\" nor \"false\"; it is ignored\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
+		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"), "hard-stop-after 3600000ms\noption httpclose\n! ConfigMap OlderAnnotation: key http-keep-alive is deprecated and ignored, since http-connection-mode is set, too"},
+		{onAll("http-server-close: false", "http-keep-alive: true"), "option http-keep-alive\n! ConfigMap OlderAnnotation: key http-keep-alive is deprecated and ignored, since http-connection-mode is set, too\n! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write http-connection-mode instead"},
+		{onAll("http-server-close: maybe"), "! ConfigMap InvalidAnnotation: key http-server-close: \"maybe\" is neither \"true\" nor \"false\"; it is ignored\n! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write http-connection-mode instead"},
 		{onAll("clean-certs: true", "prometheus-endpoint-auth-secret: ops/metrics"), ""},
-		{on4("ingress.class: haproxy"), "! Ingress OlderAnnotation: annotation haproxy.org/ingress.class is an older way to say spec.ingressClassName; it is used all the same"},
+		{on4("ingress.class: haproxy"), "! Ingress OlderAnnotation: annotation haproxy.org/ingress.class is deprecated and still used; write spec.ingressClassName instead"},
 		{
 			[]string{"service server-increment: 4", "configmap servers-increment: 4"},
-			"! Service OlderAnnotation: annotation haproxy.org/server-increment is an older way to say scale-server-slots; it is used all the same\n" +
-				"! ConfigMap OlderAnnotation: key servers-increment is an older way to say scale-server-slots; it is used all the same",
+			"! Service OlderAnnotation: annotation haproxy.org/server-increment is deprecated and still used; write scale-server-slots instead\n" +
+				"! ConfigMap OlderAnnotation: key servers-increment is deprecated and still used; write scale-server-slots instead",
 		},
-		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\nno option http-ignore-probes\noption logasap\n! ConfigMap OlderAnnotation: key http-server-close is an older way to say http-connection-mode; it is used all the same"},
+		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"), "option http-server-close\nno option dontlognull\nno option http-ignore-probes\noption logasap\n! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write http-connection-mode instead"},
 		{
 			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s", "timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
 			"timeout client 1000ms\ntimeout client-fin 2000ms\ntimeout http-request 3000ms\ntimeout http-keep-alive 4000ms\ntimeout server-fin 5000ms",
@@ -338,11 +338,11 @@ file ca.ca.pem`,
 		{on4("server-ca: ca", "sallyport.dev/secure-sni: host"), "servers: TLS=true CA=ca.ca.pem SNI=host\nfile ca.ca.pem"},
 		{on4("server-ca: ca", "sallyport.dev/secure-verify-hostname: a.test"), "servers: TLS=true CA=ca.ca.pem VerifyHost=a.test\nfile ca.ca.pem"},
 		{on4("server-ca: ca", "sallyport.dev/secure-sni: host", "sallyport.dev/secure-verify-hostname: a.test"), "CLOSEDservers: TLS=true CA=ca.ca.pem SNI=host\nfile ca.ca.pem\n" +
-			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: HAProxy verifies that the servers are what secure-sni asks for, and nothing else; nobody is let in until it is in order"},
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: HAProxy verifies the name in secure-sni, which is another one: set the same name in both; all clients are rejected until it is corrected"},
 		{on4("server-ssl: true", "sallyport.dev/secure-sni: a.test"), "servers: TLS=true SNI=a.test"},
 		{on4("sallyport.dev/secure-sni: a.test"), ""},
 		{on4("server-ssl: true", "sallyport.dev/secure-verify-hostname: a.test"), "CLOSEDservers: TLS=true\n" +
-			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: there is no server-ca whose certificates could be verified; nobody is let in until it is in order"},
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: certificates are verified only with a server-ca: set it, too; all clients are rejected until it is corrected"},
 		{
 			on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b", "sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *", "sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User", "sallyport.dev/auth-headers-fail: X-Why"),
 			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
@@ -354,26 +354,26 @@ file ca.ca.pem`,
 			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
 				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
-		{on4("sallyport.dev/auth-url: https://door.test/"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to; nobody is let in until it is in order`},
-		{on4("sallyport.dev/auth-url: svc://theirs/door:80"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; nobody is let in until it is in order`},
-		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: name the headers, of which the servers then see none of the client's; nobody is let in until it is in order`},
-		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"), "CLOSEDasks about \"tune.lua.maxmem 0\"\n" + `! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; nobody is let in until it is in order`},
+		{on4("sallyport.dev/auth-url: https://door.test/"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`},
+		{on4("sallyport.dev/auth-url: svc://theirs/door:80"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; all clients are rejected until it is corrected`},
+		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: list the headers, so that HAProxy can delete the client's own; all clients are rejected until it is corrected`},
+		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"), "CLOSEDasks about \"tune.lua.maxmem 0\"\n" + `! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; all clients are rejected until it is corrected`},
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
 		{
 			[]string{"configmap client-ca: ns/ca", "ingress client-ca: ca", "ingress client-crt-optional: true"},
 			"process: ClientCA=ns_ca.ca.pem\n" + ownTLS + shown + "file ca.ca.pem\nfile ns_ca.ca.pem\n" +
-				"! Ingress InvalidAnnotation: annotation haproxy.org/client-crt-optional: the ConfigMap demands a certificate of all clients; it is ignored",
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-crt-optional: the ConfigMap requires a certificate from all clients; it is ignored",
 		},
 		{
 			[]string{"configmap client-ca: ns/ca", "ingress client-ca: others"},
 			"process: ClientCA=ns_ca.ca.pem\nCLOSEDfile ns_ca.ca.pem\n" +
-				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority; nobody is let in until it is in order",
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap requires certificates of another authority from all clients, and a client shows one certificate: set client-ca in one of the two places, or name the same authority in both; all clients are rejected until it is corrected",
 		},
 		{
 			[]string{"configmap client-ca: gone", "ingress client-ca: ca"},
 			"process: ClientCA=nobody\nCLOSED" +
-				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority; nobody is let in until it is in order\n" +
-				"! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order",
+				"! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: the ConfigMap requires certificates of another authority from all clients, and a client shows one certificate: set client-ca in one of the two places, or name the same authority in both; all clients are rejected until it is corrected\n" +
+				"! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; all clients are rejected until it is corrected",
 		},
 		{
 			[]string{"configmap client-ca: ns/ca", "configmap client-crt-optional: true", "ingress client-ca: others"},
@@ -413,7 +413,7 @@ file ca.ca.pem`,
 			"process: QUIC={8443 443 3600}\nasks about \"" + haproxy.QUICSupport().String() + "\"",
 		},
 		{onAll("quic-bind-port: 443"), "process: QUIC={443 0 60}\nasks about \"" + haproxy.QUICSupport().String() + "\""},
-		{onAll("quic-bind-port: 546"), "! ConfigMap InvalidAnnotation: key quic-bind-port: port 546 is that of another program, HTTP/3 is not offered; it is ignored"},
+		{onAll("quic-bind-port: 546"), "! ConfigMap InvalidAnnotation: key quic-bind-port: port 546 is in use by another program; HTTP/3 is not offered; it is ignored"},
 		{onAll("quic-bind-port: 0"), `! ConfigMap InvalidAnnotation: key quic-bind-port: "0" is not a number from 1 to 65535; it is ignored`},
 
 		// TLS that is passed through: lists and limits of connections hold, what is for requests is told, and a guard of those closes.
@@ -436,24 +436,24 @@ servers: Check=true MaxConn=5 SendProxy=proxy-v2`,
 		{
 			on4("ssl-passthrough: true", "load-balance: hdr(x)", "set-host: a.test", "server-ssl: true", "backend-config-snippet: http-request deny"),
 			`passed through
-! Ingress NotForTCP: annotation haproxy.org/backend-config-snippet is for requests, which nobody sees here: connections are handed on as they are; it is ignored
-! Ingress NotForTCP: annotation haproxy.org/server-ssl is for requests, which nobody sees here: connections are handed on as they are; it is ignored
-! Ingress NotForTCP: annotation haproxy.org/set-host is for requests, which nobody sees here: connections are handed on as they are; it is ignored
-! Ingress InvalidAnnotation: annotation haproxy.org/load-balance: this algorithm is for requests, which nobody sees here; it is ignored`,
+! Ingress NotForTCP: annotation haproxy.org/backend-config-snippet applies to HTTP requests, and this backend takes TCP connections; it is ignored
+! Ingress NotForTCP: annotation haproxy.org/server-ssl applies to HTTP requests, and this backend takes TCP connections; it is ignored
+! Ingress NotForTCP: annotation haproxy.org/set-host applies to HTTP requests, and this backend takes TCP connections; it is ignored
+! Ingress InvalidAnnotation: annotation haproxy.org/load-balance: this algorithm needs HTTP requests, and this backend takes TCP connections; it is ignored`,
 		},
 		{
 			on4("ssl-passthrough: true", "auth-secret: users"),
-			"passed through\ntcp-request content reject\n! Ingress GuardNotApplicable: annotation haproxy.org/auth-secret is for requests, which nobody sees here: connections are handed on as they are; nobody is let in while it is said",
+			"passed through\ntcp-request content reject\n! Ingress GuardNotApplicable: annotation haproxy.org/auth-secret applies to HTTP requests, and this backend takes TCP connections; all clients are rejected until it is removed",
 		},
 		{
 			on4("ssl-passthrough: true", "allow-list: nobody"),
 			`passed through
 tcp-request content reject
-! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "nobody" is neither an address nor a network; nobody is let in until it is in order`,
+! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "nobody" is neither an address nor a network; all clients are rejected until it is corrected`,
 		},
 		{
 			[]string{"ingress ssl-passthrough: true", "configmap client-ca: ns/ca", "configmap set-host: a.test"},
-			"process: ClientCA=ns_ca.ca.pem\npassed through\ntcp-request content reject\nfile ns_ca.ca.pem\n! Ingress GuardNotApplicable: key client-ca of the ConfigMap is for requests, which nobody sees here: connections are handed on as they are; nobody is let in while it is said",
+			"process: ClientCA=ns_ca.ca.pem\npassed through\ntcp-request content reject\nfile ns_ca.ca.pem\n! Ingress GuardNotApplicable: key client-ca of the ConfigMap applies to HTTP requests, and this backend takes TCP connections; all clients are rejected until it is removed",
 		},
 
 		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
@@ -462,10 +462,10 @@ tcp-request content reject
 		{[]string{"service route-acl: src -f patterns/ours"}, "only true { 'src' '10.0.0.0/8' '192.0.2.1' }\nasks about \"{ 'src' '10.0.0.0/8' '192.0.2.1' }\""},
 		{[]string{"service route-acl: new"}, "only false { 'new' }\nasks about \"{ 'new' }\""},
 		{[]string{"service route-acl: bad"}, "only false { 'bad' }\nasks about \"{ 'bad' }\"\n" +
-			"! Service InvalidAnnotation: annotation haproxy.org/route-acl: HAProxy: unknown keyword 'bad'; nobody is let in until it is in order"},
-		{[]string{"service route-acl: a } b"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": a condition is a sample, flags and values, without braces and \"!\"; nobody is let in until it is in order"},
-		{[]string{"service route-acl: src -f patterns/theirs"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: there is no list \"theirs\" (clusters[].ingress.patternFiles); nobody is let in until it is in order"},
-		{on4("route-acl: a"), "! Ingress UnknownAnnotation: annotation haproxy.org/route-acl is for Service, not for Ingress; it is ignored"},
+			"! Service InvalidAnnotation: annotation haproxy.org/route-acl: HAProxy: unknown keyword 'bad'; all clients are rejected until it is corrected"},
+		{[]string{"service route-acl: a } b"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": a condition is a sample, flags and values, without braces and \"!\"; all clients are rejected until it is corrected"},
+		{[]string{"service route-acl: src -f patterns/theirs"}, "only false \n! Service InvalidAnnotation: annotation haproxy.org/route-acl: there is no list \"theirs\" (clusters[].ingress.patternFiles); all clients are rejected until it is corrected"},
+		{on4("route-acl: a"), "! Ingress UnknownAnnotation: annotation haproxy.org/route-acl is allowed on Service, not on Ingress; it is ignored"},
 
 		{on4("sallyport.dev/path-type: regex"), "paths regex"},
 		{on4("sallyport.dev/path-type: glob"), `! Ingress InvalidAnnotation: annotation sallyport.dev/path-type: "glob": allowed are prefix, exact, begin, regex; it is ignored`},
@@ -484,64 +484,64 @@ tcp-request content reject
 		{onAll("default-backend-service: errors"), `! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`},
 
 		// What should guard and cannot lets nobody in.
-		{on4("auth-type: basic-auth"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret that says who may come in; nobody is let in until it is in order"},
-		{on4("auth-type: digest", "auth-secret: users"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; nobody is let in until it is in order`},
-		{on4("auth-secret: gone"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; nobody is let in until it is in order"},
-		{on4("auth-secret: empty"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty names nobody; nobody is let in until it is in order"},
-		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; nobody is let in until it is in order"},
+		{on4("auth-type: basic-auth"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret with the users; all clients are rejected until it is corrected"},
+		{on4("auth-type: digest", "auth-secret: users"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; all clients are rejected until it is corrected`},
+		{on4("auth-secret: gone"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; all clients are rejected until it is corrected"},
+		{on4("auth-secret: empty"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty has no user; all clients are rejected until it is corrected"},
+		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; all clients are rejected until it is corrected"},
 		{
 			on4("auth-secret: some"),
 			"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_some) }\nusers users_some bob\n" +
 				"! Ingress UserLeftOut: annotation haproxy.org/auth-secret: Secret some: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
 		},
-		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; nobody is let in until it is in order`},
-		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate: want PEM blocks of type CERTIFICATE; nobody is let in until it is in order"},
-		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; nobody is let in until it is in order`},
-		{onAll("client-ca: gone"), "process: ClientCA=nobody\n! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; nobody is let in until it is in order"},
+		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; all clients are rejected until it is corrected`},
+		{on4("client-ca: users"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else tls.crt: there is no certificate: want PEM blocks of type CERTIFICATE; all clients are rejected until it is corrected"},
+		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"}, `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; all clients are rejected until it is corrected`},
+		{onAll("client-ca: gone"), "process: ClientCA=nobody\n! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; all clients are rejected until it is corrected"},
 		{on4("server-crt: users"), "! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: failed to find any PEM data in certificate input; it is ignored"},
 
 		// Whose word counts.
 		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 1000ms"},
 		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
 		{onAll("timeout-server: 3s"), "timeout server 3000ms"},
-		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.com/timeout-server is here too and goes before it"},
-		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.org/timeout-server is here too and goes before it"},
+		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"}, "timeout server 1000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.com/timeout-server is set, too, and overrides it"},
+		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms\n! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since haproxy.org/timeout-server is set, too, and overrides it"},
 		{[]string{"ingress ingress.kubernetes.io/timeout-server: 2s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 2000ms"},
 		{[]string{"service ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"}, "timeout server 1000ms"},
-		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is an older way to say allow-list; since that is here too, this is ignored"},
+		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"}, "acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n! Ingress OlderAnnotation: annotation haproxy.org/whitelist is deprecated and ignored, since allow-list is set, too"},
 		{[]string{"configmap sallyport.dev/proxy-body-size: 1k"}, "http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }"},
-		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is not known; the nearest that is: sallyport.dev/hsts; it is ignored`},
+		{[]string{"ingress haproxy.org/hsts: true"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is unknown and ignored; the nearest known one is sallyport.dev/hsts`},
 		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},
 
 		// A name without a prefix is read if it is a key, and gives way to every other.
 		{[]string{"ingress ~deny-list: 10.0.0.0/8"}, "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
 		{[]string{"service ~timeout-server: 1s"}, "timeout server 1000ms"},
-		{[]string{"ingress ~deny-list: nobody"}, "CLOSED! Ingress InvalidAnnotation: annotation deny-list: \"nobody\" is neither an address nor a network; nobody is let in until it is in order"},
-		{[]string{"ingress ~blacklist: 10.0.0.0/8"}, "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation blacklist is an older way to say deny-list; it is used all the same"},
+		{[]string{"ingress ~deny-list: nobody"}, "CLOSED! Ingress InvalidAnnotation: annotation deny-list: \"nobody\" is neither an address nor a network; all clients are rejected until it is corrected"},
+		{[]string{"ingress ~blacklist: 10.0.0.0/8"}, "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation blacklist is deprecated and still used; write deny-list instead"},
 		{
 			[]string{"ingress ~deny-list: 10.0.0.0/8", "ingress ingress.kubernetes.io/blacklist: 192.0.2.0/24"},
 			"acl sp_denied src 192.0.2.0/24\nhttp-request deny deny_status 403 if sp_denied\n" +
-				"! Ingress UnusedAnnotation: annotation deny-list is ignored, since ingress.kubernetes.io/blacklist is here too and goes before it\n" +
-				"! Ingress OlderAnnotation: annotation ingress.kubernetes.io/blacklist is an older way to say deny-list; it is used all the same",
+				"! Ingress UnusedAnnotation: annotation deny-list is ignored, since ingress.kubernetes.io/blacklist is set, too, and overrides it\n" +
+				"! Ingress OlderAnnotation: annotation ingress.kubernetes.io/blacklist is deprecated and still used; write deny-list instead",
 		},
 		{
 			[]string{"ingress ~timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"},
-			"timeout server 2000ms\n! Ingress UnusedAnnotation: annotation timeout-server is ignored, since ingress.kubernetes.io/timeout-server is here too and goes before it",
+			"timeout server 2000ms\n! Ingress UnusedAnnotation: annotation timeout-server is ignored, since ingress.kubernetes.io/timeout-server is set, too, and overrides it",
 		},
-		{[]string{"service ~deny-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation deny-list is for ConfigMap, Ingress, not for Service; it is ignored"},
-		{[]string{"ingress ~maxconn: 5"}, "! Ingress UnknownAnnotation: annotation maxconn is for ConfigMap, not for Ingress; it is ignored"},
+		{[]string{"service ~deny-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation deny-list is allowed on ConfigMap, Ingress, not on Service; it is ignored"},
+		{[]string{"ingress ~maxconn: 5"}, "! Ingress UnknownAnnotation: annotation maxconn is allowed on ConfigMap, not on Ingress; it is ignored"},
 		{[]string{"ingress ~hsts: true", "ingress ~timeot-server: 2s", "ingress ~owner: web", "ingress ~client: x"}, ""},
-		{[]string{"ingress ~deny-lists: 10.0.0.0/8"}, `! Ingress UnknownAnnotation: annotation "deny-lists" is not known; the nearest that is: deny-list. Since it has no prefix it may be somebody else's, and is ignored`},
-		{[]string{"ingress ~auth-url: x"}, `! Ingress UnknownAnnotation: annotation "auth-url" is not known; the nearest that is: sallyport.dev/auth-url. Since it has no prefix it may be somebody else's, and is ignored`},
+		{[]string{"ingress ~deny-lists: 10.0.0.0/8"}, `! Ingress UnknownAnnotation: annotation "deny-lists" is unknown and ignored; the nearest known one is deny-list (a name without a prefix may belong to another program)`},
+		{[]string{"ingress ~auth-url: x"}, `! Ingress UnknownAnnotation: annotation "auth-url" is unknown and ignored; the nearest known one is sallyport.dev/auth-url (a name without a prefix may belong to another program)`},
 
 		// Under a prefix of ours what is almost a guard closes.
-		{[]string{"ingress deny-lists: 10.0.0.0/8"}, `CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
-		{[]string{"service haproxy.com/server-cx: a"}, `CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is not known; the nearest that is: server-ca; since that keeps clients out, nobody is let in until it is in order`},
-		{[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"}, `CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is not known; the nearest that is: sallyport.dev/auth-url; since that keeps clients out, nobody is let in until it is in order`},
-		{[]string{"ingress sallyport.dev/auth-uri: svc://a:80"}, `CLOSED! Ingress UnknownAnnotation: annotation "sallyport.dev/auth-uri" is not known; the nearest that is: sallyport.dev/auth-url; since that keeps clients out, nobody is let in until it is in order`},
-		{onAll("alow-list: 10.0.0.0/8"), `CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is not known; the nearest that is: allow-list; since that keeps clients out, nobody is let in until it is in order`},
+		{[]string{"ingress deny-lists: 10.0.0.0/8"}, `CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`},
+		{[]string{"service haproxy.com/server-cx: a"}, `CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is unknown; the nearest known one, server-ca, restricts access: all clients are rejected until the name is corrected`},
+		{[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"}, `CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`},
+		{[]string{"ingress sallyport.dev/auth-uri: svc://a:80"}, `CLOSED! Ingress UnknownAnnotation: annotation "sallyport.dev/auth-uri" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`},
+		{onAll("alow-list: 10.0.0.0/8"), `CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is unknown; the nearest known one, allow-list, restricts access: all clients are rejected until the name is corrected`},
 		{on4("ssl-passthrough: true", "deny-lists: 10.0.0.0/8"), "passed through\ntcp-request content reject\n" +
-			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is not known; the nearest that is: deny-list; since that keeps clients out, nobody is let in until it is in order`},
+			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`},
 
 		// What is empty, which HAProxy takes for the end of its line.
 		{on4("set-host: ''"), "! Ingress InvalidAnnotation: annotation haproxy.org/set-host: it is empty; it is ignored"},
@@ -553,7 +553,7 @@ tcp-request content reject
 		{onAll("sallyport.dev/request-del-headers: A\nB\nC\nD"), "http-request del-header A\nhttp-request del-header B\nhttp-request del-header C\nhttp-request del-header D"},
 		{
 			on4("allow-list: 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5"),
-			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: it has 5 addresses and networks; allowed are 4 (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME; nobody is let in until it is in order",
+			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: it has 5 addresses and networks; allowed are 4 (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME; all clients are rejected until it is corrected",
 		},
 
 		// What is not good is told, and the next word counts.
@@ -561,8 +561,8 @@ tcp-request content reject
 			[]string{"service timeout-server: soon", "ingress timeout-server: 2s"},
 			"timeout server 2000ms\n! Service InvalidAnnotation: annotation haproxy.org/timeout-server: \"soon\" is not a time: a whole number and one of us, ms, s, m, h, d, as 50s; it is ignored",
 		},
-		{[]string{"ingress timeot-server: 2s"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/timeot-server" is not known; the nearest that is: timeout-server; it is ignored`},
-		{[]string{"service allow-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation haproxy.org/allow-list is for ConfigMap, Ingress, not for Service; it is ignored"},
+		{[]string{"ingress timeot-server: 2s"}, `! Ingress UnknownAnnotation: annotation "haproxy.org/timeot-server" is unknown and ignored; the nearest known one is timeout-server`},
+		{[]string{"service allow-list: 10.0.0.0/8"}, "! Service UnknownAnnotation: annotation haproxy.org/allow-list is allowed on ConfigMap, Ingress, not on Service; it is ignored"},
 		{
 			[]string{"ingress request-set-header: X-A b\nX-B"},
 			`! Ingress InvalidAnnotation: annotation haproxy.org/request-set-header: "X-B" has no value; it is ignored`,
@@ -693,11 +693,11 @@ func TestAnotherControllersKeyIsData(t *testing.T) {
 		odd     []string
 	}{
 		{map[string]string{"other.test/server-timeout": "5 "}, Value{As: "other.test/server-timeout", Text: "5s"}, nil},
-		{map[string]string{"other.test/server-timeout": "5", "timeout": "5s"}, Value{As: "other.test/server-timeout", Text: "5s"}, []string{"annotation timeout is an older way to say timeout-server; since that is here too, this is ignored"}},
+		{map[string]string{"other.test/server-timeout": "5", "timeout": "5s"}, Value{As: "other.test/server-timeout", Text: "5s"}, []string{"annotation timeout is deprecated and ignored, since timeout-server is set, too"}},
 		{
 			map[string]string{"other.test/server-timeout": "5", "haproxy.com/timeout": "6s"},
 			Value{As: "haproxy.com/timeout", Text: "6s"},
-			[]string{"annotation haproxy.com/timeout is an older way to say timeout-server; it is used all the same", "annotation other.test/server-timeout is ignored, since haproxy.com/timeout is here too and goes before it"},
+			[]string{"annotation haproxy.com/timeout is deprecated and still used; write timeout-server instead", "annotation other.test/server-timeout is ignored, since haproxy.com/timeout is set, too, and overrides it"},
 		},
 		{map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"}, Value{}, nil}, // others' names
 	} {

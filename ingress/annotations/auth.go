@@ -31,7 +31,7 @@ var (
 	})
 	authSignIn = define(signIn, Doc{
 		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below", Guard: true,
-		Effect: "Rejected clients are redirected here with 302, instead of being answered 401 as auth-url says: `https://login.test/?rd=%[url,url_enc]`.",
+		Effect: "Rejected clients are redirected to this URL with 302, instead of getting the answer of the Service of auth-url. Example: `https://login.test/?rd=%[url,url_enc]`.",
 	})
 )
 
@@ -43,7 +43,7 @@ type asked struct {
 
 // askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH].
 func askURL(s string) (asked, error) {
-	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only a Service of the cluster is asked, whose pods there are verified routes to", Quote(s))
+	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes", Quote(s))
 	rest, is := strings.CutPrefix(s, "svc://")
 	if !is {
 		if rest, is = strings.CutPrefix(s, "service://"); !is {
@@ -107,7 +107,7 @@ func ask(v *values, s *Settings) {
 	a.Pass, _ = get(v, authPass)
 	a.Fail, _ = get(v, authFail)
 	if a.Succeed, said = get(v, authSucceed); said && a.Succeed == nil {
-		v.wrong(authSucceed.Doc, errors.New("* is not allowed: name the headers, of which the servers then see none of the client's"))
+		v.wrong(authSucceed.Doc, errors.New("* is not allowed: list the headers, so that HAProxy can delete the client's own"))
 		return
 	}
 	a.SignIn, _ = get(v, authSignIn)

@@ -56,7 +56,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		if d.ForTCP() {
 			s.add(d)
 		} else {
-			v.wrong(loadBalance.Doc, errors.New("this algorithm is for requests, which nobody sees here"))
+			v.wrong(loadBalance.Doc, errors.New("this algorithm needs HTTP requests, and this backend takes TCP connections"))
 		}
 	}
 	timing(v, &s)
@@ -66,7 +66,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		if s.Options.TLS {
 			s.Options.Proto = "h1" // no ALPN: the client chooses the protocol
 			if s.Options.SNI == haproxy.SNIOfHost {
-				v.wrong(secureSNI.Doc, errors.New("the Host of requests is not seen here"))
+				v.wrong(secureSNI.Doc, errors.New("a TCP connection has no Host header: name a host, or use sni"))
 				s.Options.SNI = ""
 			}
 		}
@@ -86,7 +86,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 	return s, v.used, v.problems
 }
 
-const unread = "is for requests, which nobody sees here: connections are handed on as they are"
+const unread = "applies to HTTP requests, and this backend takes TCP connections"
 
 // unfit reports keys that cannot be used for a kind of traffic.
 func (v *values) unfit(traffic Traffic) {
@@ -100,7 +100,7 @@ func (v *values) unfit(traffic Traffic) {
 					as += " of the ConfigMap" // the problem is reported on the Ingress
 				}
 				v.closed = true
-				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; nobody is let in while it is said", l.Scope.noun(), as, unread)})
+				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), as, unread)})
 			case l.Scope != ConfigMap:
 				v.problems = append(v.problems, Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
 			}

@@ -258,13 +258,13 @@ func (in dictionary) read(scope Scope, written map[string]string) Layer {
 		used, older := l.Values[s.Name], s.older()
 		switch {
 		case s.Scopes&scope == 0:
-			odd("UnknownAnnotation", "%s is for %s, not for %s; it is ignored", full, s.Scopes, scope)
+			odd("UnknownAnnotation", "%s is allowed on %s, not on %s; it is ignored", full, s.Scopes, scope)
 		case used.As == full && older != "":
-			odd("OlderAnnotation", "%s is an older way to say %s; it is used all the same", full, older)
+			odd("OlderAnnotation", "%s is deprecated and still used; write %s instead", full, older)
 		case older == s.Name:
-			odd("OlderAnnotation", "%s is an older way to say %s; since that is here too, this is ignored", full, older)
+			odd("OlderAnnotation", "%s is deprecated and ignored, since %s is set, too", full, older)
 		case used.As != full && used.Text != strings.TrimSpace(text):
-			odd("UnusedAnnotation", "%s is ignored, since %s is here too and goes before it", full, used.As)
+			odd("UnusedAnnotation", "%s is ignored, since %s is set, too, and overrides it", full, used.As)
 		}
 	}
 	slices.SortFunc(l.Odd, func(a, b Problem) int { return cmp.Compare(a.Why, b.Why) })
@@ -287,15 +287,15 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 	switch {
 	case scope != ConfigMap && !ours:
 		if guard && len(name) >= leastLikely {
-			odd("UnknownAnnotation", "%s is not known; the nearest that is: %s. Since it has no prefix it may be somebody else's, and is ignored", Quote(full), near.Name)
+			odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s (a name without a prefix may belong to another program)", Quote(full), near.Name)
 		}
 		return false
 	case guard:
-		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; since that keeps clients out, nobody is let in until it is in order", Quote(full), near.Name)
+		odd("UnknownAnnotation", "%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name is corrected", Quote(full), near.Name)
 	case near != nil:
-		odd("UnknownAnnotation", "%s is not known; the nearest that is: %s; it is ignored", Quote(full), near.Name)
+		odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s", Quote(full), near.Name)
 	default:
-		odd("UnknownAnnotation", "%s is not known; it is ignored", Quote(full))
+		odd("UnknownAnnotation", "%s is unknown and ignored", Quote(full))
 	}
 	return guard
 }
@@ -379,7 +379,7 @@ type values struct {
 func (v *values) fault(d Doc, scope Scope, err error) {
 	then := "it is ignored"
 	if d.Guard {
-		v.closed, then = true, "nobody is let in until it is in order"
+		v.closed, then = true, "all clients are rejected until it is corrected"
 	}
 	v.report(d, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
 }

@@ -57,7 +57,7 @@ var (
 	})
 	proxyProtocol = define(networks, Doc{
 		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
-		Effect: "Connections from these addresses begin with a PROXY protocol header, whose client address is believed.",
+		Effect: "Connections from these addresses begin with a PROXY protocol header, from which HAProxy takes the client's address.",
 	})
 	quicPort = define(number(1, 65535), Doc{
 		Name: "quic-bind-port", Scopes: ConfigMap, Format: "number",
@@ -205,7 +205,7 @@ func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 		return q
 	}
 	if whose := v.env.TakenUDP[uint16(port)]; whose != "" { //nolint:gosec // read as a port
-		v.wrong(quicPort.Doc, fmt.Errorf("port %d is that of %s, HTTP/3 is not offered", port, whose))
+		v.wrong(quicPort.Doc, fmt.Errorf("port %d is in use by %s; HTTP/3 is not offered", port, whose))
 		return q
 	}
 	switch support := v.ask(haproxy.QUICSupport(), asked); {

@@ -55,11 +55,11 @@ func reference(s string) (Ref, error) {
 var (
 	authType = define(oneOf("basic-auth"), Doc{
 		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth", Guard: true,
-		Effect: "Clients need a name and a password. It can be left out where there is an auth-secret.",
+		Effect: "Clients need a name and a password. With an auth-secret the key can be left out.",
 	})
 	authSecret = defineSecret(Doc{
 		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
-		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user whose hash cannot be used is left out, with an Event; others are let in.",
+		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user with an invalid hash is left out and reported by an Event; the other users are accepted.",
 	})
 	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
@@ -71,7 +71,7 @@ var (
 	})
 	clientOptional = define(boolean, Doc{
 		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "Clients may also connect without the certificate of client-ca; `%[ssl_c_s_dn]` is what they showed. On an Ingress it is ignored if the ConfigMap demands a certificate.",
+		Effect: "Clients may also connect without the certificate of client-ca; `%[ssl_c_s_dn]` is the subject of the certificate of a client that has one. On an Ingress it is ignored if the ConfigMap demands a certificate.",
 	})
 	serverCA = defineSecret(Doc{
 		Name: "server-ca", Scopes: everywhere, Traffic: notPassed, Guard: true,
@@ -175,13 +175,13 @@ func authenticate(v *values, s *Settings) {
 		case len(left) > 0:
 			err = left[0]
 		default:
-			err = fmt.Errorf("Secret %s names nobody", from.Of)
+			err = fmt.Errorf("Secret %s has no user", from.Of)
 		}
 		return list, err
 	})
 	if !ok {
 		if asked && !v.closed {
-			v.wrong(authType.Doc, errors.New("there is no auth-secret that says who may come in"))
+			v.wrong(authType.Doc, errors.New("there is no auth-secret with the users"))
 		}
 		return
 	}
@@ -256,9 +256,9 @@ func serverCerts(v *values, s *Settings) {
 	if name, said := get(v, secureVerifyHost); said {
 		switch {
 		case s.Options.CA == "":
-			v.wrong(secureVerifyHost.Doc, errors.New("there is no server-ca whose certificates could be verified"))
+			v.wrong(secureVerifyHost.Doc, errors.New("certificates are verified only with a server-ca: set it, too"))
 		case s.Options.SNI != "" && s.Options.SNI != name:
-			v.wrong(secureVerifyHost.Doc, errors.New("HAProxy verifies that the servers are what secure-sni asks for, and nothing else"))
+			v.wrong(secureVerifyHost.Doc, errors.New("HAProxy verifies the name in secure-sni, which is another one: set the same name in both"))
 		default:
 			s.Options.VerifyHost = name
 		}
@@ -293,10 +293,10 @@ func ofHost(v *values) Clients {
 	}
 	switch {
 	case all.CA == nil || !bytes.Equal(all.CA.Content, c.CA.Content):
-		v.fault(clientCA.Doc, Ingress, errors.New("the ConfigMap demands certificates of another authority of all clients, and they show one: say it there, or here, or name the same authority"))
+		v.fault(clientCA.Doc, Ingress, errors.New("the ConfigMap requires certificates of another authority from all clients, and a client shows one certificate: set client-ca in one of the two places, or name the same authority in both"))
 		return Clients{Closed: true}
 	case c.Optional:
-		v.fault(clientOptional.Doc, Ingress, errors.New("the ConfigMap demands a certificate of all clients"))
+		v.fault(clientOptional.Doc, Ingress, errors.New("the ConfigMap requires a certificate from all clients"))
 		c.Optional = false
 	}
 	return c

@@ -56,7 +56,7 @@ func stream(port, line string) (s Stream, err error) {
 	s.Port = uint16(n) //nolint:gosec // read as a port
 	words := strings.Split(strings.TrimSpace(line), ":")
 	if len(words) < 2 {
-		return s, fmt.Errorf("%s: want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", Quote(line))
+		return s, fmt.Errorf("%s: want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", Quote(line))
 	}
 	if s.To, err = servicePort(words[0] + ":" + words[1]); err != nil {
 		return s, err
@@ -80,7 +80,7 @@ func stream(port, line string) (s Stream, err error) {
 			return s, fmt.Errorf("%s is not one of ssl, PROXY, PROXY-V1 and PROXY-V2", Quote(word))
 		}
 		if twice {
-			return s, errors.New("it says the same twice")
+			return s, errors.New("a word is repeated; allowed are ssl, PROXY, and one of PROXY-V1 and PROXY-V2, each once")
 		}
 	}
 	return s, nil

@@ -31,14 +31,14 @@ key "0": "0" is not a number from 1 to 65535; it is ignored
 key "01024": "01024" is not a number from 1 to 65535; it is ignored
 key "70000": "70000" is not a number from 1 to 65535; it is ignored
 key "9002": "b:1": want namespace/Service, or namespace/Service:port; it is ignored
-key "9003": "a/b": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
+key "9003": "a/b": want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 key "9004": "a/b:": want namespace/Service, or namespace/Service:port; it is ignored
 key "9005": "tls" is not one of ssl, PROXY, PROXY-V1 and PROXY-V2; it is ignored
-key "9006": it says the same twice; it is ignored
-key "9007": it says the same twice; it is ignored
+key "9006": a word is repeated; allowed are ssl, PROXY, and one of PROXY-V1 and PROXY-V2, each once; it is ignored
+key "9007": a word is repeated; allowed are ssl, PROXY, and one of PROXY-V1 and PROXY-V2, each once; it is ignored
 key "9008": "x_y" is not the name or the number of a port; it is ignored
 key "9009": "a/b\n:1": want namespace/Service, or namespace/Service:port; it is ignored
-key "9010": "": want namespace/Service:port, and behind it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
+key "9010": "": want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 key "http": "http" is not a number from 1 to 65535; it is ignored
 `
 	if diff := cmp.Diff(want, got.String()); diff != "" {

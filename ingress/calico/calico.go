@@ -181,11 +181,11 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		}
 		p, ok := address(text)
 		if !ok || p.Addr().Is4() != family.is4 || !speaks(p.Addr()) {
-			r.complain("Node", n.Name, "annotation %s is %s, which is not an address BGP can be spoken from; the node is not peered with in that family", family.annotation, quote(text))
+			r.complain("Node", n.Name, "annotation %s is %s, which is not a usable BGP address; the appliance does not peer with the node in that family", family.annotation, quote(text))
 			continue
 		}
 		if slices.Contains(own, p.Addr()) {
-			r.complain("Node", n.Name, "annotation %s is %s, an address of the appliance; the node is not peered with in that family", family.annotation, quote(text))
+			r.complain("Node", n.Name, "annotation %s is %s, an address of the appliance; the appliance does not peer with the node in that family", family.annotation, quote(text))
 			continue
 		}
 		node.BGP = append(node.BGP, p)
@@ -194,7 +194,7 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		if own, ok := parseASN(text); ok {
 			node.ASN = own
 		} else {
-			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; Calico ignores it, and so do we", asnAnnotation, quote(text))
+			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; it is ignored, as by Calico", asnAnnotation, quote(text))
 		}
 	}
 	// If no BGPPeer names us, the sessions are configured in some other way.
@@ -272,7 +272,7 @@ func (r *reader) settle(o Objects, nodes []routes.Node) {
 		for _, i := range claimants[1:] {
 			n := &nodes[i]
 			r.complain("Node", keeper, "its BGP address %s is claimed by node %s, too; node %s keeps it", addr, n.Name, keeper)
-			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and is not believed: of several nodes the one keeps an address that had it before, whose status has it as InternalIP, or that is older. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, family.annotation)
+			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and does not get it: an address stays with the node that had it, else goes to the node whose status has it as InternalIP, else to the older node. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, family.annotation)
 			n.BGP = slices.DeleteFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == addr })
 			n.Addresses = slices.DeleteFunc(n.Addresses, func(a netip.Addr) bool { return a == addr })
 		}
@@ -382,7 +382,7 @@ func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 		}
 	}
 	if unclear > 0 {
-		r.complain("IPAMBlock", u.GetName(), "%d of its addresses are taken and no namespace is named: a Service of any namespace may have them as servers", unclear)
+		r.complain("IPAMBlock", u.GetName(), "%d of its addresses are in use and name no namespace: a Service of any namespace may have them as servers", unclear)
 	}
 	return b
 }
@@ -494,7 +494,7 @@ func (r *reader) peers(o Objects) []peer {
 		}
 		var err error
 		if p.selector, err = parseSelector(text(spec["nodeSelector"])); err != nil {
-			r.complain("BGPPeer", p.name, "spec.nodeSelector %s cannot be read: %v; every node is taken to peer with us by it", quote(text(spec["nodeSelector"])), err)
+			r.complain("BGPPeer", p.name, "spec.nodeSelector %s cannot be read: %v; it is taken as a selector of all nodes", quote(text(spec["nodeSelector"])), err)
 			p.selector, _ = parseSelector("")
 		}
 		found = append(found, p)

@@ -11,11 +11,11 @@ type Presence struct {
 }
 
 // ErrNone is the error if the cluster serves neither group.
-var ErrNone = errors.New("the cluster serves none of Calico's objects: Calico is not installed, or its CRDs are gone")
+var ErrNone = errors.New("the cluster serves none of Calico's objects: Calico is not installed, or its CRDs were deleted")
 
 // ErrFrozen is the error while Calico moves between two datastores: neither may be
 // read.
-var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + V3 + " and calls neither ready: the last known objects stay until it does")
+var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + V3 + " and marks neither as ready: the last known objects stay in use until it does")
 
 // Choose returns the group to read.
 //

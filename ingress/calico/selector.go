@@ -151,7 +151,7 @@ func (p *parser) term(depth int) (matcher, error) {
 		return nil, err
 	}
 	if key.literal || strings.ContainsAny(key.text, "!(){},=&|") {
-		return nil, fmt.Errorf("%s stands where a label is expected", quote(key.text))
+		return nil, fmt.Errorf("want a label instead of %s", quote(key.text))
 	}
 	if (key.text == "all" || key.text == "global") && p.take("(") {
 		if !p.take(")") {
@@ -177,7 +177,7 @@ func (p *parser) test(key string) (matcher, error) {
 		return nil, err
 	}
 	if op.literal {
-		return nil, fmt.Errorf("%s stands where a comparison is expected", quote(op.text))
+		return nil, fmt.Errorf("want a comparison instead of %s", quote(op.text))
 	}
 	switch op.text {
 	case "==", "!=":
@@ -209,7 +209,7 @@ func (p *parser) test(key string) (matcher, error) {
 func (p *parser) string() (string, error) {
 	w, err := p.next()
 	if err == nil && !w.literal {
-		err = fmt.Errorf("%s stands where a string is expected", quote(w.text))
+		err = fmt.Errorf("want a string in quotes instead of %s", quote(w.text))
 	}
 	return w.text, err
 }
