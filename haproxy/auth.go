@@ -74,7 +74,7 @@ func (a Ask) Directive() (Directive, error) {
 		lines[0] += " signin"
 		lines = append(lines, "http-request redirect location "+to+" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
-	lines = append(lines, answer(503, "who may come in cannot be asked", " if !{ var(txn.sallyport_auth) -m str yes }"))
+	lines = append(lines, answer(503, "the authentication service gives no answer", " if !{ var(txn.sallyport_auth) -m str yes }"))
 	return Directive{phase: phaseAsk, text: strings.Join(lines, "\n")}, nil
 }
 

@@ -192,7 +192,7 @@ const reject = "tcp-request content reject"
 // Close answers 503 to every request. It is for a backend whose access rules cannot be
 // applied.
 func Close() Directive {
-	return Directive{phase: phaseClosed, text: answer(503, "what guards this is not in order", "")}
+	return Directive{phase: phaseClosed, text: answer(503, "the access rules of this path are invalid", "")}
 }
 
 // answer returns a rule that ends a request with a line of text.

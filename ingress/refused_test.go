@@ -30,7 +30,7 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 		secret("ca", "Opaque", map[string][]byte{"ca.crt": crt}) +
 		secret("users", "Opaque", map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))}) +
 		ingress("good", 2020, "rules: ["+rule("b.test", path("/", "Prefix", "other"))+"]")
-	const web, closed = "default_ing_i_svc_web_http", `"what guards this is not in order\n"`
+	const web, closed = "default_ing_i_svc_web_http", `"the access rules of this path are invalid\n"`
 	for name, tt := range map[string]struct {
 		said   map[string]string
 		refuse func(haproxy.Config) haproxy.Part

@@ -347,12 +347,12 @@ file ca.ca.pem`,
 			on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b", "sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *", "sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User", "sallyport.dev/auth-headers-fail: X-Why"),
 			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
 				"http-request redirect location 'https://login.test/?rd=%[url]' code 302 if { var(txn.sallyport_auth) -m str signin }\n" +
-				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
 		{
 			on4("sallyport.dev/auth-url: service://door:4180"),
 			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
-				`http-request return status 503 content-type text/plain string "who may come in cannot be asked\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
 		{on4("sallyport.dev/auth-url: https://door.test/"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`},
 		{on4("sallyport.dev/auth-url: svc://theirs/door:80"), `CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; all clients are rejected until it is corrected`},
