@@ -8,6 +8,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
 SOAK     ?= 1h
+CALICO   ?= stand-in
 COUNT    ?= 1
 CUTS     ?= 50
 PKG      ?= ./...
@@ -37,9 +38,9 @@ test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as
 	@test/setup --image
 	image/deb/test
 
-demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running
+demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running; CALICO=real has Calico itself
 	go build -o .build/ ./test/lab ./test/app
-	test/demo/up
+	test/demo/up $(CALICO)
 
 demo-down: ## Remove all that make demo brought up
 	test/demo/down

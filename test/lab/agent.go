@@ -130,7 +130,7 @@ func different(have, want world.Options) string {
 	}{
 		{"number of workers", have.Workers, want.Workers},
 		{"site", have.Site, want.Site},
-		{"choice of families", have.IPv6, want.IPv6},
+		{"choice of families", [2]bool{have.IPv6, have.IPv6Only}, [2]bool{want.IPv6 || want.IPv6Only, want.IPv6Only}},
 		{"access from the host", have.HostAccess, want.HostAccess},
 		{"mesh", have.Mesh, want.Mesh},
 		{"AS number", have.AS, want.AS},

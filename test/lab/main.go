@@ -105,6 +105,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.StringArrayVar(&images, "image", nil, "image reference and the program that stands for it, REF=PATH; may be repeated")
 	flags.IntVar(&opts.Workers, "workers", 2, "number of workers")
 	flags.BoolVar(&opts.IPv6, "ipv6", false, "both families")
+	flags.BoolVar(&opts.IPv6Only, "ipv6-only", false, "with --calico real: pods, Services and BGP have IPv6 alone")
 	flags.IntVar(&opts.Site, "site", 0, "0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an appliance need a site each")
 	flags.BoolVar(&opts.HostAccess, "host-access", false, "put this machine on the lan as 192.168.50.1, if it has no other use for the range")
 	flags.BoolVar(&opts.Mesh, "mesh", false, "let the nodes peer with each other")

@@ -13,46 +13,24 @@ import (
 	"sallyport/test/rig"
 )
 
-// answered returns the pods that answer requests from the client, sorted.
-func answered(t *testing.T, r *rig.Rig, requests int, address string) []string {
-	t.Helper()
-	var pods []string
-	for range requests {
-		to := url.URL{Scheme: "http", Host: address, Path: "/"}
-		pod, err := r.Exec(t.Context(), world.Client, "curl", "-sf", "--max-time", "5", "-o", "/dev/null", "-w", "%header{x-pod}", "-H", "Host: test.local", to.String())
-		if err != nil {
-			t.Log(err)
-			continue
-		}
-		pods = append(pods, pod)
-	}
-	slices.Sort(pods)
-	return slices.Compact(pods)
+// A realLab is a lab whose nodes run Calico itself, with an appliance that serves four pods as
+// test.local.
+type realLab struct {
+	*rig.Rig
+	t *testing.T
 }
 
-// established returns an error unless the node has a session with the appliance in each
-// family.
-func established(t *testing.T, r *rig.Rig, node string) error {
+func newRealLab(t *testing.T, opts world.Options, manifests ...string) realLab {
 	t.Helper()
-	for family, protocol := range map[int]string{4: "Global_192_168_50_21", 6: "Global_fd00_50__21"} {
-		out, err := r.BIRD(t.Context(), node, family, "show", "protocols", protocol)
-		if err != nil || !strings.Contains(out, "Established") {
-			return fmt.Errorf("%s: %q (%v)", node, out, err)
-		}
-	}
-	return nil
-}
-
-func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
 	dir := t.TempDir()
+	opts.Name, opts.Workers, opts.Calico, opts.Progress = fmt.Sprintf("real%d", os.Getpid()%10_000_000), 2, world.Real, t.Output()
 	if err := rig.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := rig.Configure(dir, "", rig.Cluster{Pools: `172.16.0.0/16, "fd00:172:16::/48"`}); err != nil {
 		t.Fatal(err)
 	}
-	name := fmt.Sprintf("real%d", os.Getpid()%10_000_000)
-	r, err := rig.New(t.Context(), dir, world.Options{Name: name, Workers: 2, IPv6: true, Calico: world.Real, Progress: t.Output()}, "--address", "fd00:50::21")
+	r, err := rig.New(t.Context(), dir, opts, manifests...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +42,10 @@ func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := (lab{name: name}).gone(); err != nil {
+		if err := (lab{name: opts.Name}).gone(); err != nil {
 			t.Error(err)
 		}
-		if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), filepath.Join(world.Root, name)) {
+		if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), filepath.Join(world.Root, opts.Name)) {
 			t.Errorf("left behind: mounts (%v)", err)
 		}
 	})
@@ -83,72 +61,124 @@ func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually := func(what string, ask func() error) {
-		t.Helper()
-		if err := rig.Eventually(t.Context(), what, ask); err != nil {
-			t.Fatal(err)
-		}
+	return realLab{r, t}
+}
+
+func (l realLab) eventually(what string, ask func() error) {
+	l.t.Helper()
+	if err := rig.Eventually(l.t.Context(), what, ask); err != nil {
+		l.t.Fatal(err)
 	}
-	allEstablished := func() error {
-		for _, node := range []string{"master", "worker1", "worker2"} {
-			if err := established(t, r, node); err != nil {
-				return err
+}
+
+// established waits until each node has a session of the family, of this name in BIRD.
+func (l realLab) established(family int, protocol string) {
+	l.t.Helper()
+	l.eventually(protocol+" is established on each node", func() error {
+		for _, node := range []string{world.Master, "worker1", "worker2"} {
+			out, err := l.BIRD(l.t.Context(), node, family, "show", "protocols", protocol)
+			if err != nil || !strings.Contains(out, "Established") {
+				return fmt.Errorf("%s: %q (%v)", node, out, err)
 			}
 		}
 		return nil
-	}
-	answers := func(n int, address string) func() error {
-		return func() error {
-			if pods := answered(t, r, 2*n, address); len(pods) != n {
-				return fmt.Errorf("%q answer, want %d pods", pods, n)
-			}
-			return nil
-		}
-	}
-	eventually("three sessions of each family are established", allEstablished)
-	eventually("four pods answer", answers(4, "192.168.50.21"))
-	eventually("four pods answer on IPv6", answers(4, "[fd00:50::21]"))
+	})
+}
 
-	if err := r.RestartCalico(t.Context(), "worker2", 0); err != nil {
-		t.Fatal(err)
-	}
-	eventually("the restarted node's sessions are established again", allEstablished)
-	if err := r.RemoveNode(t.Context(), "worker1"); err != nil {
-		t.Fatal(err)
-	}
-	eventually("all pods answer from the other node", answers(4, "192.168.50.21"))
-	eventually("the blocks of the node that left are released", func() error {
-		s, err := r.Kubectl(t.Context(), "get", "blockaffinities.crd.projectcalico.org", "-o", "name")
-		if err == nil && strings.Contains(s, "worker1") {
-			err = fmt.Errorf("there are %q", s)
+// answered waits until all four pods answer the client at this address of the appliance.
+func (l realLab) answered(address string) {
+	l.t.Helper()
+	to := url.URL{Scheme: "http", Host: address, Path: "/"}
+	l.eventually("four pods answer at "+to.String(), func() error {
+		var pods []string
+		for range 8 {
+			pod, err := l.Exec(l.t.Context(), world.Client, "curl", "-sf", "--max-time", "5", "-o", "/dev/null", "-w", "%header{x-pod}", "-H", "Host: test.local", to.String())
+			if err != nil {
+				return err
+			}
+			pods = append(pods, pod)
+		}
+		slices.Sort(pods)
+		if pods = slices.Compact(pods); len(pods) != 4 {
+			return fmt.Errorf("%q answer", pods)
+		}
+		return nil
+	})
+}
+
+// released waits until Calico has released the blocks of a node.
+func (l realLab) released(node string) {
+	l.t.Helper()
+	l.eventually("the blocks of "+node+" are released", func() error {
+		out, err := l.Kubectl(l.t.Context(), "get", "blockaffinities.crd.projectcalico.org", "-o", "name")
+		if err == nil && strings.Contains(out, "/"+node+"-") {
+			err = fmt.Errorf("there are %q", out)
 		}
 		return err
 	})
-	calicoctl, err := calicoctl(t, r)
-	if err != nil || !strings.Contains(calicoctl, "found 0 problems") {
-		t.Errorf("calicoctl ipam check (%v):\n%s", err, calicoctl)
-	}
 }
 
-// calicoctl lets Calico check its own allocations.
-func calicoctl(t *testing.T, r *rig.Rig) (string, error) {
-	t.Helper()
-	record, err := world.Read(r.Name())
+// calicoctl runs calicoctl.
+func (l realLab) calicoctl(args ...string) string {
+	l.t.Helper()
+	record, err := world.Read(l.Name())
 	if err != nil {
-		return "", err
+		l.t.Fatal(err)
 	}
-	cmd, err := record.Calicoctl(t.Context(), t.Output(), "ipam", "check")
+	cmd, err := record.Calicoctl(l.t.Context(), l.t.Output(), args...)
 	if err != nil {
-		return "", err
+		l.t.Fatal(err)
 	}
 	out, err := cmd.CombinedOutput()
-	return string(out), err
+	if err != nil {
+		l.t.Fatalf("calicoctl %q: %v: %s", args, err, out)
+	}
+	return string(out)
 }
 
-func TestWhatOnlyTheStandInCanDoIsRefused(t *testing.T) {
+func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
+	l := newRealLab(t, world.Options{IPv6: true}, "--address", "fd00:50::21")
+	l.established(4, "Global_192_168_50_21")
+	l.established(6, "Global_fd00_50__21")
+	l.answered("192.168.50.21")
+	l.answered("[fd00:50::21]")
+
+	if err := l.RestartCalico(t.Context(), "worker2", 0); err != nil {
+		t.Fatal(err)
+	}
+	l.established(4, "Global_192_168_50_21")
+	if err := l.RemoveNode(t.Context(), "worker1"); err != nil {
+		t.Fatal(err)
+	}
+	l.answered("192.168.50.21")
+	l.released("worker1")
+	if out := l.calicoctl("ipam", "check"); !strings.Contains(out, "found 0 problems") {
+		t.Errorf("calicoctl ipam check:\n%s", out)
+	}
+}
+
+func TestAClusterOfRealCalicoCanHaveIPv6Alone(t *testing.T) {
+	l := newRealLab(t, world.Options{IPv6Only: true}, "--address", "fd00:50::21")
+	l.established(6, "Global_fd00_50__21")
+	l.answered("192.168.50.21")
+	s, err := l.Lab.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range s.Hosts {
+		for _, b := range h.Blocks {
+			if b.Addr().Is4() {
+				t.Errorf("%s has block %s, want none of IPv4", h.Name, b)
+			}
+		}
+	}
+}
+
+func TestAnOptionThatOneCalicoLacksIsRefused(t *testing.T) {
 	l := build(t)
 	for _, flag := range []string{"--bare", "--host-local", "--bird=2"} {
 		l.refuse(t, "needs the stand-in for Calico", "up", "--calico", "real", flag)
 	}
+	l.refuse(t, "needs real Calico", "up", "--ipv6-only")
 	l.refuse(t, "want stand-in or real", "up", "--calico", "nonsense")
 }

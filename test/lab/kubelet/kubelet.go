@@ -3,18 +3,18 @@
 //
 // It owns the pods that the real scheduler binds to its node. A pod is a
 // network namespace. A veth pair joins it to the node's namespace, with the
-// addresses and routes that Calico would use, or that a CNI plugin makes. A container is a program of this
-// machine that runs in the pod's namespace. The package alone knows which
-// program stands for which image, and which processes and namespaces it has
-// made. It notes them in its directory: the next run, or Clean, removes those
-// that a crash left behind.
+// addresses and routes that Calico would use, or those of a CNI plugin. A
+// container is a program of this machine that runs in the pod's namespace. The
+// package alone knows which program stands for which image, and which processes
+// and namespaces it has made. It notes them in its directory: the next run, or
+// Clean, removes those that a crash left behind.
 //
-// Without a plugin it promises that an address belongs to one pod at a time. IPAMBlock objects
-// are the only truth, and each change is an update of the version that was
-// read; or the node has ranges of its own, which no other node uses. It also
-// promises to report and end pods as Kubernetes does: readiness by probes,
-// preStop hook, SIGTERM, grace period, SIGKILL, and only then the object is
-// deleted.
+// It promises that an address belongs to one pod at a time, unless a plugin
+// allocates it. IPAMBlock objects are the only truth, and each change is an update
+// of the version that was read; or the node has ranges of its own, which no other
+// node uses. It also promises to report and end pods as Kubernetes does: readiness
+// by probes, preStop hook, SIGTERM, grace period, SIGKILL, and only then the object
+// is deleted.
 //
 // Its limit: no volumes, no cgroups, no users, no images; a program sees the
 // files of the machine. Init containers run one after another, and sidecars

@@ -56,10 +56,13 @@ func (l *Lab) startControlPlane(ctx context.Context) error {
 func (l *Lab) startAPIServer() error {
 	master, _ := l.Host(Master)
 	addrs := []net.IP{net.IPv4(127, 0, 0, 1), master.Addr.Addr().AsSlice(), service4.Addr().Next().AsSlice()}
-	services := service4.String()
+	services, advertised := service4.String(), master.Addr.Addr()
 	if l.opts.IPv6 {
 		addrs = append(addrs, net.IPv6loopback, master.Addr6.Addr().AsSlice(), service6.Addr().Next().AsSlice())
 		services += "," + service6.String()
+	}
+	if l.opts.IPv6Only {
+		services, advertised = service6.String(), master.Addr6.Addr()
 	}
 	serving, err := l.ca.server([]string{
 		"localhost", Master, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -88,7 +91,7 @@ func (l *Lab) startAPIServer() error {
 	}
 	apiserver := []string{
 		"kube-apiserver", "--etcd-servers", client,
-		"--bind-address", bindAll(l.opts.IPv6), "--secure-port", fmt.Sprint(apiPort), "--advertise-address", master.Addr.Addr().String(),
+		"--bind-address", bindAll(l.opts.IPv6), "--secure-port", fmt.Sprint(apiPort), "--advertise-address", advertised.String(),
 		"--tls-cert-file", l.path("pki", "apiserver.crt"), "--tls-private-key-file", l.path("pki", "apiserver.key"),
 		"--client-ca-file", l.path("pki", "ca.crt"), "--authorization-mode", "Node,RBAC",
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",

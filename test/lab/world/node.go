@@ -56,7 +56,7 @@ type daemon struct {
 
 // joinNode makes a host a node: it creates the Node object, and starts Calico and the kubelet.
 func (l *Lab) joinNode(ctx context.Context, h Host) error {
-	object := nodeObject(h)
+	object := l.nodeObject(h)
 	l.calico.complete(h, object)
 	var podCIDRs []netip.Prefix
 	if l.opts.HostLocal {
@@ -92,7 +92,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: h.Addr.Addr(), IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, CNI: l.calico.plugin(h), Log: l.log,
+			Dir: scratch, NodeAddr: l.addrs(h)[0], IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, CNI: l.calico.plugin(h), Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -130,6 +130,14 @@ func (l *Lab) newNode(h Host) (*node, error) {
 	return n, nil
 }
 
+// addrs returns a node's addresses in the families of the cluster.
+func (l *Lab) addrs(h Host) []netip.Addr {
+	if l.opts.IPv6Only {
+		return []netip.Addr{h.Addr6.Addr()}
+	}
+	return h.addrs()
+}
+
 // addrs returns the source addresses of the node's BIRDs.
 func (h Host) addrs() []netip.Addr {
 	addrs := []netip.Addr{h.Addr.Addr()}
@@ -146,7 +154,7 @@ func family(a netip.Addr) int {
 	return 6
 }
 
-func nodeObject(h Host) *corev1.Node {
+func (l *Lab) nodeObject(h Host) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: h.Name,
@@ -166,7 +174,7 @@ func nodeObject(h Host) *corev1.Node {
 		},
 	}
 	n.Status.Allocatable = n.Status.Capacity
-	for _, a := range h.addrs() {
+	for _, a := range l.addrs(h) {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	if h.Name == Master {

@@ -225,7 +225,7 @@ func (r *real) pluginConfig(configMap *unstructured.Unstructured) ([]byte, error
 	}
 	calico := list.Plugins[0] // portmap and bandwidth follow, which no pod of a lab asks for
 	calico["name"], calico["cniVersion"] = list.Name, list.CNIVersion
-	calico["ipam"] = map[string]any{"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": strconv.FormatBool(r.opts.IPv6)}
+	calico["ipam"] = map[string]any{"type": "calico-ipam", "assign_ipv4": strconv.FormatBool(!r.opts.IPv6Only), "assign_ipv6": strconv.FormatBool(r.opts.IPv6)}
 	return json.Marshal(calico)
 }
 
@@ -281,15 +281,20 @@ func (r *real) environment(h Host) []string {
 		"PATH=" + r.path("bin") + ":/usr/bin:/bin", // without the machine's own iptables
 		"NODENAME=" + h.Name, "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfigOf(nodeAccount), "WAIT_FOR_DATASTORE=true",
 		"CALICO_NETWORKING_BACKEND=bird", "CLUSTER_TYPE=k8s,bgp", "CALICO_DISABLE_FILE_LOGGING=true", "CALICO_MANAGE_CNI=false",
-		"IP=autodetect", "CALICO_IPV4POOL_CIDR=" + r.opts.pool4().String(), "CALICO_IPV4POOL_IPIP=Never", "CALICO_IPV4POOL_VXLAN=Never",
+		"CALICO_IPV4POOL_CIDR=" + r.opts.pool4().String(), "CALICO_IPV4POOL_IPIP=Never", "CALICO_IPV4POOL_VXLAN=Never",
 		"FELIX_FELIXHOSTNAME=" + h.Name, "FELIX_DATASTORETYPE=kubernetes", "FELIX_IPV6SUPPORT=" + strconv.FormatBool(r.opts.IPv6),
 		"FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT", "FELIX_IPTABLESBACKEND=NFT", "FELIX_XDPENABLED=false", "FELIX_USAGEREPORTINGENABLED=false",
 		"FELIX_LOGSEVERITYSYS=none", "FELIX_LOGFILEPATH=none",
 	}
 	if r.opts.IPv6 {
-		return append(vars, "IP6=autodetect", "CALICO_IPV6POOL_CIDR="+r.opts.pool6().String(), "CALICO_IPV6POOL_VXLAN=Never")
+		vars = append(vars, "IP6=autodetect", "CALICO_IPV6POOL_CIDR="+r.opts.pool6().String(), "CALICO_IPV6POOL_VXLAN=Never")
+	} else {
+		vars = append(vars, "IP6=none")
 	}
-	return append(vars, "IP6=none")
+	if r.opts.IPv6Only {
+		return append(vars, "IP=none", "CALICO_ROUTER_ID=hash")
+	}
+	return append(vars, "IP=autodetect")
 }
 
 func (r *real) plugin(h Host) *kubelet.CNI {

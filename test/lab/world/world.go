@@ -45,7 +45,8 @@ const DefaultAS = 65000
 type Options struct {
 	Name       string            `json:"name"`
 	Workers    int               `json:"workers"`
-	IPv6       bool              `json:"ipv6,omitempty"`
+	IPv6       bool              `json:"ipv6,omitempty"`       // both families
+	IPv6Only   bool              `json:"ipv6Only,omitempty"`   // pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
 	Site       int               `json:"site,omitempty"`       // 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
 	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
@@ -113,6 +114,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
 	opts.Bird = cmp.Or(opts.Bird, 1)
 	opts.Calico = cmp.Or(opts.Calico, StandIn)
+	opts.IPv6 = opts.IPv6 || opts.IPv6Only
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
@@ -159,6 +161,9 @@ func (o Options) check() error {
 	}
 	if o.Calico == Real && (o.Bare || o.HostLocal || o.Bird != 1) {
 		return errors.New("a lab without a control plane, with host-local IPAM, or with BIRD 2 needs the stand-in for Calico")
+	}
+	if o.Calico == StandIn && o.IPv6Only {
+		return errors.New("a lab with IPv6 alone needs real Calico")
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("the lab makes network namespaces: run it as root")
