@@ -121,7 +121,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 					return nil, err
 				}
 				of := watcherConfig(s, kubeconfig, local.Addrs, log)
-				of.Before, of.TokenFile = before, filepath.Join(cfg.StateDir, "token-"+s.Name)
+				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, filepath.Join(cfg.StateDir, "token-"+s.Name)
 				return ingress.NewWatcher(of)
 			})
 		})

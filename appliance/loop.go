@@ -124,6 +124,7 @@ type loop struct {
 	brokenAt  time.Time                // since when rounds fail; zero: they do not
 	missingAt time.Time                // since when wanted routes are not in the kernel
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
+	quiet     map[netip.Addr]time.Time // peers with a session, since when they announce none of the blocks of their node
 	refused   map[string]bool
 	admitted  *Admission // last given to the firewall; nil: none yet
 	doubt     doubt
@@ -257,7 +258,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Routes = routed
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = routes.Allocate(facts)
-	v.static = routes.Static(offers, facts)
+	v.static, v.withheld = routes.Static(offers, facts), routes.Withheld(offers, topologies)
 	l.compiler.Unknown = unknown
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
@@ -643,7 +644,7 @@ func (l *loop) keep() {
 
 // tellRefusals logs each refusal once, when it appears, and no more than a
 // screenful at a time: a peer that offers 100,000 prefixes is one fact. A refusal of an
-// offer that will probably be withdrawn in a moment is a warning only once it has stood.
+// offer that will probably be withdrawn in a moment is a warning only once it stays.
 func (l *loop) tellRefusals(refusals []routes.Refusal) {
 	now := make(map[string]bool, len(refusals))
 	told := 0

@@ -176,7 +176,7 @@ func (f *fakeWatcher) Health() ingress.Health {
 	if f.err != nil {
 		return ingress.Health{Error: f.err.Error()}
 	}
-	return ingress.Health{}
+	return ingress.Health{APIGroup: "crd.projectcalico.org/v1"}
 }
 func (f *fakeWatcher) Publish([]ingress.ObjectRef, []ingress.Problem) {}
 func (f *fakeWatcher) Changed() <-chan struct{}                       { return nil }
@@ -727,9 +727,18 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		peering config.Peering
 		state   string
 		down    bool
+		asn     uint32 // of the node; 0: the cluster's
+		told    bool   // its End-of-RIB has come
+		blocks  string // that it announces
 		after   time.Duration
 		want    string // empty: no warning
 	}{
+		"up, and announces its block":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: block1, after: time.Hour},
+		"up, and announces nothing":       {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: time.Minute, want: "node worker1 (192.168.50.23) has announced none of its 1 blocks for 1m0s"},
+		"up, and announces nothing yet":   {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: 10 * time.Second},
+		"up, and announces a service":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: "10.96.0.0/16", after: time.Minute, want: "bgpfilters.crd.projectcalico.org"},
+		"in an AS of its own, and not up": {peering: config.Peering{Mode: config.Active}, state: "Active", asn: 65001, after: time.Minute, want: "AS 65001 is expected of it, not the cluster's 65000"},
+		"in an AS of its own, and up":     {peering: config.Peering{Mode: config.Active}, state: established, asn: 65001, after: time.Minute},
 		"dialled, and up":                 {peering: config.Peering{Mode: config.Active}, state: established, after: time.Hour},
 		"dialled, not up yet":             {peering: config.Peering{Mode: config.Active}, state: "Active", after: 10 * time.Second},
 		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has accepted no BGP session at 192.168.50.23:179 for 1m0s"},
@@ -741,7 +750,14 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 	} {
 		s := newScene(t)
 		s.watcher.snapshot.Topology.Nodes = s.watcher.snapshot.Topology.Nodes[:1]
-		s.watcher.snapshot.Topology.Nodes[0].Down = row.down
+		s.watcher.snapshot.Topology.Nodes[0].Down, s.watcher.snapshot.Topology.ASN = row.down, 65000
+		if row.asn != 0 {
+			s.watcher.snapshot.Topology.Nodes[0].ASN = row.asn
+		}
+		if row.blocks != "" {
+			s.speaker.announce(row.blocks, node1)
+		}
+		s.speaker.spoken[netip.MustParseAddr(node1)] = row.told
 		s.clusters[0].peering = row.peering
 		s.speaker.state = row.state
 		s.settle(t)
@@ -751,6 +767,26 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		if row.want == "" && got != "" || !strings.Contains(got, row.want) {
 			t.Errorf("%s: warnings are %q, want %q", name, got, row.want)
 		}
+	}
+}
+
+func TestAnOfferThatWillPassIsARefusalOnceItStays(t *testing.T) {
+	s := newScene(t)
+	var log strings.Builder
+	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(pod1+"/32", node1)
+	s.speaker.offers[1].Announced = s.clock
+	s.settle(t)
+	s.clock = s.clock.Add(5 * time.Second)
+	s.round(t.Context())
+	if v := s.view.Load(); len(v.refusals) > 0 || strings.Contains(log.String(), "level=WARN") || strings.Count(log.String(), "offer not routed") != 1 {
+		t.Errorf("refusals %v and log\n%s\nwant none, and one line at level debug", v.refusals, log.String())
+	}
+	s.clock = s.clock.Add(5 * time.Second)
+	s.round(t.Context())
+	if v := s.view.Load(); len(v.refusals) != 1 || strings.Count(log.String(), "offer refused") != 1 {
+		t.Errorf("refusals %v and log\n%s\nwant one, and one warning", v.refusals, log.String())
 	}
 }
 

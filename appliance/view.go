@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"sallyport/bgp"
@@ -26,6 +27,7 @@ type view struct {
 	offers    int
 	refusals  []routes.Refusal
 	static    map[string]time.Time // clusters that lost every session at once, and until when their routes stay
+	withheld  map[netip.Addr]int   // nodes that announce none of their blocks, and how many they own
 	want      Want
 	have      Have
 	config    *haproxy.Config
@@ -90,6 +92,7 @@ func (l *loop) judge(v *view) {
 		warn("%s", sentence)
 	}
 	l.miss(v, warn)
+	l.withheld(v, warn)
 	for cluster, until := range v.static {
 		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.Format(time.TimeOnly))
 	}
@@ -121,8 +124,9 @@ func (l *loop) judge(v *view) {
 // miss warns of each peer that has had no session for a while. It leaves out nodes that
 // the cluster itself reports as unreachable.
 func (l *loop) miss(v *view, warn func(string, ...any)) {
-	down := map[netip.Addr]bool{}
+	down, asn := map[netip.Addr]bool{}, map[string]uint32{}
 	for _, c := range v.clusters {
+		asn[c.name] = c.topology.ASN
 		for _, n := range c.topology.Nodes {
 			for _, p := range n.BGP {
 				down[p.Addr()] = n.Down
@@ -134,21 +138,57 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		if p.State == established {
 			continue
 		}
-		at, known := l.absent[p.Addr]
-		if !known {
-			at = v.at
+		lasted := lasting(l.absent, absent, p.Addr, v.at)
+		expected := fmt.Sprintf("AS %d is expected of it", p.ASN)
+		if p.Node != "" && p.ASN != asn[p.Cluster] {
+			expected += fmt.Sprintf(", not the cluster's %d, by annotation projectcalico.org/ASNumber of its Node (kubectl get node %s -o yaml) or by localASNumber of our BGPPeer", asn[p.Cluster], p.Node)
 		}
-		absent[p.Addr] = at
-		lasted := v.at.Sub(at).Round(time.Second)
 		switch {
 		case lasted < patience || down[p.Addr]:
 		case p.Active:
-			warn("cluster %s: %s has accepted no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted)
+			warn("cluster %s: %s has accepted no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides? %s", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted, expected)
 		default:
-			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides?", p.Cluster, whose(p.Peer), p.Addr, lasted)
+			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides? %s", p.Cluster, whose(p.Peer), p.Addr, lasted, expected)
 		}
 	}
 	l.absent = absent
+}
+
+// withheld warns of each peer that has announced none of its node's blocks for a while,
+// although its session is established.
+func (l *loop) withheld(v *view, warn func(string, ...any)) {
+	group := map[string]string{}
+	for _, c := range v.clusters {
+		group[c.name], _, _ = strings.Cut(c.health.APIGroup, "/")
+	}
+	quiet := map[netip.Addr]time.Time{}
+	for _, p := range v.peers {
+		blocks := v.withheld[p.Addr]
+		if blocks == 0 || p.State != established || !p.EndOfRIB {
+			continue
+		}
+		lasted := lasting(l.quiet, quiet, p.Addr, v.at)
+		if lasted < patience {
+			continue
+		}
+		if last := l.view.Load(); last == nil || last.at.Sub(quiet[p.Addr]) < patience {
+			l.log.Warn("node announces none of its blocks", "cluster", p.Cluster, "node", p.Node, "peer", p.Addr, "blocks", blocks)
+		}
+		warn("cluster %s: %s (%s) has announced none of its %d blocks for %s, although its session is established, so their pods have no route: does a BGPFilter of our BGPPeer reject them? See kubectl get bgppeers.%[6]s,bgpfilters.%[6]s -o yaml, and on the node birdc show route export",
+			p.Cluster, whose(p.Peer), p.Addr, blocks, lasted, group[p.Cluster])
+	}
+	l.quiet = quiet
+}
+
+// lasting returns for how long a peer is in a state, of which before holds the beginning.
+// It adds the peer to now.
+func lasting(before, now map[netip.Addr]time.Time, addr netip.Addr, at time.Time) time.Duration {
+	began, known := before[addr]
+	if !known {
+		began = at
+	}
+	now[addr] = began
+	return at.Sub(began).Round(time.Second)
 }
 
 // since records when a condition began, and returns how long it has lasted.

@@ -54,7 +54,7 @@ type path struct {
 	peerAS  uint32
 	nextHop netip.Addr
 	asPath  []uint32
-	stood   time.Time   // since when it is announced without a break
+	since   time.Time   // since when it is announced without a break
 	lost    routes.Loss // zero while it is announced
 }
 
@@ -69,8 +69,8 @@ func (x *session) announce(prefix netip.Prefix, p path, at time.Time) bool {
 		return false
 	}
 	old, had := x.paths[prefix]
-	if p.stood = at; had && old.lost == (routes.Loss{}) {
-		p.stood = old.stood
+	if p.since = at; had && old.lost == (routes.Loss{}) {
+		p.since = old.since
 	}
 	x.paths[prefix] = p
 	return !had || old.lost != p.lost || old.peerAS != p.peerAS || old.nextHop != p.nextHop || !slices.Equal(old.asPath, p.asPath)
@@ -228,14 +228,14 @@ func (x *session) all(now time.Time) iter.Seq[routes.Offer] {
 	return func(yield func(routes.Offer) bool) {
 		for prefix, p := range x.paths {
 			o := routes.Offer{
-				Cluster: x.peer.Cluster,
-				Peer:    x.peer.Addr,
-				PeerAS:  p.peerAS,
-				Prefix:  prefix,
-				NextHop: p.nextHop,
-				ASPath:  slices.Clone(p.asPath),
-				Stood:   p.stood,
-				Lost:    p.lost,
+				Cluster:   x.peer.Cluster,
+				Peer:      x.peer.Addr,
+				PeerAS:    p.peerAS,
+				Prefix:    prefix,
+				NextHop:   p.nextHop,
+				ASPath:    slices.Clone(p.asPath),
+				Announced: p.since,
+				Lost:      p.lost,
 			}
 			if p.lost == (routes.Loss{}) {
 				o.Since, o.Silent = x.since, silent

@@ -93,30 +93,30 @@ func TestALossIsRememberedForAQuarterOfAnHour(t *testing.T) {
 	}
 }
 
-func TestAPrefixStandsSinceItWasAnnouncedLast(t *testing.T) {
+func TestAPrefixIsAnnouncedSinceItCameLast(t *testing.T) {
 	t.Parallel()
 	x := newSession(Peer{}, dawn)
 	prefix := netip.MustParsePrefix("172.16.1.1/32")
 	second := func(n int) time.Time { return dawn.Add(time.Duration(n) * time.Second) }
-	stood := func(when string, want time.Time) {
+	since := func(when string, want time.Time) {
 		t.Helper()
 		for o := range x.all(second(100)) {
-			if !o.Stood.Equal(want) {
-				t.Errorf("%s: it stands since %s, want %s", when, o.Stood, want)
+			if !o.Announced.Equal(want) {
+				t.Errorf("%s: it is announced since %s, want %s", when, o.Announced, want)
 			}
 		}
 	}
 	x.enter(established, dawn, usualPace)
 	x.announce(prefix, path{}, second(1))
-	stood("announced", second(1))
+	since("announced", second(1))
 	x.announce(prefix, path{peerAS: 1}, second(2))
-	stood("announced with other attributes", second(1))
+	since("announced with other attributes", second(1))
 	x.withdraw(prefix)
 	x.announce(prefix, path{}, second(3))
-	stood("withdrawn, and announced", second(3))
+	since("withdrawn, and announced", second(3))
 	x.leave(second(4), routes.Closed, "")
-	stood("lost", second(3))
+	since("lost", second(3))
 	x.enter(established, second(5), usualPace)
 	x.announce(prefix, path{}, second(6))
-	stood("announced on the next session", second(6))
+	since("announced on the next session", second(6))
 }

@@ -37,7 +37,7 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watched},
 	{Groups: []string{""}, Resources: []string{"secrets"}, Verbs: watched},
 	{Groups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: watched},
-	{Groups: calicoGroups, Resources: []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers"}, Verbs: watched},
+	{Groups: calicoGroups, Resources: []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters"}, Verbs: watched},
 	{Groups: calicoGroups, Resources: []string{"clusterinformations"}, Names: []string{"default"}, Verbs: []string{"get"}},
 	{Groups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Names: []string{v3APIService}, Verbs: []string{"get"}},
 	{Groups: []string{"networking.k8s.io"}, Resources: []string{"ingresses/status"}, Verbs: []string{"patch"}},
@@ -84,7 +84,7 @@ func Renewal(namespace, name string) Rule {
 
 var (
 	watched      = []string{"list", "watch"}
-	calicoGroups = []string{groupOf(calico.V1), groupOf(calico.V3)}
+	calicoGroups = []string{calico.GroupName(calico.V1), calico.GroupName(calico.V3)}
 )
 
 // v3APIService is the APIService whose label tells whether projectcalico.org/v3 is

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,7 +31,11 @@ type calicoShelves struct {
 
 // calicoResources are the resources of Calico that are watched. Only the first is
 // indispensable.
-var calicoResources = []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers"}
+var calicoResources = []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", calicoFilters}
+
+// calicoFilters is a resource of Calico that nothing is compiled from: no snapshot waits
+// for it.
+const calicoFilters = "bgpfilters"
 
 func (c *calicoShelves) all() (all []*shelf[*unstructured.Unstructured]) {
 	for _, r := range calicoResources {
@@ -45,7 +48,7 @@ func (c *calicoShelves) all() (all []*shelf[*unstructured.Unstructured]) {
 
 func (c *calicoShelves) waiting() (names []string) {
 	for _, s := range c.all() {
-		if full, _ := s.state(); !full && (s.resource == calicoResources[0] || !s.barred()) {
+		if full, _ := s.state(); !full && s.resource != calicoFilters && (s.resource == calicoResources[0] || !s.barred()) {
 			names = append(names, s.name())
 		}
 	}
@@ -69,9 +72,10 @@ func (c *calicoShelves) readable(resource string) bool {
 	return full
 }
 
-func groupOf(version string) string {
-	group, _, _ := strings.Cut(version, "/")
-	return group
+// without reports whether a resource does not exist, or may not be read.
+func (c *calicoShelves) without(resource string) bool {
+	s := c.shelves[resource]
+	return s == nil || s.barred()
 }
 
 // surveyEvery is the time between two searches for the API group of Calico's objects.
@@ -234,6 +238,9 @@ func (w *Watcher) chosen(ctx context.Context) (group string, served []string, er
 			}
 		}
 	}
+	w.mu.Lock()
+	w.have = have
+	w.mu.Unlock()
 	if group, err = calico.Choose(have); group == calico.V3 {
 		return group, v3, err
 	}
@@ -348,9 +355,9 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 	now := calico.Objects{
 		Cluster: w.cfg.Name, Nodes: w.nodes.list(),
 		Affinities: c.list("blockaffinities"), Blocks: c.list("ipamblocks"), Pools: c.list("ippools"),
-		Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"),
-		NoAffinities: c.shelves["blockaffinities"] == nil, NoBlocks: !c.readable("ipamblocks"), NoConfigs: !c.readable("bgpconfigurations"),
-		ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, Memory: m.memory,
+		Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"), Filters: c.list(calicoFilters),
+		NoAffinities: c.shelves["blockaffinities"] == nil, NoBlocks: !c.readable("ipamblocks"), NoConfigs: !c.readable("bgpconfigurations"), NoFilters: !c.readable(calicoFilters),
+		Group: c.group, ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, OwnASN: w.cfg.OwnASN, Memory: m.memory,
 	}
 	protected := w.protectedNow(endpoints)
 	if reflect.DeepEqual(m.from, now) && slices.Equal(m.protected, protected) {
@@ -363,7 +370,7 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 	for _, o := range odd {
 		m.odd = append(m.odd, o.String())
 		if !slices.Contains(told, o.String()) {
-			w.log.Warn("object of Calico not understood", "kind", o.Kind, "name", o.Name, "why", o.Why)
+			w.log.Warn("object of Calico not understood, or not as it should be", "kind", o.Kind, "name", o.Name, "why", o.Why)
 		}
 	}
 	return t
@@ -387,14 +394,18 @@ func (w *Watcher) missing() (all []string) {
 	case c.group == "":
 		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes replace its blocks"), w.publisher.refusals()...)
 	}
+	if doubt := w.have.Doubt(); doubt != "" {
+		all = append(all, doubt)
+	}
 	for _, r := range []struct{ resource, without string }{
 		{"blockaffinities", "the podCIDRs of the nodes replace the blocks"},
 		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, borrowed addresses have no route, and the owner of a block with two affinities is unknown"},
 		{"ippools", "only the bounds of the configuration limit the imported routes"},
 		{"bgpconfigurations", "the AS number of the configuration replaces the cluster's"},
 		{"bgppeers", "a localASNumber for the sessions to the appliance is ignored"},
+		{calicoFilters, "it is unknown whether the nodes would learn routes from the appliance"},
 	} {
-		if !c.readable(r.resource) {
+		if !c.readable(r.resource) && (r.resource != calicoFilters || c.without(calicoFilters)) {
 			all = append(all, fmt.Sprintf("%s of %s cannot be read or do not exist: %s", r.resource, c.group, r.without))
 		}
 	}

@@ -42,7 +42,8 @@ type ClusterConfig struct {
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
 	Reflectors []netip.Addr   // handed on in the Topology
-	ASN        uint32         // AS of the cluster where its BGPConfiguration cannot be read; 0 is Calico's default
+	ASN        uint32         // AS that the cluster should be in, and is taken to be in where its BGPConfiguration cannot be read; 0 is Calico's default
+	OwnASN     uint32         // AS of the appliance; 0: not known
 
 	HostNetwork bool            // handed on in the Topology
 	Before      routes.Topology // the last known one, which says who had which address; zero: none
@@ -77,7 +78,8 @@ type Watcher struct {
 	next      *calicoShelves // replaces calico once all of it was read
 	noneSince time.Time      // since when the cluster serves no API group of Calico; zero: it serves one
 	surveyed  error          // why the API group of Calico's objects is not known
-	protected []netip.Addr   // addresses that the name of the API server resolves to
+	have      calico.Presence
+	protected []netip.Addr // addresses that the name of the API server resolves to
 	health    Health
 	logged    map[string]time.Time // by sentence: when it was last logged
 	topology  topologyMemo
@@ -93,7 +95,7 @@ type Health struct {
 	// CredentialsExpire is when the token or certificate in use expires; zero: no expiry is known.
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 	Missing           []string  `json:"missing,omitempty"` // a sentence for each thing the cluster does not have or does not let us do
-	Odd               []string  `json:"odd,omitempty"`     // a sentence for each Calico object that cannot be read
+	Odd               []string  `json:"odd,omitempty"`     // a sentence for each Calico object that cannot be read, or is not as it should be
 	Error             string    `json:"error,omitempty"`   // a sentence for each thing that keeps us from reading the cluster now; empty: nothing
 }
 
@@ -506,7 +508,8 @@ func (w *Watcher) troubles() string {
 	}
 	// A cluster without Calico is no trouble: missing says what replaces it.
 	without := w.calico != nil && w.calico.group == "" && errors.Is(w.surveyed, calico.ErrNone)
-	if w.surveyed != nil && !without && len(all) == 0 {
+	// While the API server cannot be reached, both would say so.
+	if w.surveyed != nil && !without && (len(all) == 0 || errors.Is(w.surveyed, calico.ErrFrozen)) {
 		all = append(all, w.surveyed.Error())
 	}
 	return strings.Join(all, "; ")

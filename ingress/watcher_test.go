@@ -39,7 +39,7 @@ type cluster struct {
 
 func newCluster(groups ...string) *cluster {
 	kinds := map[schema.GroupVersionResource]string{{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}: "APIServiceList"}
-	names := map[string]string{"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "clusterinformations": "ClusterInformation"}
+	names := map[string]string{"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter", "clusterinformations": "ClusterInformation"}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
 	})}

@@ -24,15 +24,15 @@ import (
 // An Offer is one path a BGP peer announces, or announced until its session
 // ended.
 type Offer struct {
-	Cluster string       // name of the cluster the peer belongs to
-	Peer    netip.Addr   // remote address of the session
-	PeerAS  uint32       // AS the peer opened the session with
-	Prefix  netip.Prefix // NLRI
-	NextHop netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
-	ASPath  []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
-	Since   time.Time    // when the session was established; zero: long ago
-	Stood   time.Time    // since when the prefix is announced without a break; zero: long ago
-	Lost    Loss         // zero while the session is established
+	Cluster   string       // name of the cluster the peer belongs to
+	Peer      netip.Addr   // remote address of the session
+	PeerAS    uint32       // AS the peer opened the session with
+	Prefix    netip.Prefix // NLRI
+	NextHop   netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
+	ASPath    []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
+	Since     time.Time    // when the session was established; zero: long ago
+	Announced time.Time    // since when the prefix is announced without a break; zero: long ago
+	Lost      Loss         // zero while the session is established
 
 	// Silent reports that the session is still established, but that its peer has missed
 	// a keepalive. The offer counts as before. If other sessions are lost, a silent one

@@ -77,6 +77,47 @@ func Static(offers []Offer, f Facts) map[string]time.Time {
 	return until
 }
 
+// Withheld returns the BGP addresses of the nodes that own blocks and offer none of them,
+// with the number of these blocks. A block of a pool that is not exported does not count.
+func Withheld(offers []Offer, topologies []Topology) map[netip.Addr]int {
+	type way struct {
+		to  netip.Prefix
+		via netip.Addr
+	}
+	offered := make(map[way]bool, 2*len(offers))
+	for _, o := range offers {
+		offered[way{o.Prefix, o.Peer}], offered[way{o.Prefix, o.NextHop}] = true, true
+	}
+	owned, speak := map[netip.Addr]int{}, map[netip.Addr]bool{}
+	for _, t := range topologies {
+		addrs := map[string][]netip.Prefix{}
+		own := func(node string, block netip.Prefix) {
+			kept := func(p Pool) bool { return p.NoExport && p.CIDR.Overlaps(block) }
+			for _, p := range addrs[node] {
+				if a := p.Addr(); a.Is4() == block.Addr().Is4() && !slices.ContainsFunc(t.Pools, kept) {
+					owned[a]++
+					speak[a] = speak[a] || offered[way{block, a}]
+				}
+			}
+		}
+		for _, n := range t.Nodes {
+			addrs[n.Name] = n.BGP
+			for _, block := range n.PodCIDRs {
+				if t.HostLocal {
+					own(n.Name, block)
+				}
+			}
+		}
+		for _, a := range t.Affinities {
+			if usable(a) {
+				own(a.Node, a.Prefix)
+			}
+		}
+	}
+	maps.DeleteFunc(owned, func(a netip.Addr, _ int) bool { return speak[a] })
+	return owned
+}
+
 // A verdict is a reason to refuse, with its sentence. The nil verdict is none.
 type verdict struct {
 	reason Reason
@@ -356,7 +397,7 @@ const settled = 10 * time.Second
 // so for no longer than a pod takes to start.
 func (w *world) passing(o Offer) bool {
 	c, s, no := w.introduce(o)
-	if no != nil || s.node == nil || !o.Prefix.IsSingleIP() || w.Now.Sub(o.Stood) >= settled {
+	if no != nil || s.node == nil || !o.Prefix.IsSingleIP() || w.Now.Sub(o.Announced) >= settled {
 		return false
 	}
 	_, block, ok := c.blocks.covering(o.Prefix)
@@ -655,7 +696,7 @@ func compareOffers(a, b Offer) int {
 		slices.Compare(a.ASPath, b.ASPath),
 		cmp.Compare(a.PeerAS, b.PeerAS),
 		a.Since.Compare(b.Since),
-		a.Stood.Compare(b.Stood),
+		a.Announced.Compare(b.Announced),
 		cmp.Compare(a.Lost.Cause, b.Lost.Cause),
 		a.Lost.At.Compare(b.Lost.At),
 	)

@@ -2,6 +2,7 @@ package routes
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -565,7 +566,7 @@ func ExampleVerify() {
 // TestAnAddressOfItsOwnBlockPassesForAMoment is about Calico 3.32, which announces the
 // address of each new pod until its route has a metric.
 func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
-	ago := func(d time.Duration) func(*Offer, *Facts) { return func(o *Offer, _ *Facts) { o.Stood = noon.Add(-d) } }
+	ago := func(d time.Duration) func(*Offer, *Facts) { return func(o *Offer, _ *Facts) { o.Announced = noon.Add(-d) } }
 	for name, row := range map[string]struct {
 		change func(*Offer, *Facts)
 		want   Reason
@@ -574,7 +575,7 @@ func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
 		"just announced":             {ago(0), WrongLength, true},
 		"for less than ten seconds":  {ago(settled - 1), WrongLength, true},
 		"for ten seconds":            {ago(settled), WrongLength, false},
-		"since nobody knows when":    {func(o *Offer, _ *Facts) { o.Stood = time.Time{} }, WrongLength, false},
+		"since nobody knows when":    {func(o *Offer, _ *Facts) { o.Announced = time.Time{} }, WrongLength, false},
 		"by a clock that is ahead":   {ago(-time.Minute), WrongLength, true},
 		"half of the block":          {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, false},
 		"of another node's block":    {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.70/32") }, WrongLength, false},
@@ -591,11 +592,51 @@ func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, o := facts(demo()), own()
-			o.Prefix, o.Stood = pfx("172.16.171.70/32"), noon
+			o.Prefix, o.Announced = pfx("172.16.171.70/32"), noon
 			row.change(&o, &f)
 			_, refusals := Verify([]Offer{o}, f)
 			if len(refusals) != 1 || refusals[0].Reason != row.want || refusals[0].Passing != row.passes {
 				t.Errorf("got %+v, want one for %s, passing %t", refusals, row.want, row.passes)
+			}
+		})
+	}
+}
+
+func TestANodeWithholdsItsBlocksIfItOffersNone(t *testing.T) {
+	control, worker1, worker2, six := addr("192.168.50.22"), addr("192.168.50.23"), addr("192.168.50.24"), addr("fd00:50::23")
+	reflected := own()
+	reflected.Peer = control
+	service := own()
+	service.Prefix = pfx("10.96.0.0/16")
+	for name, row := range map[string]struct {
+		offers []Offer
+		change func(*Topology)
+		want   map[netip.Addr]int
+	}{
+		"one of three offers its own":    {[]Offer{own()}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"a reflector offers it":          {[]Offer{reflected}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"only something else is offered": {[]Offer{service}, nil, map[netip.Addr]int{control: 1, worker1: 1, worker2: 1, six: 1}},
+		"one of two blocks is enough": {[]Offer{own()}, func(t *Topology) {
+			t.Affinities = append(t.Affinities, Affinity{Name: "a5", Node: "worker1", Prefix: pfx("172.16.171.128/26"), State: "confirmed"})
+		}, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"a pool that is not exported": {nil, func(t *Topology) { t.Pools[0].NoExport = true }, map[netip.Addr]int{six: 1}},
+		"blocks that are not theirs": {nil, func(t *Topology) {
+			t.Affinities[1].State, t.Affinities[2].Deleted, t.Affinities[0].Type, t.Affinities[3].Node = "pending", true, "virtual", "gone"
+		}, map[netip.Addr]int{}},
+		"nodes without a BGP address": {nil, func(t *Topology) { t.Nodes[0].BGP, t.Nodes[1].BGP, t.Nodes[2].BGP = nil, nil, nil }, map[netip.Addr]int{}},
+		"podCIDRs in place of blocks": {nil, func(t *Topology) {
+			t.Affinities, t.HostLocal, t.Nodes[0].PodCIDRs = nil, true, []netip.Prefix{pfx("10.1.0.0/24")}
+		}, map[netip.Addr]int{control: 1}},
+		"podCIDRs that do not count":   {nil, func(t *Topology) { t.Affinities, t.Nodes[0].PodCIDRs = nil, []netip.Prefix{pfx("10.1.0.0/24")} }, map[netip.Addr]int{}},
+		"a lost session's last offers": {[]Offer{{Cluster: "demo", Peer: worker1, NextHop: worker1, Prefix: own().Prefix, Lost: Loss{Closed, noon}}}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			topology := demo()
+			if row.change != nil {
+				row.change(&topology)
+			}
+			if got := Withheld(row.offers, []Topology{topology}); !maps.Equal(got, row.want) {
+				t.Errorf("got %v, want %v", got, row.want)
 			}
 		})
 	}

@@ -75,7 +75,7 @@ type Cluster struct {
 
 // Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {
-	// AS number of the cluster's nodes, used if the cluster itself states none. Default: bgp.asn.
+	// AS number that the cluster's nodes should have; the status warns if it is another one. Used where the cluster's BGPConfiguration cannot be read. Default: bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
 	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for the nodes. With passive, set password or ttlSecurity: otherwise a pod can connect in place of its node.
 	Mode Mode `json:"mode" jsonschema:"default=active,enum=active,enum=passive"`

@@ -223,7 +223,7 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 	seen, err := f.see(cmd.Context(), group, cluster)
 	switch {
 	case err != nil && f.kubeconfig != "":
-		return fmt.Errorf("%w; --offline looks at no cluster", err)
+		return fmt.Errorf("%w; without --kubeconfig the manifests are for Calico 3.27 or newer", err)
 	case err != nil:
 		tell("Not looked at the cluster: %v. The manifests are for Calico 3.27 or newer.", err)
 		return nil

@@ -63,12 +63,16 @@ type Objects struct {
 	Pools      []*unstructured.Unstructured // IPPool
 	Configs    []*unstructured.Unstructured // BGPConfiguration
 	Peers      []*unstructured.Unstructured // BGPPeer
+	Filters    []*unstructured.Unstructured // BGPFilter
 
 	NoAffinities bool         // the cluster has no such resource as BlockAffinity
 	NoBlocks     bool         // IPAMBlocks could not be read
 	NoConfigs    bool         // BGPConfigurations could not be read: ASN stands in
-	ASN          uint32       // AS of the cluster for that case; 0 is Calico's default
+	NoFilters    bool         // BGPFilters could not be read
+	Group        string       // API group of Calico's objects, V1 or V3
+	ASN          uint32       // AS of the cluster that is expected; 0 is Calico's default
 	Own          []netip.Addr // addresses of the appliance, to find the BGPPeers that name it
+	OwnASN       uint32       // AS of the appliance; 0: not known
 	Memory       *Memory      // from the reading before; changed by this one; nil: none
 }
 
@@ -100,7 +104,8 @@ type remembered struct {
 	odd   []Oddity
 }
 
-// An Oddity reports an object that could not be read, or not all of it.
+// An Oddity reports an object that could not be read, or not all of it, or that keeps
+// the nodes and the appliance from what they should do together.
 type Oddity struct {
 	Kind, Name string
 	Why        string
@@ -122,6 +127,7 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 		t.Nodes = append(t.Nodes, r.node(n, t.ASN, peers, o.Own))
 	}
 	r.settle(o, t.Nodes)
+	r.examine(o, t, peers)
 	for _, u := range o.Affinities {
 		if a, ok := r.affinity(u); ok {
 			t.Affinities = append(t.Affinities, a)
@@ -464,8 +470,11 @@ func ASN(configs []*unstructured.Unstructured) (asn uint32, ok bool) {
 // A peer is a BGPPeer that names the appliance.
 type peer struct {
 	name     string
-	local    uint32 // localASNumber: the AS the node speaks from on this peering
-	node     string // only this node; empty: the nodes that selector matches
+	addr     netip.Addr
+	asn      uint32   // asNumber: the AS that nodes expect of us; 0: none is given
+	filters  []string // names of its BGPFilters
+	local    uint32   // localASNumber: the AS the node speaks from on this peering
+	node     string   // only this node; empty: the nodes that selector matches
 	selector selector
 }
 
@@ -486,7 +495,14 @@ func (r *reader) peers(o Objects) []peer {
 		if !ok || !slices.Contains(o.Own, ip) {
 			continue
 		}
-		p := peer{name: u.GetName(), node: text(spec["node"])}
+		p := peer{name: u.GetName(), addr: ip, node: text(spec["node"])}
+		if p.asn, ok = asnOf(spec["asNumber"]); !ok && spec["asNumber"] != nil {
+			r.complain("BGPPeer", p.name, "spec.asNumber is not an AS number, so its nodes have no session with the appliance; %s", show(o.Group, "bgppeers"))
+		}
+		names, _ := spec["filters"].([]any)
+		for _, name := range names {
+			p.filters = append(p.filters, text(name))
+		}
 		if given, there := spec["localASNumber"]; there {
 			if p.local, ok = asnOf(given); !ok {
 				r.complain("BGPPeer", p.name, "spec.localASNumber is not an AS number; it is ignored")

@@ -51,6 +51,8 @@ func objects(t testing.TB, manifests string) Objects {
 			o.Configs = append(o.Configs, u)
 		case "BGPPeer":
 			o.Peers = append(o.Peers, u)
+		case "BGPFilter":
+			o.Filters = append(o.Filters, u)
 		default:
 			t.Fatalf("kind %v is not known here", kind)
 		}
@@ -133,7 +135,9 @@ func TestNodes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, odd := Topology(objects(t, tt.manifests))
+			o := objects(t, tt.manifests)
+			o.NoFilters = true // TestWhatTheClusterSaysOfOurSessionsIsExamined is about them
+			got, odd := Topology(o)
 			if diff := cmp.Diff([]routes.Node{tt.want}, got.Nodes, netipEqual); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
@@ -413,7 +417,7 @@ func TestTheGroupThatCountsIsChosen(t *testing.T) {
 // FuzzTopology checks that the result is well-formed for any input.
 func FuzzTopology(f *testing.F) {
 	for _, seed := range []string{
-		`{"metadata":{"name":"a"},"spec":{"cidr":"172.16.171.64/26","node":"n1","state":"confirmed","deleted":"false","affinity":"host:n1","allocations":[0,null],"attributes":[{"secondary":{"node":"n2"}}],"blockSize":26,"asNumber":65000,"peerIP":"192.168.50.21","nodeSelector":"has(x)","localASNumber":"1.1"}}`,
+		`{"metadata":{"name":"a"},"spec":{"cidr":"172.16.171.64/26","node":"n1","state":"confirmed","deleted":"false","affinity":"host:n1","allocations":[0,null],"attributes":[{"secondary":{"node":"n2"}}],"blockSize":26,"asNumber":65000,"peerIP":"192.168.50.21","nodeSelector":"has(x)","localASNumber":"1.1","filters":["a",null],"importV4":[{"action":"Reject","cidr":"0.0.0.0/0","matchOperator":"In"},3]}}`,
 		`{"metadata":{"name":"default","annotations":{"projectcalico.org/IPv4Address":"1.2.3.4/24","projectcalico.org/ASNumber":"1.2"}},"spec":{"podCIDRs":["10.0.0.0/24"],"cidr":"fd00::/122","deleted":3,"allocations":[1e300,"x",-1],"attributes":[null]}}`,
 		`{"spec":[]}`,
 	} {
@@ -425,7 +429,7 @@ func FuzzTopology(f *testing.F) {
 			return
 		}
 		all := []*unstructured.Unstructured{u}
-		o := Objects{Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")}}
+		o := Objects{Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Filters: all, ASN: 65000, OwnASN: 65000, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")}}
 		n := &corev1.Node{}
 		if json.Unmarshal(data, n) == nil {
 			o.Nodes = []*corev1.Node{n}

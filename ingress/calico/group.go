@@ -1,6 +1,15 @@
 package calico
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
+
+// GroupName returns the name of an API group without its version.
+func GroupName(group string) string {
+	name, _, _ := strings.Cut(group, "/")
+	return name
+}
 
 // Presence describes Calico's two API groups in one cluster.
 type Presence struct {
@@ -11,11 +20,11 @@ type Presence struct {
 }
 
 // ErrNone is the error if the cluster serves neither group.
-var ErrNone = errors.New("the cluster serves none of Calico's objects: Calico is not installed, or its CRDs were deleted")
+var ErrNone = errors.New("the cluster serves none of Calico's objects: Calico is not installed, or its CRDs were deleted (kubectl api-resources --api-group=" + GroupName(V1) + ")")
 
 // ErrFrozen is the error while Calico moves between two datastores: neither may be
 // read.
-var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + V3 + " and marks neither as ready: the last known objects stay in use until it does")
+var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + V3 + " and marks neither as ready: the last known objects stay in use until it does; see kubectl get clusterinformations." + GroupName(V1) + " clusterinformations." + GroupName(V3) + " -o yaml")
 
 // Choose returns the group to read.
 //
@@ -37,4 +46,13 @@ func Choose(p Presence) (string, error) {
 		return V3, nil
 	}
 	return "", ErrFrozen
+}
+
+// Doubt returns a sentence if both groups could be the one in use; empty: there is no
+// doubt.
+func (p Presence) Doubt() string {
+	if p.V1 && p.V3 && p.V3IsCRD && p.Ready1 && p.Ready3 {
+		return "Calico has objects in " + V1 + " and in " + V3 + " and marks both as ready; those of " + V1 + " are read, which are stale copies if Calico has moved to the other: delete the CRDs that it does not use; see kubectl get clusterinformations." + GroupName(V1) + " clusterinformations." + GroupName(V3) + " -o yaml"
+	}
+	return ""
 }
