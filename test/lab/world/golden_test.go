@@ -2,6 +2,7 @@ package world
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,9 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
@@ -54,7 +53,11 @@ func TestTheStandInAnnouncesWhatCalicosGoldenFilesAnnounce(t *testing.T) {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			dir := goldenDir(t, filepath.Join(tests, "compiled_templates", g.name))
-			v, err := viewOf(slices.Concat(blocks, g.objects))
+			objects, err := stored(slices.Concat(blocks, g.objects))
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := readView(objects)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,73 +216,41 @@ func goldenDir(t *testing.T, from string) string {
 	return to
 }
 
-// viewOf reads objects as the mirror does. A Node is either Calico's own kind or Kubernetes'.
-func viewOf(objects []*unstructured.Unstructured) (view, error) {
-	v := view{filters: map[string]filterSpec{}, own: map[string]configSpec{}, passwords: map[string]map[string][]byte{}}
-	var failed []error
+// stored returns objects as the API server would store what calicoctl, or kubectl, writes: a Node of
+// Calico's becomes annotations of Kubernetes' Node.
+func stored(objects []*unstructured.Unstructured) (all []*unstructured.Unstructured, err error) {
 	for _, o := range objects {
-		var err error
+		o = o.DeepCopy()
 		switch o.GetKind() {
 		case "Node":
-			var n nodeView
-			n, err = calicoNode(o)
-			v.nodes = append(v.nodes, n)
-		case "BlockAffinity":
-			err = appendSpec(&v.affinities)(o)
-		case "IPPool":
-			err = appendSpec(&v.pools)(o)
-		case "BGPPeer":
-			err = appendSpec(&v.peers)(o)
-		case "BGPFilter":
-			v.filters[o.GetName()], err = readSpec[filterSpec](o)
-		case "BGPConfiguration":
-			if node, of := strings.CutPrefix(o.GetName(), "node."); of {
-				v.own[node], err = readSpec[configSpec](o)
-			} else {
-				v.config, err = readSpec[configSpec](o)
+			// Labels are not always strings there.
+			labels, _, _ := unstructured.NestedMap(o.Object, "metadata", "labels")
+			text := map[string]string{}
+			for key, value := range labels {
+				text[key] = fmt.Sprint(value)
 			}
+			o.SetLabels(text)
+			notes := map[string]string{}
+			for field, note := range map[string]string{
+				"asNumber": "ASNumber", "ipv4Address": "IPv4Address", "ipv6Address": "IPv6Address", "routeReflectorClusterID": "RouteReflectorClusterID",
+			} {
+				if value, there, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "bgp", field); there {
+					notes["projectcalico.org/"+note] = fmt.Sprint(value)
+				}
+			}
+			o.SetAnnotations(notes)
 		case "Secret":
-			var s corev1.Secret
-			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
-			v.passwords[s.Name] = map[string][]byte{}
-			for key, value := range s.StringData {
-				v.passwords[s.Name][key] = []byte(value)
+			data := map[string]any{}
+			plain, _, _ := unstructured.NestedStringMap(o.Object, "stringData")
+			for key, value := range plain {
+				data[key] = base64.StdEncoding.EncodeToString([]byte(value))
 			}
+			o.Object["data"] = data
+		case "BlockAffinity", "IPPool", "BGPPeer", "BGPFilter", "BGPConfiguration":
 		default:
-			err = fmt.Errorf("a case with a %s", o.GetKind())
+			return nil, fmt.Errorf("a case with a %s", o.GetKind())
 		}
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
-		}
+		all = append(all, o)
 	}
-	return v, errors.Join(failed...)
-}
-
-// calicoNode reads a Node as calicoctl takes it.
-func calicoNode(o *unstructured.Unstructured) (nodeView, error) {
-	n := nodeView{name: o.GetName(), labels: map[string]string{}}
-	labels, _, _ := unstructured.NestedMap(o.Object, "metadata", "labels")
-	for key, value := range labels {
-		n.labels[key] = fmt.Sprint(value)
-	}
-	spec, err := readSpec[struct {
-		BGP struct {
-			ASNumber                json.Number `json:"asNumber"`
-			IPv4Address             string      `json:"ipv4Address"`
-			IPv6Address             string      `json:"ipv6Address"`
-			RouteReflectorClusterID string      `json:"routeReflectorClusterID"`
-		} `json:"bgp"`
-	}](o)
-	if err != nil {
-		return n, err
-	}
-	n.asn = spec.BGP.ASNumber.String()
-	n.cluster, _ = netip.ParseAddr(spec.BGP.RouteReflectorClusterID)
-	for _, text := range []string{spec.BGP.IPv4Address, spec.BGP.IPv6Address} {
-		bare, _, _ := strings.Cut(text, "/")
-		if a, err := netip.ParseAddr(bare); err == nil {
-			n.addrs = append(n.addrs, a)
-		}
-	}
-	return n, nil
+	return all, nil
 }

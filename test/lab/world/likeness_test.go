@@ -116,6 +116,13 @@ func newScene(t *testing.T, c bird.Config) *scene {
 		})
 	}
 	bits := c.Source.BitLen()
+	// Sessions of the mesh between two AS numbers are only within a network.
+	net := netip.PrefixFrom(c.Source, bits)
+	for _, p := range c.Peers {
+		for p.Mesh && p.AS != c.AS && !net.Masked().Contains(p.Addr) {
+			net = netip.PrefixFrom(c.Source, net.Bits()-1)
+		}
+	}
 	// The devices of a node: its cable, a pod's, Felix's tunnel, that of its BPF programs, and those
 	// that filters name.
 	devices := map[string]bool{"cali1": true, "vxlan.calico": true, "bpfout.cali": true}
@@ -131,7 +138,7 @@ func newScene(t *testing.T, c bird.Config) *scene {
 	lines := []string{
 		"link set lo up",
 		fmt.Sprintf("link add eth0 type veth peer name eth0 netns %s", s.rest),
-		fmt.Sprintf("address add %s/%d dev eth0%s", c.Source, bits, noDAD(c.Source)),
+		fmt.Sprintf("address add %s dev eth0%s", net, noDAD(c.Source)),
 		"link set eth0 up",
 		fmt.Sprintf("route add %s dev eth0", anywhere(c.Source)),
 	}

@@ -211,58 +211,61 @@ type (
 
 // view reads the stores.
 func (m *mirror) view() (view, error) {
-	v := view{filters: map[string]filterSpec{}, own: map[string]configSpec{}, passwords: map[string]map[string][]byte{}}
-	var failed []error
-	each := func(resource string, do func(o *unstructured.Unstructured) error) {
-		items := m.stores[resource].List()
-		for _, item := range items {
-			o, ok := item.(*unstructured.Unstructured)
-			if !ok {
-				continue
-			}
-			if err := do(o); err != nil {
-				failed = append(failed, fmt.Errorf("%s %s: %w", resource, o.GetName(), err))
+	var objects []*unstructured.Unstructured
+	for _, store := range m.stores {
+		for _, item := range store.List() {
+			if o, ok := item.(*unstructured.Unstructured); ok {
+				objects = append(objects, o)
 			}
 		}
 	}
-	each("nodes", func(o *unstructured.Unstructured) error {
-		v.nodes = append(v.nodes, readNode(o))
-		return nil
-	})
-	each("blockaffinities", appendSpec(&v.affinities))
-	each("ippools", appendSpec(&v.pools))
-	each("bgppeers", appendSpec(&v.peers))
-	each("bgpfilters", func(o *unstructured.Unstructured) error {
-		spec, err := readSpec[filterSpec](o)
-		v.filters[o.GetName()] = spec
-		return err
-	})
-	each("bgpconfigurations", func(o *unstructured.Unstructured) error {
-		spec, err := readSpec[configSpec](o)
-		if node, of := strings.CutPrefix(o.GetName(), "node."); of {
-			v.own[node] = spec
-		} else if o.GetName() == "default" {
-			v.config = spec
+	return readView(objects)
+}
+
+// readView reads the objects that decide the BIRDs' configurations. Objects of other kinds are
+// ignored.
+func readView(objects []*unstructured.Unstructured) (view, error) {
+	v := view{filters: map[string]filterSpec{}, own: map[string]configSpec{}, passwords: map[string]map[string][]byte{}}
+	var failed []error
+	for _, o := range objects {
+		var err error
+		switch o.GetKind() {
+		case "Node":
+			v.nodes = append(v.nodes, readNode(o))
+		case "BlockAffinity":
+			err = appendSpec(&v.affinities, o)
+		case "IPPool":
+			err = appendSpec(&v.pools, o)
+		case "BGPPeer":
+			err = appendSpec(&v.peers, o)
+		case "BGPFilter":
+			v.filters[o.GetName()], err = readSpec[filterSpec](o)
+		case "BGPConfiguration":
+			var spec configSpec
+			spec, err = readSpec[configSpec](o)
+			if node, of := strings.CutPrefix(o.GetName(), "node."); of {
+				v.own[node] = spec
+			} else if o.GetName() == "default" {
+				v.config = spec
+			}
+		case "Secret":
+			var s corev1.Secret
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
+			v.passwords[s.Name] = s.Data
 		}
-		return err
-	})
-	each("secrets", func(o *unstructured.Unstructured) error {
-		var s corev1.Secret
-		err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s)
-		v.passwords[s.Name] = s.Data
-		return err
-	})
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
 	return v, errors.Join(failed...)
 }
 
-func appendSpec[T any](to *[]T) func(*unstructured.Unstructured) error {
-	return func(o *unstructured.Unstructured) error {
-		spec, err := readSpec[T](o)
-		if err == nil {
-			*to = append(*to, spec)
-		}
-		return err
+func appendSpec[T any](to *[]T, o *unstructured.Unstructured) error {
+	spec, err := readSpec[T](o)
+	if err == nil {
+		*to = append(*to, spec)
 	}
+	return err
 }
 
 func readSpec[T any](o *unstructured.Unstructured) (spec T, err error) {
