@@ -30,6 +30,7 @@ var (
 	affinities  = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "blockaffinities"}
 	ipamBlocks  = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamblocks"}
 	ipamHandles = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamhandles"}
+	ipamConfigs = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ipamconfigs"}
 	ipPools     = schema.GroupVersionResource{Group: calicoGroup, Version: "v1", Resource: "ippools"}
 )
 
@@ -60,8 +61,8 @@ type ipam struct {
 }
 
 // take returns the pod's address of the family, the same at each call. It allocates from the
-// node's confirmed blocks, then claims a new block, then borrows from another node's, as Calico
-// does without strict affinity.
+// node's confirmed blocks, then claims a new block, then borrows from another node's unless the
+// affinity is strict, as Calico does.
 func (m *ipam) take(ctx context.Context, family int, owner attribute) (netip.Addr, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,6 +119,9 @@ func (m *ipam) attempt(ctx context.Context, family int, owner attribute) (netip.
 	}
 	cidr, err := m.claim(ctx, pools, blocks)
 	if errors.Is(err, errExhausted) {
+		if strict, err := m.strict(ctx); err != nil || strict {
+			return netip.Addr{}, errors.Join(err, errExhausted)
+		}
 		return m.borrow(ctx, pools, blocks, owner)
 	}
 	if err != nil {
@@ -383,6 +387,19 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 		return false, fmt.Errorf("confirm block %s: %w", cidr, err)
 	}
 	return true, nil
+}
+
+// strict reports whether nodes may not borrow addresses: the strict affinity of the IPAMConfig.
+func (m *ipam) strict(ctx context.Context) (bool, error) {
+	config, err := m.dynamic.Resource(ipamConfigs).Get(ctx, "default", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read IPAMConfig: %w", err)
+	}
+	strict, _, _ := unstructured.NestedBool(config.Object, "spec", "strictAffinity")
+	return strict, nil
 }
 
 // borrow allocates an address of another node's block.

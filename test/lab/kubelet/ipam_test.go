@@ -20,7 +20,7 @@ import (
 // an update of an old version, as the real one does.
 func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList", ipamHandles: "IPAMHandleList",
+		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList", ipamHandles: "IPAMHandleList", ipamConfigs: "IPAMConfigList",
 	}, objects...)
 	var mu sync.Mutex
 	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -108,6 +108,18 @@ func TestAnAddressIsBorrowedOnlyWhenNoBlockIsFree(t *testing.T) {
 	}
 	if got, err := take(a, "a7"); err == nil {
 		t.Errorf("a full pool gave %v", got)
+	}
+	if err := client.Tracker().Add(object("IPAMConfig", "default", map[string]any{"strictAffinity": true})); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.release(t.Context(), func(o attribute) bool { return o.Handle == "b0" }); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := take(a, "a7"); err == nil {
+		t.Errorf("strict affinity, and node a has %v of another node's block", got)
+	}
+	if _, err := take(b, "b0"); err != nil {
+		t.Fatal(err)
 	}
 	if err := a.release(t.Context(), func(o attribute) bool { return o.Handle == "a6" }); err != nil {
 		t.Fatal(err)

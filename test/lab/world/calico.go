@@ -86,7 +86,7 @@ func (h Host) notes() map[string]string {
 // one is nothing special.
 func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
 	if l.mirror == nil || l.opts.HostLocal {
-		return errors.New("the lab has no Calico yet, or host-local IPAM: its nodes claim no blocks")
+		return errors.New("a lab with Calico itself, with host-local IPAM or without Calico has no planned blocks: start a pod instead")
 	}
 	for _, name := range nodes {
 		n, err := l.node(name)

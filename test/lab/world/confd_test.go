@@ -17,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
-
-	"sallyport/test/lab/bird"
 )
 
 const appliancePeer = `
@@ -218,12 +216,8 @@ func TestTheStandInAnnouncesWhatCalicoAnnounces(t *testing.T) {
 	if err := l.ClaimBlocks(t.Context(), "worker1", "worker2"); err != nil {
 		t.Fatal(err)
 	}
-	// One API server holds one scenario after another. Their BIRDs are compared side by side.
-	type pair struct {
-		name, calicos string
-		config        bird.Config
-	}
-	var pairs []pair
+	// One API server holds one scenario after another.
+	var all []likeness
 	fresh := l.memory(t)
 	for name, s := range scenarios {
 		s.make(t, l, sallyport)
@@ -231,26 +225,12 @@ func TestTheStandInAnnouncesWhatCalicoAnnounces(t *testing.T) {
 		v.hostLocal = s.podCIDRs
 		for _, node := range []string{"worker1", "worker2"} {
 			h, _ := l.Host(node)
-			dir := l.confd(t, calico, node, s.podCIDRs)
-			for _, addr := range v.nodes[slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == node })].addrs {
-				c, err := v.compose(node, 1, h.Addr.Addr(), addr)
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				file := map[bool]string{true: "bird.cfg", false: "bird6.cfg"}[addr.Is4()]
-				pairs = append(pairs, pair{name + "/" + node + "/" + file, filepath.Join(dir, file), c})
-			}
+			i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == node })
+			all = append(all, v.likenesses(t, name+"/"+node, v.nodes[i], h.Addr.Addr(), l.confd(t, calico, node, s.podCIDRs))...)
 		}
 		fresh()
 	}
-	t.Run("as confd renders it", func(t *testing.T) {
-		for _, p := range pairs {
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				alike(t, p.calicos, p.config)
-			})
-		}
-	})
+	compare(t, all)
 }
 
 // memory returns a function that takes the objects of the cluster's configuration back to what

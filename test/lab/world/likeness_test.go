@@ -3,7 +3,6 @@ package world
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +22,45 @@ import (
 	"sallyport/test/lab/bird"
 	"sallyport/test/lab/debian"
 )
+
+// A likeness is a BIRD that Calico configures, and that the stand-in configures.
+type likeness struct {
+	name    string
+	calicos string // file
+	config  bird.Config
+}
+
+// likenesses returns those of a node: one for each family. dir has Calico's files.
+func (v view) likenesses(t *testing.T, name string, n nodeView, routerID netip.Addr, dir string) (all []likeness) {
+	t.Helper()
+	for _, addr := range n.addrs {
+		c, err := v.compose(n.name, 1, routerID, addr)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		file := "bird6.cfg"
+		if addr.Is4() {
+			file = "bird.cfg"
+		}
+		all = append(all, likeness{name + "/" + file, filepath.Join(dir, file), c})
+	}
+	return all
+}
+
+// compare checks likenesses side by side, more of them than there are processors: mostly they wait.
+func compare(t *testing.T, likenesses []likeness) {
+	t.Helper()
+	var all sync.WaitGroup
+	free := make(chan struct{}, 10)
+	for _, p := range likenesses {
+		all.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			t.Run(p.name, func(t *testing.T) { alike(t, p.calicos, p.config) })
+		})
+	}
+	all.Wait()
+}
 
 // alike checks that a real BIRD announces the same routes to each neighbour, has the same sessions
 // and programs the same routes with each of two texts: Calico's, a file, and ours. Ours is made of
@@ -109,6 +148,9 @@ func newScene(t *testing.T, c bird.Config) *scene {
 		if err := ip(ctx, "netns", "add", ns); err != nil {
 			t.Fatal(err)
 		}
+		if err := sysctl(ctx, ns, "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0"); err != nil {
+			t.Fatal(err)
+		}
 		t.Cleanup(func() {
 			if err := ip(context.Background(), "netns", "delete", ns); err != nil {
 				t.Error(err)
@@ -176,7 +218,7 @@ func newScene(t *testing.T, c bird.Config) *scene {
 			route(part(r.Prefix, uint64(2+j), min(r.Prefix.Bits()+8, bits)), name)
 		}
 	}
-	if err := errors.Join(ipBatch(ctx, s.node, lines...), sysctl(ctx, s.rest, "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0")); err != nil {
+	if err := ipBatch(ctx, s.node, lines...); err != nil {
 		t.Fatal(err)
 	}
 	s.startRest(t)
@@ -351,28 +393,31 @@ func (s *scene) announced(t *testing.T, file string) map[string][]string {
 		}
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	if err := await(ctx, "BIRD to learn all routes", time.Minute, func(context.Context) (bool, error) {
-		err := settled()
-		return err == nil, err
+	all := map[string][]string{}
+	read := func() error {
+		for name := range s.heard {
+			out, err := ask("show", "route", "export", name, "all")
+			if err != nil {
+				return err
+			}
+			all[name] = exported(out)
+		}
+		// What BIRD gives to the kernel has no attributes.
+		out, err := ask("show", "route", "export", "kernel1")
+		all["kernel1"] = exported(out)
+		return err
+	}
+	// A session that is lost while BIRD answers would look like a difference.
+	if err := await(t.Context(), "BIRD to learn all routes", time.Minute, func(context.Context) (bool, error) {
+		for _, step := range []func() error{settled, read, settled} {
+			if err := step(); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
 	}); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	all := map[string][]string{}
-	for name := range s.heard {
-		out, err := ask("show", "route", "export", name, "all")
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[name] = exported(out)
-	}
-	// What BIRD gives to the kernel has no attributes.
-	out, err := ask("show", "route", "export", "kernel1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all["kernel1"] = exported(out)
 	return all
 }
 
