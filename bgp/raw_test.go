@@ -502,8 +502,7 @@ func TestNoMessageOfOnePeerHarmsTheSpeakerOrAnother(t *testing.T) {
 	}
 }
 
-// FuzzUpdate checks that reading a message ends, and that Verify accepts the offers of it
-// as input.
+// FuzzUpdate checks that reading a message ends, and that Verify can judge the offers in it.
 func FuzzUpdate(f *testing.F) {
 	node := netip.MustParseAddr("192.168.50.23")
 	f.Add(update(nil, plain(node), []byte{26, 172, 16, 171, 64}))

@@ -68,7 +68,7 @@ func (h *head) maxConn() int { return cmp.Or(h.Tune.MaxConn, h.Process.MaxConn, 
 // has shown under another name, to another authority, for good.
 func (h *head) asksClients() bool { return h.Process.ClientCA != "" || h.certsAsk }
 
-// writeGlobal goes on with the section global, which the preamble begins.
+// writeGlobal writes the section global but for its first lines, which the preamble has.
 func (h *head) writeGlobal() {
 	h.line("stats socket", h.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
 	extras := strings.TrimSuffix(h.opt.Dir+"/"+extraDir, "/")

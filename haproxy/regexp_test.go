@@ -119,8 +119,8 @@ func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		b := backend("app", echo(t))
-		// The attempts of the first alternative, which fail, at least double with every
-		// second letter.
+		// Two more letters at least double the number of ways in which the first alternative
+		// fails.
 		b.Directives = []Directive{must[Directive](t)(ReplacePath("^/(?:(?:a|aa)+x|a+b)$", "/hit"))}
 		cfg := r.config(b)
 		r.apply(cfg, states(cfg, Open))

@@ -116,7 +116,7 @@ func TestWhatIsDemandedOfAllClientsHoldsOnEveryWayIn(t *testing.T) {
 		cfg.Routes[2].TLSOnly = true
 		cfg.Extras = []*Extra{all, evils}
 		cfg.Process.ClientCA = all.Name
-		// No Ingress gets as far as this: each of them would be refused.
+		// Package ingress rejects every Ingress that asks for this.
 		weaker := &Cert{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: theirs.issue(t, "evil.test"), ClientCA: evils.Name, ClientOptional: true}
 		cfg.Certs = []*Cert{weaker}
 		r.apply(cfg, states(cfg, Open))

@@ -710,7 +710,7 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 	}
 }
 
-// spell names a claim in a problem of another.
+// spell returns the name of a claim, as the problem of another claim shows it.
 func (b *builder) spell(c *claim) string {
 	name := c.ref.Kind + " " + c.ref.Namespace + "/" + c.ref.Name
 	if len(b.worlds) > 1 {

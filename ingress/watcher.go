@@ -508,7 +508,7 @@ func (w *Watcher) troubles() string {
 	}
 	// A cluster without Calico is no trouble: missing says what replaces it.
 	without := w.calico != nil && w.calico.group == "" && errors.Is(w.surveyed, calico.ErrNone)
-	// While the API server cannot be reached, both would say so.
+	// A shelf already reports an API server that cannot be reached.
 	if w.surveyed != nil && !without && (len(all) == 0 || errors.Is(w.surveyed, calico.ErrFrozen)) {
 		all = append(all, w.surveyed.Error())
 	}
