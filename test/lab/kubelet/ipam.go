@@ -282,9 +282,9 @@ func Claim(ctx context.Context, client dynamic.Interface, node string, block net
 	return errLost
 }
 
-// Reclaim does for a node that left the cluster what Calico's kube-controllers do: it frees the
-// addresses of the node's pods that are gone, in every block, and releases the node's blocks that
-// have no address in use. Others may have borrowed from the rest.
+// Reclaim frees the addresses of the pods that are gone with a deleted node, in every block, and
+// releases the node's blocks that have no address in use, as Calico's kube-controllers do. Other
+// nodes may have borrowed from the rest.
 func Reclaim(ctx context.Context, client dynamic.Interface, node string, gone func(namespace, pod string) bool) error {
 	m := &ipam{node: node, dynamic: client}
 	err := m.release(ctx, func(owner attribute) bool {

@@ -102,8 +102,8 @@ func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
 	return nil
 }
 
-// reclaim does the work of Calico's kube-controllers until the lab goes down: nodes that are deleted
-// give back their addresses and blocks.
+// reclaim takes back the addresses and blocks of deleted nodes until the lab goes down, as Calico's
+// kube-controllers do.
 func (l *Lab) reclaim() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -342,9 +342,9 @@ func (v view) tags(n nodeView, four bool) (tags []bird.Tag, err error) {
 	return tags, nil
 }
 
-// services returns the ranges of Services that a node announces, and those from which it passes on
-// every route because it is a reflector. A range of one address is announced only where a Service
-// has it, and a node without that role announces none: see node.kubernetes.io/exclude-from-external-load-balancers.
+// services returns the ranges of Services that a node announces, and those in which it passes on
+// every route because it is a reflector. A load balancer's range of one address is announced only
+// by nodes with a pod of the Service, so it is left out here.
 func (v view) services(mine func(string) (netip.Prefix, bool), n nodeView) (announced, reflected []netip.Prefix) {
 	for _, s := range slices.Concat(v.config.ServiceClusterIPs, v.config.ServiceExternalIPs) {
 		if p, ok := mine(s.CIDR); ok {
@@ -398,18 +398,16 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		}
 	}
 	c.Services, c.Reflects = v.services(mine, n)
-	if n.labels["node.kubernetes.io/exclude-from-external-load-balancers"] == "true" {
+	if n.labels[corev1.LabelNodeExcludeBalancers] == "true" {
 		c.Foreign, c.Services = c.Services, nil
 	}
-	var err error
-	if c.Tags, err = v.tags(n, source.Is4()); err != nil {
-		return c, err
-	}
+	tags, err := v.tags(n, source.Is4())
+	c.Tags = tags
 	if !slices.Contains(n.addrs, source) {
-		return c, nil // no BGP on a node without the address
+		return c, err // no BGP on a node without the address
 	}
 	var global, own, reverse []bird.Peer
-	var failed []error
+	failed := []error{err}
 	for _, spec := range v.peers {
 		forth, back, err := v.ends(spec, n, source)
 		if err != nil {

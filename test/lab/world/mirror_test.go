@@ -202,6 +202,10 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 
 func TestABrokenPeerDoesNotStopTheOthers(t *testing.T) {
 	v := small()
+	v.config.PrefixAdvertisements = append(v.config.PrefixAdvertisements, struct {
+		CIDR        string   `json:"cidr"`
+		Communities []string `json:"communities"`
+	}{"172.16.0.0/16", []string{"no number"}})
 	v.peers = append([]peerSpec{{PeerIP: "nobody"}, {PeerIP: "192.168.50.31", NodeSelector: "rack in {'a'}"}}, v.peers...)
 	addr := netip.MustParseAddr("192.168.50.23")
 	c, err := v.compose("worker1", 1, addr, addr)
