@@ -63,6 +63,17 @@ func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
 	}
 }
 
+func TestAPoolThatIsNotExportedIsTheReasonForAClosedServer(t *testing.T) {
+	s := newScene(t)
+	s.watcher.snapshot.Topology.Pools[0].NoExport = true
+	s.settle(t)
+	h, _ := endpoint(s)
+	const want = "no node announces its block, because IP pool default (172.16.0.0/16) has disableBGPExport"
+	if _, page := ask(t, h, "/"); !strings.Contains(page, want) {
+		t.Errorf("the page does not say %q", want)
+	}
+}
+
 func TestStatusIsTheSameForPrograms(t *testing.T) {
 	h, _ := endpoint(half(t))
 	_, text := ask(t, h, "/status")

@@ -296,6 +296,13 @@ func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live) st
 				return fmt.Sprintf("no route to %s: the offer of %s by %s was refused: %s", a, r.Offer.Prefix, r.Offer.Peer, r.Why)
 			}
 		}
+		for _, c := range v.clusters {
+			for _, pool := range c.topology.Pools {
+				if c.name == b.Cluster && pool.NoExport && pool.CIDR.Contains(a) {
+					return fmt.Sprintf("no route to %s: no node announces its block, because IP pool %s (%s) has disableBGPExport", a, pool.Name, pool.CIDR)
+				}
+			}
+		}
 		return fmt.Sprintf("no route to %s: no BGP peer offers its block", a)
 	case v.have.Routes[p] != via:
 		return fmt.Sprintf("the route %s via %s is not in the kernel", p, via)
