@@ -90,7 +90,7 @@ func netdev(in config.Interface) *unit {
 		u.section("VLAN", fmt.Sprintf("Id=%d", in.VLAN.ID))
 	case len(in.Bond.Members) > 0:
 		u.section("NetDev", "Name="+in.Name, "Kind=bond")
-		u.section("Bond", "Mode="+string(in.Bond.Mode), "MIIMonitorSec=100ms") // without it, a bond does not notice a lost link
+		u.section("Bond", "Mode="+in.Bond.Mode, "MIIMonitorSec=100ms") // without it, a bond does not notice a lost link
 		if in.Bond.Mode == "802.3ad" {
 			u.add("LACPTransmitRate=fast", "TransmitHashPolicy=layer3+4")
 		}

@@ -566,7 +566,9 @@ func ExampleVerify() {
 // TestAnAddressOfItsOwnBlockPassesForAMoment is about Calico 3.32, which announces the
 // address of each new pod until its route has a metric.
 func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
-	ago := func(d time.Duration) func(*Offer, *Facts) { return func(o *Offer, _ *Facts) { o.Announced = noon.Add(-d) } }
+	ago := func(d time.Duration) func(*Offer, *Facts) {
+		return func(o *Offer, _ *Facts) { o.Announced = noon.Add(-d) }
+	}
 	for name, row := range map[string]struct {
 		change func(*Offer, *Facts)
 		want   Reason

@@ -77,8 +77,11 @@ func (l realLab) established(family int, protocol string) {
 	l.eventually(protocol+" is established on each node", func() error {
 		for _, node := range []string{world.Master, "worker1", "worker2"} {
 			out, err := l.BIRD(l.t.Context(), node, family, "show", "protocols", protocol)
-			if err != nil || !strings.Contains(out, "Established") {
-				return fmt.Errorf("%s: %q (%v)", node, out, err)
+			if err != nil {
+				return fmt.Errorf("%s: %w", node, err)
+			}
+			if !strings.Contains(out, "Established") {
+				return fmt.Errorf("%s: %q", node, out)
 			}
 		}
 		return nil
