@@ -28,6 +28,7 @@ func TestEachMistakeInCalicosObjectsIsSaid(t *testing.T) {
 	const filter, peer = "bgpfilter/sallyport", "bgppeer/sallyport-192-168-50-21"
 	two := []string{"172.16.49.64/26 via 192.168.50.22", "172.16.171.64/26 via 192.168.50.23"}
 	r := newTestbed(t, world.Options{Name: "mistakes", Workers: 1}, settings{})
+	r.must(r.ClaimBlocks(t.Context(), world.Master))
 	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
