@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -53,6 +54,7 @@ func newRealLab(t *testing.T, opts world.Options, manifests ...string) realLab {
 		"---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: app}\nspec:\n  ingressClassName: haproxy\n  rules:\n" +
 		"  - host: test.local\n    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}\n"
 	for _, do := range []func() error{
+		func() error { return r.ClaimBlocks(t.Context(), "worker1") },
 		func() error { return r.Apply(t.Context(), app) },
 		func() error { return r.Start(t.Context()) },
 		func() error { return r.Ready(t.Context()) },
@@ -109,6 +111,31 @@ func (l realLab) answered(address string) {
 	})
 }
 
+// keeps checks that the node has the blocks that ClaimBlocks gave it, that its pods have addresses of
+// them, and that Calico has claimed no other.
+func (l realLab) keeps(node string) {
+	l.t.Helper()
+	s, err := l.Lab.Status(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	h, _ := l.Host(node)
+	got := s.Hosts[slices.IndexFunc(s.Hosts, func(h world.HostStatus) bool { return h.Name == node })].Blocks
+	want := slices.DeleteFunc(slices.Clone(h.Blocks), func(b netip.Prefix) bool { return b.Addr().Is4() && s.IPv6Only })
+	if !slices.Equal(got, want) {
+		l.t.Errorf("%s has blocks %v, want %v", node, got, want)
+	}
+	out, err := l.Kubectl(l.t.Context(), "get", "pods", "--field-selector", "spec.nodeName="+node, "-o", "jsonpath={.items[*].status.podIPs[*].ip}")
+	if err != nil || out == "" {
+		l.t.Fatalf("addresses of pods on %s: %q, %v", node, out, err)
+	}
+	for addr := range strings.FieldsSeq(out) {
+		if !slices.ContainsFunc(want, func(b netip.Prefix) bool { return b.Contains(netip.MustParseAddr(addr)) }) {
+			l.t.Errorf("a pod on %s has %s, want an address of %v", node, addr, want)
+		}
+	}
+}
+
 // released waits until Calico has released the blocks of a node.
 func (l realLab) released(node string) {
 	l.t.Helper()
@@ -145,6 +172,7 @@ func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
 	l.established(6, "Global_fd00_50__21")
 	l.answered("192.168.50.21")
 	l.answered("[fd00:50::21]")
+	l.keeps("worker1")
 
 	if err := l.RestartCalico(t.Context(), "worker2", 0); err != nil {
 		t.Fatal(err)
@@ -164,17 +192,7 @@ func TestAClusterOfRealCalicoCanHaveIPv6Alone(t *testing.T) {
 	l := newRealLab(t, world.Options{IPv6Only: true}, "--address", "fd00:50::21")
 	l.established(6, "Global_fd00_50__21")
 	l.answered("192.168.50.21")
-	s, err := l.Lab.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range s.Hosts {
-		for _, b := range h.Blocks {
-			if b.Addr().Is4() {
-				t.Errorf("%s has block %s, want none of IPv4", h.Name, b)
-			}
-		}
-	}
+	l.keeps("worker1")
 }
 
 func TestAnOptionThatOneCalicoLacksIsRefused(t *testing.T) {

@@ -83,10 +83,10 @@ func (h Host) notes() map[string]string {
 
 // ClaimBlocks gives nodes their first blocks, empty. Otherwise a node claims them for its first
 // pod, and announces nothing before. An empty block stays after the last pod, so a node that has
-// one is nothing special.
+// one is nothing special. With real Calico the node's first pods then get addresses of it.
 func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
-	if l.mirror == nil || l.opts.HostLocal {
-		return errors.New("a lab with Calico itself, with host-local IPAM or without Calico has no planned blocks: start a pod instead")
+	if !l.installed || l.opts.HostLocal {
+		return errors.New("the lab has no Calico yet, or host-local IPAM: its nodes claim no blocks")
 	}
 	for _, name := range nodes {
 		n, err := l.node(name)
@@ -94,6 +94,9 @@ func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
 			return err
 		}
 		for _, b := range n.Blocks {
+			if b.Addr().Is4() && l.opts.IPv6Only {
+				continue
+			}
 			if err := kubelet.Claim(ctx, l.dynamic, name, b); err != nil {
 				return err
 			}

@@ -58,7 +58,7 @@ type Host struct {
 	Addr   netip.Prefix   `json:"addr"`             // IPv4 address with the lan's length
 	Addr6  netip.Prefix   `json:"addr6,omitzero"`   // IPv6 address with the lan's length, in a lab with IPv6
 	Node   bool           `json:"node,omitempty"`   // a node of the cluster
-	Blocks []netip.Prefix `json:"blocks,omitempty"` // of a node, for each family: the block that it claims first, or its podCIDR
+	Blocks []netip.Prefix `json:"blocks,omitempty"` // of a node, for each family: the block that it claims first, with real Calico by ClaimBlocks alone; or its podCIDR
 }
 
 var (
@@ -125,9 +125,6 @@ func (o Options) host(name string, octet int) Host {
 func (o Options) node(name string, octet int) Host {
 	h := o.host(name, octet)
 	h.Node = true
-	if o.Calico == Real {
-		return h // Calico allocates blocks when pods come
-	}
 	third, ok := docBlocks[octet]
 	if !ok {
 		third = 2 * (octet - firstWorker)

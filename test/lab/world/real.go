@@ -145,10 +145,10 @@ func (r *real) writeTools(ctx context.Context) error {
 	}
 	scripts := map[string]string{
 		// runit's command with which confd makes BIRD read a new configuration: sv hup bird|bird6
-		"sv": fmt.Sprintf("exec %s -s /var/run/calico/$2.ctl configure", filepath.Join(folder, "birdc")),
+		"sv": fmt.Sprintf("exec '%s' -s /var/run/calico/$2.ctl configure", filepath.Join(folder, "birdc")),
 	}
 	for _, name := range []string{"bird", "bird6"} {
-		scripts[name] = "exec " + filepath.Join(folder, name) + ` "$@"`
+		scripts[name] = fmt.Sprintf(`exec '%s' "$@"`, filepath.Join(folder, name))
 	}
 	for _, name := range []string{"iptables-legacy-save", "ip6tables-legacy-save"} {
 		scripts[name] = ":" // Felix counts the rules of the older kind, whose program would load kernel modules
@@ -158,7 +158,7 @@ func (r *real) writeTools(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		scripts[name] = fmt.Sprintf("XTABLES_LIBDIR=$(echo %s/root/usr/lib/*/xtables) exec %s \"$@\"", from, filepath.Join(from, t[1]))
+		scripts[name] = fmt.Sprintf(`XTABLES_LIBDIR=$(echo '%s'/root/usr/lib/*/xtables) exec '%s' "$@"`, from, filepath.Join(from, t[1]))
 	}
 	if err := os.MkdirAll(r.path("bin"), 0o700); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (r *real) pluginConfig(configMap *unstructured.Unstructured) ([]byte, error
 // node makes the folders that the parts see as their own below /etc and /var.
 func (r *real) node(h Host) (*node, error) {
 	n := &node{Host: h, gone: make(chan struct{}), stop: func() {}}
-	for _, dir := range []string{"etc/confd/config", "lib", "log", "run", "4", "6"} {
+	for _, dir := range []string{"etc", "lib", "log", "run", "4", "6"} {
 		if err := os.MkdirAll(r.path("nodes", h.Name, dir), 0o755); err != nil { //nolint:gosec // as in a container
 			return nil, err
 		}
@@ -255,8 +255,8 @@ func (r *real) node(h Host) (*node, error) {
 // folders and environment.
 func (r *real) enter(h Host) string { return r.path("nodes", h.Name, "enter") }
 
-// enterScript is run by `ip netns exec`, which makes a mount namespace. Nothing that is mounted
-// there is seen outside, and new network namespaces of pods are seen inside.
+// enterScript returns the text of that script. `ip netns exec` runs it in a new mount namespace:
+// nothing that is mounted there is seen outside, and new network namespaces of pods are seen inside.
 func (r *real) enterScript(h Host) string {
 	dir := func(name string) string { return r.path("nodes", h.Name, name) }
 	lines := []string{
@@ -314,9 +314,13 @@ func (r *real) join(ctx context.Context, n *node) error {
 	return r.begin(ctx, n)
 }
 
-// begin starts calico-node: first startup, then all parts at the same time. It returns when both
-// BIRDs answer.
+// begin starts calico-node as a new container: first startup, then all parts at the same time. It
+// returns when both BIRDs answer.
 func (r *real) begin(ctx context.Context, n *node) error {
+	configs := r.path("nodes", n.Name, "etc/confd/config")                                  // empty in a new container: BIRD starts with a new one, or not at all
+	if err := errors.Join(os.RemoveAll(configs), os.MkdirAll(configs, 0o755)); err != nil { //nolint:gosec // as in a container
+		return err
+	}
 	if err := r.once(ctx, "startup-"+n.Name, n.Netns, r.enter(n.Host), r.program(), "startup"); err != nil {
 		return err
 	}
@@ -329,7 +333,7 @@ func (r *real) begin(ctx context.Context, n *node) error {
 	run("felix", r.program(), "felix")
 	run("allocate-tunnel-addrs", r.program(), "allocate-tunnel-addrs")
 	for f, name := range map[int]string{4: "bird", 6: "bird6"} {
-		file := r.path("nodes", n.Name, "etc/confd/config", name+".cfg")
+		file := filepath.Join(configs, name+".cfg")
 		if err := await(ctx, "confd to write "+file, time.Minute, func(context.Context) (bool, error) {
 			_, err := os.Stat(file)
 			return err == nil, err
@@ -337,9 +341,8 @@ func (r *real) begin(ctx context.Context, n *node) error {
 			return err
 		}
 		run(name, name, "-R", "-f", "-s", "/var/run/calico/"+name+".ctl", "-c", "/etc/calico/confd/config/"+name+".cfg", "-P", "/var/run/calico/"+name+".pid")
-		// What confd wrote before BIRD answers was not read.
 		if err := await(ctx, name+" of "+n.Name, time.Minute, func(ctx context.Context) (bool, error) {
-			cmd, err := birdc(ctx, r.path("nodes", n.Name), f, "configure")
+			cmd, err := birdc(ctx, r.path("nodes", n.Name), f, "show", "status")
 			if err == nil {
 				_, err = output(cmd)
 			}
@@ -362,8 +365,8 @@ func (r *real) stop(n *node) error {
 	return errors.Join(failed...)
 }
 
-// restart does as a restart of the pod does: the hook that runs before its end marks the Node, and the container's end
-// kills all parts.
+// restart does as a restart of the pod does: the hook before its end marks the Node, and the end
+// of the container kills all parts.
 func (r *real) restart(ctx context.Context, n *node, down time.Duration) error {
 	if err := r.once(ctx, "shutdown-"+n.Name, n.Netns, r.enter(n.Host), r.program(), "shutdown"); err != nil {
 		return err
