@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sallyport/test/lab/world"
@@ -148,6 +149,32 @@ func (l realLab) released(node string) {
 	})
 }
 
+// comesBack kills a part of Calico, and waits until it runs again.
+func (l realLab) comesBack(part string) {
+	l.t.Helper()
+	pid := func() (pid int, err error) {
+		text, err := os.ReadFile(filepath.Join(l.Lab.Dir(), "proc", part))
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &pid)
+		}
+		return pid, err
+	}
+	before, err := pid()
+	if err == nil {
+		err = syscall.Kill(before, syscall.SIGKILL)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.eventually(part+" runs again", func() error {
+		now, err := pid()
+		if err == nil && now == before {
+			err = fmt.Errorf("the last one was process %d", before)
+		}
+		return err
+	})
+}
+
 // calicoctl runs calicoctl.
 func (l realLab) calicoctl(args ...string) string {
 	l.t.Helper()
@@ -174,6 +201,8 @@ func TestPodsOfRealCalicoAnswerThroughTheAppliance(t *testing.T) {
 	l.answered("[fd00:50::21]")
 	l.keeps("worker1")
 
+	l.comesBack("bird-worker2")
+	l.established(4, "Global_192_168_50_21")
 	if err := l.RestartCalico(t.Context(), "worker2", 0); err != nil {
 		t.Fatal(err)
 	}
