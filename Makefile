@@ -14,7 +14,7 @@ CUTS     ?= 50
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test race check fresh go lint bench conformance attack chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test test-calico race check fresh go lint bench conformance attack chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -73,6 +73,9 @@ test: setup ## Run all tests, on real parts, then build the image and boot it (a
 	@test/setup --boot
 	go test -timeout 30m $$(go list ./... | grep -v /image/boot)
 	go test -v -count=1 -timeout 45m ./image/boot
+
+test-calico: setup ## Run the end-to-end tests on real Calico, all of them (as root)
+	go test -v -count=1 -timeout 30m ./test/e2e -run RealCalico -calico
 
 race: setup ## Run the packages' own tests under the race detector, in random order
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./image/update ./ingress/... ./routes
