@@ -321,7 +321,12 @@ func (r *real) begin(ctx context.Context, n *node) error {
 	if err := errors.Join(os.RemoveAll(configs), os.MkdirAll(configs, 0o755)); err != nil { //nolint:gosec // as in a container
 		return err
 	}
-	if err := r.once(ctx, "startup-"+n.Name, n.Netns, r.enter(n.Host), r.program(), "startup"); err != nil {
+	// It ends with an error if somebody else changes the Node meanwhile; a kubelet would start the
+	// container again.
+	if err := await(ctx, "startup of "+n.Name, time.Minute, func(ctx context.Context) (bool, error) {
+		err := r.once(ctx, "startup-"+n.Name, n.Netns, r.enter(n.Host), r.program(), "startup")
+		return err == nil, err
+	}); err != nil {
 		return err
 	}
 	n.mu.Lock()
