@@ -323,7 +323,6 @@ func (r *testbed) closed(backend string, n int, why string) {
 func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 	onlyWithCalico(t)
 	r := newRealTestbed(t, 4, world.Options{Name: "calchange", Workers: 3, Mesh: true}, settings{})
-	nodes := []string{"master", "worker1", "worker2", "worker3"}
 	r.answeredBy("http://test.local/", 4)
 
 	r.sub("a pod moves to another node", func(t *testing.T, r *testbed) {
@@ -377,13 +376,14 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 		r.underLoad("a node joins", func() {
 			_, err := r.AddNode(r.t.Context(), "worker4")
 			r.must(err)
-			r.sessionsWith(append(slices.Clone(nodes), "worker4")...)
+			r.sessionsWith(r.nodes()...)
 			r.kubectl("scale", "deployment", "app", "--replicas", "12")
 			r.answeredBy("http://test.local/", 12)
 			r.routedAsClaimed("-4")
 		})
 	})
 	r.sub("a policy of host endpoints that denies BGP ends one session, and the status says so", func(t *testing.T, r *testbed) {
+		pods := len(strings.Fields(r.kubectl("get", "pods", "-l", "app=app", "-o", "name")))
 		r.apply(deniesBGP)
 		r.eventually("the session is lost", func() error { return r.silent("worker3") })
 		for range 10 {
@@ -394,8 +394,8 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 		r.says("node worker3 has accepted no BGP session", "may we reach its port")
 		r.kubectl("delete", "globalnetworkpolicies.crd.projectcalico.org", "no-bgp", "allow")
 		r.kubectl("delete", "hostendpoints.crd.projectcalico.org", "worker3")
-		r.sessionsWith(append(slices.Clone(nodes), "worker4")...)
-		r.answeredBy("http://test.local/", 12)
+		r.sessionsWith(r.nodes()...)
+		r.eventually("all servers are open", func() error { return r.serves(pods) })
 	})
 	r.sub("a node dies, and is deleted: the others answer", func(_ *testing.T, r *testbed) {
 		r.must(r.KillNode(r.t.Context(), "worker4"))
@@ -422,6 +422,17 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 			r.answeredBy("http://test.local/", 12)
 		})
 	})
+}
+
+// nodes returns the names of the lab's nodes, sorted.
+func (r *testbed) nodes() (names []string) {
+	for _, h := range r.Hosts() {
+		if h.Node {
+			names = append(names, h.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // silent returns an error while a node has a session.
