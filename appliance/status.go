@@ -101,7 +101,7 @@ type ServerStatus struct {
 	Node  string         `json:"node,omitempty"`
 	State string         `json:"state"`
 	Check string         `json:"check,omitempty"` // what HAProxy's health check says
-	Why   string         `json:"why,omitempty"`   // why it is not open
+	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
 }
 
 // ExplainStatus is the answer of GET /explain: one Ingress, and the servers of its
@@ -256,6 +256,7 @@ func (v *view) backends() []BackendStatus {
 			ss := ServerStatus{Name: w.Name, Addr: w.Addr, Pod: w.Pod, Node: w.Node, State: live.State.String(), Check: live.Check}
 			if live.State == haproxy.Open {
 				bs.Open++
+				ss.Why = whyDown(live.Failure)
 			} else {
 				ss.Why = v.whyNot(want, w, *live)
 			}
@@ -271,6 +272,22 @@ func (v *view) backends() []BackendStatus {
 	}
 	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all
+}
+
+// whyDown returns in one sentence how the check of a server failed, by the name that
+// HAProxy's statistics have for it.
+func whyDown(failure string) string {
+	switch failure {
+	case "":
+		return ""
+	case "L4TOUT":
+		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not admit the appliance"
+	case "L4CON":
+		return "the pod refuses connections to this port, or cannot be reached (L4CON)"
+	case "HANA":
+		return "requests failed one after another (HANA)"
+	}
+	return "the pod answers the check wrongly or too late (" + failure + ")"
 }
 
 // whyNot returns why a wanted server is not open, in one sentence.

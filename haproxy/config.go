@@ -283,6 +283,7 @@ type Live struct {
 	Addr     netip.AddrPort
 	State    State
 	Check    string // Up, Down or Unchecked, as one is that is Closed
+	Failure  string // of a server that is Down, the result of its last check: L4TOUT, L4CON, … (HAProxy's manual, management, 9.1, check_status)
 	Sessions int    // connections in use, when last looked at
 }
 

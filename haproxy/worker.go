@@ -202,6 +202,12 @@ const (
 	checkConfigured = 0x02
 )
 
+// checkFailures names the values of srv_check_status that are failures, as HAProxy's
+// statistics do (HAProxy's include/haproxy/check-t.h).
+var checkFailures = map[string]string{
+	"4": "HANA", "5": "SOCKERR", "7": "L4TOUT", "8": "L4CON", "10": "L6TOUT", "11": "L6RSP", "12": "L7TOUT", "13": "L7RSP", "17": "L7STS",
+}
+
 // serverState reads one line of "show servers state".
 func serverState(words []string) (Live, error) {
 	port, err1 := strconv.ParseUint(words[18], 10, 16)
@@ -224,7 +230,7 @@ func serverState(words []string) (Live, error) {
 	case check&checkConfigured == 0, live.State == Closed:
 		live.Check = Unchecked
 	case words[5] == "0":
-		live.Check = Down
+		live.Check, live.Failure = Down, checkFailures[words[10]]
 	}
 	return live, nil
 }
