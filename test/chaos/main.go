@@ -7,6 +7,7 @@
 //	go run ./test/chaos -count 3          all scenarios, three times
 //	go run ./test/chaos -o chaos.json     the figures in a file, too
 //	go run ./test/chaos -soak 1h          how long the last one lasts
+//	go run ./test/chaos -calico real      on nodes that run Calico itself
 package main
 
 import (
@@ -24,6 +25,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
 
@@ -67,6 +69,7 @@ func run(ctx context.Context) (err error) {
 	soak := flag.Duration("soak", 5*time.Minute, "how long the last scenario lasts")
 	count := flag.Int("count", 1, "how many times each scenario is played; each time it begins at another moment")
 	keep := flag.String("log", "", "`file` for the appliance's log")
+	calico := flag.String("calico", string(world.StandIn), "stand-in or real: the Calico of the lab")
 	flag.Parse()
 	var chosen []int
 	for _, word := range strings.FieldsFunc(*only, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -100,6 +103,7 @@ func run(ctx context.Context) (err error) {
 		if len(list) == 0 {
 			continue
 		}
+		suite.options.Calico = world.Calico(*calico)
 		more, err := suite.run(ctx, dir, slices.Repeat(list, max(*count, 1)), *keep)
 		results = append(results, more...)
 		if err != nil {
