@@ -81,6 +81,15 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 			want: routes.Notified,
 			back: func(_ *testing.T, _ *node, b *bird) { b.ctl("enable", "appliance") },
 		},
+		"given new settings": {
+			end: func(_ *testing.T, _ *node, b *bird) {
+				b.config.session = "  hold time 60;\n"
+				b.write()
+				b.ctl("configure")
+			},
+			want: routes.Reconfigured,
+			back: func(*testing.T, *node, *bird) {},
+		},
 		"terminated": {
 			end: func(t *testing.T, _ *node, b *bird) {
 				if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -162,6 +162,9 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 	}
 }
 
+// reconfigured is how GoBGP names a Cease for Other Configuration Change (RFC 4486).
+var reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
+
 // lossOf returns how an established session ended.
 func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	if p.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
@@ -175,7 +178,11 @@ func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
 		return routes.HoldExpired, "nothing was heard for the hold time"
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
-		return routes.Notified, strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
+		why := strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
+		if why == reconfigured {
+			return routes.Reconfigured, why
+		}
+		return routes.Notified, why
 	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
 		return routes.Refused, "the peer asked for a hold time of 0, which would leave its loss unseen"
 	default:

@@ -54,6 +54,9 @@ const (
 	// Closed is the end of the TCP connection without a NOTIFICATION, as when BIRD is
 	// killed. A restart of calico-node kills it.
 	Closed Cause = "connection closed"
+	// Reconfigured is a Cease for Other Configuration Change (RFC 4486, subcode 6), which
+	// BIRD sends when it restarts a session to take over new settings, such as another AS.
+	Reconfigured Cause = "peer reconfigured"
 	// HoldExpired is silence for the negotiated hold time (RFC 4271, 6.5).
 	HoldExpired Cause = "hold timer expired"
 	// Notified is a NOTIFICATION from the peer: it meant to end the session.

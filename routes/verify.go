@@ -450,7 +450,9 @@ func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 	if s.namesakes != nil {
 		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed", strings.Join(s.namesakes, ", "), o.Peer)
 	}
-	if o.PeerAS != s.asn {
+	// A session opens in the AS of that time only. The offers of one that is lost outlive a
+	// change of the AS, as they outlive any other restart.
+	if o.PeerAS != s.asn && o.Lost.Cause == "" {
 		return nil, nil, refuse(WrongAS, "%s (%s) speaks for AS %d, expected AS %d", s, o.Peer, o.PeerAS, s.asn)
 	}
 	return c, s, nil
@@ -528,7 +530,11 @@ func (c claim) of() string {
 // (RFC 4271, 5.1.2 and 5.1.3). A reflector on a session within the AS changes
 // neither (RFC 4456, 10); one outside would put itself in both.
 func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
-	direct := len(o.ASPath) == 0 || len(o.ASPath) == 1 && o.ASPath[0] == owner.ASN
+	asn := owner.ASN
+	if s.node == owner {
+		asn = o.PeerAS // of a lost session, it may be the AS before
+	}
+	direct := len(o.ASPath) == 0 || len(o.ASPath) == 1 && o.ASPath[0] == asn
 	switch {
 	case s.node == owner && !direct:
 		return refuse(BadASPath, "the AS path to %s is %v, expected none or only node %s's AS %d", o.Prefix, o.ASPath, owner.Name, owner.ASN)
@@ -664,8 +670,8 @@ func (w *world) static(offers []Offer) map[string]blackout {
 }
 
 // fresh decides whether an offer still counts after its session. A restart of calico-node
-// closes the session without a NOTIFICATION, and the node goes on forwarding. Silence, or
-// a NOTIFICATION, is no such restart.
+// closes the session without a NOTIFICATION, and new settings close it with one that says
+// so; the node goes on forwarding. Silence, or another NOTIFICATION, is no such restart.
 func (w *world) fresh(o Offer, owner *Node, b blackout) *verdict {
 	if o.Lost.Cause == "" {
 		return nil
@@ -677,7 +683,7 @@ func (w *world) fresh(o Offer, owner *Node, b blackout) *verdict {
 		return nil
 	case inBlackout && b.until.After(o.Lost.At.Add(w.Retain)):
 		return refuse(Stale, "every session of cluster %s was lost at %s, and the routes were kept until %s", o.Cluster, b.since.UTC().Format(time.RFC3339), b.until.UTC().Format(time.RFC3339))
-	case o.Lost.Cause != Closed:
+	case o.Lost.Cause != Closed && o.Lost.Cause != Reconfigured:
 		return refuse(Stale, "the session with %s ended at %s: %s", o.Peer, at, o.Lost.Cause)
 	case owner.Down:
 		return refuse(Stale, "the session with %s was closed at %s, and the cluster calls node %s unreachable", o.Peer, at, owner.Name)

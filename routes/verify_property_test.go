@@ -130,7 +130,7 @@ func worldOf(d draw) ([]Offer, Facts) {
 		}
 		if d.one(3, "lost") {
 			o.Lost = Loss{
-				Cause: []Cause{Closed, HoldExpired, Notified, Refused}[d(4, "cause")],
+				Cause: []Cause{Closed, Reconfigured, HoldExpired, Notified, Refused}[d(5, "cause")],
 				At:    noon.Add(-time.Duration(d(400, "ago")) * time.Second),
 			}
 		}
@@ -296,15 +296,15 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 			}
 		}
 		switch {
-		case as != o.PeerAS:
+		case as != o.PeerAS && o.Lost.Cause == "":
 			why = append(why, "wrong AS")
 		case !direct && !reflects:
 			why = append(why, "peer is neither owner nor reflector")
-		case len(o.ASPath) > 1, len(o.ASPath) == 1 && (!direct || o.ASPath[0] != owner.ASN):
+		case len(o.ASPath) > 1, len(o.ASPath) == 1 && (!direct || o.ASPath[0] != o.PeerAS):
 			why = append(why, "AS path")
 		case !direct && as != owner.ASN:
 			why = append(why, "reflected across an AS")
-		case o.Lost.Cause == "", o.Lost.Cause == Closed && !owner.Down && f.Now.Sub(o.Lost.At) < f.Retain:
+		case o.Lost.Cause == "", (o.Lost.Cause == Closed || o.Lost.Cause == Reconfigured) && !owner.Down && f.Now.Sub(o.Lost.At) < f.Retain:
 			return ""
 		case allLost(t, o.Lost.At, offers) && f.Now.Sub(o.Lost.At) < f.FailStatic+atOnce:
 			return ""

@@ -295,9 +295,15 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"affinity where podCIDRs count": {func(_ *Offer, f *Facts) { demo0(f).HostLocal = true }, NoAffinity, ""},
 
 		// lost sessions; worker2's live session shows that not all are lost
-		"closed a moment ago":                  {lost(Closed, time.Second), routed, ""},
-		"closed two minutes ago":               {lost(Closed, 2*time.Minute), Stale, "did not come back within 2m0s"},
-		"hold timer expired":                   {lost(HoldExpired, time.Second), Stale, "hold timer expired"},
+		"closed a moment ago":                {lost(Closed, time.Second), routed, ""},
+		"closed two minutes ago":             {lost(Closed, 2*time.Minute), Stale, "did not come back within 2m0s"},
+		"hold timer expired":                 {lost(HoldExpired, time.Second), Stale, "hold timer expired"},
+		"ended by the peer for new settings": {lost(Reconfigured, time.Second), routed, ""},
+		"of new settings, for too long":      {lost(Reconfigured, time.Hour), Stale, "did not come back within"},
+		"in the AS before": {func(o *Offer, f *Facts) {
+			lost(Reconfigured, time.Second)(o, f)
+			o.PeerAS, o.ASPath = 65001, []uint32{65001}
+		}, routed, ""},
 		"ended by the peer":                    {lost(Notified, time.Second), Stale, "notification received"},
 		"ended by us":                          {lost(Refused, time.Second), Stale, "notification sent"},
 		"lost in the future":                   {lost(Closed, -time.Minute), routed, ""},
