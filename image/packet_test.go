@@ -387,7 +387,7 @@ func TestStrangersFillNoTableOfConnections(t *testing.T) {
 	if got := tracked(); got != before {
 		t.Errorf("%d connections are tracked, want %d", got, before)
 	}
-	// What the machine asks itself is known again.
+	// The connections that the machine itself opens are tracked.
 	if !s.reaches(s.machine, "ping -c 1 -W 60 192.168.50.22") || tracked() == before {
 		t.Error("a ping of the machine's own is not tracked, or its answer is dropped")
 	}

@@ -76,7 +76,7 @@ func newPhase(name string) *phase {
 	return &phase{began: now, last: now, report: report{Phase: name, Classes: map[string]*tally{}}}
 }
 
-// outcome is the result of one request, or of one lasting connection.
+// An outcome is the result of one request, or of one lasting connection.
 type outcome struct {
 	class string
 	due   time.Time

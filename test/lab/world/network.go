@@ -24,19 +24,19 @@ const (
 type calico interface {
 	// fetch makes ready what is fetched or compiled once for all labs.
 	fetch(ctx context.Context) error
-	// install installs it in the cluster, and on the nodes that are there already.
+	// install installs Calico in the cluster, and on the nodes that are there already.
 	install(ctx context.Context) error
-	// node returns a node on which it can start.
+	// node returns a node on which Calico can start.
 	node(h Host) (*node, error)
 	// complete adds to a Node object what is there from its creation on.
 	complete(h Host, o *corev1.Node)
-	// join starts it on a node whose object exists, after install.
+	// join starts Calico on a node whose object exists, after install.
 	join(ctx context.Context, n *node) error
 	// plugin returns the CNI plugin of a node. Without one, the kubelet makes the network of pods.
 	plugin(h Host) *kubelet.CNI
-	// restart stops it on a node for a time.
+	// restart stops Calico on a node, and starts it again after a time.
 	restart(ctx context.Context, n *node, down time.Duration) error
-	// stop ends it on a node for good.
+	// stop ends Calico on a node for good.
 	stop(n *node) error
 }
 
