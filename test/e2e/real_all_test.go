@@ -355,7 +355,7 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 						seen[refusal.Prefix.String()] = true
 					}
 				}
-				if err == nil && !(seen["10.96.0.0/16"] && seen["198.51.100.0/24"] && seen["198.51.100.7/32"]) {
+				if err == nil && (!seen["10.96.0.0/16"] || !seen["198.51.100.0/24"] || !seen["198.51.100.7/32"]) {
 					err = fmt.Errorf("refused are %+v", s.Refused)
 				}
 				return err
