@@ -534,7 +534,7 @@ tcp-request content reject
 		{[]string{"ingress ~deny-lists: 10.0.0.0/8"}, `! Ingress UnknownAnnotation: annotation "deny-lists" is unknown and ignored; the nearest known one is deny-list (a name without a prefix may belong to another program)`},
 		{[]string{"ingress ~auth-url: x"}, `! Ingress UnknownAnnotation: annotation "auth-url" is unknown and ignored; the nearest known one is sallyport.dev/auth-url (a name without a prefix may belong to another program)`},
 
-		// Under a prefix of ours what is almost a guard closes.
+		// A misspelt guard under one of our prefixes closes the backend.
 		{[]string{"ingress deny-lists: 10.0.0.0/8"}, `CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`},
 		{[]string{"service haproxy.com/server-cx: a"}, `CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is unknown; the nearest known one, server-ca, restricts access: all clients are rejected until the name is corrected`},
 		{[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"}, `CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`},
