@@ -26,9 +26,9 @@ type Sight struct {
 	Class    string // what the IngressClass has beside its controller; empty: nothing, or there is no such class
 }
 
-// LookAt reads a Sight from a cluster, and changes nothing there. group is the API group
-// of Calico's objects; empty asks the cluster. It needs no more rights than [Rules].
-// class is the name of the IngressClass.
+// LookAt reads a Sight from a cluster, and changes nothing there. It needs no more rights
+// than [Rules]. The API group of Calico's objects is group, or if that is empty, the one
+// that the cluster uses. Sight.Class is that of the IngressClass with the name class.
 func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class string) (Sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()

@@ -209,8 +209,8 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 	return w, cluster, err
 }
 
-// look makes the wish follow the cluster, if it can be looked at, and tells on stderr
-// what is left out.
+// look makes the wish follow the cluster, if the cluster can be reached. It reports each
+// object that is left out on stderr.
 func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluster) error {
 	tell := func(format string, args ...any) { fmt.Fprintf(cmd.ErrOrStderr(), "# "+format+"\n", args...) }
 	group := string(w.CalicoAPI)

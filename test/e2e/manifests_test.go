@@ -9,8 +9,8 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// look prints the manifests on the appliance's host, where they follow the cluster. It returns
-// what is told on stderr, too.
+// look prints the manifests on the appliance's host, where they follow the cluster. told is the
+// text on stderr.
 func (r *testbed) look(flags ...string) (manifests, told string) {
 	r.t.Helper()
 	args := append([]string{r.file("sallyport"), "manifests", "--config", r.file("sallyport.yaml"), "--address", "192.168.50.21"}, flags...)
@@ -23,7 +23,7 @@ func (r *testbed) look(flags ...string) (manifests, told string) {
 	return stdout.String(), stderr.String()
 }
 
-// tryApply is kubectl apply. An error has its output.
+// tryApply runs kubectl apply. An error has the output.
 func (r *testbed) tryApply(manifest string, flags ...string) error {
 	cmd := r.Lab.Kubectl(r.t.Context(), append([]string{"apply", "-f", "-"}, flags...)...)
 	cmd.Stdin = strings.NewReader(manifest)

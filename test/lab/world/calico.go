@@ -82,8 +82,8 @@ func (h Host) notes() map[string]string {
 }
 
 // ClaimBlocks gives nodes their first blocks, empty. Otherwise a node claims them for its first
-// pod, and announces nothing before. An empty block stays after the last pod, so a node that has
-// one is nothing special. With real Calico the node's first pods then get addresses of it.
+// pod, and announces nothing before. An empty block stays after the last pod, too. With real Calico
+// the node's first pods then get addresses of the block.
 func (l *Lab) ClaimBlocks(ctx context.Context, nodes ...string) error {
 	if !l.installed || l.opts.HostLocal {
 		return errors.New("the lab has no Calico yet, or host-local IPAM: its nodes claim no blocks")

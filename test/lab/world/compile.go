@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -120,13 +121,10 @@ func (m module) make(ctx context.Context, dir, half string, progress io.Writer) 
 			return err
 		}
 	}
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", m.source)
-	list.Dir = dir
-	out, err := output(list)
+	source, err := moduleFolder(ctx, dir, m.source)
 	if err != nil {
 		return fmt.Errorf("find the files of %s: %w", m.title, err)
 	}
-	source := strings.TrimSpace(out)
 	for _, c := range m.copies {
 		if err := copyAll(filepath.Join(source, c[0]), filepath.Join(half, c[1])); err != nil {
 			return fmt.Errorf("copy the files of %s: %w", m.title, err)
@@ -139,6 +137,20 @@ func (m module) make(ctx context.Context, dir, half string, progress io.Writer) 
 		}
 	}
 	return nil
+}
+
+// moduleFolder returns the folder of a module that the module in dir requires. Go downloads it if
+// need be.
+func moduleFolder(ctx context.Context, dir, path string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", path)
+	cmd.Dir = dir
+	out, err := output(cmd)
+	if err != nil {
+		return "", err
+	}
+	var found struct{ Dir string }
+	err = json.Unmarshal([]byte(out), &found)
+	return found.Dir, err
 }
 
 func (e edit) apply() error {

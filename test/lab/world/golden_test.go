@@ -3,13 +3,11 @@ package world
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -68,20 +66,14 @@ func TestTheStandInAnnouncesWhatCalicosGoldenFilesAnnounce(t *testing.T) {
 	compare(t, all)
 }
 
-// calicoModule returns the folder of Calico's module, which Go downloads if need be.
+// calicoModule returns the folder of Calico's module.
 func calicoModule(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("go", "mod", "download", "-json", "github.com/projectcalico/calico")
-	cmd.Dir = filepath.Join("..", "calico")
-	out, err := output(cmd)
+	dir, err := moduleFolder(t.Context(), filepath.Join("..", "calico"), "github.com/projectcalico/calico")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal([]byte(out), &module); err != nil {
-		t.Fatal(err)
-	}
-	return module.Dir
+	return dir
 }
 
 func read(t *testing.T, file string) []byte {
