@@ -571,7 +571,7 @@ func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps 
 		touched[s.ID.Backend] = true
 	}
 	states := make(haproxy.States, len(want))
-	for _, b := range want {
+	for at, b := range want {
 		next := make([]haproxy.State, len(b.Servers))
 		for i, live := range have[b.Name].Match(b.Servers) {
 			if i < 0 {
@@ -586,7 +586,7 @@ func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps 
 				}
 			}
 		}
-		states[b.Name] = next
+		states[at] = next
 	}
 	return states
 }

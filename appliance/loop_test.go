@@ -113,10 +113,10 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	}
 	was := f.backends
 	f.backends = make(map[string]*haproxy.LiveBackend, len(cfg.Backends))
-	for _, b := range cfg.Backends {
+	for at, b := range cfg.Backends {
 		next := &haproxy.LiveBackend{}
 		for i, s := range b.Servers {
-			if state := states[b.Name][i]; state > haproxy.Absent {
+			if state := states[at][i]; state > haproxy.Absent {
 				next.Servers = append(next.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
 			}
 		}

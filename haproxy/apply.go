@@ -18,8 +18,8 @@ import (
 // knocks at that time.
 //
 // An error means that the worker did not confirm something. The next call reads the
-// worker anew. While the files cannot be written, Apply closes and drains servers,
-// and does nothing else.
+// worker anew. While the files cannot be written, nothing is reloaded, and Apply does
+// everything else; with an External HAProxy it only closes and drains servers.
 func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,8 +37,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	return res, err
 }
 
-// apply walks one round: validate, have a HAProxy, render, reload or not, write,
-// tell.
+// apply walks one round: validate, have a HAProxy, render, reload or not, tell.
 func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -56,18 +55,18 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	} else if unread != nil {
 		return res, unread
 	}
-	want := p.text.render(cfg, states)
-	failure := p.reloadIfDue(ctx, cfg, want, &res)
+	want := p.text.outline(cfg, states)
+	failure := p.reloadIfDue(ctx, want, &res)
 	if res.Reason != "" && !res.Reloaded {
 		if p.run.shape != p.shapeID {
-			// What the worker runs is not known well enough to write files for it. Its
-			// servers take commands all the same.
+			// What the worker runs is not known well enough to tell it routes. Its servers
+			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
-		cfg = within(cfg, p.shaped)
-		want = p.text.render(cfg, states)
+		cfg, states = within(cfg, states, p.shaped)
+		want = p.text.outline(cfg, states)
 	}
-	return res, errors.Join(failure, p.writeAndTell(cfg, states, want, &res))
+	return res, errors.Join(failure, p.tell(want, states, &res))
 }
 
 // ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from
@@ -86,21 +85,77 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 	return time.Time{}, p.ensure()
 }
 
-// writeAndTell makes the files and the worker equal to want, which takes commands
-// alone.
-func (p *Proxy) writeAndTell(cfg *Config, states States, want Files, res *Result) error {
-	p.shaped, p.shapeID = cfg, want.Shape
-	// Until the worker confirms all of it, the files may have servers open that the
-	// worker has closed.
+// tell makes the worker equal to want, which takes commands alone. The files follow
+// when HAProxy reads them next: see settle.
+func (p *Proxy) tell(want *outline, states States, res *Result) error {
+	p.shaped, p.shapeID = want.cfg, want.shape
+	former := p.filed
+	if p.opt.Mode == External {
+		if err := p.file(want); err != nil {
+			return errors.Join(err, p.tellClosings(want.cfg, states, res))
+		}
+	}
+	// Until the worker confirms all of it, told may have servers open that the worker
+	// has closed.
 	p.ready = false
-	if err := p.disk.sync(want.Content, want.sums); err != nil {
-		return errors.Join(err, p.tellClosings(cfg, states, res))
-	}
-	if err := p.tellAll(cfg, states, want, res); err != nil {
+	if err := p.tellAll(want, states, res); err != nil {
 		p.unheard++
-		return errors.Join(err, p.disk.restore())
+		if p.opt.Mode == External {
+			err = errors.Join(err, p.unfile(former))
+		}
+		return err
 	}
-	p.unheard, p.ready, p.last = 0, true, cfg
+	p.unheard, p.ready, p.told = 0, true, want
+	if p.opt.Mode == External {
+		return p.settle()
+	}
+	return nil
+}
+
+// file makes the files on disk equal to an outline.
+func (p *Proxy) file(o *outline) error {
+	if p.filed == o {
+		return nil
+	}
+	p.filed = nil
+	files := o.files()
+	if err := p.disk.sync(files.Content, files.sums); err != nil {
+		return err
+	}
+	p.filed = o
+	return nil
+}
+
+// unfile undoes the last call of file. Before that the files had former.
+func (p *Proxy) unfile(former *outline) error {
+	p.filed = nil
+	err := p.disk.restore()
+	if err == nil {
+		p.filed = former
+	}
+	return err
+}
+
+// settle writes the files that the worker was told, and tells the worker that it has
+// them. The next process then knows the worker's maps and certificates from the files.
+// Otherwise it reads them from the worker, so a crash in between loses nothing.
+func (p *Proxy) settle() error {
+	if p.run == nil || !p.ready || p.run.pid == 0 {
+		return nil
+	}
+	if err := p.file(p.told); err != nil {
+		return err
+	}
+	gen := p.disk.gen()
+	if p.run.gen == gen || p.run.shape != p.told.shape {
+		return nil
+	}
+	if err := p.worker.tell(generationIs(gen)); err != nil {
+		p.forget()
+		return err
+	}
+	p.run.gen = gen
+	p.note(func(i *Info) { i.Generation = gen })
 	return nil
 }
 
@@ -127,21 +182,17 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 
 // tellAll makes the worker equal to want by commands: servers close, then open,
 // then routes and certificates change, then HAProxy removes servers that nobody
-// wants. The generation changes when the worker has confirmed all of it.
-func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) error {
-	o := p.run.orders(cfg, states, want, p.text.fragments, p.opt.Dir)
-	cmds, mark := slices.Concat(o.down, o.up, o.rows), generationIs(want.Gen)
+// wants.
+func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
+	o := p.run.orders(want, states, p.opt.Dir)
+	cmds := slices.Concat(o.down, o.up, o.rows)
 	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove)
-	switch {
-	case len(o.rows)+len(o.whole) > 0 || o.certs:
-		// If only some of it arrives, the next life must not take the rows and
-		// certificates of the files for those of the worker.
-		cmds = append(generationIs("changing"), cmds...)
-	case len(cmds) > 0 && len(o.remove) == 0:
-		// In the usual case, servers only, one exchange does everything.
-		cmds, mark = append(cmds, mark...), nil
-	case p.run.gen == want.Gen:
-		mark = nil
+	if len(o.rows)+len(o.whole) > 0 || o.certs {
+		// From now on the worker's rows and certificates are not those of any files.
+		if p.run.gen != ahead {
+			cmds = append(generationIs(ahead), cmds...)
+		}
+		p.run.gen, p.aheadAt = ahead, time.Now()
 	}
 	if err := p.worker.tell(cmds); err != nil {
 		return err
@@ -149,33 +200,25 @@ func (p *Proxy) tellAll(cfg *Config, states States, want Files, res *Result) err
 	p.run.backends = p.run.changed(o.after)
 	var unfit error
 	if o.certs {
-		if unfit = p.tellCerts(want.certs, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
+		if unfit = p.tellCerts(want.certs.entries, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
 			return unfit
 		}
 	}
 	for _, path := range o.whole {
-		if err := p.worker.replaceMap(p.path(path), want.rows[path]); err != nil {
+		if err := p.worker.replaceMap(p.path(path), want.tables.files[path].rows); err != nil {
 			return err
 		}
 	}
 	if err := errors.Join(p.remove(o.remove, res), unfit); err != nil {
 		return err
 	}
-	if err := p.worker.tell(mark); err != nil {
-		return err
-	}
-	p.run.gen, p.run.rows, p.run.certs = want.Gen, want.rows, want.certs
-	if p.run.told == nil {
-		p.run.told = make(map[string]*fragment, len(cfg.Backends))
-	}
-	for _, b := range cfg.Backends {
-		p.run.told[b.Name] = p.text.fragments[b]
-	}
-	if res.Commands > 0 {
-		p.note(func(i *Info) { i.Generation = want.Gen })
-	}
+	p.run.heard(want, o.serverSteps)
 	return nil
 }
+
+// ahead is the generation of a worker whose routes or certificates are newer than
+// those of the files.
+const ahead = "ahead"
 
 // generationIs returns the commands by which the worker says which files it runs.
 func generationIs(gen string) []string {
@@ -240,7 +283,7 @@ func earlier(a, b time.Time) time.Time {
 // tellCerts makes the worker's certificates equal to want. If it rejects one, the
 // others change all the same.
 func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
-	have := p.run.certs
+	have := p.run.entries
 	files, err := p.worker.certFiles()
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 // fragment is the text of a backend with its servers in these states.
 type fragment struct {
+	of      *Backend
 	states  []State
 	present int    // how many servers are not Absent
 	shape   []byte // the section without its servers, and their options
@@ -26,7 +27,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if old := r.fragments[b]; old != nil && slices.Equal(old.states, states) {
 		return old
 	}
-	f := &fragment{states: slices.Clone(states)}
+	f := &fragment{of: b, states: states}
 	var text strings.Builder
 	text.WriteByte('\n')
 	if b.Origin != "" {

@@ -18,7 +18,7 @@ import (
 // backends, with a real HAProxy: fragments are remembered, so what it costs is
 // one write and one command.
 func BenchmarkApply(b *testing.B) {
-	for _, n := range []int{1, 1000} {
+	for _, n := range []int{1, 1000, 10_000} {
 		b.Run(fmt.Sprintf("%d backends", n), func(b *testing.B) {
 			r := newRig(b, binaries(b)[0])
 			var backends []*Backend
@@ -34,7 +34,8 @@ func BenchmarkApply(b *testing.B) {
 			wish := inOrder(cfg, states(cfg, Open))
 			b.ResetTimer()
 			for i := range b.N {
-				wish[backends[n/2].Name][2] = []State{Closed, Open}[i%2]
+				wish[n/2] = slices.Clone(wish[n/2])
+				wish[n/2][2] = []State{Closed, Open}[i%2]
 				if res, err := r.p.Apply(b.Context(), cfg, wish); err != nil || res.Reloaded || res.Commands != 1 {
 					b.Fatalf("got %+v, %v", res, err)
 				}

@@ -39,7 +39,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 	text := renderer{opt: p.files}
 	text.opt.Dir = dir
 	against := func(taken []Part) (string, error) { // returns why HAProxy rejects the configuration with only these parts
-		files := text.render(cfg.with(taken), nil).Content
+		files := text.outline(cfg.with(taken), nil).files().Content
 		for path, f := range files {
 			if have, known := d.have[path]; known && path != configFile && string(have.Content) == string(f.Content) {
 				continue
@@ -100,8 +100,8 @@ func (p *Proxy) runningFirst(cfg *Config) []Part {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	running := make(map[Part]bool)
-	if p.last != nil {
-		for _, one := range p.last.brought() {
+	if p.told != nil {
+		for _, one := range p.told.cfg.brought() {
 			running[one] = true
 		}
 	}

@@ -52,7 +52,7 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
-	p := &Proxy{last: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}
+	p := &Proxy{told: &outline{cfg: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}}
 	if got := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}

@@ -33,8 +33,8 @@ type Config struct {
 // Same reports whether o is the same configuration: its backends and
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
-	return c.Shape.equal(&o.Shape) && slices.Equal(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		slices.Equal(c.Backends, o.Backends) && slices.Equal(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+		same(c.Backends, o.Backends) && same(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
 }
 
 // Shape is the part of a Config that only a reload changes.
@@ -367,16 +367,18 @@ func Unwanted(want []*Backend, have map[string]*LiveBackend) []string {
 	return slices.Sorted(maps.Keys(rest))
 }
 
-// States holds the state that each server should have: by backend, in the order of
-// Backend.Servers. A server without an entry should be Absent.
-type States map[string][]State
+// States holds the state that each server should have: those of each backend in the
+// order of Config.Backends, and within it in the order of Backend.Servers. A server
+// without an entry should be Absent. Nothing that States points to changes after it was
+// handed over.
+type States [][]State
 
-// of returns the state of the server at index i of a backend.
-func (s States) of(backend string, i int) State {
-	if states := s[backend]; i < len(states) {
-		return states[i]
+// of returns the states of the servers of the backend at an index.
+func (s States) of(i int) []State {
+	if i < len(s) {
+		return s[i]
 	}
-	return Absent
+	return nil
 }
 
 // State says which traffic a server takes. A greater State takes more.

@@ -4,13 +4,19 @@
 // It alone knows how a Config becomes HAProxy's text, which changes take a command
 // and which a reload, and how the versions differ.
 //
-// The files on disk are the state; the running worker is a cache of them. Every
-// change goes to the files first and to the worker after, and the files lose again
-// what HAProxy rejects. Two process variables in haproxy.cfg name the files that a
-// worker runs: proc.gen all of them, proc.shape the part that only a reload
-// changes. So a fresh process learns by reading, not by reloading, how far a
-// running HAProxy is from what it should be, and a crash on any line leaves nothing
-// that the next Apply does not see.
+// HAProxy reads its files when it starts and when it reloads, and at no other time. So
+// that is when they have to be right: they are written before. In between, a change goes
+// to the worker by commands and to no file, and what it costs does not grow with the
+// configuration. Two process variables in haproxy.cfg name the files that a worker has
+// loaded: proc.gen all of them, proc.shape the part that only a reload changes. A worker
+// whose routes or certificates have changed since is "ahead". So a fresh process learns
+// by reading, not by reloading, how far a running HAProxy is from what it should be: the
+// servers it always reads from the worker, the routes from the files of the worker's
+// generation, or else from the worker. A crash on any line leaves nothing that the next
+// Apply does not see.
+//
+// With mode external somebody else decides when HAProxy reads the files. There each
+// change goes to the files first, and the files lose again what HAProxy rejects.
 //
 // HAProxy starts only from files that this process has written and HAProxy has
 // checked. Files that the process finds may come from a life that ended before
@@ -24,7 +30,8 @@
 //
 // Its limits: one HAProxy per configuration directory; a worker that an outsider
 // starts from the files (mode external) opens the servers that are open in them,
-// and without HAProxy's program here nobody checks them before.
+// and without HAProxy's program here nobody checks them before; a worker that somebody
+// orders from our own HAProxy runs older states until Run notices it, after 0.2 s.
 //
 // A round, which is one call of Apply, walks through the files from top to bottom:
 //
@@ -32,11 +39,11 @@
 //	validate.go   can all of the Config be written for HAProxy?              pure
 //	process.go    find HAProxy's process, or start it from checked files
 //	proxy.go      know: read the worker if the belief about it is gone
-//	render.go     the text of all files: head.go, frontend.go, backend.go,
+//	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
 //	reload.go     is a reload needed, and due? Then write, check, reload
-//	disk.go       write the files
-//	orders.go     compare the worker with the files: the commands            pure
+//	disk.go       write the files, for that
+//	orders.go     compare the worker with the text: the commands             pure
 //	worker.go     send the commands, and read what the worker has
 //
 // A pure file turns values into values, and touches neither disk nor socket. Pure

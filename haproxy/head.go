@@ -27,8 +27,8 @@ type head struct {
 // renderHead returns the text of all sections before the backends.
 func (r *renderer) renderHead(cfg *Config) []byte {
 	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
-	if r.head != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
-		return r.head
+	if r.last != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
+		return r.last.head
 	}
 	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks}
 	h.base, _ = parseBase(cfg.Tune.Base) // it is valid
@@ -39,8 +39,8 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	h.writeStreams()
 	h.writeAnswers()
 	h.writeTables()
-	r.head, r.headOf, r.headAsks = slices.Clip(h.text.Bytes()), cfg.Shape, asks
-	return r.head
+	r.headOf, r.headAsks = cfg.Shape, asks
+	return slices.Clip(h.text.Bytes())
 }
 
 // section begins a section.

@@ -377,7 +377,8 @@ func TestADeadHAProxyIsBack(t *testing.T) {
 				r.run()
 				cfg := r.config(backend("app", origin(t, "a"), nowhereServer(1)))
 				wish := states(cfg, Open)
-				wish[ServerID{"app", nowhereServer(1).Name}] = Closed
+				r.settle(cfg, wish)
+				wish[ServerID{"app", nowhereServer(1).Name}] = Closed // the files do not know yet
 				r.settle(cfg, wish)
 				select {
 				case <-r.p.Changed():
@@ -457,6 +458,10 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		}
 		if got := r.served("one.test") + ", " + r.served("two.test"); got != "renewed, second" {
 			t.Errorf("the certificates: got %s", got)
+		}
+		// What a clean end leaves: files and worker agree.
+		if err := r.p.settle(); err != nil {
+			t.Fatal(err)
 		}
 		again(&next, false)
 	})
@@ -560,6 +565,53 @@ func TestAChangeBySomeoneElseIsFound(t *testing.T) {
 	}
 	if res := r.apply(cfg, wish); res.Commands != 1 {
 		t.Errorf("got %+v, want one command", res)
+	}
+}
+
+func TestAReloadBySomeoneElseIsCorrected(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		r.run()
+		cfg := r.config(backend("app", origin(t, "a")))
+		r.settle(cfg, states(cfg, Open))
+		wish := states(cfg, Closed)
+		r.settle(cfg, wish) // the files have it open
+		info := r.p.Info()
+		r.eventually("Run knows the worker", func() bool { return r.p.Info().Worker == info.Worker })
+		if err := syscall.Kill(info.Pid, syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("the new worker is noticed", func() bool {
+			<-r.p.Changed()
+			_, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, wish))
+			return err == nil && r.p.Info().Worker != info.Worker
+		})
+		pic, err := r.p.worker.look()
+		if err != nil || pic.backends["app"].Servers[0].State != Closed {
+			t.Errorf("the server is %v, %v, want it closed", pic.backends["app"].Servers, err)
+		}
+	})
+}
+
+func TestAnEndpointWritesNoFile(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", nowhereServer(1)))
+	r.settle(cfg, states(cfg, Open))
+	r.p.disk.dir = filepath.Join(t.TempDir(), "gone")
+	next := *cfg
+	next.Backends = []*Backend{backend("app", nowhereServer(1), nowhereServer(2))}
+	next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/", Match: Prefix, Backend: "app"})
+	r.settle(&next, states(&next, Open))
+	if r.p.filed == r.p.told {
+		t.Error("the files are those of the new configuration")
+	}
+	r.p.disk.dir = r.opt.Dir
+	if err := r.p.settle(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.opt.Dir, configFile))
+	if err != nil || !strings.Contains(string(text), nowhereServer(2).Name) || r.p.run.gen != r.p.disk.gen() {
+		t.Errorf("the files did not follow: %v", err)
 	}
 }
 
@@ -819,27 +871,36 @@ func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
 	})
 }
 
-func TestServersCloseAlthoughTheFilesCannotBeWritten(t *testing.T) {
+func TestServersChangeAlthoughTheFilesCannotBeWritten(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	one, two := nowhereServer(1), nowhereServer(2)
+	first, second := ServerID{"app", one.Name}, ServerID{"app", two.Name}
 	cfg := r.config(backend("app", one, two))
-	wish := map[ServerID]State{{"app", one.Name}: Open, {"app", two.Name}: Closed}
-	r.settle(cfg, wish)
+	r.settle(cfg, map[ServerID]State{first: Open, second: Closed})
 	dir := r.p.disk.dir
-	r.p.disk.dir = filepath.Join(t.TempDir(), "gone")
-	wish = map[ServerID]State{{"app", one.Name}: Closed, {"app", two.Name}: Open}
-	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, wish)); err == nil || !strings.Contains(err.Error(), "writing HAProxy's files") {
-		t.Errorf("got %v, want a word of the files", err)
-	}
-	got, err := byID(r.p.Servers())
-	for id, live := range got {
-		if err != nil || live.State != Closed {
-			t.Errorf("%s is %s, %v, want closed", id, live.State, err)
+	for _, tt := range []struct {
+		mode          Mode
+		wish, reached map[ServerID]State
+	}{
+		{Managed, map[ServerID]State{first: Closed, second: Open}, map[ServerID]State{first: Closed, second: Open}},
+		// Who runs HAProxy may start it from the files at any time: they may not have open what is closed.
+		{External, map[ServerID]State{first: Open, second: Closed}, map[ServerID]State{first: Closed, second: Closed}},
+	} {
+		r.p.opt.Mode, r.p.disk.dir = tt.mode, filepath.Join(t.TempDir(), "gone")
+		_, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, tt.wish))
+		if tt.mode == External && (err == nil || !strings.Contains(err.Error(), "writing HAProxy's files")) {
+			t.Errorf("%s: got %v, want a word of the files", tt.mode, err)
+		}
+		got, err := byID(r.p.Servers())
+		for id, want := range tt.reached {
+			if err != nil || got[id].State != want {
+				t.Errorf("%s: %s is %s, %v, want %s", tt.mode, id, got[id].State, err, want)
+			}
 		}
 	}
-	r.p.disk.dir = dir
-	r.settle(cfg, wish)
-	if got, err := byID(r.p.Servers()); err != nil || got[ServerID{"app", two.Name}].State != Open {
+	r.p.opt.Mode, r.p.disk.dir = Managed, dir
+	r.settle(cfg, map[ServerID]State{first: Closed, second: Open})
+	if got, err := byID(r.p.Servers()); err != nil || got[second].State != Open {
 		t.Errorf("once they can be written: %v, %v, want the second open", got, err)
 	}
 }
@@ -850,6 +911,7 @@ func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	r.settle(cfg, states(cfg, Open))
 	for range 2 {
 		r.p.run.backends["ghost"] = &LiveBackend{[]Live{{Name: "s", State: Open}}}
+		r.p.run.told = nil
 		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Closed))); err == nil {
 			t.Error("commands for a backend that is not there: got no error")
 		}

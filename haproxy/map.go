@@ -50,30 +50,53 @@ func isMap(path string) bool {
 	return strings.HasPrefix(path, mapDir) || strings.HasPrefix(path, listDir)
 }
 
-// addMaps adds the maps and the lists.
-func (r *renderer) addMaps(out *Files, cfg *Config) {
-	if of := &r.mapsOf; r.maps == nil || !of.Shape.equal(&cfg.Shape) || of.DefaultBackend != cfg.DefaultBackend ||
-		!slices.Equal(of.Routes, cfg.Routes) || !slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules) {
-		r.maps, r.mapsOf = nil, *cfg
-		for _, table := range rows(cfg, r.opt.Secret) {
-			r.maps = append(r.maps, renderMap(table))
+// tableFiles holds the maps and the lists.
+type tableFiles struct {
+	of    Config // made for it
+	files map[string]rendered
+}
+
+// renderTables returns the maps and the lists.
+func (r *renderer) renderTables(cfg *Config) *tableFiles {
+	var was tableFiles
+	sameMaps := false
+	if r.last != nil {
+		was = *r.last.tables
+		of := &was.of
+		sameMaps = of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
+			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
+		if sameMaps && same(of.Lists, cfg.Lists) {
+			return r.last.tables
 		}
+	}
+	set := &tableFiles{of: *cfg, files: make(map[string]rendered, len(mapFiles)+len(cfg.Lists))}
+	var all tables
+	if !sameMaps {
+		all = rows(cfg, r.opt.Secret)
 	}
 	for i, path := range mapFiles {
-		if i != sniTable || cfg.Inspect {
-			out.add(path, r.maps[i])
+		switch {
+		case i == sniTable && !cfg.Inspect:
+		case sameMaps:
+			set.files[path] = was.files[path]
+		default:
+			set.files[path] = renderMap(all[i])
 		}
 	}
-	lists := make(map[*List]rendered, len(cfg.Lists))
+	known := make(map[*List]bool)
+	if r.last != nil {
+		for _, l := range was.of.Lists {
+			known[l] = true
+		}
+	}
 	for _, l := range cfg.Lists {
-		k, known := r.lists[l]
-		if !known {
-			k = renderMap(l.rows())
+		if known[l] {
+			set.files[listDir+l.Name] = was.files[listDir+l.Name]
+		} else {
+			set.files[listDir+l.Name] = renderMap(l.rows())
 		}
-		lists[l] = k
-		out.add(listDir+l.Name, k)
 	}
-	r.lists = lists
+	return set
 }
 
 func renderMap(rows []row) rendered {

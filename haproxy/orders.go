@@ -14,22 +14,24 @@ type orders struct {
 	certs bool     // certificates change; which commands that takes, only the worker can say
 }
 
-// orders compares the worker with the files that it should run, in the directory
+// orders compares the worker with the outline that it should run, in the directory
 // dir.
-func (r *running) orders(cfg *Config, states States, want Files, fragments map[*Backend]*fragment, dir string) orders {
-	o := orders{serverSteps: r.serverSteps(cfg, states, fragments)}
-	for _, path := range slices.Sorted(maps.Keys(want.rows)) {
-		if strings.HasPrefix(path, mapDir) && len(cfg.Bind.HTTP)+len(cfg.Bind.HTTPS) == 0 {
-			continue // without a frontend HAProxy loads no map of routes
-		}
-		have, rows := r.rows[path], want.rows[path]
-		if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !strings.HasPrefix(path, regexpMap) {
-			o.rows = append(o.rows, cmds...)
-		} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
-			o.whole = append(o.whole, path)
+func (r *running) orders(want *outline, states States, dir string) orders {
+	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends)}
+	if r.tables != want.tables {
+		for _, path := range slices.Sorted(maps.Keys(want.tables.files)) {
+			if strings.HasPrefix(path, mapDir) && len(want.cfg.Bind.HTTP)+len(want.cfg.Bind.HTTPS) == 0 {
+				continue // without a frontend HAProxy loads no map of routes
+			}
+			have, rows := r.rows[path], want.tables.files[path].rows
+			if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !strings.HasPrefix(path, regexpMap) {
+				o.rows = append(o.rows, cmds...)
+			} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
+				o.whole = append(o.whole, path)
+			}
 		}
 	}
-	o.certs = len(cfg.Bind.HTTPS) > 0 && (r.certs == nil || !maps.EqualFunc(r.certs, want.certs, func(a, b certEntry) bool {
+	o.certs = r.certs != want.certs && len(want.cfg.Bind.HTTPS) > 0 && (r.entries == nil || !maps.EqualFunc(r.entries, want.certs.entries, func(a, b certEntry) bool {
 		return a.line == b.line && string(a.pem) == string(b.pem)
 	}))
 	return o
@@ -40,37 +42,55 @@ type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
+	strays   []string                // backends that nobody wants, and that have servers
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
-// serverSteps compares the worker with the wish. It skips a backend that runs the
-// fragment of the wish already.
-func (r *running) serverSteps(cfg *Config, states States, fragments map[*Backend]*fragment) serverSteps {
+// serverSteps compares the worker with the wish. It skips a backend that runs its
+// fragment already. fragments may be nil.
+func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
 	s := serverSteps{after: map[string]*LiveBackend{}}
-	for _, b := range cfg.Backends {
-		have := r.backends[b.Name]
-		if have == nil {
-			continue // it waits for a reload
+	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
+	for i, b := range cfg.Backends {
+		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
+			j++
+			continue
 		}
-		if f := fragments[b]; f == nil || f != r.told[b.Name] || f.present != len(have.Servers) {
-			s.bring(b, have, states)
+		for j < len(r.told) && r.told[j].of.Name < b.Name {
+			j++
+			known = false
+		}
+		if j < len(r.told) && r.told[j].of.Name == b.Name {
+			j++
+			if fragments != nil && r.told[j-1] == fragments[i] {
+				continue
+			}
+		} else {
+			known = false
+		}
+		if have := r.backends[b.Name]; have != nil { // else it waits for a reload
+			s.bring(b, have, states.of(i))
 		}
 	}
-	for _, name := range Unwanted(cfg.Backends, r.backends) {
+	s.strays = slices.Clone(r.strays)
+	if !known || j < len(r.told) {
+		s.strays = Unwanted(cfg.Backends, r.backends)
+	}
+	for _, name := range s.strays {
 		s.bring(&Backend{Name: name}, r.backends[name], nil)
 	}
 	return s
 }
 
 // bring adds the commands that bring the servers of one backend to their states.
-func (s *serverSteps) bring(b *Backend, have *LiveBackend, states States) {
+func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
 	same := true
 	for i, there := range have.Match(b.Servers) {
 		state := Absent
-		if i >= 0 {
-			state = states.of(b.Name, i)
+		if i >= 0 && i < len(states) {
+			state = states[i]
 		}
 		var live Live
 		switch {
@@ -132,6 +152,31 @@ func opened(b *Backend) string {
 	return Unchecked
 }
 
+// heard notes that the worker has confirmed an outline, after these steps. A backend
+// from which a server is yet to be removed stays in doubt.
+func (r *running) heard(o *outline, steps serverSteps) {
+	r.told = o.backends
+	doubted := false
+	for _, id := range steps.remove {
+		i, ours := slices.BinarySearchFunc(o.cfg.Backends, id.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
+		if _, left := r.backends[id.Backend].Find(id.Server); !ours || !left {
+			continue
+		}
+		if !doubted {
+			r.told, doubted = slices.Clone(r.told), true
+		}
+		r.told[i] = &fragment{of: o.cfg.Backends[i]}
+	}
+	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends[name].Servers) == 0 })
+	if r.tables != o.tables {
+		r.tables, r.rows = o.tables, make(map[string][]row, len(o.tables.files))
+		for path, k := range o.tables.files {
+			r.rows[path] = k.rows
+		}
+	}
+	r.certs, r.entries = o.certs, o.certs.entries
+}
+
 // changed returns the worker's backends with some of them replaced. It leaves the
 // map from before as it is, for those who hold it.
 func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
@@ -145,41 +190,49 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 
 // within returns the part of want that a worker with the shape of have can take by
 // command: the shape and the backends of have, with the servers, routes and
-// certificates of want that fit them.
-func within(want, have *Config) *Config {
-	out := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}
+// certificates of want that fit them. It returns the states of its servers, too.
+func within(want *Config, states States, have *Config) (*Config, States) {
+	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}, make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
 			l = want.Lists[i]
 		}
 		out.Lists = append(out.Lists, l)
 	}
-	wanted := make(map[string]*Backend, len(want.Backends))
-	for _, b := range want.Backends {
-		wanted[b.Name] = b
+	wanted := make(map[string]int, len(want.Backends))
+	for i, b := range want.Backends {
+		wanted[b.Name] = i
 	}
 	known := make(map[string]bool, len(have.Backends))
-	for _, b := range have.Backends {
+	for i, b := range have.Backends {
 		known[b.Name] = true
-		switch next := wanted[b.Name]; {
-		case next == nil && len(b.Servers) == 0:
+		at, is := wanted[b.Name]
+		if !is {
+			if len(b.Servers) > 0 {
+				b = &Backend{Name: b.Name, Origin: b.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options}
+			}
 			out.Backends = append(out.Backends, b)
-		case next == nil:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: b.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options})
-		case next.sameShape(b):
-			out.Backends = append(out.Backends, next)
-		default:
-			out.Backends = append(out.Backends, &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers})
+			continue
 		}
+		next := want.Backends[at]
+		outStates[i] = states.of(at)
+		if !next.sameShape(b) {
+			next = &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers}
+		}
+		out.Backends = append(out.Backends, next)
+	}
+	choices := make(map[string]bool, len(have.Choices))
+	for _, c := range have.Choices {
+		choices[c.Name] = true
 	}
 	for _, r := range want.Routes {
 		if r.Canary != "" && !known[r.Canary] {
 			r.Canary, r.CanaryWeight = "", 0
 		}
-		if !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == r.Choice }) {
+		if !choices[r.Choice] {
 			r.Choice = ""
 		}
-		if r.Backend == "" || known[r.Backend] || wanted[r.Backend] == nil {
+		if _, is := wanted[r.Backend]; r.Backend == "" || known[r.Backend] || !is {
 			out.Routes = append(out.Routes, r)
 		}
 	}
@@ -196,5 +249,5 @@ func within(want, have *Config) *Config {
 	}
 	out.Certs = append(out.Certs, slices.Collect(maps.Values(kept))...)
 	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	return out
+	return out, outStates
 }

@@ -14,12 +14,16 @@ import (
 // runningOf returns a worker that runs a configuration with its servers in these
 // states, as a Proxy believes it after an Apply.
 func runningOf(cfg *Config, states States, opt RenderOptions) *running {
-	files := Render(cfg, states, opt)
-	r := &running{rows: files.rows, certs: files.certs, picture: picture{backends: make(map[string]*LiveBackend)}}
-	for _, b := range cfg.Backends {
+	text := renderer{opt: opt}
+	o := text.outline(cfg, states)
+	r := &running{rows: make(map[string][]row), entries: o.certs.entries, picture: picture{backends: make(map[string]*LiveBackend)}}
+	for path, k := range o.tables.files {
+		r.rows[path] = k.rows
+	}
+	for i, b := range cfg.Backends {
 		live := &LiveBackend{}
-		for i, s := range b.Servers {
-			if state := states.of(b.Name, i); state > Absent {
+		for j, state := range states.of(i) {
+			if s := b.Servers[j]; state > Absent {
 				live.Servers = append(live.Servers, Live{Name: s.Name, Addr: s.Addr, State: state})
 			}
 		}
@@ -141,9 +145,10 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opt := RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}
-			states := func(w world) States { return States{"app": w.states} }
+			states := func(w world) States { return States{w.states} }
 			have := runningOf(&tt.have.Config, states(tt.have), opt)
-			got := have.orders(&tt.want.Config, states(tt.want), Render(&tt.want.Config, states(tt.want), opt), nil, opt.Dir)
+			text := renderer{opt: opt}
+			got := have.orders(text.outline(&tt.want.Config, states(tt.want)), states(tt.want), opt.Dir)
 			var remove []string
 			for _, id := range got.remove {
 				remove = append(remove, id.String())

@@ -18,7 +18,8 @@ import (
 
 // Run keeps HAProxy alive until ctx ends: it adopts one that runs, and starts it
 // again when it dies (Managed); or it watches for the one someone else runs
-// (External). HAProxy outlives Run. Where none runs the first Apply starts it.
+// (External). HAProxy outlives Run. Where none runs the first Apply starts it. At its
+// end Run writes the files that HAProxy was told.
 //
 // Four things happen here: the child exits, Run looks for the master, reads the
 // worker, and hears from it. Each of them at most knocks.
@@ -33,7 +34,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	} else {
 		go p.hear(ctx, conn, heard)
 	}
-	said := ""
+	said, born := "", ""
 	for ctx.Err() == nil {
 		p.mu.Lock()
 		err := p.ensure()
@@ -56,6 +57,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 			}
 			p.mu.Unlock()
 		case <-watch.C:
+			if now := p.children(); now != born {
+				born = now
+				p.lookAgain()
+			}
 		case <-look.C:
 			p.lookAgain()
 		case <-heard:
@@ -63,7 +68,17 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.knock()
 		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settleOrSay()
 	return nil
+}
+
+// settleOrSay settles. A failure costs the next process some time, and nothing else.
+func (p *Proxy) settleOrSay() {
+	if err := p.settle(); err != nil {
+		p.log.Warn("HAProxy's files cannot follow its worker; the next start of sallyport reads the worker instead", "err", err)
+	}
 }
 
 // errUnready says that no HAProxy runs, and that it needs an Apply to start one.
@@ -105,6 +120,10 @@ func (p *Proxy) ensure() error {
 	if !p.ready {
 		return errUnready
 	}
+	if err := p.file(p.told); err != nil {
+		return err
+	}
+	p.accepted(p.told)
 	if !p.starts.Allow() {
 		return errors.New("HAProxy ends soon after each start; the next start comes within a second")
 	}
@@ -115,9 +134,9 @@ func (p *Proxy) ensure() error {
 		// empty HAProxy at least takes orders.
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
-		empty := p.text.render(&Config{}, nil)
-		p.shaped, p.shapeID = &Config{}, empty.Shape
-		if err2 := errors.Join(keep, p.disk.sync(empty.Content, empty.sums), p.start()); err2 != nil {
+		empty := p.text.outline(&Config{}, nil)
+		p.accepted(empty)
+		if err2 := errors.Join(keep, p.file(empty), p.start()); err2 != nil {
 			return errors.Join(err, err2)
 		}
 		p.noteError(err)
@@ -159,6 +178,23 @@ func (p *Proxy) masterLives() bool {
 	}
 	now, err := p.master.show()
 	return err == nil && now.master == p.procs.master
+}
+
+// children returns the pids of the workers that the master has, as the kernel lists
+// them; empty: not known. Somebody else may order a reload. The files that the new worker
+// then loads may be older than what the old one was told.
+func (p *Proxy) children() string {
+	p.mu.Lock()
+	master := p.procs.master
+	p.mu.Unlock()
+	if p.opt.Mode != Managed || master == 0 {
+		return ""
+	}
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", master, master))
+	if err != nil {
+		return "" // a kernel without CONFIG_PROC_CHILDREN
+	}
+	return string(list)
 }
 
 func (p *Proxy) logPath() string { return filepath.Join(p.opt.RunDir, "haproxy.log") }
@@ -247,6 +283,9 @@ func (p *Proxy) lookAgain() {
 	p.procs = procs
 	p.run.picture = pic
 	p.note(func(i *Info) { i.OldWorkers = len(procs.old) })
+	if pic.gen == ahead && time.Since(p.aheadAt) > lookEvery {
+		p.settleOrSay()
+	}
 }
 
 func sameDoors(a, b *LiveBackend) bool {

@@ -98,8 +98,10 @@ type Proxy struct {
 	mu      sync.Mutex // holds for everything below
 	text    renderer
 	disk    *disk
-	ready   bool          // the files are what HAProxy was last told, by this Proxy: it may be started from them
-	last    *Config       // what the files were when they were last ready; nil: they never were
+	told    *outline      // what HAProxy has taken last, from this Proxy; nil: nothing yet
+	ready   bool          // the worker has all of told, and nothing beyond it
+	filed   *outline      // what the files have; nil: not known
+	aheadAt time.Time     // when the worker last got ahead of the files in its routes or certificates
 	procs   procs         // as of the last look
 	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
 	starts  *rate.Limiter // for a HAProxy that ends again and again
@@ -121,12 +123,15 @@ type Proxy struct {
 // running is the belief about the worker. Any error discards it.
 type running struct {
 	picture
-	rows  map[string][]row     // of maps and lists, by path
-	certs map[string]certEntry // nil: not known
+	rows    map[string][]row     // of maps and lists, by path
+	entries map[string]certEntry // of certificates; nil: not known
 
-	// told holds the fragment that each backend, by its name, was last brought to. While
-	// the fragment is the same, and no other server is there, the servers are right.
-	told map[string]*fragment
+	// What the worker has confirmed, to compare by pointer; nil: not known. A backend whose
+	// fragment is the same here has the right servers.
+	told   []*fragment
+	tables *tableFiles
+	certs  *certFiles
+	strays []string // backends that nobody wants, and that have servers
 }
 
 // nothing returns the belief about a worker that has nothing of ours.
@@ -204,10 +209,10 @@ func New(opt Options) (*Proxy, error) {
 		}
 	}
 	p.text.opt = p.files
-	empty := p.text.render(&Config{}, nil)
-	p.shaped, p.shapeID = &Config{}, empty.Shape
+	empty := p.text.outline(&Config{}, nil)
+	p.shaped, p.shapeID = &Config{}, empty.shape
 	if _, ok := p.disk.have[configFile]; !ok {
-		if err := p.disk.sync(empty.Content, empty.sums); err != nil {
+		if err := p.file(empty); err != nil {
 			return nil, err
 		}
 	}
@@ -333,7 +338,7 @@ func (p *Proxy) know() error {
 				run.rows[path] = parseMap(file.Content)
 			}
 		}
-		run.certs = p.diskCerts()
+		run.entries = p.diskCerts()
 	} else if loaded, _, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
 		for line := range strings.Lines(loaded) {
 			_, rest, _ := strings.Cut(line, "("+p.path(""))

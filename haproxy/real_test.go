@@ -248,10 +248,10 @@ func states(cfg *Config, s State) map[ServerID]State {
 
 // inOrder returns the states as Apply takes them: in the order of cfg's servers.
 func inOrder(cfg *Config, states map[ServerID]State) States {
-	out := make(States)
-	for _, b := range cfg.Backends {
+	out := make(States, len(cfg.Backends))
+	for i, b := range cfg.Backends {
 		for _, srv := range b.Servers {
-			out[b.Name] = append(out[b.Name], states[ServerID{b.Name, srv.Name}])
+			out[i] = append(out[i], states[ServerID{b.Name, srv.Name}])
 		}
 	}
 	return out

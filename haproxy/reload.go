@@ -16,8 +16,8 @@ import (
 // reloadIfDue reloads HAProxy if want takes a reload and its time has come, and
 // notes in res what it did. It returns why the worker still lacks a part of want:
 // the error of this reload, or of the last one to the same files.
-func (p *Proxy) reloadIfDue(ctx context.Context, cfg *Config, want Files, res *Result) error {
-	why, urgent := p.reasonToReload(cfg, want)
+func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, res *Result) error {
+	why, urgent := p.reasonToReload(want)
 	res.Reason = why
 	if why == "" {
 		p.idleSince = time.Time{}
@@ -27,7 +27,7 @@ func (p *Proxy) reloadIfDue(ctx context.Context, cfg *Config, want Files, res *R
 		res.RetryAt = due
 		return p.failureOf(want)
 	}
-	err := p.reload(ctx, cfg, want, why)
+	err := p.reload(ctx, want, why)
 	if res.Reloaded = err == nil; res.Reloaded {
 		return nil
 	}
@@ -41,11 +41,12 @@ func (p *Proxy) reloadIfDue(ctx context.Context, cfg *Config, want Files, res *R
 
 // reasonToReload returns in words which part of want takes a reload; empty: none
 // does. A reload that nobody waits for is not urgent.
-func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool) {
+func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
+	cfg := want.cfg
 	if p.unheard >= 2 {
 		return "commands to the worker failed", true
 	}
-	if p.run.shape == want.Shape {
+	if p.run.shape == want.shape {
 		return "", false
 	}
 	if p.run.pid == 0 {
@@ -93,7 +94,7 @@ func (p *Proxy) reasonToReload(cfg *Config, want Files) (why string, urgent bool
 }
 
 // reloadDue returns the earliest time for a reload to these files.
-func (p *Proxy) reloadDue(want Files, urgent bool) time.Time {
+func (p *Proxy) reloadDue(want *outline, urgent bool) time.Time {
 	due := p.lastReload.Add(p.opt.MinReload)
 	if !urgent {
 		if p.idleSince.IsZero() {
@@ -101,7 +102,7 @@ func (p *Proxy) reloadDue(want Files, urgent bool) time.Time {
 		}
 		due = later(due, p.idleSince.Add(idleReload))
 	}
-	if want.refusable == p.refused {
+	if p.refused != "" && want.refusable() == p.refused {
 		due = later(due, p.failedUntil)
 	}
 	return due
@@ -116,8 +117,8 @@ func later(a, b time.Time) time.Time {
 
 // failureOf returns the error of the last reload to these files, if it failed. Their
 // servers may have changed since.
-func (p *Proxy) failureOf(want Files) error {
-	if want.refusable == p.refused {
+func (p *Proxy) failureOf(want *outline) error {
+	if p.refused != "" && want.refusable() == p.refused {
 		return p.failedErr
 	}
 	return nil
@@ -128,87 +129,96 @@ func (p *Proxy) failureOf(want Files) error {
 // ran. If HAProxy rejects them, prepare writes those of the last configuration that
 // it accepted, if there was one in this life.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
-	shut := make(States, len(states))
-	for name, of := range states {
-		shut[name] = slices.Clone(of)
-		for i, state := range of {
-			shut[name][i] = min(state, Closed)
-		}
-	}
-	err := p.prepareOne(ctx, cfg, shut)
-	if err == nil || p.last == nil {
+	last := p.told
+	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states)))
+	if err == nil || last == nil {
 		return err
 	}
-	if err2 := p.prepareOne(ctx, p.last, shut); err2 != nil {
+	if err2 := p.prepareOne(ctx, p.text.outline(last.cfg, shut(last.cfg.Backends, last.states()))); err2 != nil {
 		return errors.Join(err, err2)
 	}
 	p.log.Warn("HAProxy starts with the last configuration that it accepted")
 	return nil
 }
 
+// shut returns states in which no server is more than Closed.
+func shut(backends []*Backend, states States) States {
+	out := make(States, len(backends))
+	for i := range backends {
+		out[i] = slices.Clone(states.of(i))
+		for j, state := range out[i] {
+			out[i][j] = min(state, Closed)
+		}
+	}
+	return out
+}
+
 // prepareOne writes the files of one configuration, and has HAProxy check them.
-func (p *Proxy) prepareOne(ctx context.Context, cfg *Config, shut States) error {
-	first := p.text.render(cfg, shut)
+func (p *Proxy) prepareOne(ctx context.Context, first *outline) error {
 	if err := p.failureOf(first); err != nil && p.failedUntil.After(time.Now()) {
 		return err
 	}
-	err := p.disk.sync(first.Content, first.sums)
+	former := p.filed
+	err := p.file(first)
 	if err == nil {
 		err = p.check(ctx)
 	}
 	if err != nil {
-		return errors.Join(p.failed(first, err, "start"), p.disk.restore())
+		return errors.Join(p.failed(first, err, "start"), p.unfile(former))
 	}
-	p.shaped, p.shapeID, p.ready, p.last = cfg, first.Shape, true, cfg
+	p.accepted(first)
 	p.forget()
 	return nil
 }
 
+// accepted notes that HAProxy has taken an outline, whose files are on disk.
+func (p *Proxy) accepted(o *outline) {
+	p.shaped, p.shapeID, p.told, p.ready = o.cfg, o.shape, o, true
+}
+
 // reload writes the files, has HAProxy check them, and makes it start a worker from
 // them. If that fails, the old worker goes on serving, and the files are as before.
-func (p *Proxy) reload(ctx context.Context, cfg *Config, want Files, why string) error {
+func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 	offset := p.logSize()
-	err := p.disk.sync(want.Content, want.sums)
+	former := p.filed
+	err := p.file(want)
 	if err == nil {
 		err = p.check(ctx)
 	}
 	if err == nil {
+		gen := p.disk.gen()
 		err = p.master.reload(ctx, func() bool {
-			_, gen, err := p.worker.ask("show version")
-			return err == nil && gen == want.Gen
+			_, runs, err := p.worker.ask("show version")
+			return err == nil && runs == gen
 		})
 		if errors.Is(err, errRefused) {
-			err = p.explain(err, cfg, offset)
+			err = p.explain(err, want.cfg, offset)
 		}
 	}
 	p.lastReload = time.Now()
 	p.idleSince = time.Time{}
 	p.forget()
 	if err != nil {
-		err = p.failed(want, err, "reload ("+why+")")
-		if back := p.disk.restore(); back != nil {
-			p.ready = false
-			err = errors.Join(err, back)
-		}
-		return err
+		return errors.Join(p.failed(want, err, "reload ("+why+")"), p.unfile(former))
 	}
 	p.refused, p.failedErr, p.unheard = "", nil, 0
-	p.shaped, p.shapeID, p.ready, p.last = cfg, want.Shape, true, cfg
+	p.accepted(want)
 	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.lastReload, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
 	return p.know()
 }
 
 // failed records that HAProxy rejected these files, and for how long not to try again.
-func (p *Proxy) failed(want Files, err error, doing string) error {
+func (p *Proxy) failed(want *outline, err error, doing string) error {
 	err = fmt.Errorf("%s: %w", doing, err)
-	kept := writeFile(p.path(failedFile), want.Content[configFile])
-	if want.refusable == p.refused {
+	kept := writeFile(p.path(failedFile), want.files().Content[configFile])
+	refusable := want.refusable()
+	if refusable == p.refused {
 		p.backoff = min(2*p.backoff, maxBackoff)
 	} else {
 		p.backoff = minBackoff
 	}
-	p.refused, p.failedErr, p.failedUntil = want.refusable, err, time.Now().Add(p.backoff)
+	p.refused, p.failedErr, p.failedUntil = refusable, err, time.Now().Add(p.backoff)
 	p.log.Error("HAProxy rejected the configuration", "for", doing, "err", err, "retryIn", p.backoff)
 	return errors.Join(err, kept)
 }

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"hash"
@@ -49,18 +50,43 @@ type File struct {
 type Files struct {
 	Content map[string]File
 
-	// Gen identifies all of it. haproxy.cfg carries it in the process
-	// variable proc.gen, where it says which state a worker runs.
+	// Gen identifies all of it. haproxy.cfg carries it in the process variable
+	// proc.gen, where it says which files a worker has loaded.
 	Gen string
 	// Shape identifies what only a reload can change: haproxy.cfg without
 	// its servers. It is in proc.shape.
 	Shape string
 
-	refusable string // identifies what HAProxy may refuse: the shape, with the certificates and the patterns
+	sums map[string][sha256.Size]byte // of the contents, as generation takes them
+}
 
-	rows  map[string][]row             // of maps and lists, by path
-	certs map[string]certEntry         // what the crt-list says, by file name
-	sums  map[string][sha256.Size]byte // of the contents, as generation takes them
+// outline holds what a configuration comes to for HAProxy: its files, but for the
+// text of haproxy.cfg, of which it holds the parts. So an outline costs little where
+// little has changed: it shares all other parts with the one before.
+type outline struct {
+	cfg      *Config
+	head     []byte
+	backends []*fragment // in the order of the configuration
+	tables   *tableFiles
+	extras   *fileSet
+	certs    *certFiles
+	shape    string // as Files.Shape
+}
+
+// fileSet holds files that HAProxy reads when it starts, and no more.
+type fileSet struct {
+	of    []*Extra
+	files map[string]rendered
+	shape []byte // their names and hashes
+}
+
+// certFiles holds the certificates, and the crt-list.
+type certFiles struct {
+	of      []*Cert
+	first   []byte // Config.DefaultCert
+	files   map[string]rendered
+	entries map[string]certEntry // those that commands change, by file name
+	shape   []byte               // what only a reload changes
 }
 
 // certEntry holds the file of a certificate, and its line in the crt-list.
@@ -77,23 +103,19 @@ type certEntry struct {
 // else. cfg must be valid.
 func Render(cfg *Config, states States, opt RenderOptions) Files {
 	r := renderer{opt: opt}
-	return r.render(cfg, states)
+	return r.outline(cfg, states).files()
 }
 
-// renderer renders with a memory: of the head, of the text of each backend, by
-// pointer and states, of the maps, the lists and the certificates. The memory saves
-// time and changes nothing else. It is owned by whoever holds the Proxy's lock.
+// renderer renders with a memory of the last outline, and of the fragments before it.
+// The memory saves time and changes nothing else. It is owned by whoever holds the
+// Proxy's lock.
 type renderer struct {
 	opt       RenderOptions
+	last      *outline // nil: none yet
 	fragments map[*Backend]*fragment
 
-	head     []byte     // all sections before the backends
-	headOf   Shape      // head was made for it,
-	headAsks bool       // and for certificates that ask clients for theirs, or not
-	maps     []rendered // by mapFiles; nil: there are none yet
-	mapsOf   Config     // maps were made for it
-	certs    map[*Cert]rendered
-	lists    map[*List]rendered
+	headOf   Shape // the last head was made for it,
+	headAsks bool  // and for certificates that ask clients for theirs, or not
 }
 
 // rendered is a file with the hash of its content.
@@ -113,113 +135,175 @@ const ours = "# Written by sallyport. What you change here is lost at the next c
 // preamble returns the first lines of haproxy.cfg. Their length is the same for all
 // hashes, so that the hash of the lines below can be filled in.
 func preamble(gen, shape string) string {
-	return ours + "\n" +
+	return ours + "\n# The servers are those of HAProxy's last start or reload; \"sallyport status\" tells those of now.\n" +
 		"global\n  set-var proc.gen str(" + gen + ")\n  set-var proc.shape str(" + shape + ")\n"
 }
 
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
-func (r *renderer) render(cfg *Config, states States) Files {
-	out := Files{Content: make(map[string]File, len(cfg.Certs)+4), rows: make(map[string][]row), certs: make(map[string]certEntry, len(cfg.Certs)), sums: make(map[string][sha256.Size]byte, len(cfg.Certs)+4)}
-	shape := sha256.New()
-	text := r.renderText(cfg, states, shape)
-	out.sums[configFile] = sha256.Sum256(text[preambleLen:])
-	r.addMaps(&out, cfg)
-	r.addExtras(&out, cfg, shape)
-	r.addCerts(&out, cfg, shape)
-	out.Gen, out.Shape = generation(out.sums), short(shape)
-	for _, name := range slices.Sorted(maps.Keys(out.certs)) {
-		sum := out.sums[certDir+name]
-		shape.Write([]byte(out.certs[name].line))
-		shape.Write(sum[:])
+// outline returns what cfg comes to, with its servers in these states.
+func (r *renderer) outline(cfg *Config, states States) *outline {
+	was := r.last
+	if was == nil {
+		was = &outline{cfg: &Config{}}
 	}
-	for _, path := range mapFiles[regexpTable:] {
-		sum := out.sums[path]
-		shape.Write(sum[:])
+	o := &outline{cfg: cfg, head: r.renderHead(cfg), tables: r.renderTables(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	sameShapes := r.renderBackends(o, was, states)
+	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
+		o.shape = was.shape
+	} else {
+		h := sha256.New()
+		h.Write(o.head)
+		h.Write([]byte(keysText(cfg.Backends)))
+		for _, f := range o.backends {
+			h.Write(f.shape)
+		}
+		h.Write(o.extras.shape)
+		h.Write(o.certs.shape)
+		o.shape = short(h)
 	}
-	out.refusable = short(shape)
-	copy(text, preamble(out.Gen, out.Shape))
-	out.Content[configFile] = File{text, 0o600}
-	return out
+	r.last = o
+	return o
 }
 
-// renderText returns haproxy.cfg with room for its preamble, and adds to shape what
-// only a reload changes of it.
-func (r *renderer) renderText(cfg *Config, states States, shape hash.Hash) []byte {
-	if len(r.fragments) > 2*len(cfg.Backends)+100 {
-		wanted := make(map[*Backend]*fragment, len(cfg.Backends))
-		for _, b := range cfg.Backends {
+// renderBackends adds the fragments of the backends. It reports whether their shapes
+// are those of the outline before.
+func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bool) {
+	backends := o.cfg.Backends
+	if len(r.fragments) > 2*len(backends)+100 {
+		wanted := make(map[*Backend]*fragment, len(backends))
+		for _, b := range backends {
 			wanted[b] = r.fragments[b]
 		}
 		r.fragments = wanted
 	}
 	if r.fragments == nil {
-		r.fragments = make(map[*Backend]*fragment, len(cfg.Backends))
+		r.fragments = make(map[*Backend]*fragment, len(backends))
 	}
-	head := append(r.renderHead(cfg), keysText(cfg.Backends)...)
-	shape.Write(head)
-	size := preambleLen + len(head)
-	for _, b := range cfg.Backends {
-		f := r.fragment(b, states[b.Name])
-		shape.Write(f.shape)
+	sameShapes = len(backends) == len(was.backends)
+	o.backends = make([]*fragment, len(backends))
+	for i, b := range backends {
+		var last *fragment
+		if i < len(was.backends) {
+			last = was.backends[i]
+		}
+		if last == nil || last.of != b || !same(last.states, states.of(i)) {
+			o.backends[i] = r.fragment(b, states.of(i))
+			sameShapes = sameShapes && last != nil && bytes.Equal(last.shape, o.backends[i].shape)
+			continue
+		}
+		o.backends[i] = last
+	}
+	return sameShapes
+}
+
+// files returns the files of an outline.
+func (o *outline) files() Files {
+	out := Files{Shape: o.shape, Content: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
+	for _, set := range []map[string]rendered{o.tables.files, o.extras.files, o.certs.files} {
+		for path, k := range set {
+			out.Content[path], out.sums[path] = k.file, k.sum
+		}
+	}
+	keys := keysText(o.cfg.Backends)
+	size := preambleLen + len(o.head) + len(keys)
+	for _, f := range o.backends {
 		size += len(f.text)
 	}
-	text := append(make([]byte, preambleLen, size), head...)
-	for _, b := range cfg.Backends {
-		text = append(text, r.fragments[b].text...)
+	text := append(make([]byte, preambleLen, size), o.head...)
+	text = append(text, keys...)
+	for _, f := range o.backends {
+		text = append(text, f.text...)
 	}
-	return text
+	out.sums[configFile] = sha256.Sum256(text[preambleLen:])
+	out.Gen = generation(out.sums)
+	copy(text, preamble(out.Gen, out.Shape))
+	out.Content[configFile] = File{text, 0o600}
+	return out
 }
 
-// addExtras adds the files that HAProxy reads when it starts, and no more.
-func (r *renderer) addExtras(out *Files, cfg *Config, shape hash.Hash) {
+// states returns the states of the servers of an outline.
+func (o *outline) states() States {
+	states := make(States, len(o.backends))
+	for i, f := range o.backends {
+		states[i] = f.states
+	}
+	return states
+}
+
+// refusable identifies what HAProxy may reject: the shape, the certificates, and the
+// regular expressions.
+func (o *outline) refusable() string {
+	h := sha256.New()
+	h.Write([]byte(o.shape))
+	for _, name := range slices.Sorted(maps.Keys(o.certs.entries)) {
+		sum := o.certs.files[certDir+name].sum
+		h.Write([]byte(o.certs.entries[name].line))
+		h.Write(sum[:])
+	}
+	for _, path := range mapFiles[regexpTable:] {
+		sum := o.tables.files[path].sum
+		h.Write(sum[:])
+	}
+	return short(h)
+}
+
+// renderExtras returns the files that HAProxy reads when it starts, and no more.
+func (r *renderer) renderExtras(cfg *Config) *fileSet {
+	if r.last != nil && same(r.last.extras.of, cfg.Extras) {
+		return r.last.extras
+	}
+	set := &fileSet{of: cfg.Extras, files: make(map[string]rendered, len(cfg.Extras))}
 	for _, e := range cfg.Extras {
 		sum := sha256.Sum256(e.Content)
-		out.add(extraDir+e.Name, rendered{file: File{e.Content, 0o600}, sum: sum})
-		shape.Write([]byte(e.Name))
-		shape.Write(sum[:])
+		set.files[extraDir+e.Name] = rendered{file: File{e.Content, 0o600}, sum: sum}
+		set.shape = append(append(set.shape, e.Name...), sum[:]...)
 	}
+	return set
 }
 
-// addCerts adds the certificates and the crt-list, which begins with the default
+// renderCerts returns the certificates and the crt-list, which begins with the default
 // certificate.
-func (r *renderer) addCerts(out *Files, cfg *Config, shape hash.Hash) {
+func (r *renderer) renderCerts(cfg *Config) *certFiles {
+	known := make(map[*Cert]string)
+	if r.last != nil {
+		was := r.last.certs
+		if same(was.of, cfg.Certs) && bytes.Equal(was.first, cfg.DefaultCert) {
+			return was
+		}
+		for _, c := range was.of {
+			known[c] = certDir + c.Name
+		}
+	}
+	set := &certFiles{of: cfg.Certs, first: cfg.DefaultCert, files: make(map[string]rendered, len(cfg.Certs)+2), entries: make(map[string]certEntry, len(cfg.Certs))}
 	first := certDir + defaultCert
 	if len(cfg.DefaultCert) > 0 {
 		first = certDir + namedCert
 		k := r.renderCert(&Cert{Name: namedCert, PEM: cfg.DefaultCert})
-		out.add(first, k)
-		shape.Write(k.sum[:])
+		set.files[first] = k
+		set.shape = append(set.shape, k.sum[:]...)
 	}
 	list := []byte(r.opt.Dir + "/" + first + "\n")
-	known := make(map[*Cert]rendered, len(cfg.Certs))
 	for _, c := range cfg.Certs {
-		k, ok := r.certs[c]
-		if !ok {
+		var k rendered
+		if path, have := known[c]; have {
+			k = r.last.certs.files[path]
+		} else {
 			k = r.renderCert(c)
 		}
-		known[c] = k
-		out.add(certDir+c.Name, k)
+		set.files[certDir+c.Name] = k
 		list = append(append(list, k.entry.line...), '\n')
 		if fixed(c.Name) {
-			shape.Write([]byte(k.entry.line))
-			shape.Write(k.sum[:])
+			set.shape = append(append(set.shape, k.entry.line...), k.sum[:]...)
 			continue
 		}
-		out.certs[c.Name] = k.entry
+		set.entries[c.Name] = k.entry
 		if len(k.entry.pem) > maxPayload {
-			shape.Write(k.sum[:])
+			set.shape = append(set.shape, k.sum[:]...)
 		}
 	}
-	r.certs = known
-	out.add(crtList, rendered{file: File{list, 0o600}, sum: sha256.Sum256(list)})
-}
-
-func (f *Files) add(path string, k rendered) {
-	f.Content[path], f.sums[path] = k.file, k.sum
-	if isMap(path) {
-		f.rows[path] = k.rows
-	}
+	set.files[crtList] = rendered{file: File{list, 0o600}, sum: sha256.Sum256(list)}
+	return set
 }
 
 // generation names a set of files by the hashes of their contents.

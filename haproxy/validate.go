@@ -31,25 +31,24 @@ func (c *Config) Validate() error { return c.validate(&Config{}) }
 // validate validates a configuration, and skips the parts that are the same in one
 // that was valid.
 func (c *Config) validate(valid *Config) error {
-	errs := []error{
-		ascending("backend", c.Backends, backendName), ascending("certificate", c.Certs, certName), named("list", c.Lists, listName),
-		c.choices(),
-	}
+	backends, err1 := news("backend", c.Backends, valid.Backends, backendName)
+	certs, err2 := news("certificate", c.Certs, valid.Certs, certName)
+	errs := []error{err1, err2, named("list", c.Lists, listName), c.choices()}
 	if !c.Shape.equal(&valid.Shape) {
 		errs = append(errs, c.Shape.validate())
 	}
 	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
 		errs = append(errs, notAName("default backend", c.DefaultBackend))
 	}
-	if !slices.Equal(c.Routes, valid.Routes) {
+	if !same(c.Routes, valid.Routes) {
 		for i := range c.Routes {
 			errs = append(errs, c.Routes[i].Validate())
 		}
 	}
-	for _, b := range others(c.Backends, valid.Backends, backendName) {
+	for _, b := range backends {
 		errs = append(errs, b.Validate())
 	}
-	for _, cert := range others(c.Certs, valid.Certs, certName) {
+	for _, cert := range certs {
 		errs = append(errs, cert.Validate())
 	}
 	for _, l := range others(c.Lists, valid.Lists, listName) {
@@ -87,6 +86,27 @@ func (s *Shape) validate() error {
 		errs = append(errs, t.validate())
 	}
 	return errors.Join(errs...)
+}
+
+// same reports whether two lists are equal. That takes no time if they are one.
+func same[T comparable](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// news returns the elements that a list has beyond a valid one, and where it is not
+// sorted by name.
+func news[T any](kind string, of, valid []*T, name func(*T) string) (out []*T, err error) {
+	if len(of) != len(valid) {
+		return others(of, valid, name), ascending(kind, of, name)
+	}
+	var errs []error
+	for i, e := range of {
+		if e != valid[i] {
+			out = append(out, e)
+			errs = append(errs, ascending(kind, of[max(i-1, 0):min(i+2, len(of))], name))
+		}
+	}
+	return out, errors.Join(errs...)
 }
 
 // others returns the elements of a list sorted by name that another such list

@@ -27,9 +27,9 @@ type written struct {
 
 func write(cfg *haproxy.Config) written {
 	w := written{files: map[string]string{}, sections: map[string]string{}}
-	states := haproxy.States{}
-	for _, b := range cfg.Backends {
-		states[b.Name] = slices.Repeat([]haproxy.State{haproxy.Open}, len(b.Servers))
+	states := make(haproxy.States, len(cfg.Backends))
+	for i, b := range cfg.Backends {
+		states[i] = slices.Repeat([]haproxy.State{haproxy.Open}, len(b.Servers))
 	}
 	rendered := haproxy.Render(cfg, states, haproxy.RenderOptions{Dir: "/d", StatsSocket: "/s", Secret: "x"})
 	for path, f := range rendered.Content {

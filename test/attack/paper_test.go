@@ -283,14 +283,14 @@ func (p *paper) serve(ctx context.Context) error {
 }
 
 func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
-	states, records := haproxy.States{}, routes.Allocate(p.facts())
-	for _, b := range cfg.Backends {
+	states, records := make(haproxy.States, len(cfg.Backends)), routes.Allocate(p.facts())
+	for i, b := range cfg.Backends {
 		for _, server := range b.Servers {
 			state := haproxy.Open
 			if records.Refuse(b.Cluster, b.Namespace, server.Addr) != "" {
 				state = haproxy.Closed
 			}
-			states[b.Name] = append(states[b.Name], state)
+			states[i] = append(states[i], state)
 		}
 	}
 	for {
