@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +35,12 @@ type testbed struct {
 	pods   []string // their addresses
 	size   int      // Services there are
 	poller *rig.Child
+
+	unchecked bool // HAProxy checks no server of new Services
 }
 
 func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error) {
-	if err := rig.Configure(dir, "log: {level: warn}"); err != nil {
+	if err := rig.Configure(dir, "log: {level: warn}", rig.Cluster{Ingress: []string{"configMap: default/" + settings}}); err != nil {
 		return nil, err
 	}
 	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 1, Progress: os.Stderr})
@@ -88,59 +94,117 @@ spec:
 	for _, p := range pods.Items {
 		s.pods = append(s.pods, p.Status.PodIP)
 	}
+	for i := range spares {
+		if err := s.Allocate(ctx, "default", netip.MustParseAddr(spare(i))); err != nil {
+			return err
+		}
+	}
 	if s.poller, err = s.Child(ctx, world.Client, pollArg); err != nil {
 		return err
 	}
 	return s.Start(ctx)
 }
 
+// settings is the name of the ConfigMap whose keys are for all Ingresses. It is not there at first.
+const settings = "settings"
+
 func name(i int) string { return fmt.Sprintf("svc-%d", i) }
 func host(i int) string { return fmt.Sprintf("h%d.bench", i) }
 
-// populate grows the cluster to n Services and waits until all are served.
-func (s *testbed) populate(ctx context.Context, n int) error {
-	hosts := make([]string, 0, n)
-	for ; s.size < n; s.size++ {
-		if err := s.addService(ctx, name(s.size)); err != nil {
+// grow adds Services, each with an Ingress, until there are n, and waits until all are served.
+// The appliance is away meanwhile: a large cluster is there before the appliance is.
+func (s *testbed) grow(ctx context.Context, n int) error {
+	if s.size >= n {
+		return nil
+	}
+	// A check every other second of 15,000 servers is 7,500 connections a second, and a file
+	// descriptor for each server.
+	s.unchecked = n*len(s.pods) > 15_000
+	progress("a cluster with %d Services", n)
+	if err := s.Stop(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err := parallel(n-s.size, func(i int) error {
+		id := s.size + i
+		if err := s.addService(ctx, name(id)); err != nil {
 			return err
 		}
-		if err := s.addIngress(ctx, name(s.size), host(s.size), name(s.size)); err != nil {
-			return err
-		}
-	}
-	for i := range n {
-		hosts = append(hosts, host(i))
-	}
-	_, err := s.served(hosts...)
-	return err
-}
-
-func (s *testbed) addService(ctx context.Context, name string) error {
-	meta := metav1.ObjectMeta{Name: name}
-	_, err := s.kube.CoreV1().Services("default").Create(ctx, &corev1.Service{
-		ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
-	}, metav1.CreateOptions{})
+		return s.addIngress(ctx, name(id), host(id), name(id))
+	})
 	if err != nil {
 		return err
 	}
-	_, err = s.kube.DiscoveryV1().EndpointSlices("default").Create(ctx, s.slice(name), metav1.CreateOptions{})
+	s.size = n
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	_, err = s.served(s.hosts()...)
+	return err
+}
+
+// hosts returns the hosts of all Services.
+func (s *testbed) hosts() []string {
+	all := make([]string, s.size)
+	for i := range all {
+		all[i] = host(i)
+	}
+	return all
+}
+
+// parallel calls do with each number below n, some at a time.
+func parallel(n int, do func(i int) error) error {
+	var group sync.WaitGroup
+	var next atomic.Int64
+	errs := make([]error, 8)
+	for worker := range errs {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && errs[worker] == nil; i = int(next.Add(1)) - 1 {
+				errs[worker] = do(i)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// addService adds a Service of all pods.
+func (s *testbed) addService(ctx context.Context, name string) error {
+	if err := s.addBareService(ctx, name, s.unchecked); err != nil {
+		return err
+	}
+	_, err := s.kube.DiscoveryV1().EndpointSlices("default").Create(ctx, s.slice(name), metav1.CreateOptions{})
+	return err
+}
+
+// addBareService adds a Service without endpoints. HAProxy checks no server of an unchecked one.
+func (s *testbed) addBareService(ctx context.Context, name string, unchecked bool) error {
+	meta := metav1.ObjectMeta{Name: name}
+	if unchecked {
+		meta.Annotations = map[string]string{"haproxy.org/check": "false"}
+	}
+	_, err := s.kube.CoreV1().Services("default").Create(ctx, &corev1.Service{
+		ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
 	return err
 }
 
 // slice returns the EndpointSlice of a Service: all pods, and further addresses.
 func (s *testbed) slice(name string, more ...string) *discoveryv1.EndpointSlice {
-	port, empty, ready := int32(8080), "", true
+	port, empty := int32(8080), ""
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &empty, Port: &port}},
 	}
 	for _, a := range append(append([]string{}, s.pods...), more...) {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		})
+		slice.Endpoints = append(slice.Endpoints, endpoint(a))
 	}
 	return slice
+}
+
+func endpoint(address string) discoveryv1.Endpoint {
+	ready := true
+	return discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}
 }
 
 func (s *testbed) addIngress(ctx context.Context, name, host, service string) error {
@@ -183,14 +247,19 @@ func (s *testbed) served(hosts ...string) (time.Time, error) {
 	}
 }
 
-// exchange sends one command to HAProxy's worker and returns the answer.
-func (s *testbed) exchange(command string) (string, error) {
-	c, err := net.Dial("unix", s.Dir+"/run/worker.sock")
+// exchange sends one line of commands to HAProxy's worker and returns the answer.
+func (s *testbed) exchange(line string) (string, error) {
+	return exchange(s.Dir+"/run/worker.sock", line)
+}
+
+// exchange sends one line of commands to a socket of HAProxy and returns the answer.
+func exchange(socket, line string) (string, error) {
+	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close() //nolint:errcheck // only an exchange
-	if _, err := fmt.Fprintln(c, command); err != nil {
+	if _, err := fmt.Fprintln(c, line); err != nil {
 		return "", err
 	}
 	answer, err := io.ReadAll(c)

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+var lifeRows = []row{
+	{13, "resident memory, and the processor of an idle appliance", small | large, memory},
+	{12, "start from nothing → all served; hitless restart → in control", large, starts},
+	{15, "a reload, beside haproxy -c and a start of the same file by hand", large, reload},
+}
+
+func memory(ctx context.Context, b *bench) error {
+	worker, err := b.worker()
+	if err != nil {
+		return err
+	}
+	ours, err1 := rig.Resident(b.Pid())
+	theirs, err2 := rig.Resident(worker)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	f := value("resident memory of the appliance", float64(ours)/(1<<20), "MB")
+	switch b.size {
+	case 1:
+		f = f.atMost(60)
+	case 1000:
+		f = f.atMost(110)
+	case 10_000:
+		f = f.atMost(500)
+	}
+	b.add(f)
+	b.add(value("resident memory of HAProxy's worker", float64(theirs)/(1<<20), "MB"))
+	if b.size == 1 {
+		return nil
+	}
+	const span = 10 * time.Second
+	before, err := rig.CPU(b.Pid())
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(span):
+	}
+	after, err := rig.CPU(b.Pid())
+	if err != nil {
+		return err
+	}
+	b.add(value("processor of an idle appliance", 100*(after-before).Seconds()/span.Seconds(), "%").atMost(1))
+	return nil
+}
+
+// worker returns the process id of HAProxy's worker.
+func (s *testbed) worker() (int, error) {
+	info, err := s.exchange("show info")
+	if err != nil {
+		return 0, err
+	}
+	_, after, _ := strings.Cut(info, "\nPid: ")
+	line, _, _ := strings.Cut(after, "\n")
+	pid, err := strconv.Atoi(line)
+	if err != nil {
+		return 0, fmt.Errorf("no pid in %q", info)
+	}
+	return pid, nil
+}
+
+// starts kills the appliance and starts it again: first with HAProxy and the routes as it
+// left them, until it opens an endpoint that came meanwhile; then with nothing but its
+// configuration file, until every host is served.
+func starts(ctx context.Context, b *bench) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watch := spot(ctx, time.Millisecond, b.exchange)
+	var warm, cold []time.Duration
+	for i := range b.starts {
+		worker, err := b.worker()
+		if err != nil {
+			return err
+		}
+		if err := b.Stop(syscall.SIGKILL); err != nil {
+			return err
+		}
+		want := sight{backendOf(name(0)), serverAt(spare(i)), true}
+		seen := watch.expect(want)
+		if _, err := b.put(ctx, name(0), spare(i)); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := b.Start(ctx); err != nil {
+			return err
+		}
+		at, err := watch.wait(ctx, want, seen)
+		if err != nil {
+			return err
+		}
+		if now, err := b.worker(); err != nil || now != worker {
+			return fmt.Errorf("the restart was not hitless: worker %d became %d (%w)", worker, now, err)
+		}
+		warm = append(warm, at.Sub(began))
+		progress("restart: %s", at.Sub(began).Round(time.Millisecond))
+	}
+	for range b.starts {
+		if err := b.Stop(syscall.SIGKILL); err != nil {
+			return err
+		}
+		if err := b.wipe(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := b.Start(ctx); err != nil {
+			return err
+		}
+		b.profile(ctx)
+		at, err := b.served(b.hosts()...)
+		if err != nil {
+			return err
+		}
+		if err := b.profiled(); err != nil {
+			return err
+		}
+		cold = append(cold, at.Sub(began))
+		progress("start from nothing: %s", at.Sub(began).Round(time.Millisecond))
+	}
+	f := value("start from nothing → all hosts served, slowest", slices.Max(cold).Seconds(), "s")
+	switch b.size {
+	case 1000:
+		f = f.atMost(3)
+	case 10_000:
+		f = f.atMost(15)
+	}
+	b.add(f)
+	b.add(value("hitless restart → an endpoint that came meanwhile is open, slowest", slices.Max(warm).Seconds(), "s").atMost(5))
+	return nil
+}
+
+// wipe ends everything on the appliance's host, and removes the routes and all state.
+func (s *testbed) wipe(ctx context.Context) error {
+	script := "for p in $(ip netns pids " + s.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip route flush proto 78; true"
+	if _, err := s.Exec(ctx, world.Appliance, "sh", "-c", script); err != nil {
+		return err
+	}
+	for _, dir := range []string{"haproxy", "run", "state"} {
+		if err := os.RemoveAll(filepath.Join(s.Dir, dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reload changes a timeout of all clients, which only a reload can do. It returns to the
+// table how long until the new worker answers, and what HAProxy and the appliance use until
+// then. By hand the same takes a check and a start.
+func reload(ctx context.Context, b *bench) error {
+	old, err := b.worker()
+	if err != nil {
+		return err
+	}
+	before, err := rig.CPU(b.Pid())
+	if err != nil {
+		return err
+	}
+	_, err = b.kube.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: settings}, Data: map[string]string{"timeout-client": "49s"},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	var pid int
+	err = rig.Eventually(ctx, "a new worker answers", func() error {
+		if pid, err = b.worker(); err == nil && pid == old {
+			err = errors.New("the old worker answers")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	resident := 0
+	for _, p := range []int{old, pid} {
+		if bytes, err := rig.Resident(p); err == nil { // the old one may have ended
+			resident += bytes
+		}
+	}
+	after, err := rig.CPU(b.Pid())
+	if err != nil {
+		return err
+	}
+	worker, err := rig.CPU(pid)
+	if err != nil {
+		return err
+	}
+	hand, err := b.byHand(ctx)
+	if err != nil {
+		return err
+	}
+	b.add(value("reload: committed → the new worker answers", took.Seconds(), "s").beside("by hand", hand.Seconds()).timesAtMost(1.2))
+	b.add(value("reload: processor of the appliance", (after - before).Seconds(), "s"))
+	b.add(value("reload: processor of the new worker", worker.Seconds(), "s"))
+	b.add(value("reload: resident memory of both workers", float64(resident)/(1<<20), "MB"))
+	return nil
+}
+
+// byHand checks the appliance's configuration of HAProxy and starts a HAProxy of it, in a
+// network namespace of its own and with other sockets. It returns how long that takes until
+// the worker answers.
+func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
+	run := filepath.Join(s.Dir, "hand")
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(run) //nolint:errcheck // scratch
+	text, err := os.ReadFile(filepath.Join(s.Dir, "haproxy", "haproxy.cfg"))
+	if err != nil {
+		return 0, err
+	}
+	file := filepath.Join(run, "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), s.Dir+"/run/", run+"/")), 0o600); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if out, err := exec.CommandContext(ctx, haproxyProgram(), "-c", "-f", file).CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("haproxy -c: %w: %s", err, out)
+	}
+	cmd := exec.CommandContext(ctx, "unshare", "-n", haproxyProgram(), "-W", "-db", "-f", file)
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	defer func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	}()
+	for {
+		if _, err := exchange(run+"/worker.sock", "show info"); err == nil {
+			return time.Since(began), nil
+		}
+		if ctx.Err() != nil || time.Since(began) > limit {
+			return 0, fmt.Errorf("a HAProxy started by hand does not answer: %w", context.Cause(ctx))
+		}
+	}
+}
