@@ -156,7 +156,7 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	w.followers.begin = func(s *shelf[*corev1.Secret], key serviceKey) func() {
 		each, stop := context.WithCancel(ctx)
 		if ctx.Err() == nil {
-			start(each, wg, s, w.kube.CoreV1().Secrets(key.namespace), "metadata.name="+key.name)
+			start(each, wg, s, w.kube.Secrets(key.namespace), "metadata.name="+key.name)
 		}
 		return stop
 	}
@@ -178,7 +178,7 @@ const secretsPage = 8
 // startSecrets lists and watches the Secrets of type kubernetes.io/tls of a
 // namespace. At most one page of Secrets that nothing names is in memory at a time.
 func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf[*corev1.Secret], namespace string) {
-	from := w.kube.CoreV1().Secrets(namespace)
+	from := w.kube.Secrets(namespace)
 	const fields = "type=" + string(corev1.SecretTypeTLS)
 	wg.Go(func() {
 		s.run(ctx, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {

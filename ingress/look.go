@@ -53,7 +53,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 		list[i] = &configs.Items[i]
 	}
 	s.ASN, _ = calico.ASN(list)
-	document, err := w.kube.Discovery().RESTClient().Get().AbsPath("/openapi/v3/apis/"+s.APIGroup).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	document, err := w.kube.Document(ctx, "/openapi/v3/apis/"+s.APIGroup)
 	if err != nil {
 		return s, fmt.Errorf("the definition of BGPFilter in %s cannot be read: %w", s.APIGroup, root(err))
 	}
@@ -62,7 +62,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 		return s, err
 	}
 	s.Filters, s.ByOrigin = form != calico.NoFilter, form == calico.ByOrigin
-	classes, err := w.kube.NetworkingV1().IngressClasses().List(ctx, metav1.ListOptions{})
+	classes, err := w.kube.IngressClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return s, fmt.Errorf("the IngressClasses cannot be read: %w", root(err))
 	}

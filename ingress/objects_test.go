@@ -4,8 +4,6 @@ import (
 	"reflect"
 	"slices"
 	"testing"
-
-	"k8s.io/client-go/kubernetes/fake"
 )
 
 func TestEveryKindOfObjectsIsListedWatchedAndAllowed(t *testing.T) {
@@ -24,7 +22,7 @@ func TestEveryKindOfObjectsIsListedWatchedAndAllowed(t *testing.T) {
 	}
 
 	options := Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
-	w := newWatcher(ClusterConfig{Options: options}, fake.NewClientset(), nil, "", 0)
+	w := newWatcher(ClusterConfig{Options: options}, new(clients), nil, "", 0)
 	rules := RulesFor(options)
 	watched := map[string]bool{}
 	for _, s := range w.shelves() {

@@ -152,7 +152,7 @@ func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written m
 			return
 		}
 		call, cancel := context.WithTimeout(ctx, askFor)
-		_, err = w.kube.NetworkingV1().Ingresses(ing.Namespace).Patch(call, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
+		_, err = w.kube.Ingresses(ing.Namespace).Patch(call, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
 		cancel()
 		written[ing.UID] = now
 		w.refuse("status", "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints", err)
@@ -198,7 +198,7 @@ func (w *Watcher) writeEvents(ctx context.Context, problems []Problem, told map[
 			return now
 		}
 		call, cancel := context.WithTimeout(ctx, askFor)
-		_, err := w.kube.CoreV1().Events(p.Namespace).Create(call, event(p, time.Now()), metav1.CreateOptions{})
+		err := w.kube.CreateEvent(call, event(p, time.Now()))
 		cancel()
 		w.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply what `sallyport manifests` prints", err)
 		switch {

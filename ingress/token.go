@@ -17,8 +17,6 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"sallyport/haproxy"
 )
@@ -184,15 +182,20 @@ func (r *renewer) refused(used token) {
 // due reports whether the token has lived a third of its life.
 func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life() / 3)) }
 
+// A tokenIssuer is the part of an api that issues tokens.
+type tokenIssuer interface {
+	CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+}
+
 // run renews the token until ctx ends. It repeats an attempt that fails, for ever.
-func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
+func (r *renewer) run(ctx context.Context, from tokenIssuer) {
 	// A clock may jump, as when it is set after the start: one timer for the whole time
 	// would come too late.
 	look := time.NewTicker(max(time.Second, min(time.Minute, r.given.life()/100)))
 	defer look.Stop()
 	for {
 		if r.current().due(time.Now()) {
-			r.outcome(r.renew(ctx, kube))
+			r.outcome(r.renew(ctx, from))
 		}
 		select {
 		case <-ctx.Done():
@@ -203,12 +206,12 @@ func (r *renewer) run(ctx context.Context, kube kubernetes.Interface) {
 }
 
 // renew requests a new token for the ServiceAccount of the given one.
-func (r *renewer) renew(ctx context.Context, kube kubernetes.Interface) error {
+func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	seconds := int64(r.given.life() / time.Second)
-	answer, err := kube.CoreV1().ServiceAccounts(r.given.namespace).CreateToken(ctx, r.given.name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	answer, err := from.CreateToken(ctx, r.given.namespace, r.given.name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}})
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
 )
 
 // bound returns a token as an API server makes it, without a valid signature.
@@ -68,24 +65,19 @@ func (i *issuer) mend() {
 	i.fails = nil
 }
 
-func (i *issuer) client(t *testing.T) *fake.Clientset {
-	c := fake.NewClientset()
-	c.PrependReactor("create", "serviceaccounts", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		if i.fails != nil {
-			return true, nil, i.fails
-		}
-		create := a.(k8stesting.CreateAction)
-		request := create.GetObject().(*authenticationv1.TokenRequest).DeepCopy()
-		if a.GetSubresource() != "token" || a.GetNamespace() != "kube-system" || time.Duration(*request.Spec.ExpirationSeconds)*time.Second != i.life {
-			t.Errorf("it asks for %s of %s, %d seconds", a.GetSubresource(), a.GetNamespace(), *request.Spec.ExpirationSeconds)
-		}
-		request.Status.Token = bound("u1", time.Now(), i.life)
-		i.given = append(i.given, request.Status.Token)
-		return true, request, nil
-	})
-	return c
+func (i *issuer) CreateToken(_ context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.fails != nil {
+		return nil, i.fails
+	}
+	if namespace != "kube-system" || account != "sallyport" || time.Duration(*request.Spec.ExpirationSeconds)*time.Second != i.life {
+		return nil, fmt.Errorf("it asks for a token of %s/%s, %d seconds", namespace, account, *request.Spec.ExpirationSeconds)
+	}
+	answer := request.DeepCopy()
+	answer.Status.Token = bound("u1", time.Now(), i.life)
+	i.given = append(i.given, answer.Status.Token)
+	return answer, nil
 }
 
 const month = 30 * 24 * time.Hour
@@ -97,7 +89,7 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 		api := &issuer{life: month}
 		r := newRenewer(given, file, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
-		go r.run(ctx, api.client(t))
+		go r.run(ctx, api)
 
 		<-time.After(month/3 - time.Hour)
 		synctest.Wait()
@@ -154,7 +146,7 @@ func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
 				r := newRenewer(mustRead(t, bound("u1", begun, month)), filepath.Join(t.TempDir(), "token-c"), slog.New(slog.DiscardHandler))
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
-				go r.run(ctx, api.client(t))
+				go r.run(ctx, api)
 				for i, day := range []int{11, 19, 21, 29, 31} {
 					<-time.After(time.Until(begun.Add(time.Duration(day) * 24 * time.Hour)))
 					synctest.Wait()

@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"sallyport/ingress/calico"
 	"sallyport/routes"
@@ -57,7 +56,7 @@ type Watcher struct {
 	log     *slog.Logger
 	server  string // host of the API server, a name or an address
 	port    uint16 // of the API server
-	kube    kubernetes.Interface
+	kube    api
 	dynamic dynamic.Interface
 	changed chan struct{}
 	look    chan struct{} // wakes the survey
@@ -116,7 +115,7 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	kube, err := kubernetes.NewForConfig(config)
+	kube, err := newClients(config)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: the kubeconfig cannot be used: %w", cfg.Name, err)
 	}
@@ -135,7 +134,7 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interface, server string, port uint16) *Watcher {
+func newWatcher(cfg ClusterConfig, kube api, dyn dynamic.Interface, server string, port uint16) *Watcher {
 	w := &Watcher{
 		cfg: cfg, log: cfg.Log, server: server, port: port, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
@@ -163,19 +162,19 @@ func newWatcher(cfg ClusterConfig, kube kubernetes.Interface, dyn dynamic.Interf
 func (w *Watcher) watchAll() {
 	const all, core = metav1.NamespaceAll, corev1.GroupName
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
-	w.ingresses = watchOne[*networkingv1.Ingress](w, networking, "ingresses", byName, nil, w.kube.NetworkingV1().Ingresses(all), "")
+	w.ingresses = watchOne[*networkingv1.Ingress](w, networking, "ingresses", byName, nil, w.kube.Ingresses(all), "")
 	w.ingresses.same = sameButStatus
-	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.NetworkingV1().IngressClasses(), "")
+	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.IngressClasses(), "")
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	watchOne(w, core, "services", byName, stripService, w.kube.CoreV1().Services(all), "")
-	watchOne(w, discovery, "endpointslices", byService, stripSlice, w.kube.DiscoveryV1().EndpointSlices(all), "")
-	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.CoreV1().Nodes(), "")
+	watchOne(w, core, "services", byName, stripService, w.kube.Services(all), "")
+	watchOne(w, discovery, "endpointslices", byService, stripSlice, w.kube.EndpointSlices(all), "")
+	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
 	if options.NamespaceSelector != "" {
-		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.CoreV1().Namespaces(), "")
+		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.Namespaces(), "")
 	}
 	for _, full := range options.configMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.CoreV1().ConfigMaps(namespace), "metadata.name="+name)
+		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.ConfigMaps(namespace), "metadata.name="+name)
 		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without its content"
 	}
 }
@@ -337,12 +336,6 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 	w.mayFollow(ctx, &wg)
 	w.survey(ctx, &wg)
-}
-
-// A reader is a typed client of client-go for one resource.
-type reader[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
 func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, s *shelf[T], from reader[L], fields string) {

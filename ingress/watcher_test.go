@@ -3,6 +3,7 @@ package ingress
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -58,6 +60,54 @@ func newCluster(groups ...string) *cluster {
 	watchFromTheList(&c.Fake, c.Tracker())
 	watchFromTheList(&c.dynamic.Fake, c.dynamic.Tracker())
 	return c
+}
+
+// A fakeAPI is client-go's fake of an API server.
+type fakeAPI struct{ *fake.Clientset }
+
+func (f fakeAPI) Ingresses(namespace string) ingressClient {
+	return f.NetworkingV1().Ingresses(namespace)
+}
+
+func (f fakeAPI) IngressClasses() reader[*networkingv1.IngressClassList] {
+	return f.NetworkingV1().IngressClasses()
+}
+
+func (f fakeAPI) Services(namespace string) reader[*corev1.ServiceList] {
+	return f.CoreV1().Services(namespace)
+}
+
+func (f fakeAPI) EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList] {
+	return f.DiscoveryV1().EndpointSlices(namespace)
+}
+
+func (f fakeAPI) Nodes() reader[*corev1.NodeList] { return f.CoreV1().Nodes() }
+
+func (f fakeAPI) Namespaces() reader[*corev1.NamespaceList] { return f.CoreV1().Namespaces() }
+
+func (f fakeAPI) ConfigMaps(namespace string) reader[*corev1.ConfigMapList] {
+	return f.CoreV1().ConfigMaps(namespace)
+}
+
+func (f fakeAPI) Secrets(namespace string) reader[*corev1.SecretList] {
+	return f.CoreV1().Secrets(namespace)
+}
+
+func (f fakeAPI) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	_, err := f.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	return err
+}
+
+func (f fakeAPI) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	return f.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+}
+
+func (f fakeAPI) Document(_ context.Context, path string) ([]byte, error) {
+	list, err := f.Discovery().ServerResourcesForGroupVersion(strings.TrimPrefix(path, "/apis/"))
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(list)
 }
 
 // watchFromTheList makes a watch report every change since the list before it, as an
@@ -110,7 +160,7 @@ func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
-	w := newWatcher(cfg, c.Clientset, c.dynamic, "192.168.50.22", 6443)
+	w := newWatcher(cfg, fakeAPI{c.Clientset}, c.dynamic, "192.168.50.22", 6443)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

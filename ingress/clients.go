@@ -1,0 +1,157 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// An api is the part of an API server that has typed clients. The real one is clients;
+// tests have client-go's fake.
+type api interface {
+	Ingresses(namespace string) ingressClient
+	IngressClasses() reader[*networkingv1.IngressClassList]
+	Services(namespace string) reader[*corev1.ServiceList]
+	EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList]
+	Nodes() reader[*corev1.NodeList]
+	Namespaces() reader[*corev1.NamespaceList]
+	ConfigMaps(namespace string) reader[*corev1.ConfigMapList]
+	Secrets(namespace string) reader[*corev1.SecretList]
+
+	// CreateEvent creates an Event in its namespace.
+	CreateEvent(context.Context, *corev1.Event) error
+	// CreateToken asks for a token of a ServiceAccount.
+	CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	// Document returns what the API server has at a path, as JSON.
+	Document(ctx context.Context, path string) ([]byte, error)
+}
+
+// A reader is a typed client for one resource.
+type reader[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// An ingressClient also writes the status of Ingresses.
+type ingressClient interface {
+	reader[*networkingv1.IngressList]
+	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*networkingv1.Ingress, error)
+}
+
+// clients hold a typed client for each kind of objects that the appliance reads or
+// writes. client-go's Clientset knows the objects of every API group of Kubernetes,
+// which a program pays for in its size and its memory.
+type clients struct{ core, networking, discovery rest.Interface }
+
+// scheme knows the objects of the API groups of clients.
+var (
+	scheme     = runtime.NewScheme()
+	parameters = runtime.NewParameterCodec(scheme)
+)
+
+// newClients returns clients that share connections and the rate of requests.
+func newClients(config *rest.Config) (*clients, error) {
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme)
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	shared := rest.CopyConfig(config)
+	if shared.RateLimiter == nil && shared.QPS >= 0 {
+		qps, burst := shared.QPS, shared.Burst
+		if qps == 0 {
+			qps, burst = rest.DefaultQPS, rest.DefaultBurst
+		}
+		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+	}
+	transport, err := rest.HTTPClientFor(shared)
+	if err != nil {
+		return nil, err
+	}
+	shared.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c := &clients{}
+	for client, version := range map[*rest.Interface]schema.GroupVersion{
+		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion, &c.discovery: discoveryv1.SchemeGroupVersion,
+	} {
+		each := rest.CopyConfig(shared)
+		each.GroupVersion, each.APIPath = &version, "/apis"
+		if version.Group == "" {
+			each.APIPath = "/api"
+		}
+		if *client, err = rest.RESTClientForConfigAndClient(each, transport); err != nil {
+			return nil, fmt.Errorf("API group %s: %w", version, err)
+		}
+	}
+	return c, nil
+}
+
+// clientOf returns the client of one kind of objects; namespace "" is all.
+func clientOf[T, L any, PT interface {
+	*T
+	runtime.Object
+	metav1.Object
+}, PL interface {
+	*L
+	runtime.Object
+}](group rest.Interface, resource, namespace string) *gentype.ClientWithList[PT, PL] {
+	return gentype.NewClientWithList[PT, PL](resource, group, parameters, namespace, func() PT { return new(T) }, func() PL { return new(L) })
+}
+
+func (c *clients) Ingresses(namespace string) ingressClient {
+	return clientOf[networkingv1.Ingress, networkingv1.IngressList](c.networking, "ingresses", namespace)
+}
+
+func (c *clients) IngressClasses() reader[*networkingv1.IngressClassList] {
+	return clientOf[networkingv1.IngressClass, networkingv1.IngressClassList](c.networking, "ingressclasses", "")
+}
+
+func (c *clients) Services(namespace string) reader[*corev1.ServiceList] {
+	return clientOf[corev1.Service, corev1.ServiceList](c.core, "services", namespace)
+}
+
+func (c *clients) EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList] {
+	return clientOf[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c.discovery, "endpointslices", namespace)
+}
+
+func (c *clients) Nodes() reader[*corev1.NodeList] {
+	return clientOf[corev1.Node, corev1.NodeList](c.core, "nodes", "")
+}
+
+func (c *clients) Namespaces() reader[*corev1.NamespaceList] {
+	return clientOf[corev1.Namespace, corev1.NamespaceList](c.core, "namespaces", "")
+}
+
+func (c *clients) ConfigMaps(namespace string) reader[*corev1.ConfigMapList] {
+	return clientOf[corev1.ConfigMap, corev1.ConfigMapList](c.core, "configmaps", namespace)
+}
+
+func (c *clients) Secrets(namespace string) reader[*corev1.SecretList] {
+	return clientOf[corev1.Secret, corev1.SecretList](c.core, "secrets", namespace)
+}
+
+func (c *clients) CreateEvent(ctx context.Context, e *corev1.Event) error {
+	_, err := clientOf[corev1.Event, corev1.EventList](c.core, "events", e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	return err
+}
+
+func (c *clients) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+	answer := &authenticationv1.TokenRequest{}
+	err := c.core.Post().Namespace(namespace).Resource("serviceaccounts").Name(account).SubResource("token").Body(request).Do(ctx).Into(answer)
+	return answer, err
+}
+
+func (c *clients) Document(ctx context.Context, path string) ([]byte, error) {
+	return c.core.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
+}
