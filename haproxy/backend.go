@@ -103,15 +103,14 @@ func printable(c rune) rune {
 // command adds inherits nothing from default-server.
 func serverText(o ServerOptions, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
-	if options := serverOptions(o); options != "" {
-		return address + " " + options
-	}
-	return address
+	return address + " " + serverOptions(o)
 }
 
 // serverOptions returns the options of a server.
 func serverOptions(o ServerOptions) string {
-	var p models.ServerParams
+	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
+	// "add server" brings, and then opens a connection for each request.
+	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
 	if o.Check {
 		p.Check = models.ServerParamsCheckEnabled
 		// When a node dies, BGP sees it only after its hold time. So three failed

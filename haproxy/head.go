@@ -140,6 +140,12 @@ func (h *head) writeDefaults() {
 		// A connection ends without a byte of an answer when the server closed it at
 		// that moment, or when its node is gone (see routes.Kernel.Abort).
 		"retry-on conn-failure empty-response",
+		// A server may close an idle connection just when a request takes it. HAProxy
+		// repeats only GET and HEAD then (see writeRequest). With "safe" the first
+		// request of a client gets a new connection. Only a later one can fail so, and
+		// clients repeat that one themselves, because their own connection was not new
+		// either (HAProxy Configuration Manual, http-reuse; RFC 9112, section 9.3.1).
+		"http-reuse safe",
 		"timeout connect 500ms",
 		"timeout http-request 5s",
 		// A handshake that a client begins and does not finish holds 50 kB. HAProxy 2.6

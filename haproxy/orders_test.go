@@ -77,23 +77,23 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 		certs      bool
 	}{
 		"nothing":            {have: servers([]State{Open}, plain, one), want: servers([]State{Open}, plain, one)},
-		"a server, to open":  {have: servers(nil, plain), want: servers([]State{Open}, plain, one), cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80", "set server app/s_10-0-0-1_80 state ready"}},
-		"a server, to close": {have: servers(nil, plain), want: servers([]State{Closed}, plain, six), cmds: []string{"add server app/s_fd00--1_80 [fd00::1]:80"}},
+		"a server, to open":  {have: servers(nil, plain), want: servers([]State{Open}, plain, one), cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000", "set server app/s_10-0-0-1_80 state ready"}},
+		"a server, to close": {have: servers(nil, plain), want: servers([]State{Closed}, plain, six), cmds: []string{"add server app/s_fd00--1_80 [fd00::1]:80 pool-max-conn -1 pool-purge-delay 5000"}},
 		"a server with checks": {
 			have: servers(nil, plain), want: servers([]State{Open}, Backend{Options: ServerOptions{Check: true}}, one),
 			cmds: []string{
-				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe layer4 on-error sudden-death",
+				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe layer4 on-error sudden-death pool-max-conn -1 pool-purge-delay 5000",
 				"enable health app/s_10-0-0-1_80",
 				"set server app/s_10-0-0-1_80 state ready",
 			},
 		},
 		"a server over TLS to a name": {
 			have: servers(nil, plain), want: servers([]State{Closed}, Backend{Options: ServerOptions{TLS: true, CA: "a.ca.pem", SNI: "a.test", MaxConn: 5}}, one),
-			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni a.test maxconn 5 sni str(a.test) verify required"},
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni a.test maxconn 5 pool-max-conn -1 pool-purge-delay 5000 sni str(a.test) verify required"},
 		},
 		"a server for clients with a cookie": {
 			have: servers(nil, plain), want: servers([]State{Open}, Backend{Directives: []Directive{cookie}}, one),
-			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80", "enable dynamic-cookie backend app", "set server app/s_10-0-0-1_80 state ready"},
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000", "enable dynamic-cookie backend app", "set server app/s_10-0-0-1_80 state ready"},
 		},
 		"a server that is absent":              {have: servers(nil, plain), want: servers([]State{Absent}, plain, one)},
 		"a server of a backend that is absent": {want: servers([]State{Open}, plain, one)},
