@@ -422,6 +422,88 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 			r.answeredBy("http://test.local/", 12)
 		})
 	})
+	r.sub("the dead node is started again, and is back under its name", func(t *testing.T, r *testbed) {
+		r.underLoad("the dead node returns", func() {
+			r.must(r.LoseNode(t.Context(), "worker4")) // until now it had lost its cable alone
+			_, err := r.AddNode(t.Context(), "worker4")
+			r.must(err)
+			r.sessionsWith(r.nodes()...)
+			r.kubectl("scale", "deployment", "app", "--replicas", "16")
+			r.answeredBy("http://test.local/", 16)
+			r.routedAsClaimed("-4")
+		})
+	})
+	r.sub("a node loses its power, is deleted, and is back before its pods are replaced", func(t *testing.T, r *testbed) {
+		before := r.host("worker4").Addr
+		r.losesForAWhile("worker4", 16, func() {})
+		if after := r.host("worker4").Addr; after != before {
+			t.Errorf("worker4 is back at %s, want its address of before, %s", after, before)
+		}
+	})
+	r.sub("a node loses its power, is deleted, and is back at another address", func(t *testing.T, r *testbed) {
+		before := r.host("worker4").Addr
+		r.losesForAWhile("worker4", 16, func() {
+			_, err := r.AddNode(t.Context(), "worker5") // at the address that is free now
+			r.must(err)
+			r.eventually("all pods run on other nodes", func() error { return r.serves(16) })
+		})
+		if after := r.host("worker4").Addr; after == before {
+			t.Errorf("worker4 is back at %s, want another address", after)
+		}
+	})
+}
+
+// losesForAWhile takes a node's power away, deletes the Node as an administrator does, calls
+// meanwhile, and brings the node back under its name, all under load. The application has this many
+// pods, and in the end four more, some of them on the node.
+//
+// Requests may fail until the appliance has closed the servers of the dead node: HAProxy finds out
+// by its checks, the appliance by the Node. No request that is sent later may fail.
+func (r *testbed) losesForAWhile(node string, pods int, meanwhile func()) {
+	r.t.Helper()
+	if r.openOn(node) == 0 {
+		r.t.Fatalf("%s has no open server: nothing would be lost", node)
+	}
+	var lost, closed time.Time
+	failed := r.load(node+" dies, is deleted and returns", func() {
+		lost = time.Now()
+		r.must(r.LoseNode(r.t.Context(), node))
+		r.kubectl("delete", "node", node)
+		r.eventually("its servers are closed", func() error {
+			if n := r.openOn(node); n > 0 {
+				return fmt.Errorf("%d are open", n)
+			}
+			return nil
+		})
+		closed = time.Now()
+		meanwhile()
+		_, err := r.AddNode(r.t.Context(), node)
+		r.must(err)
+		r.sessionsWith(r.nodes()...)
+		r.kubectl("scale", "deployment", "app", "--replicas", fmt.Sprint(pods+4))
+		r.answeredBy("http://test.local/", pods+4)
+		r.routedAsClaimed("-4")
+		if r.openOn(node) == 0 {
+			r.t.Errorf("no server on %s is open again", node)
+		}
+		r.kubectl("scale", "deployment", "app", "--replicas", fmt.Sprint(pods))
+		r.eventually("the other servers are gone", func() error { return r.serves(pods) })
+	})
+	r.t.Logf("the servers of %s were closed after %s", node, closed.Sub(lost).Round(time.Millisecond))
+	r.survives(node+" is gone, and returns", failed, closed)
+}
+
+// openOn counts the open servers of the application whose pods a node has.
+func (r *testbed) openOn(node string) (n int) {
+	r.t.Helper()
+	for _, b := range r.mustStatus().Backends {
+		for _, server := range b.Servers {
+			if b.Name == appBackend && server.Node == node && server.State == "open" {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // nodes returns the names of the lab's nodes, sorted.

@@ -102,9 +102,30 @@ const (
 	loadPatience = 5 * time.Second
 )
 
-// underLoad calls do while the client sends requests to test.local at a steady rate, each on a new
-// connection. It reports how many failed, and none may.
+// A failure is a request under load that failed.
+type failure struct {
+	sent time.Time
+	why  string
+}
+
+// underLoad calls do while the client sends requests. None may fail.
 func (r *testbed) underLoad(what string, do func()) {
+	r.t.Helper()
+	r.survives(what, r.load(what, do), time.Time{})
+}
+
+// survives checks that no request failed that was sent after a time.
+func (r *testbed) survives(what string, failed []failure, since time.Time) {
+	r.t.Helper()
+	failed = slices.DeleteFunc(slices.Clone(failed), func(f failure) bool { return f.sent.Before(since) })
+	if len(failed) > 0 {
+		r.t.Errorf("%s: %d requests failed, want none; the first: %q", what, len(failed), failed[0].why)
+	}
+}
+
+// load calls do while the client sends requests to test.local at a steady rate, each on a new
+// connection. It logs how many failed, and returns those.
+func (r *testbed) load(what string, do func()) (failed []failure) {
 	r.t.Helper()
 	client := http.Client{Timeout: loadPatience, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -130,7 +151,6 @@ func (r *testbed) underLoad(what string, do func()) {
 		mu      sync.Mutex
 		sent    int
 		slowest time.Duration
-		failed  []string
 		all     sync.WaitGroup
 	)
 	began, over := time.Now(), make(chan struct{})
@@ -150,7 +170,7 @@ func (r *testbed) underLoad(what string, do func()) {
 					defer mu.Unlock()
 					slowest = max(slowest, time.Since(due))
 					if err != nil {
-						failed = append(failed, fmt.Sprintf("+%s %v", due.Sub(began).Round(time.Millisecond), err))
+						failed = append(failed, failure{due, fmt.Sprintf("+%s %v", due.Sub(began).Round(time.Millisecond), err)})
 					}
 				})
 			}
@@ -161,9 +181,7 @@ func (r *testbed) underLoad(what string, do func()) {
 		do()
 	}()
 	r.t.Logf("%s: %d of %d requests failed in %s, the slowest took %s", what, len(failed), sent, time.Since(began).Round(time.Second), slowest.Round(time.Millisecond))
-	if len(failed) > 0 {
-		r.t.Errorf("%s: %d of %d requests failed, want none; the first: %q", what, len(failed), sent, failed[:min(5, len(failed))])
-	}
+	return failed
 }
 
 // stands checks that nothing in the log, from an offset on, says that a server was closed or a

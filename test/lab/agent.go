@@ -249,6 +249,7 @@ func routes(l *world.Lab) http.Handler {
 	for verb, do := range map[string]func(context.Context, nodeRequest) error{
 		"add":            func(ctx context.Context, r nodeRequest) error { _, err := l.AddNode(ctx, r.Node); return err },
 		"remove":         func(ctx context.Context, r nodeRequest) error { return l.RemoveNode(ctx, r.Node) },
+		"lose":           func(ctx context.Context, r nodeRequest) error { return l.LoseNode(ctx, r.Node) },
 		"kill":           func(ctx context.Context, r nodeRequest) error { return l.KillNode(ctx, r.Node) },
 		"revive":         func(ctx context.Context, r nodeRequest) error { return l.ReviveNode(ctx, r.Node) },
 		"restart-calico": func(ctx context.Context, r nodeRequest) error { return l.RestartCalico(ctx, r.Node, r.Down) },

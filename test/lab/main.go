@@ -333,6 +333,7 @@ func nodeCommand(name *string) *cobra.Command {
 	for _, verb := range []struct{ use, short string }{
 		{"add", "Add a node to the cluster and wait until it is Ready"},
 		{"remove", "Drain a node, take it out of the cluster and switch it off"},
+		{"lose", "Cut a node's power: it is gone, and the cluster is not told; once its Node is deleted, add brings it back"},
 		{"kill", "Pull a node's cable: nobody hears from it, and it says no farewell"},
 		{"revive", "Plug a node's cable in again"},
 	} {

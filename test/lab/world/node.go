@@ -317,9 +317,42 @@ func (l *Lab) drain(ctx context.Context, name string) error {
 	})
 }
 
-// discard removes a node, also one that is incomplete.
+// LoseNode ends a node as a loss of power does: no packet leaves it any more, then its processes
+// and pods are gone. The cluster keeps the Node, the pods and their addresses, and finds out by
+// itself. Once somebody has deleted the Node, AddNode may bring the node back under its name.
+func (l *Lab) LoseNode(ctx context.Context, name string) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if name == Master {
+		return fmt.Errorf("node %s holds the control plane: take the lab down instead", name)
+	}
+	n, err := l.node(name)
+	if err != nil {
+		return err
+	}
+	if err := l.setCable(ctx, name, "down"); err != nil {
+		return err
+	}
+	l.forget(n.Host)
+	return l.switchOff(ctx, n.Host, n)
+}
+
+// discard removes a node from the cluster and switches it off, also one that is incomplete.
 func (l *Lab) discard(ctx context.Context, h Host) error {
+	n := l.forget(h)
 	var failed []error
+	if !l.opts.Bare {
+		err := l.kube.CoreV1().Nodes().Delete(ctx, h.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(append(failed, l.switchOff(ctx, h, n))...)
+}
+
+// forget takes a host off the lab's lists and ends its kubelet. It returns the node that the host
+// was, or nil.
+func (l *Lab) forget(h Host) *node {
 	l.mu.Lock()
 	n := l.nodes[h.Name]
 	delete(l.nodes, h.Name)
@@ -331,12 +364,13 @@ func (l *Lab) discard(ctx context.Context, h Host) error {
 			<-n.gone
 		}
 	}
-	if !l.opts.Bare {
-		err := l.kube.CoreV1().Nodes().Delete(ctx, h.Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			failed = append(failed, err)
-		}
-	}
+	return n
+}
+
+// switchOff ends what runs on a forgotten host and removes the host. n is nil if the host was no
+// node yet.
+func (l *Lab) switchOff(ctx context.Context, h Host, n *node) error {
+	var failed []error
 	if n != nil {
 		failed = append(failed, l.calico.stop(n))
 	}
@@ -399,6 +433,10 @@ func (l *Lab) cable(ctx context.Context, name, state string) error {
 	if _, err := l.node(name); err != nil {
 		return err
 	}
+	return l.setCable(ctx, name, state)
+}
+
+func (l *Lab) setCable(ctx context.Context, name, state string) error {
 	return ipBatch(ctx, netnsName(l.opts.Name, lanHost), fmt.Sprintf("link set dev %s %s", name, state))
 }
 

@@ -167,6 +167,15 @@ func TestNodesAnnounceTheirBlocksWithoutAControlPlane(t *testing.T) {
 	}
 	r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
 
+	if err := l.LoseNode(t.Context(), "edge"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route) // again the hold timer
+	if _, err := l.AddNode(t.Context(), "edge"); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, masterRoute, worker1Route, worker2Route, thirdRoute)
+
 	if err := l.RemoveNode(t.Context(), "edge"); err != nil {
 		t.Fatal(err)
 	}
@@ -293,6 +302,8 @@ func TestOrdersToNodesThatAreNotThereAreRefused(t *testing.T) {
 	l := labNamed(t, "refuse", world.Options{Bare: true})
 	for what, err := range map[string]error{
 		"kill":    l.KillNode(t.Context(), "nobody"),
+		"lose":    l.LoseNode(t.Context(), "nobody"),
+		"host":    l.LoseNode(t.Context(), world.Master),
 		"revive":  l.ReviveNode(t.Context(), "nobody"),
 		"remove":  l.RemoveNode(t.Context(), "nobody"),
 		"restart": l.RestartCalico(t.Context(), "nobody", 0),
