@@ -31,7 +31,7 @@ type session struct {
 	state string
 	since time.Time
 	eor   bool
-	eorBy time.Time // when the End-of-RIB counts as received; zero: none is awaited
+	eorBy time.Time // when the End-of-RIB counts as received, for all paths; zero: not awaited
 	asked bool      // the hold time of this session was checked
 
 	heard    time.Time     // when the last message came in, as seen by the last look
@@ -86,15 +86,21 @@ func (x *session) withdraw(prefix netip.Prefix) bool {
 	return true
 }
 
-// endOfRIB removes the paths of earlier sessions that this one has not announced.
+// endOfRIB removes the peer's own paths of earlier sessions that this one has not
+// announced. Those of other nodes stay until expire removes them: a route reflector that
+// restarts sends its End-of-RIB before it has learned them again (seen with BIRD 1.6.8).
 func (x *session) endOfRIB() bool {
 	if x.state != established || x.eor {
 		return false
 	}
-	x.eor, x.eorBy, x.stale = true, time.Time{}, false
+	x.eor, x.stale = true, false
 	for prefix, p := range x.paths {
-		if p.lost != (routes.Loss{}) {
+		switch {
+		case p.lost == (routes.Loss{}):
+		case p.nextHop == x.peer.Addr:
 			delete(x.paths, prefix)
+		default:
+			x.stale = true
 		}
 	}
 	return true
@@ -188,9 +194,9 @@ func (x *session) renewNow(now time.Time) bool {
 
 // expire applies what is due by now, and reports whether anything changed.
 func (x *session) expire(now time.Time, t pace) bool {
-	change := false
-	if !x.eorBy.IsZero() && !now.Before(x.eorBy) {
-		change = x.endOfRIB()
+	change, complete := false, !x.eorBy.IsZero() && !now.Before(x.eorBy)
+	if complete {
+		change, x.eorBy = x.endOfRIB(), time.Time{}
 	}
 	if !x.stale {
 		return change
@@ -199,7 +205,7 @@ func (x *session) expire(now time.Time, t pace) bool {
 	for prefix, p := range x.paths {
 		switch {
 		case p.lost == (routes.Loss{}):
-		case now.Before(p.lost.At.Add(t.keep)):
+		case !complete && now.Before(p.lost.At.Add(t.keep)):
 			x.stale = true
 		default:
 			delete(x.paths, prefix)

@@ -120,3 +120,46 @@ func TestAPrefixIsAnnouncedSinceItCameLast(t *testing.T) {
 	x.announce(prefix, path{}, second(6))
 	since("announced on the next session", second(6))
 }
+
+func TestAReflectorsEndOfRIBRemovesItsOwnPathsAndLaterThoseOfOthers(t *testing.T) {
+	t.Parallel()
+	reflector, client := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	own, again, late, never := netip.MustParsePrefix("172.16.1.0/26"), netip.MustParsePrefix("172.16.2.0/26"), netip.MustParsePrefix("172.16.3.0/26"), netip.MustParsePrefix("172.16.4.0/26")
+	x := newSession(Peer{Addr: reflector}, dawn)
+	holds := func(when string, want ...netip.Prefix) {
+		t.Helper()
+		for _, p := range want {
+			if _, ok := x.paths[p]; !ok {
+				t.Errorf("%s: %s is gone", when, p)
+			}
+		}
+		if len(x.paths) != len(want) {
+			t.Errorf("%s: there are %d paths, want %d", when, len(x.paths), len(want))
+		}
+	}
+	x.enter(established, dawn, usualPace)
+	x.announce(own, path{nextHop: reflector}, dawn)
+	for _, p := range []netip.Prefix{again, late, never} {
+		x.announce(p, path{nextHop: client}, dawn)
+	}
+	x.endOfRIB()
+	x.leave(dawn, routes.Closed, "")
+	x.enter(established, dawn, usualPace)
+	x.announce(again, path{nextHop: client}, dawn)
+	if !x.endOfRIB() {
+		t.Error("the End-of-RIB is no news")
+	}
+	holds("End-of-RIB", again, late, never)
+	x.announce(late, path{nextHop: client}, dawn)
+	if x.expire(dawn.Add(usualPace.endOfRIB-1), usualPace) {
+		t.Error("something expired early")
+	}
+	holds("before the time", again, late, never)
+	if !x.expire(dawn.Add(usualPace.endOfRIB), usualPace) {
+		t.Error("nothing expired")
+	}
+	holds("after the time", again, late)
+	if x.expire(dawn.Add(time.Hour), usualPace) {
+		t.Error("something expired late")
+	}
+}

@@ -57,7 +57,7 @@ type pace struct {
 	renew     time.Duration // least time between two renewals of one peer
 	handshake time.Duration // longest time a connection may take from TCP to Established
 	dial      time.Duration // longest time for a peer that we dial to stay in Active
-	endOfRIB  time.Duration // after this long in Established the End-of-RIB counts as received
+	endOfRIB  time.Duration // after this long in Established the End-of-RIB counts as received, and the paths of other nodes as announced
 	keep      time.Duration // longest time an offer outlives its session
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
 	penaltyTo time.Duration // longest such pause
