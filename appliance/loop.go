@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,6 +261,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Allocations = routes.Allocate(facts)
 	v.static, v.withheld = routes.Static(offers, facts), routes.Withheld(offers, topologies)
 	l.compiler.Unknown = unknown
+	room := l.proxy.Info().Room
+	l.compiler.Room = room.Servers()
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
 	for _, c := range l.clusters {
@@ -272,7 +275,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		mayAct = false // an earlier process may have served the texts that still wait for a verdict
 	}
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
-	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: l.cfg.HAProxy.MaxConnections, Base: l.base}
+	connections := room.Connections(compiled.Servers, cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn))
+	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: connections, Base: l.base}
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	v.want.Backends = v.config.Backends
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {

@@ -78,6 +78,9 @@ func (h *head) writeGlobal() {
 		// Each old worker keeps its memory until its last connection ends;
 		// before 3.3 HAProxy sets no limit to their number.
 		"mworker-max-reloads 20",
+		// With few open files HAProxy would otherwise refuse a reload for everybody. The
+		// files that it sets aside for checks are in use for milliseconds.
+		"no strict-limits",
 		"ca-base " + extras,
 		"crt-base " + extras,
 	}

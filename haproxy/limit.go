@@ -1,7 +1,9 @@
 package haproxy
 
 import (
-	"fmt"
+	"bufio"
+	"bytes"
+	"cmp"
 	"os"
 	"strconv"
 	"strings"
@@ -10,23 +12,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection over TLS takes about 50 kB until its handshake is over. It takes twice
-// that while its buffers hold a request and the answer.
-const memoryOfConnection = 100 << 10
+// A Room says what the machine gives to HAProxy.
+type Room struct {
+	Memory uint64 `json:"memory,omitempty"`    // bytes of the machine or of the container; 0: not known
+	Files  uint64 `json:"openFiles,omitempty"` // how many files HAProxy may have open; 0: not known
+}
 
-// mostConnections returns the number of client connections that half of the memory
-// holds. If there are fewer file descriptors, it returns the number that those allow,
-// and short says so. HAProxy by itself would allow as many connections as it has file
-// descriptors for.
-func mostConnections(memory, files uint64) (most int, short string) {
+const (
+	// A connection over TLS takes about 50 kB until its handshake is over. It takes twice
+	// that while its buffers hold a request and the answer.
+	memoryOfConnection = 100 << 10
+
+	// HAProxy sets aside two open files for each connection, and one for each server
+	// with a check in its files. Beside those 2.6, 3.0 and 3.2 took 29 to 51, one for
+	// each listener, and three for each thread; there are at most 64 threads.
+	filesOfConnection = 2
+	filesOfProcess    = 500
+)
+
+// Connections returns how many client connections HAProxy is to accept while it has so
+// many servers: as many as half of the memory holds, or want if that is not 0. If the
+// open files do not suffice, Connections returns fewer. It returns 0 if HAProxy is to
+// choose.
+//
+// A change of the number takes a reload. Therefore Connections leaves a quarter of the
+// files to the servers, or two or three, and some more than they need.
+func (r Room) Connections(servers, want int) int {
 	const least, all = 1000, 1_000_000
-	byMemory := int(min(max(memory/2/memoryOfConnection, least), all)) //nolint:gosec // it fits
-	// Each connection takes two file descriptors. The rest is for listeners and checks.
-	byFiles := int(min(files/8*3, all)) //nolint:gosec // it fits
-	if byFiles >= byMemory {
-		return byMemory, ""
+	if want == 0 && r.Memory > 0 {
+		want = int(min(max(r.Memory/2/memoryOfConnection, least), all)) //nolint:gosec // it fits
 	}
-	return byFiles, fmt.Sprintf("%d open files allow %d connections, and the memory allows %d: raise LimitNOFILE of the unit to %d", files, byFiles, byMemory, byMemory*8/3+8)
+	files := r.files()
+	if files == 0 || want == 0 {
+		return want
+	}
+	quarters := 1
+	for quarters < 3 && files/4*quarters < servers+servers/20 {
+		quarters++
+	}
+	return max(min(want, (files-files/4*quarters)/filesOfConnection), 1)
+}
+
+// Servers returns how many servers HAProxy can have, at most: they leave a quarter of
+// the open files to connections. It returns 0 if there is no known bound.
+func (r Room) Servers() int { return r.files() / 4 * 3 }
+
+// files returns how many open files there are for connections and servers; 0: not
+// known.
+func (r Room) files() int {
+	if r.Files == 0 {
+		return 0
+	}
+	const all = 1 << 30
+	return max(int(min(r.Files, all))-filesOfProcess, 8) //nolint:gosec // it fits
+}
+
+// Machine returns the Room of a HAProxy that this process would start.
+func Machine() Room {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		limit.Max = 0
+	}
+	return Room{Memory: memory(), Files: limit.Max}
 }
 
 // memory returns the memory of the machine or of the container, in bytes; 0 if it
@@ -45,11 +92,51 @@ func memory() uint64 {
 	return total
 }
 
-// openFiles returns how many files a child of this process may have open.
-func openFiles() uint64 {
+// raiseFiles raises the limit of open files of this process, which its children
+// inherit, as far as the kernel permits: to the hard limit, and with CAP_SYS_RESOURCE
+// beyond it.
+func raiseFiles() {
+	const all = 1 << 22 // some kernels permit 2^30
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0
+		return
 	}
-	return limit.Max
+	text, _ := os.ReadFile("/proc/sys/fs/nr_open")
+	most, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	if most = min(most, all); most > limit.Max {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: most, Max: most}); err == nil {
+			return
+		}
+	}
+	limit.Cur = limit.Max
+	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+}
+
+// room returns what the machine gives to the HAProxy that runs, or would run. A HAProxy
+// keeps the limit of open files with which it was started.
+func (p *Proxy) room() Room {
+	r := Machine()
+	if p.opt.Mode == External {
+		r = Room{} // who starts HAProxy decides
+	}
+	if pid := p.procs.master; pid != 0 && p.isOurs(pid) {
+		r.Files = cmp.Or(filesOf(pid), r.Files)
+	}
+	return r
+}
+
+// filesOf returns how many files a process may have open; 0 if that is not known.
+func filesOf(pid int) uint64 {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		if rest, is := strings.CutPrefix(lines.Text(), "Max open files"); is {
+			words := strings.Fields(rest) // the soft limit and the hard one
+			if len(words) >= 2 {
+				n, _ := strconv.ParseUint(words[1], 10, 64)
+				return n
+			}
+		}
+	}
+	return 0
 }

@@ -1,33 +1,53 @@
 package haproxy
 
 import (
+	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
 
 func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
+	const gigabyte = 1 << 30
 	for name, c := range map[string]struct {
 		memory, files uint64
+		servers       int
+		configured    int
 		want          int
-		short         bool
+		most          int // servers
 	}{
-		"two gigabytes":         {2 << 30, 524288, 10485, false},
-		"half a gigabyte":       {512 << 20, 524288, 2621, false},
-		"a large machine":       {1 << 40, 1 << 30, 1_000_000, false},
-		"few files":             {2 << 30, 4096, 1536, true},
-		"no file":               {2 << 30, 0, 0, true}, // HAProxy chooses
-		"memory that is hidden": {0, 524288, 1000, false},
+		"two gigabytes":                      {2 * gigabyte, 524288, 0, 0, 10485, 392841},
+		"half a gigabyte":                    {gigabyte / 2, 524288, 0, 0, 2621, 392841},
+		"a large machine":                    {1 << 40, 1 << 40, 0, 0, 1_000_000, 805305993},
+		"few files":                          {2 * gigabyte, 4096, 0, 0, 1348, 2697},
+		"few files, few servers":             {2 * gigabyte, 4096, 800, 0, 1348, 2697},
+		"few files, many servers":            {2 * gigabyte, 4096, 900, 0, 899, 2697},
+		"few files, as many servers as fit":  {2 * gigabyte, 4096, 2697, 0, 449, 2697},
+		"few files, more servers than fit":   {2 * gigabyte, 4096, 100_000, 0, 449, 2697},
+		"hardly any file":                    {2 * gigabyte, 256, 10, 0, 1, 6},
+		"files that are hidden":              {2 * gigabyte, 0, 10_000, 0, 10485, 0},
+		"memory that is hidden":              {0, 524288, 0, 0, 0, 392841}, // HAProxy chooses
+		"a number that is configured":        {2 * gigabyte, 524288, 0, 30_000, 30_000, 392841},
+		"a configured number beyond files":   {2 * gigabyte, 4096, 0, 30_000, 1348, 2697},
+		"ten thousand Services of five pods": {2 * gigabyte, 524288, 50_000, 0, 10485, 392841},
 	} {
-		got, short := mostConnections(c.memory, c.files)
-		if got != c.want || (short != "") != c.short {
-			t.Errorf("%s: got %d, %q, want %d", name, got, short, c.want)
+		r := Room{c.memory, c.files}
+		if got := r.Connections(c.servers, c.configured); got != c.want {
+			t.Errorf("%s: %d connections, want %d", name, got, c.want)
+		}
+		if got := r.Servers(); got != c.most {
+			t.Errorf("%s: at most %d servers, want %d", name, got, c.most)
+		}
+		if need := filesOfConnection*uint64(c.want) + uint64(min(c.servers, c.most)) + filesOfProcess; c.files > 1000 && c.want > 0 && need > c.files {
+			t.Errorf("%s: they need %d files", name, need)
 		}
 	}
-	if memory() == 0 || openFiles() == 0 {
-		t.Errorf("memory of %d bytes, %d open files", memory(), openFiles())
+	if m := Machine(); m.Memory == 0 || m.Files == 0 {
+		t.Errorf("the machine is not known: %+v", m)
 	}
 }
 
@@ -36,8 +56,7 @@ func TestHAProxyTakesNoMoreConnectionsThanItHasMemoryFor(t *testing.T) {
 		r := newRig(t, binary)
 		cfg := r.config(backend("app", origin(t, "ok")))
 		r.apply(cfg, states(cfg, Open))
-		want, _ := mostConnections(memory(), openFiles())
-		if got := r.maxConn(); got != want {
+		if got, want := r.maxConn(), Machine().Connections(0, 0); got != want {
 			t.Errorf("HAProxy takes %d connections, want %d", got, want)
 		}
 		next := *cfg
@@ -47,15 +66,68 @@ func TestHAProxyTakesNoMoreConnectionsThanItHasMemoryFor(t *testing.T) {
 	})
 }
 
+// TestHAProxyServesWithFewOpenFiles starts HAProxy with few open files. As many servers
+// as its Room holds, with as many connections, have all the files that they need. Twice
+// as many do not, and are served all the same.
+func TestHAProxyServesWithFewOpenFiles(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, limited(t, binary, 1500))
+		app := backend("app", origin(t, "ok"))
+		serve := func(servers, connections int) (maxSock int) {
+			var others []Server
+			for n := range servers - 1 {
+				others = append(others, nowhereServer(n))
+			}
+			cfg := r.config(app, backend("others", others...))
+			cfg.Backends[1].Options.Check = true
+			cfg.Tune.MaxConn = connections
+			r.settle(cfg, states(cfg, Open))
+			if got := r.get("app.test", "/"); got != "ok" {
+				t.Errorf("with %d servers the answer is %q, want ok", servers, got)
+			}
+			return r.number("Maxsock")
+		}
+		serve(10, 0)
+		room := r.p.Info().Room
+		if room.Files != 1500 {
+			t.Fatalf("HAProxy has %d open files, want 1500", room.Files)
+		}
+		most := room.Servers()
+		if got := serve(most, room.Connections(most, 0)); got > 1500 {
+			t.Errorf("%d servers need %d open files", most, got)
+		}
+		// A reload has to read them all: HAProxy sets no file aside for a server that a
+		// command adds.
+		if got := serve(2*most, room.Connections(most, 0)-1); got <= 1500 {
+			t.Errorf("%d servers need %d open files only", 2*most, got)
+		}
+	})
+}
+
+// limited returns a program that runs HAProxy with a limit of open files.
+func limited(t *testing.T, binary string, files int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "haproxy")
+	// HAProxy would raise its limit with CAP_SYS_RESOURCE.
+	text := fmt.Sprintf("#!/bin/sh\nexec setpriv --bounding-set -sys_resource --inh-caps -sys_resource prlimit --nofile=%d:%d %s \"$@\"\n", files, files, binary)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // maxConn returns the limit that the worker reports.
-func (r *rig) maxConn() (n int) {
+func (r *rig) maxConn() int { return r.number("Maxconn") }
+
+// number returns a number of "show info".
+func (r *rig) number(key string) (n int) {
 	r.t.Helper()
 	answer, _, err := r.p.worker.ask("show info")
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	for line := range strings.Lines(answer) {
-		if rest, is := strings.CutPrefix(line, "Maxconn: "); is {
+		if rest, is := strings.CutPrefix(line, key+": "); is {
 			for _, c := range strings.TrimSpace(rest) {
 				n = 10*n + int(c-'0')
 			}

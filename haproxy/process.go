@@ -104,7 +104,7 @@ func (p *Proxy) ensure() error {
 	if err == nil {
 		p.procs = found
 		p.forget()
-		p.note(func(i *Info) { i.Running, i.Pid = true, found.master })
+		p.note(func(i *Info) { i.Running, i.Pid, i.Room = true, found.master, p.room() })
 		p.log.Info("found HAProxy running", "pid", found.master)
 		p.knock()
 		return nil
@@ -155,14 +155,16 @@ func (p *Proxy) recordedMaster() int {
 		return 0
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || !alive(pid) {
-		return 0
-	}
-	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil || !slices.Contains(strings.Split(string(args), "\x00"), p.path(configFile)) {
+	if err != nil || !alive(pid) || !p.isOurs(pid) {
 		return 0
 	}
 	return pid
+}
+
+// isOurs reports whether a process runs HAProxy from our files.
+func (p *Proxy) isOurs(pid int) bool {
+	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return err == nil && slices.Contains(strings.Split(string(args), "\x00"), p.path(configFile))
 }
 
 func (p *Proxy) pidPath() string { return filepath.Join(p.opt.RunDir, "haproxy.pid") }
@@ -242,7 +244,7 @@ func (p *Proxy) start() error {
 			if found, err := p.master.show(); err == nil {
 				p.procs, p.exit = found, exit
 				p.forget()
-				p.note(func(i *Info) { i.Running, i.Pid, i.Starts = true, found.master, i.Starts+1 })
+				p.note(func(i *Info) { i.Running, i.Pid, i.Room, i.Starts = true, found.master, p.room(), i.Starts+1 })
 				p.log.Info("HAProxy started", "pid", found.master, "version", p.version)
 				return nil
 			}
@@ -282,7 +284,7 @@ func (p *Proxy) lookAgain() {
 	}
 	p.procs = procs
 	p.run.picture = pic
-	p.note(func(i *Info) { i.OldWorkers = len(procs.old) })
+	p.note(func(i *Info) { i.OldWorkers, i.Room = len(procs.old), p.room() })
 	if pic.gen == ahead && time.Since(p.aheadAt) > lookEvery {
 		p.settleOrSay()
 	}

@@ -73,6 +73,7 @@ type Info struct {
 	Pid         int       `json:"pid,omitempty"` // of the master
 	Worker      int       `json:"worker,omitempty"`
 	OldWorkers  int       `json:"oldWorkers"` // finishing their connections after reloads, as of the last look
+	Room        Room      `json:"room"`
 	Started     time.Time `json:"started,omitzero"`
 	Generation  string    `json:"generation,omitempty"`
 	Reloads     int       `json:"reloads"` // by us, since we started
@@ -203,10 +204,8 @@ func New(opt Options) (*Proxy, error) {
 		p.files.Jail = jail
 	}
 	if opt.Mode == Managed {
-		most, short := mostConnections(memory(), openFiles())
-		if p.files.MaxConn = most; short != "" {
-			p.log.Warn("HAProxy accepts fewer connections than the memory allows", "why", short)
-		}
+		raiseFiles()
+		p.files.MaxConn = p.room().Connections(0, 0)
 	}
 	p.text.opt = p.files
 	empty := p.text.outline(&Config{}, nil)
@@ -230,7 +229,7 @@ func New(opt Options) (*Proxy, error) {
 	if p.master.sock, err = connect(masterPath); err != nil {
 		return nil, err
 	}
-	p.note(func(i *Info) { i.Mode, i.Version = opt.Mode, p.version })
+	p.note(func(i *Info) { i.Mode, i.Version, i.Room = opt.Mode, p.version, p.room() })
 	return p, nil
 }
 

@@ -127,6 +127,7 @@ type Result struct {
 	Problems []Problem              // sorted by object
 	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
 	Refused  []haproxy.Part         // parts left out because HAProxy refuses them
+	Servers  int                    // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
@@ -157,6 +158,10 @@ type Compiler struct {
 	// names made for any cluster begin with the cluster's where several are configured.
 	Unknown []Snapshot
 
+	// Room is how many servers HAProxy can hold; 0: any number.
+	Room int
+
+	room     int        // Room at the last call
 	unknown  []Snapshot // Unknown at the last call
 	worlds   []*world
 	parsed   map[metav1.Object]*claim
@@ -171,6 +176,7 @@ type Compiler struct {
 	routing *routing
 	parts   []part                                // one for each of routing.needs
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
+	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
 	result  Result
 }
 
@@ -211,7 +217,8 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old, judged := c.worlds, c.judged
 	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
-	c.judged, c.unknown = false, c.Unknown
+	resized := c.Room != c.room
+	c.judged, c.unknown, c.room = false, c.Unknown, c.Room
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved := rerouted
 	worlds := make([]*world, len(snaps))
@@ -260,7 +267,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		worlds[i] = w
 	}
 	c.worlds = worlds
-	if !rerouted && !moved {
+	if !rerouted && !moved && !resized {
 		return c.result
 	}
 
@@ -277,7 +284,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
 	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
-	for i, p := range c.bound(c.parts) {
+	for i, p := range c.fit(c.bound(c.parts)) {
 		c.result.Config.Backends[i] = p.backend
 		odd = append(odd, p.problems...)
 		if p.refused != (haproxy.Part{}) {

@@ -172,13 +172,8 @@ func (c *Compiler) bound(parts []part) []part {
 			parts = slices.Clone(parts)
 		}
 		rest = max(rest, 0)
-		less := c.bounded[b]
-		if less == nil || len(less.Servers) != rest {
-			fewer := *b
-			fewer.Servers = b.Servers[:rest:rest]
-			less = &fewer
-		}
-		bounded[b], parts[i].backend = less, less
+		bounded[b] = fewer(b, rest, c.bounded[b])
+		parts[i].backend = bounded[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
 			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers (clusters[].ingress.limits.servers): %d servers of %s are not served",

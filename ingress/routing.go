@@ -43,8 +43,10 @@ type need struct {
 	name     string
 	origin   string // for people: begins the Origin of the backend; empty: Ingresses share it
 	world    int
-	uid      string // of the Service
-	exists   bool   // its Service and port exist, and their endpoints may be used
+	uid      string    // of the Service
+	since    int64     // since when the Service exists, and something leads to it; in seconds of Unix time
+	by       ObjectRef // the oldest that leads to it
+	exists   bool      // its Service and port exist, and their endpoints may be used
 	settings *settings
 }
 
@@ -394,7 +396,8 @@ func (b *builder) fallBack() {
 		if why.Reason != "" {
 			b.report(c, why.Reason, "default-backend-service: %s"+unserved, why.Why)
 		}
-		b.needed[n.name], b.Config.DefaultBackend = n, n.name
+		b.add(n, c)
+		b.Config.DefaultBackend = n.name
 	}
 }
 
@@ -510,7 +513,7 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 	if !ok {
 		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.service)}
 	}
-	n.uid = string(service.UID)
+	n.uid, n.since = string(service.UID), service.CreationTimestamp.Unix()
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name", n.service)}
 	}
@@ -540,7 +543,7 @@ func (b *builder) need(c *claim, to reference, what fmt.Stringer) string {
 	if why.Reason != "" {
 		b.report(c, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
-	b.needed[n.name] = n
+	b.add(n, c)
 	for _, one := range n.settings.asks {
 		b.ask(c, one, what)
 	}
@@ -560,6 +563,15 @@ func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 	why := n.find(service, ok)
 	if why.Reason != "" {
 		b.report(c, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
+	}
+	b.add(n, c)
+}
+
+// add adds a need of a claim. The backend is as old as the oldest of its claims.
+func (b *builder) add(n need, c *claim) {
+	n.since, n.by = max(n.since, c.created.Unix()), c.ref
+	if was, known := b.needed[n.name]; known && was.since <= n.since {
+		n.since, n.by = was.since, was.by
 	}
 	b.needed[n.name] = n
 }

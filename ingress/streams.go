@@ -40,7 +40,8 @@ func (b *builder) stream() {
 				own.Options.SendProxy = s.SendProxy
 				n.settings = &own
 			}
-			owner[s.Port], b.needed[n.name] = "a TCP service of cluster "+w.Cluster, n
+			owner[s.Port] = "a TCP service of cluster " + w.Cluster
+			b.add(n, c)
 			b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
 		}
 	}

@@ -249,7 +249,7 @@ type HAProxy struct {
 	Group string `json:"group" change:"restart"`
 	// Threads of HAProxy. 0: one for each processor.
 	Threads int `json:"threads" change:"live" jsonschema:"default=0,minimum=0,maximum=64"`
-	// Most connections at the same time. 0: as many as fit into half of the memory at 100 kB each, or fewer if the limit of open files is lower; in mode external HAProxy decides.
+	// Most connections at the same time; fewer if the limit of open files is lower. 0: as many as fit into half of the memory at 100 kB each; in mode external HAProxy decides.
 	MaxConnections int `json:"maxConnections" change:"live" jsonschema:"default=0,minimum=0,maximum=100000000"`
 	// TCP and UDP ports of this machine that no ConfigMap of a cluster can take (tcpServices, quic-bind-port), even while no program listens on them. The default holds the ports of SSH, DNS and DHCP. A list replaces the default.
 	ReservedPorts []uint16 `json:"reservedPorts" change:"live" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
