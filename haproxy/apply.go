@@ -55,7 +55,10 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	} else if unread != nil {
 		return res, unread
 	}
-	want := p.text.outline(cfg, states)
+	want := p.text.outline(cfg, states, nil)
+	if p.run.shape == p.shapeID && (p.run.shape != want.shape || len(p.run.slots) > 0) {
+		p.run.place(want, p.shaped)
+	}
 	failure := p.reloadIfDue(ctx, want, &res)
 	if res.Reason != "" && !res.Reloaded {
 		if p.run.shape != p.shapeID {
@@ -63,8 +66,8 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
-		cfg, states = within(cfg, states, p.shaped)
-		want = p.text.outline(cfg, states)
+		cfg, states = within(cfg, states, p.shaped, p.run.slots)
+		want = p.text.outline(cfg, states, p.run.slots)
 	}
 	return res, errors.Join(failure, p.tell(want, states, &res))
 }
@@ -88,7 +91,9 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 // tell makes the worker equal to want, which takes commands alone. The files follow
 // when HAProxy reads them next: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
-	p.shaped, p.shapeID = want.cfg, want.shape
+	if len(want.slots) == 0 {
+		p.shaped, p.shapeID = want.cfg, want.shape
+	}
 	former := p.filed
 	if p.opt.Mode == External {
 		if err := p.file(want); err != nil {
@@ -118,7 +123,10 @@ func (p *Proxy) file(o *outline) error {
 		return nil
 	}
 	p.filed = nil
-	files := o.files()
+	files := o.files(p.opt.Dir)
+	if len(o.slots) > 0 { // a worker that reads the files has them not
+		files = p.text.outline(o.cfg, o.states(), nil).files(p.opt.Dir)
+	}
 	if err := p.disk.sync(files.Content, files.sums); err != nil {
 		return err
 	}
@@ -233,7 +241,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	}
 	cmds := make([]string, len(ids))
 	for i, id := range ids {
-		cmds[i] = "del server " + id.String()
+		cmds[i] = "del server " + p.run.slots.of(id.Backend) + "/" + id.Server
 	}
 	gone := make(map[ServerID]bool, len(ids))
 	n := 0

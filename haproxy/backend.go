@@ -18,6 +18,7 @@ type fragment struct {
 	states  []State
 	present int    // how many servers are not Absent
 	shape   []byte // the section without its servers, and their options
+	body    []byte // the lines of the section but for the first one and the servers
 	text    []byte
 }
 
@@ -35,6 +36,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	}
 	begin := text.Len()
 	text.WriteString("backend " + b.Name + "\n")
+	body := text.Len()
 	if r.opt.NoticeSocket != "" {
 		text.WriteString("  log " + strings.TrimPrefix(r.opt.NoticeSocket, r.opt.Jail) + " format raw local0 notice\n")
 	}
@@ -47,7 +49,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 			text.WriteString("  " + told.Replace(line) + "\n")
 		}
 	}
-	f.shape = []byte(text.String()[begin:] + serverOptions(b.Options) + "\n")
+	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options)+"\n"), []byte(text.String()[body:])
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
 			continue

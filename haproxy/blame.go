@@ -39,7 +39,7 @@ func (p *Proxy) Blame(ctx context.Context, cfg *Config) (Verdicts, error) {
 	text := renderer{opt: p.files}
 	text.opt.Dir = dir
 	against := func(taken []Part) (string, error) { // returns why HAProxy rejects the configuration with only these parts
-		files := text.outline(cfg.with(taken), nil).files().Content
+		files := text.outline(cfg.with(taken), nil, nil).files(dir).Content
 		for path, f := range files {
 			if have, known := d.have[path]; known && path != configFile && string(have.Content) == string(f.Content) {
 				continue

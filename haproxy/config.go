@@ -19,8 +19,9 @@ import (
 // Render takes what Validate accepts.
 //
 // Shape is what only a reload changes. Commands change the rest, with two
-// exceptions: a backend that is new, or changes in more than its servers, and a
-// certificate that no command takes (see fixed and maxPayload).
+// exceptions: a backend that is new and finds no spare place (spare.go), or changes in
+// more than its servers, and a certificate that no command takes (see fixed and
+// maxPayload).
 type Config struct {
 	Shape
 	Routes         []Route

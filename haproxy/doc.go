@@ -24,8 +24,8 @@
 // process that finds no HAProxy running waits for the first Apply.
 //
 // It promises: a server is Open in the worker only if a call of Apply said so;
-// endpoints, routes and certificates change without a reload; a reload drops no
-// request; nothing counts as done before the worker has confirmed it; Blame names
+// endpoints, routes and certificates change without a reload, and new backends come
+// without one while spare places last; a reload drops no request; nothing counts as done before the worker has confirmed it; Blame names
 // the part of a configuration that HAProxy rejects.
 //
 // Its limits: one HAProxy per configuration directory; a worker that an outsider
@@ -41,6 +41,7 @@
 //	proxy.go      know: read the worker if the belief about it is gone
 //	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
+//	spare.go      places for backends that the worker has not loaded
 //	reload.go     is a reload needed, and due? Then write, check, reload
 //	disk.go       write the files, for that
 //	orders.go     compare the worker with the text: the commands             pure

@@ -124,7 +124,7 @@ func (h *head) writeGlobal() {
 
 func (h *head) writeDefaults() {
 	h.section("defaults")
-	h.lines(slices.Concat(h.Process.instead(false, []string{
+	h.lines(slices.Concat(withNames(h.Process.instead(false, []string{
 		"mode http",
 		"balance roundrobin",
 		"option dontlognull",
@@ -159,7 +159,7 @@ func (h *head) writeDefaults() {
 		"timeout server 50s",
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
-	}), h.Process.text(DefaultsSection), h.base.defaults))
+	}), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
 	for _, status := range h.Process.ErrorFiles {
 		h.line("errorfile", strconv.Itoa(status), h.opt.Dir+"/"+extraDir+errorFile(status))
 	}

@@ -119,7 +119,7 @@ func TestTheWorkerSeesNoFiles(t *testing.T) {
 		r.p = r.fresh()
 		cfg := r.config(backend("app", origin(t, "alive")))
 		r.apply(cfg, states(cfg, Open))
-		cfg = r.config(backend("app", origin(t, "alive")), backend("other", origin(t, "new")))
+		cfg = r.config(backend("app", origin(t, "alive")), distinct(backend("other", origin(t, "new"))))
 		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
 			t.Error("there was no reload")
 		}
@@ -240,7 +240,7 @@ func TestAConnectionThatAskedNothingIsToldNothing(t *testing.T) {
 
 func TestAReloadHasItsReasonInWords(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
-	a, b, c := backend("a", origin(t, "a")), backend("b", origin(t, "b")), backend("c", origin(t, "c"))
+	a, b, c := backend("a", origin(t, "a")), distinct(backend("b", origin(t, "b"))), distinct(backend("c", origin(t, "c")))
 	checked := *a
 	checked.Options.Check = true
 	first := r.config(a)
@@ -295,7 +295,7 @@ func TestAReloadThatMustWaitHoldsNothingElseUp(t *testing.T) {
 	}
 	r.p.opt.MinReload = time.Hour
 
-	cfg = r.config(backend("one", b), backend("two", c))
+	cfg = r.config(backend("one", b), distinct(backend("two", c)))
 	res := r.apply(cfg, states(cfg, Open))
 	if res.Reloaded || res.Reason != "backend two added" || time.Until(res.RetryAt) < time.Minute {
 		t.Errorf("got %+v, want a reload in an hour", res)
@@ -825,7 +825,7 @@ func TestAReloadUnderLoadDropsNothing(t *testing.T) {
 		for i := range 5 {
 			before := sent.Load()
 			r.eventually("requests flow", func() bool { return sent.Load() > before+50 })
-			next := r.config(backend("app", a), backend(fmt.Sprintf("more%d", i)))
+			next := r.config(backend("app", a), distinct(backend(fmt.Sprintf("more%d", i))))
 			r.eventually("the reload is done", func() bool { return r.apply(next, states(next, Open)).Reloaded })
 		}
 		before := sent.Load()

@@ -52,27 +52,31 @@ func isMap(path string) bool {
 
 // tableFiles holds the maps and the lists.
 type tableFiles struct {
-	of    Config // made for it
+	of    Config // made for it,
+	slots slots  // and for a worker with these
 	files map[string]rendered
 }
 
 // renderTables returns the maps and the lists.
-func (r *renderer) renderTables(cfg *Config) *tableFiles {
+func (r *renderer) renderTables(cfg *Config, in slots) *tableFiles {
 	var was tableFiles
 	sameMaps := false
 	if r.last != nil {
 		was = *r.last.tables
 		of := &was.of
-		sameMaps = of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
+		sameMaps = was.slots.equal(in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
 			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
 			return r.last.tables
 		}
 	}
-	set := &tableFiles{of: *cfg, files: make(map[string]rendered, len(mapFiles)+len(cfg.Lists))}
+	set := &tableFiles{of: *cfg, slots: in, files: make(map[string]rendered, len(mapFiles)+len(cfg.Lists))}
 	var all tables
 	if !sameMaps {
-		all = rows(cfg, r.opt.Secret)
+		all = rows(cfg, r.opt.Secret, in)
+		set.files[namesMap] = renderMap(in.names(cfg))
+	} else {
+		set.files[namesMap] = was.files[namesMap]
 	}
 	for i, path := range mapFiles {
 		switch {
@@ -145,8 +149,9 @@ func tlsPort(b Bind) uint16 {
 // A key of sni.map is a host, or a wildcard host without "*." and with a "/" at its
 // end, which no name has. A value is a backend. A host that a wildcard would pass
 // through, and that has routes of its own, has a row there too.
-func rows(cfg *Config, secret string) (out tables) {
+func rows(cfg *Config, secret string, in slots) (out tables) {
 	routes, port := cfg.Routes, tlsPort(cfg.Bind)
+	value := func(r Route, patterns, guard string) string { return r.value(port, in, patterns, guard) }
 	var known [len(mapFiles)]map[string]string
 	for i := range known {
 		known[i] = make(map[string]string)
@@ -161,7 +166,7 @@ func rows(cfg *Config, secret string) (out tables) {
 	for _, r := range routes {
 		if r.Match == Regexp {
 			patterns[r.Host] = true
-			add(regexpTable+patternMap(r.Host, secret), pattern(r.Host, r.Path), r.value(port, "", guard[r.Host]))
+			add(regexpTable+patternMap(r.Host, secret), pattern(r.Host, r.Path), value(r, "", guard[r.Host]))
 		}
 	}
 	first := func(host string) string {
@@ -183,11 +188,11 @@ func rows(cfg *Config, secret string) (out tables) {
 		table, key := place(r.Host)
 		switch r.Match {
 		case Exact:
-			add(table, key+r.Path+"/\x01", r.value(port, "", guard[r.Host]))
+			add(table, key+r.Path+"/\x01", value(r, "", guard[r.Host]))
 		case Begin:
-			add(table, key+r.Path, r.value(port, first(r.Host), guard[r.Host]))
+			add(table, key+r.Path, value(r, first(r.Host), guard[r.Host]))
 		case Prefix:
-			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(port, first(r.Host), guard[r.Host]))
+			add(table, key+strings.TrimRight(r.Path, "/")+"/", value(r, first(r.Host), guard[r.Host]))
 		case Passthrough:
 			to := r.Backend
 			r.Backend = nowhere
@@ -199,18 +204,18 @@ func rows(cfg *Config, secret string) (out tables) {
 				add(sniTable, name, cmp.Or(to, terminator))
 				r.Backend = elsewhere
 			}
-			add(table, key+"/", r.value(port, "", ""))
+			add(table, key+"/", value(r, "", ""))
 		}
 	}
 	for _, r := range routes {
 		table, host := place(r.Host)
 		implied := Route{Backend: cfg.DefaultBackend}
-		add(table, host+"/", implied.value(port, first(r.Host), guard[r.Host]))
+		add(table, host+"/", value(implied, first(r.Host), guard[r.Host]))
 		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[sniTable][parent+"/"] != "" {
 			add(sniTable, host, terminator)
 		}
 	}
-	add(wildTable, "/", cmp.Or(cfg.DefaultBackend, nowhere))
+	add(wildTable, "/", cmp.Or(in.of(cfg.DefaultBackend), nowhere))
 	for i := range known {
 		out[i] = make([]row, 0, len(known[i]))
 		for key, value := range known[i] {
@@ -225,8 +230,8 @@ func rows(cfg *Config, secret string) (out tables) {
 }
 
 // value returns the value of a Route in a map (see rows).
-func (r *Route) value(port uint16, patterns, guard string) string {
-	words := []string{cmp.Or(r.Backend, nowhere), "", "", "", "", patterns, r.Choice, guard}
+func (r *Route) value(port uint16, in slots, patterns, guard string) string {
+	words := []string{cmp.Or(in.of(r.Backend), nowhere), "", "", "", "", patterns, r.Choice, guard}
 	if r.TLSOnly {
 		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))
 		if port := cmp.Or(r.TLSPort, port); port != 443 {
@@ -234,7 +239,7 @@ func (r *Route) value(port uint16, patterns, guard string) string {
 		}
 	}
 	if r.Canary != "" {
-		words[3], words[4] = r.Canary, strconv.Itoa(r.CanaryWeight)
+		words[3], words[4] = in.of(r.Canary), strconv.Itoa(r.CanaryWeight)
 	}
 	return strings.TrimRight(strings.Join(words, "/"), "/")
 }

@@ -43,6 +43,7 @@ type serverSteps struct {
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that nobody wants, and that have servers
+	slots    slots
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
@@ -50,7 +51,7 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 // serverSteps compares the worker with the wish. It skips a backend that runs its
 // fragment already. fragments may be nil.
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
-	s := serverSteps{after: map[string]*LiveBackend{}}
+	s := serverSteps{after: map[string]*LiveBackend{}, slots: r.slots}
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
 	for i, b := range cfg.Backends {
 		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
@@ -85,6 +86,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 
 // bring adds the commands that bring the servers of one backend to their states.
 func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
+	worker := s.slots.of(b.Name) // the name that the backend has there
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
 	same := true
 	for i, there := range have.Match(b.Servers) {
@@ -96,12 +98,11 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 		switch {
 		case there != nil:
 			live = *there
-			id := ServerID{b.Name, live.Name}
 			if state == Absent {
-				s.remove = append(s.remove, id)
+				s.remove = append(s.remove, ServerID{b.Name, live.Name})
 				state = Closed
 			}
-			switch cmd := "set server " + id.String() + " state " + stateCommand[state]; {
+			switch cmd := "set server " + worker + "/" + live.Name + " state " + stateCommand[state]; {
 			case state < live.State:
 				s.down = append(s.down, cmd)
 			case state > live.State:
@@ -119,7 +120,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			continue
 		default:
 			srv := &b.Servers[i]
-			id := ServerID{b.Name, srv.Name}
+			id := ServerID{worker, srv.Name}
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
 			s.up = append(s.up, "add server "+id.String()+" "+serverText(b.Options, srv))
 			if b.Options.Check {
@@ -128,7 +129,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			if b.sticky() {
 				// It gives every server its cookie; before 3.0 a server that is
 				// added gets none by itself.
-				s.up = append(s.up, "enable dynamic-cookie backend "+b.Name)
+				s.up = append(s.up, "enable dynamic-cookie backend "+worker)
 			}
 			if state != Closed {
 				s.up = append(s.up, "set server "+id.String()+" state "+stateCommand[state])
@@ -190,8 +191,9 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 
 // within returns the part of want that a worker with the shape of have can take by
 // command: the shape and the backends of have, with the servers, routes and
-// certificates of want that fit them. It returns the states of its servers, too.
-func within(want *Config, states States, have *Config) (*Config, States) {
+// certificates of want that fit them; and those backends of want that have slots. It
+// returns the states of its servers, too.
+func within(want *Config, states States, have *Config, in slots) (*Config, States) {
 	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}, make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
@@ -220,6 +222,12 @@ func within(want *Config, states States, have *Config) (*Config, States) {
 			next = &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers}
 		}
 		out.Backends = append(out.Backends, next)
+	}
+	if len(in) > 0 {
+		placedWithin(out, &outStates, want, states, in)
+	}
+	for name := range in {
+		known[name] = true
 	}
 	choices := make(map[string]bool, len(have.Choices))
 	for _, c := range have.Choices {
@@ -250,4 +258,45 @@ func within(want *Config, states States, have *Config) (*Config, States) {
 	out.Certs = append(out.Certs, slices.Collect(maps.Values(kept))...)
 	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
 	return out, outStates
+}
+
+// placedWithin adds to out the backends that have slots, with the settings that they
+// have there.
+func placedWithin(out *Config, outStates *States, want *Config, states States, in slots) {
+	wanted := make(map[string]int, len(in))
+	for i, b := range want.Backends {
+		if _, is := in[b.Name]; is {
+			wanted[b.Name] = i
+		}
+	}
+	type one struct {
+		backend *Backend
+		states  []State
+	}
+	all := make([]one, 0, len(out.Backends)+len(in))
+	for i, b := range out.Backends {
+		all = append(all, one{b, outStates.of(i)})
+	}
+	for name, s := range in {
+		if s.as == nil {
+			continue // a process before this one chose it, and this one reloads first
+		}
+		switch at, is := wanted[name]; {
+		case is && want.Backends[at].sameShape(s.as):
+			all = append(all, one{want.Backends[at], states.of(at)})
+		case is:
+			b := *s.as
+			b.Servers = want.Backends[at].Servers
+			all = append(all, one{&b, states.of(at)})
+		default:
+			b := *s.as
+			b.Servers = nil
+			all = append(all, one{&b, nil})
+		}
+	}
+	slices.SortFunc(all, func(a, b one) int { return strings.Compare(a.backend.Name, b.backend.Name) })
+	out.Backends, *outStates = make([]*Backend, len(all)), make(States, len(all))
+	for i, a := range all {
+		out.Backends[i], (*outStates)[i] = a.backend, a.states
+	}
 }

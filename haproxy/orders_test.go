@@ -15,7 +15,7 @@ import (
 // states, as a Proxy believes it after an Apply.
 func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 	text := renderer{opt: opt}
-	o := text.outline(cfg, states)
+	o := text.outline(cfg, states, nil)
 	r := &running{rows: make(map[string][]row), entries: o.certs.entries, picture: picture{backends: make(map[string]*LiveBackend)}}
 	for path, k := range o.tables.files {
 		r.rows[path] = k.rows
@@ -148,7 +148,7 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			states := func(w world) States { return States{w.states} }
 			have := runningOf(&tt.have.Config, states(tt.have), opt)
 			text := renderer{opt: opt}
-			got := have.orders(text.outline(&tt.want.Config, states(tt.want)), states(tt.want), opt.Dir)
+			got := have.orders(text.outline(&tt.want.Config, states(tt.want), nil), states(tt.want), opt.Dir)
 			var remove []string
 			for _, id := range got.remove {
 				remove = append(remove, id.String())

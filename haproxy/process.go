@@ -134,7 +134,7 @@ func (p *Proxy) ensure() error {
 		// empty HAProxy at least takes orders.
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
-		empty := p.text.outline(&Config{}, nil)
+		empty := p.text.outline(&Config{}, nil, nil)
 		p.accepted(empty)
 		if err2 := errors.Join(keep, p.file(empty), p.start()); err2 != nil {
 			return errors.Join(err, err2)
@@ -277,6 +277,7 @@ func (p *Proxy) lookAgain() {
 		return
 	}
 	pic, err := p.worker.look()
+	pic.backends = p.run.slots.placed(pic.backends)
 	if err != nil || pic.pid != p.run.pid || pic.gen != p.run.gen || pic.shape != p.run.shape || !maps.EqualFunc(pic.backends, p.run.backends, sameDoors) {
 		p.forget()
 		p.knock()

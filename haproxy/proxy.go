@@ -133,6 +133,8 @@ type running struct {
 	tables *tableFiles
 	certs  *certFiles
 	strays []string // backends that nobody wants, and that have servers
+
+	slots slots // the keys of backends are the names that a Config has for them
 }
 
 // nothing returns the belief about a worker that has nothing of ours.
@@ -208,7 +210,7 @@ func New(opt Options) (*Proxy, error) {
 		p.files.MaxConn = p.room().Connections(0, 0)
 	}
 	p.text.opt = p.files
-	empty := p.text.outline(&Config{}, nil)
+	empty := p.text.outline(&Config{}, nil, nil)
 	p.shaped, p.shapeID = &Config{}, empty.shape
 	if _, ok := p.disk.have[configFile]; !ok {
 		if err := p.file(empty); err != nil {
@@ -350,6 +352,8 @@ func (p *Proxy) know() error {
 			}
 		}
 	}
+	run.slots = slotsOf(run.rows[namesMap])
+	run.backends = run.slots.placed(run.backends)
 	p.run = run
 	p.note(func(i *Info) {
 		i.Running, i.Pid, i.Worker, i.OldWorkers = true, procs.master, pic.pid, len(procs.old)

@@ -300,6 +300,17 @@ func backend(name string, servers ...Server) *Backend {
 	return &Backend{Name: name, Origin: "Service default/" + name, Servers: servers}
 }
 
+// distinct gives a backend settings that no other one has: no spare backend stands for
+// it.
+func distinct(b *Backend) *Backend {
+	d, err := SetRequestHeader("X-Backend", b.Name)
+	if err != nil {
+		panic(err)
+	}
+	b.Directives = append(b.Directives, d)
+	return b
+}
+
 // lastPort is the port after which freePort looks.
 var lastPort atomic.Uint32
 

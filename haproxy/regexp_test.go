@@ -85,7 +85,7 @@ func TestAHostTriesThePatternsOfFewOthers(t *testing.T) {
 		cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp}, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
 	}
 	of := func(secret string) map[string]int {
-		number, tables := make(map[string]int), rows(cfg, secret)
+		number, tables := make(map[string]int), rows(cfg, secret, nil)
 		for i, table := range tables[regexpTable:] {
 			if most := 2 * 2 * hosts / patternMaps; len(table) > most {
 				t.Errorf("map %d has %d rows, want at most %d", i, len(table), most)

@@ -63,9 +63,13 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	for _, b := range p.shaped.Backends {
 		old[b.Name] = b
 	}
-	var added, changed, removed []string
+	var added, placed, changed, removed []string
 	for _, b := range cfg.Backends {
-		switch was := old[b.Name]; {
+		switch was, in := old[b.Name], p.run.slots[b.Name].as; {
+		case was == nil && in != nil && in.sameShape(b):
+			placed = append(placed, b.Name)
+		case was == nil && in != nil:
+			changed = append(changed, b.Name)
 		case was == nil:
 			added = append(added, b.Name)
 		case !was.sameShape(b):
@@ -74,17 +78,23 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 		delete(old, b.Name)
 	}
 	removed = slices.Sorted(maps.Keys(old))
-	urgent = len(reasons)+len(added)+len(changed) > 0 || len(removed) == 0
+	urgent = len(reasons)+len(added)+len(changed) > 0 || len(placed)+len(removed) == 0
+	if urgent {
+		added, placed = slices.Sorted(slices.Values(slices.Concat(added, placed))), nil
+	}
 	for _, r := range []struct {
-		verb  string
-		names []string
-	}{{"added", added}, {"changed", changed}, {"removed", removed}} {
+		verb, verbs string
+		names       []string
+	}{
+		{"added", "added", added}, {"moved out of its spare place", "moved out of their spare places", placed},
+		{"changed", "changed", changed}, {"removed", "removed", removed},
+	} {
 		switch len(r.names) {
 		case 0:
 		case 1:
 			reasons = append(reasons, "backend "+r.names[0]+" "+r.verb)
 		default:
-			reasons = append(reasons, fmt.Sprintf("%d backends %s", len(r.names), r.verb))
+			reasons = append(reasons, fmt.Sprintf("%d backends %s", len(r.names), r.verbs))
 		}
 	}
 	if len(reasons) == 0 {
@@ -130,11 +140,11 @@ func (p *Proxy) failureOf(want *outline) error {
 // it accepted, if there was one in this life.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	last := p.told
-	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states)))
+	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states), nil))
 	if err == nil || last == nil {
 		return err
 	}
-	if err2 := p.prepareOne(ctx, p.text.outline(last.cfg, shut(last.cfg.Backends, last.states()))); err2 != nil {
+	if err2 := p.prepareOne(ctx, p.text.outline(last.cfg, shut(last.cfg.Backends, last.states()), nil)); err2 != nil {
 		return errors.Join(err, err2)
 	}
 	p.log.Warn("HAProxy starts with the last configuration that it accepted")
@@ -211,7 +221,7 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 // failed records that HAProxy rejected these files, and for how long not to try again.
 func (p *Proxy) failed(want *outline, err error, doing string) error {
 	err = fmt.Errorf("%s: %w", doing, err)
-	kept := writeFile(p.path(failedFile), want.files().Content[configFile])
+	kept := writeFile(p.path(failedFile), want.files(p.opt.Dir).Content[configFile])
 	refusable := want.refusable()
 	if refusable == p.refused {
 		p.backoff = min(2*p.backoff, maxBackoff)

@@ -70,6 +70,7 @@ type outline struct {
 	tables   *tableFiles
 	extras   *fileSet
 	certs    *certFiles
+	slots    slots  // the backends that have a spare one in the worker, and their own in the files
 	shape    string // as Files.Shape
 }
 
@@ -103,7 +104,7 @@ type certEntry struct {
 // else. cfg must be valid.
 func Render(cfg *Config, states States, opt RenderOptions) Files {
 	r := renderer{opt: opt}
-	return r.outline(cfg, states).files()
+	return r.outline(cfg, states, nil).files(opt.Dir)
 }
 
 // renderer renders with a memory of the last outline, and of the fragments before it.
@@ -141,13 +142,14 @@ func preamble(gen, shape string) string {
 
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
-// outline returns what cfg comes to, with its servers in these states.
-func (r *renderer) outline(cfg *Config, states States) *outline {
+// outline returns what cfg comes to, with its servers in these states, for a worker
+// in which some backends have these slots. A worker that reads the files has none.
+func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	was := r.last
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, head: r.renderHead(cfg), tables: r.renderTables(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, slots: in, head: r.renderHead(cfg), tables: r.renderTables(cfg, in), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
 		o.shape = was.shape
@@ -197,8 +199,8 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 	return sameShapes
 }
 
-// files returns the files of an outline.
-func (o *outline) files() Files {
+// files returns the files of an outline without slots, for the directory dir.
+func (o *outline) files(dir string) Files {
 	out := Files{Shape: o.shape, Content: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
 	for _, set := range []map[string]rendered{o.tables.files, o.extras.files, o.certs.files} {
 		for path, k := range set {
@@ -206,7 +208,8 @@ func (o *outline) files() Files {
 		}
 	}
 	keys := keysText(o.cfg.Backends)
-	size := preambleLen + len(o.head) + len(keys)
+	spares := o.sparesText(dir)
+	size := preambleLen + len(o.head) + len(keys) + len(spares)
 	for _, f := range o.backends {
 		size += len(f.text)
 	}
@@ -215,6 +218,7 @@ func (o *outline) files() Files {
 	for _, f := range o.backends {
 		text = append(text, f.text...)
 	}
+	text = append(text, spares...)
 	out.sums[configFile] = sha256.Sum256(text[preambleLen:])
 	out.Gen = generation(out.sums)
 	copy(text, preamble(out.Gen, out.Shape))

@@ -130,7 +130,7 @@ func FuzzRoutes(f *testing.F) {
 		if r.Validate() != nil {
 			return
 		}
-		for _, want := range rows(&Config{Shape: Shape{Inspect: true}, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "") {
+		for _, want := range rows(&Config{Shape: Shape{Inspect: true}, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "", nil) {
 			if got := parseMap(renderMap(want).file.Content); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}

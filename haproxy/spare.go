@@ -1,0 +1,227 @@
+package haproxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// HAProxy before 3.4 has no command that adds a backend. So haproxy.cfg has some empty
+// ones, the spare backends, with the settings that most backends have. A new backend
+// of the same settings takes one by commands: a row of the map of routes leads to it,
+// and servers are added to it. It has its own name after the next reload, which comes
+// by itself after idleReload.
+//
+// Only this package knows of it. The worker itself holds which spare backend stands
+// for which, in namesMap, so a fresh process reads it there.
+
+// spareName begins the name of a spare backend. No namespace begins with "_", so no
+// backend of a Config has such a name.
+const spareName = "_spare-"
+
+// namesMap holds the name of each backend of a Config that a spare one stands for, by
+// the name of the spare one; and if requests are logged, those of all others, too.
+const namesMap = "maps/names.map"
+
+const (
+	spareClasses = 8 // how many settings have spare backends, at most: those of most backends
+	// How many spare backends there are of the same settings: one for each four backends
+	// that have the settings, within these bounds. Each takes HAProxy about 10 kB.
+	minSpares, maxSpares = 8, 64
+)
+
+// A slot is a spare backend that stands for another one.
+type slot struct {
+	name string   // of the spare backend
+	as   *Backend // with the settings that the spare one has; nil: a process before this one chose it
+}
+
+// slots holds the slots by the name of the backend for which each stands.
+type slots map[string]slot
+
+// of returns the name that a backend has in the worker.
+func (s slots) of(backend string) string {
+	if slot, is := s[backend]; is {
+		return slot.name
+	}
+	return backend
+}
+
+func (s slots) equal(o slots) bool {
+	return maps.EqualFunc(s, o, func(a, b slot) bool { return a.name == b.name })
+}
+
+// class identifies the settings of a backend; empty: no spare one can stand for it.
+func (f *fragment) class() string {
+	if f.of.TCP || slices.ContainsFunc(f.of.Directives, func(d Directive) bool { return d.phase == phaseText }) {
+		return "" // the lines that a user wrote may name the backend
+	}
+	sum := sha256.Sum256(f.shape[len("backend ")+len(f.of.Name):])
+	return hex.EncodeToString(sum[:4])
+}
+
+// sparesText returns the sections of the spare backends.
+func (o *outline) sparesText(dir string) []byte {
+	if len(o.cfg.Bind.HTTP)+len(o.cfg.Bind.HTTPS) == 0 {
+		return nil
+	}
+	type class struct {
+		name    string
+		members int
+		of      *fragment
+	}
+	byName := make(map[string]*class)
+	for _, f := range o.backends {
+		name := f.class()
+		if name == "" {
+			continue
+		}
+		if byName[name] == nil {
+			byName[name] = &class{name: name, of: f}
+		}
+		byName[name].members++
+	}
+	classes := slices.SortedFunc(maps.Values(byName), func(a, b *class) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), cmp.Compare(a.name, b.name))
+	})
+	var text []byte
+	for _, c := range classes[:min(len(classes), spareClasses)] {
+		for n := range min(max(c.members/4, minSpares), maxSpares) {
+			text = append(text, "\nbackend "+spareName+c.name+"-"+strconv.Itoa(n+1)+"\n"...)
+			// The rule makes HAProxy load the map.
+			text = append(text, "  http-request set-var(txn.backend) be_name,map_str("+dir+"/"+namesMap+")\n"...)
+			text = append(text, c.of.body...)
+		}
+	}
+	return text
+}
+
+// place gives spare backends to the backends of want that the worker does not have, as
+// far as there are any, and takes back those that nobody wants any more. have is what
+// the worker has loaded.
+func (r *running) place(want *outline, have *Config) {
+	wanted := make(map[string]bool, len(want.backends))
+	for _, f := range want.backends {
+		wanted[f.of.Name] = true
+	}
+	next, backends := maps.Clone(r.slots), maps.Clone(r.backends)
+	if next == nil {
+		next = slots{}
+	}
+	for name, s := range r.slots {
+		if !wanted[name] && len(backends[name].Servers) == 0 {
+			delete(next, name)
+			backends[s.name] = backends[name]
+			delete(backends, name)
+		}
+	}
+	loaded := make(map[string]bool, len(have.Backends))
+	for _, b := range have.Backends {
+		loaded[b.Name] = true
+	}
+	free := make(map[string][]string) // by class
+	for name, b := range backends {
+		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 {
+			class, _, _ := strings.Cut(rest, "-")
+			free[class] = append(free[class], name)
+		}
+	}
+	for _, names := range free {
+		slices.Sort(names)
+	}
+	for _, f := range want.backends {
+		name := f.of.Name
+		if _, placed := next[name]; placed || loaded[name] {
+			continue
+		}
+		class := f.class()
+		if class == "" || len(free[class]) == 0 {
+			continue
+		}
+		s := slot{free[class][0], f.of}
+		free[class] = free[class][1:]
+		next[name], backends[name] = s, backends[s.name]
+		delete(backends, s.name)
+	}
+	r.slots, r.backends = next, backends
+}
+
+// placed gives each backend of the worker its name in the Config.
+func (s slots) placed(backends map[string]*LiveBackend) map[string]*LiveBackend {
+	for name, slot := range s {
+		if b, there := backends[slot.name]; there {
+			backends[name] = b
+			delete(backends, slot.name)
+		}
+	}
+	return backends
+}
+
+// slotsOf returns the slots that the rows of namesMap tell of.
+func slotsOf(rows []row) slots {
+	all := slots{}
+	for _, r := range rows {
+		if strings.HasPrefix(r.key, spareName) {
+			all[r.value] = slot{name: r.key}
+		}
+	}
+	return all
+}
+
+// names returns the rows of namesMap.
+func (s slots) names(cfg *Config) (all []row) {
+	for name, slot := range s {
+		all = append(all, row{slot.name, name})
+	}
+	if cfg.Process.logsNames() {
+		for _, name := range append([]string{"http", "https", "tls"}, reserved...) {
+			all = append(all, row{name, name})
+		}
+		for _, b := range cfg.Backends {
+			if _, placed := s[b.Name]; !placed {
+				all = append(all, row{b.Name, b.Name})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b row) int { return strings.Compare(a.key, b.key) })
+	return all
+}
+
+// usualLog is the format of "option httplog" (HAProxy Configuration Manual, 8.2.3).
+const usualLog = `log-format '%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r'`
+
+// logsNames reports whether requests are logged in a format of ours or of a cluster.
+func (p Process) logsNames() bool {
+	return slices.ContainsFunc(slices.Concat(p.instead(false, nil), p.text(DefaultsSection)), func(line string) bool {
+		return line == "option httplog" || strings.HasPrefix(line, "log-format ")
+	})
+}
+
+// aliasInFormat matches an alias of a log-format string, and "%%".
+var aliasInFormat = regexp.MustCompile(`%(?:%|(?:\{[^}]*\})?[A-Za-z]+)`)
+
+// withNames makes log formats write a backend's own name where they say %b, also while
+// a spare backend stands for it.
+func withNames(lines []string, dir string) []string {
+	out := slices.Clone(lines)
+	for i, line := range out {
+		if line == "option httplog" {
+			line = usualLog
+		}
+		if strings.HasPrefix(line, "log-format ") {
+			out[i] = aliasInFormat.ReplaceAllStringFunc(line, func(alias string) string {
+				flags, is := strings.CutSuffix(alias, "b")
+				if is && (flags == "%" || strings.HasSuffix(flags, "}")) {
+					return flags + "[be_name,map_str(" + dir + "/" + namesMap + ")]"
+				}
+				return alias
+			})
+		}
+	}
+	return out
+}

@@ -1,0 +1,208 @@
+package haproxy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestANewBackendNeedsNoReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
+		r.settle(r.config(a), states(r.config(a), Open))
+		worker := r.p.Info().Worker
+
+		cfg := r.config(a, b)
+		res := r.apply(cfg, states(cfg, Open))
+		if res.Reloaded || res.Reason != "backend default_b_80 moved out of its spare place" || time.Until(res.RetryAt) < time.Second {
+			t.Errorf("got %+v, want a reload that nobody waits for", res)
+		}
+		if got := r.get("default_b_80.test", "/"); got != "b" {
+			t.Errorf("got %q, want b", got)
+		}
+		if res := r.apply(cfg, states(cfg, Open)); res.Commands > 0 {
+			t.Errorf("again: got %+v, want nothing to do", res)
+		}
+		if err := check(r.opt.Binary, r.opt.Dir); err != nil {
+			t.Error(err)
+		}
+
+		// The next process learns of it from the worker.
+		r.p = r.fresh()
+		servers, err := byID(r.p.Servers())
+		if id := (ServerID{"default_b_80", b.Servers[0].Name}); err != nil || servers[id].State != Open {
+			t.Errorf("another process: got %v, %v, want an open server of b", servers, err)
+		}
+		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
+			t.Errorf("another process: got %+v, want a reload", res)
+		}
+		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker || len(pic.backends["default_b_80"].Servers) != 1 {
+			t.Errorf("after the reload: got %v, %v, want the backend under its own name", pic.backends, err)
+		}
+
+		// What nobody wants any more leaves its place.
+		for i := range minSpares + 1 {
+			c := backend(fmt.Sprintf("default_c%d_80", i), origin(t, "c"))
+			cfg = r.config(a, b, c)
+			if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+				t.Fatalf("backend %d: got %+v, want no reload", i, res)
+			}
+			if got := r.get(c.Name+".test", "/"); got != "c" {
+				t.Fatalf("backend %d: got %q, want c", i, got)
+			}
+			cfg = r.config(a, b)
+			r.eventually("the server is gone", func() bool {
+				r.apply(cfg, states(cfg, Open))
+				return len(r.p.run.slots) == 0
+			})
+		}
+		// More than there are places.
+		var all []*Backend
+		for i := range minSpares + 1 {
+			all = append(all, backend(fmt.Sprintf("default_d%d_80", i), origin(t, "d")))
+		}
+		cfg = r.config(append(slices.Clone(all), a, b)...)
+		r.eventually("the reload is done", func() bool { return r.apply(cfg, states(cfg, Open)).Reloaded })
+		for _, b := range all {
+			if got := r.get(b.Name+".test", "/"); got != "d" {
+				t.Errorf("%s: got %q, want d", b.Name, got)
+			}
+		}
+	})
+}
+
+func TestASparePlaceHasTheSettings(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		plain, special := backend("a", origin(t, "a")), backend("b", origin(t, "b"))
+		header, err := SetResponseHeader("X-Special", "yes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		special.Directives = []Directive{header}
+		cookie, err := Cookie{Name: "SRV"}.Directive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sticky := backend("c", origin(t, "c"))
+		sticky.Directives = []Directive{cookie}
+		r.settle(r.config(plain, special, sticky), states(r.config(plain, special, sticky), Open))
+
+		alike := backend("special2", origin(t, "ok"))
+		alike.Directives = []Directive{header}
+		kept := backend("sticky2", origin(t, "ok"))
+		kept.Directives = []Directive{cookie}
+		canary := backend("canary", origin(t, "ok"))
+		cfg := r.config(plain, special, sticky, alike, kept, canary)
+		cfg.Routes = append(cfg.Routes, Route{Host: "split.test", Path: "/", Match: Prefix, Backend: "a", Canary: "canary", CanaryWeight: 100})
+		cfg.DefaultBackend = "canary"
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+			t.Errorf("got %+v, want no reload", res)
+		}
+		for _, host := range []string{"split.test", "unknown.test"} {
+			if got := r.get(host, "/"); got != "ok" {
+				t.Errorf("%s: got %q, want ok", host, got)
+			}
+		}
+		for name, want := range map[string]string{"special2": "X-Special: yes", "sticky2": "Set-Cookie: SRV="} {
+			if got := headOf(t, r.http, name+".test"); !strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
+				t.Errorf("%s: got %q, want %q in it", name, got, want)
+			}
+		}
+		// Other settings need a reload, and until then the old ones apply.
+		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		changed := *alike
+		changed.Directives = nil
+		cfg = r.config(plain, special, sticky, &changed, kept, canary)
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || !strings.Contains(res.Reason, "backend special2 changed") {
+			t.Errorf("got %+v, want a reload in an hour", res)
+		}
+		if got := headOf(t, r.http, "special2.test"); !strings.Contains(strings.ToLower(got), "x-special: yes") {
+			t.Errorf("before the reload: got %q", got)
+		}
+	})
+}
+
+// headOf returns the head of an answer.
+func headOf(t *testing.T, addr netip.AddrPort, host string) string {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", addr.String(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", host); err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, 4096)
+	n, err := conn.Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, _ := strings.Cut(string(text[:n]), "\r\n\r\n")
+	return got
+}
+
+func TestTheLogHasTheNamesOfBackends(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		for name, lines := range map[string]Process{
+			"HAProxy's format": {Lines: Traffic(true)},
+			"one of a cluster": {Lines: Traffic(false), Texts: []Text{mustFormat(t, "%b/%s %bq %% %{+Q}b %ST")}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				logs, err := net.ListenPacket("udp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer logs.Close()
+				target := netip.MustParseAddrPort(logs.LocalAddr().String())
+				line, err := Syslog{Address: target.Addr().String(), Port: target.Port(), Facility: "local0"}.Line()
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := newRig(t, binary)
+				lines.Lines = append([]Line{line}, lines.Lines...)
+				a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
+				config := func(backends ...*Backend) *Config {
+					cfg := r.config(backends...)
+					cfg.Process = lines
+					return cfg
+				}
+				r.settle(config(a), states(config(a), Open))
+				cfg := config(a, b)
+				if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
+					t.Fatalf("got %+v, want no reload", res)
+				}
+				for host, want := range map[string]string{
+					"default_a_80.test": " default_a_80/" + a.Servers[0].Name + " ", "default_b_80.test": " default_b_80/" + b.Servers[0].Name + " ", "x.test": " notfound/",
+				} {
+					r.get(host, "/")
+					text := make([]byte, 4096)
+					for got := ""; !strings.Contains(got, want); {
+						_ = logs.SetReadDeadline(time.Now().Add(30 * time.Second))
+						n, _, err := logs.ReadFrom(text)
+						if err != nil {
+							t.Fatalf("%s: no line with %q, the last was %q", host, want, got)
+						}
+						got = strings.ReplaceAll(string(text[:n]), "]: ", "]:  ")
+					}
+				}
+			})
+		}
+	})
+}
+
+func mustFormat(t *testing.T, format string) Text {
+	t.Helper()
+	text, err := LogFormat(format)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
