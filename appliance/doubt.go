@@ -22,12 +22,16 @@ const (
 // A doubt notices a node that is gone, long before BGP or the cluster report it.
 // Its fields are owned by the goroutine of the loop.
 type doubt struct {
-	failing map[netip.AddrPort]bool // servers that are not closed and fail their checks
-	since   time.Time               // when a server last began to fail
+	failing map[netip.AddrPort]bool         // servers that are not closed and fail their checks
+	since   time.Time                       // when a server last began to fail
+	of      map[string]*haproxy.LiveBackend // that failing is made from
 }
 
 // update notes which servers fail their checks.
 func (d *doubt) update(have Have, now time.Time) {
+	if d.of != nil && sameMap(d.of, have.Backends) {
+		return
+	}
 	failing := map[netip.AddrPort]bool{}
 	for s := range have.servers() {
 		if !fails(s) {
@@ -38,7 +42,7 @@ func (d *doubt) update(have Have, now time.Time) {
 			d.since = now
 		}
 	}
-	d.failing = failing
+	d.failing, d.of = failing, have.Backends
 }
 
 // fresh reports whether a server began to fail its checks a short time ago.

@@ -517,7 +517,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {
 		return progress, errors.Join(errs...)
 	}
-	result, err := l.proxy.Apply(ctx, v.config, after(v.config.Backends, v.have.Backends, servers))
+	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
 	if errors.Is(err, haproxy.ErrUnfit) {
 		l.vetter.blame(ctx, v.config, v.at)
@@ -564,35 +564,6 @@ func (l *loop) forsake(v *view) error {
 		return err
 	}
 	return l.abort(l.doubt.forsaken(v.have, mute), "their node does not answer")
-}
-
-// after returns the states of the wanted servers once the steps are taken.
-func after(want []*haproxy.Backend, have map[string]*haproxy.LiveBackend, steps []SetServer) haproxy.States {
-	changes := make(map[haproxy.ServerID]haproxy.State, len(steps))
-	touched := map[string]bool{}
-	for _, s := range steps {
-		changes[s.ID] = s.State
-		touched[s.ID.Backend] = true
-	}
-	states := make(haproxy.States, len(want))
-	for at, b := range want {
-		next := make([]haproxy.State, len(b.Servers))
-		for i, live := range have[b.Name].Match(b.Servers) {
-			if i < 0 {
-				continue
-			}
-			if live != nil {
-				next[i] = live.State
-			}
-			if touched[b.Name] {
-				if s, ok := changes[haproxy.ServerID{Backend: b.Name, Server: b.Servers[i].Name}]; ok {
-					next[i] = s
-				}
-			}
-		}
-		states[at] = next
-	}
-	return states
 }
 
 // applied is the configuration that HAProxy was last given, without the states of its

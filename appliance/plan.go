@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"sallyport/haproxy"
@@ -112,33 +113,77 @@ func (DropRoute) kind() stepKind { return dropRoute }
 func Plan(want Want, have Have) []Step { return new(planner).plan(want, have) }
 
 // A planner plans as Plan does, and remembers the backends that needed no step. It
-// skips such a backend until the backend, the routes or the allocations of its
-// addresses change. The memory saves time and changes no step.
+// skips such a backend until the backend, its servers in HAProxy, the routes or the
+// allocations of its addresses change. The memory saves time and changes no step.
 type planner struct {
-	want, have  routes.Table // of the last call
+	// Of the last call.
+	want, have  routes.Table
 	direct      map[netip.Addr]bool
 	allocations *routes.Allocations
-	settled     map[*haproxy.Backend]*haproxy.LiveBackend
+	live        map[string]*haproxy.LiveBackend
+	backends    []*haproxy.Backend
+	unwanted    []string // names in live that are not in backends
+
+	settled []settled      // of each backend
+	states  haproxy.States // of each backend, once the steps of the last call are taken
+	planned int            // backends that the last call did not skip
 }
 
-// recall forgets the backends that may need a step after a change of routes or
-// allocations.
-func (p *planner) recall(want Want, have Have) {
-	same := want.Routes.Equal(p.want) && have.Routes.Equal(p.have) && maps.Equal(have.Direct, p.direct)
-	if !same || p.settled == nil || len(p.settled) > 2*len(want.Backends)+100 {
-		p.settled = make(map[*haproxy.Backend]*haproxy.LiveBackend, len(want.Backends))
+// settled is what HAProxy has of a backend that needed no step.
+type settled struct {
+	is   bool
+	live *haproxy.LiveBackend
+}
+
+// recall forgets the backends that may need a step after a change of routes,
+// allocations or backends. It reports whether the names of the backends changed.
+func (p *planner) recall(want Want, have Have) (renamed bool) {
+	renamed = p.align(want.Backends)
+	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) {
+		clear(p.settled)
 	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
 		// Each pod that comes or goes changes the allocation of one address among
 		// thousands.
-		maps.DeleteFunc(p.settled, func(b *haproxy.Backend, _ *haproxy.LiveBackend) bool {
-			return slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) })
-		})
+		for i, b := range want.Backends {
+			if p.settled[i].is && slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) }) {
+				p.settled[i] = settled{}
+			}
+		}
 	}
 	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
+	return renamed
+}
+
+// align moves what is remembered to the places that the backends have now.
+func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
+	was := p.backends
+	p.backends = want
+	if slices.EqualFunc(was, want, func(a, b *haproxy.Backend) bool { return a == b || a.Name == b.Name }) {
+		for i, b := range want {
+			if was[i] != b {
+				p.settled[i] = settled{}
+			}
+		}
+		return false
+	}
+	place := make(map[*haproxy.Backend]int, len(was))
+	for i, b := range was {
+		place[b] = i
+	}
+	before, states := p.settled, p.states
+	p.settled, p.states = make([]settled, len(want)), make(haproxy.States, len(want))
+	for i, b := range want {
+		if at, known := place[b]; known {
+			p.settled[i], p.states[i] = before[at], states[at]
+		}
+	}
+	return true
 }
 
 func (p *planner) plan(want Want, have Have) []Step {
-	p.recall(want, have)
+	renamed, moved := p.recall(want, have), !sameMap(p.live, have.Backends)
+	p.live, p.planned = have.Backends, 0
+	own := false
 	var steps []Step
 	set := func(backend, server string, from, to haproxy.State, why string) {
 		if from != to {
@@ -146,12 +191,12 @@ func (p *planner) plan(want Want, have Have) []Step {
 		}
 	}
 	astray := follow(want.Routes, have)
-	for _, b := range want.Backends {
-		there := have.Backends[b.Name]
-		if last, known := p.settled[b]; known && last == there {
+	for at, b := range want.Backends {
+		if last := p.settled[at]; last.is && (!moved || have.Backends[b.Name] == last.live) {
 			continue
 		}
-		before := len(steps)
+		p.planned++
+		there, before, next := have.Backends[b.Name], len(steps), make([]haproxy.State, len(b.Servers))
 		for i, live := range there.Match(b.Servers) {
 			switch {
 			case i < 0:
@@ -165,31 +210,45 @@ func (p *planner) plan(want Want, have Have) []Step {
 			if why == "" {
 				why = astray(w.Addr.Addr())
 			}
+			to := haproxy.Open
 			switch {
 			case live.Addr != w.Addr:
 				// Somebody gave the server of our name another address. The next round
 				// adds it anew.
-				set(b.Name, w.Name, live.State, haproxy.Absent, "its address was changed")
+				to, why = haproxy.Absent, "its address was changed"
 			case why != "":
-				set(b.Name, w.Name, live.State, haproxy.Closed, why)
+				to = haproxy.Closed
 			case w.Drain && live.State == haproxy.Absent:
 				// The endpoint is terminating already: adding its server gains nothing.
+				to = haproxy.Absent
 			case w.Drain:
-				set(b.Name, w.Name, live.State, haproxy.Drain, "endpoint is terminating")
+				to, why = haproxy.Drain, "endpoint is terminating"
 			default:
-				set(b.Name, w.Name, live.State, haproxy.Open, "routed")
+				why = "routed"
 			}
+			set(b.Name, w.Name, live.State, to, why)
+			next[i] = to
 		}
-		if len(steps) == before {
-			p.settled[b] = there
+		if !own {
+			p.states, own = slices.Clone(p.states), true // the ones before were handed over
 		}
+		p.states[at], p.settled[at] = next, settled{len(steps) == before, there}
 	}
-	for _, name := range haproxy.Unwanted(want.Backends, have.Backends) {
+	if renamed || moved {
+		p.unwanted = haproxy.Unwanted(want.Backends, have.Backends)
+	}
+	for _, name := range p.unwanted {
 		for _, live := range have.Backends[name].Servers {
 			set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
 		}
 	}
 	return append(steps, planRoutes(want.Routes, have)...)
+}
+
+// sameMap reports whether both are one map. HAProxy's servers come as a new map after
+// each change.
+func sameMap(a, b map[string]*haproxy.LiveBackend) bool {
+	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 }
 
 // follow returns a function that says why packets to an address do not take the wanted

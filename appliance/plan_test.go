@@ -390,7 +390,11 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				w.want.Allocations = other.want.Allocations
 				w.owners = other.owners
 			}
-			got, want := p.plan(w.want, have), Plan(w.want, have)
+			fresh := new(planner)
+			got, want := p.plan(w.want, have), fresh.plan(w.want, have)
+			if !slices.EqualFunc(p.states, fresh.states, slices.Equal) {
+				t.Fatalf("history %d: got states %v, want %v", history, p.states, fresh.states)
+			}
 			for _, steps := range [][]Step{got, want} {
 				slices.SortFunc(steps, func(a, b Step) int { return strings.Compare(a.String(), b.String()) })
 			}

@@ -15,6 +15,7 @@ import (
 
 // part builds the backend of a need out of the EndpointSlices of its Service.
 func (c *Compiler) part(n need) part {
+	c.made.parts++
 	w := c.worlds[n.world]
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),

@@ -24,10 +24,11 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	if !ok {
 		return false
 	}
-	when, said, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, new(settings)), b.layer(service))
-	if !said {
+	layer := b.layer(service)
+	if !annotations.Conditional(layer) {
 		return false
 	}
+	when, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, new(settings)), layer)
 	b.reportKeys(c, service, problems)
 	b.asked = append(b.asked, when.Asked...)
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {

@@ -173,6 +173,9 @@ type Compiler struct {
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since
 
+	// What the last Compile did not find in its memory, for tests.
+	made struct{ claims, parts int }
+
 	routing *routing
 	parts   []part                                // one for each of routing.needs
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
@@ -216,6 +219,7 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old, judged := c.worlds, c.judged
+	c.made.claims, c.made.parts = 0, 0
 	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
 	resized := c.Room != c.room
 	c.judged, c.unknown, c.room = false, c.Unknown, c.Room

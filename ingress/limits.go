@@ -158,14 +158,23 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 // first by name keep their servers. A server takes memory in HAProxy even while it is
 // closed. Parts that did not change come back with the same pointers.
 func (c *Compiler) bound(parts []part) []part {
-	have := make(map[tenant]int)
+	have, last, total := make(map[tenant]*int), tenant{}, (*int)(nil) // backends of one tenant mostly stand together
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
 	for i, n := range c.routing.needs {
+		most := c.worlds[n.world].Options.Limits.Servers
+		if most == 0 {
+			continue
+		}
 		b, of := parts[i].backend, tenant{n.world, n.service.namespace}
-		most, count := c.worlds[n.world].Options.Limits.Servers, len(b.Servers)
-		rest := most - have[of]
-		have[of] += count
-		if most == 0 || count <= rest {
+		if total == nil || of != last {
+			if have[of] == nil {
+				have[of] = new(int)
+			}
+			last, total = of, have[of]
+		}
+		count, rest := len(b.Servers), most-*total
+		*total += count
+		if count <= rest {
 			continue
 		}
 		if len(bounded) == 0 {

@@ -103,10 +103,14 @@ type builder struct {
 // counts. Claims of the cluster that is configured first count as older than all
 // others: the operator orders the clusters.
 func (c *Compiler) route(worlds []*world) *routing {
+	size := 0 // as it was last time: maps that do not grow cost a third
+	if c.routing != nil {
+		size = len(c.routing.owner)
+	}
 	b := &builder{
-		Compiler: c, speaker: speaker(worlds), first: make(map[string]*claim), routed: make(map[routeKey]haproxy.Route),
-		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need),
-		routing: &routing{of: worlds, owner: make(map[routeKey]*claim), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
+		Compiler: c, speaker: speaker(worlds), first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
+		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
+		routing: &routing{of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
 	}
 	all := b.speaker.global
 	if !reflect.DeepEqual(all.Clients, b.demanded) {
@@ -132,9 +136,11 @@ func (c *Compiler) route(worlds []*world) *routing {
 
 // assemble sorts the results of the steps before.
 func (b *builder) assemble() {
+	b.Config.Routes = make([]haproxy.Route, 0, len(b.routed))
 	for _, key := range b.keys() {
 		b.Config.Routes = append(b.Config.Routes, b.routed[key])
 	}
+	b.needs = make([]need, 0, len(b.needed))
 	b.users = make([]map[serviceKey][]int, len(b.of))
 	for i := range b.users {
 		b.users[i] = make(map[serviceKey][]int)
@@ -199,6 +205,7 @@ func (b *builder) collect() {
 				known := b.parsed[object]
 				if known == nil || known.ref.Cluster != w.Cluster {
 					known = read()
+					b.made.claims++
 				}
 				parsed[object] = known
 				c := *known
@@ -592,9 +599,12 @@ func (b *builder) certify() {
 	used := make(map[string]*pair)
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
-		said := new(settings)
-		clients, _ := annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
-		b.Refused = append(b.Refused, said.refused...)
+		var clients annotations.Clients
+		if annotations.ClientCAOf(c.layer) != "" {
+			said := new(settings)
+			clients, _ = annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
+			b.Refused = append(b.Refused, said.refused...)
+		}
 		if clients.CA != nil && len(c.tls) == 0 {
 			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Allocations hold the owner of each pod address, by the records of the clusters. An
@@ -181,8 +182,9 @@ func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 	if len(addrs)+len(blocks) == 0 {
 		return nil
 	}
+	few := slices.Collect(maps.Keys(addrs)) // nearly always one: comparing is then faster than hashing
 	return func(at netip.Addr) bool {
-		if addrs[at] {
+		if len(few) <= 4 && slices.Contains(few, at) || len(few) > 4 && addrs[at] {
 			return true
 		}
 		for p := range blocks {

@@ -160,9 +160,11 @@ func tell(layers []Layer) string {
 	if ofAll {
 		fmt.Fprintln(&out, "default", to.Service, to.Port)
 	}
-	when, said, more := RouteACL(env, layers[0])
-	problems = append(problems, more...)
-	if said {
+	var when Condition
+	if Conditional(layers[0]) {
+		var more []Problem
+		when, more = RouteACL(env, layers[0])
+		problems = append(problems, more...)
 		fmt.Fprintf(&out, "only %v %s\n", when.Usable, when.Text)
 	}
 	if paths != haproxy.Prefix {
@@ -635,7 +637,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				l := Read(scope, said)
 				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
 				_, _, _ = Process(env, l)
-				_, _, _ = RouteACL(env, l)
+				_, _ = RouteACL(env, l)
 				if _, said, _ := DefaultBackend(l); said {
 					got[ServiceKind] = true
 				}

@@ -164,16 +164,13 @@ func Conditional(l Layer) bool {
 	return said
 }
 
-// RouteACL returns the condition that a Service sets for its requests (route-acl). said
-// is false for a Service without a condition: all requests that lead to it go there.
-func RouteACL(env Env, l Layer) (c Condition, said bool, problems []Problem) {
-	if said = Conditional(l); !said {
-		return c, false, nil
-	}
+// RouteACL returns the condition that a Service sets for its requests (route-acl), which
+// Conditional reports.
+func RouteACL(env Env, l Layer) (c Condition, problems []Problem) {
 	v := &values{layers: []Layer{l}, env: env}
 	var ok bool
 	if c.Text, ok = get(v, routeACL); ok {
 		c.Usable = judged(v, routeACL.Doc, c.Text, haproxy.FrontendSection, &c.Asked)
 	}
-	return c, true, v.problems
+	return c, v.problems
 }

@@ -1,0 +1,112 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// manyServices returns a cluster of n Services, each with an Ingress and five endpoints.
+func manyServices(n int) Snapshot {
+	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Hosts: 1e6, Paths: 1e6, Backends: 1e6, Servers: 1e6}}}
+	s.Classes = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"}}}
+	class, kind, port, empty := "haproxy", networkingv1.PathTypePrefix, int32(8080), ""
+	for i := range n {
+		meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
+		s.Services = append(s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		s.Ingresses = append(s.Ingresses, &networkingv1.Ingress{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
+			IngressClassName: &class, Rules: []networkingv1.IngressRule{{
+				Host: meta.Name + ".test", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+					Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
+						Service: &networkingv1.IngressServiceBackend{Name: meta.Name, Port: networkingv1.ServiceBackendPort{Number: 80}},
+					}}},
+				}},
+			}},
+		}})
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &empty, Port: &port}},
+		}
+		slice.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
+		for e := range 5 {
+			k := 5*i + e
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255)}})
+		}
+		s.Slices = append(s.Slices, slice)
+	}
+	return s
+}
+
+// withSlice returns the snapshot with another version of one EndpointSlice, which has an
+// endpoint less or has all.
+func withSlice(s Snapshot, at int, all bool) Snapshot {
+	s.Slices = slices.Clone(s.Slices)
+	s.Slices[at] = s.Slices[at].DeepCopy()
+	if !all {
+		s.Slices[at].Endpoints = s.Slices[at].Endpoints[:4]
+	}
+	return s
+}
+
+// withPath returns the snapshot with another version of one Ingress, for another path.
+func withPath(s Snapshot, at int, path string) Snapshot {
+	s.Ingresses = slices.Clone(s.Ingresses)
+	s.Ingresses[at] = s.Ingresses[at].DeepCopy()
+	s.Ingresses[at].Spec.Rules[0].HTTP.Paths[0].Path = path
+	return s
+}
+
+// BenchmarkOneChange measures what one changed object costs in a cluster of n Services.
+func BenchmarkOneChange(b *testing.B) {
+	for _, n := range []int{10, 1000, 10_000} {
+		s := manyServices(n)
+		versions := map[string][]Snapshot{
+			"EndpointSlice": {withSlice(s, n/2, false), s},
+			"Ingress":       {withPath(s, n/2, "/other"), s},
+		}
+		for _, kind := range sortedKeys(versions) {
+			b.Run(fmt.Sprintf("%s of %d", kind, n), func(b *testing.B) {
+				c := new(Compiler)
+				c.Compile([]Snapshot{s})
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					c.Compile([]Snapshot{versions[kind][i%2]})
+				}
+			})
+		}
+	}
+}
+
+// One change makes Compile read and build as much in a large cluster as in a small one.
+func TestOneChangeCompilesTheSameInAnyCluster(t *testing.T) {
+	for what, tt := range map[string]struct {
+		change        func(s Snapshot, at int) Snapshot
+		claims, parts int
+	}{
+		"an endpoint goes":    {func(s Snapshot, at int) Snapshot { return withSlice(s, at, false) }, 0, 1},
+		"an Ingress changes":  {func(s Snapshot, at int) Snapshot { return withPath(s, at, "/other") }, 1, 0},
+		"nothing changes":     {func(s Snapshot, _ int) Snapshot { return s }, 0, 0},
+		"a slice is repeated": {func(s Snapshot, at int) Snapshot { return withSlice(s, at, true) }, 0, 1},
+	} {
+		for _, n := range []int{10, 10_000} {
+			s, c := manyServices(n), new(Compiler)
+			before := c.Compile([]Snapshot{s})
+			if got := len(before.Config.Backends); got != n {
+				t.Fatalf("%d backends, want %d", got, n)
+			}
+			after := c.Compile([]Snapshot{tt.change(s, n/2)})
+			if c.made.claims != tt.claims || c.made.parts != tt.parts {
+				t.Errorf("%s: of %d it reads %d claims and makes %d parts, want %d and %d", what, n, c.made.claims, c.made.parts, tt.claims, tt.parts)
+			}
+			for i, b := range after.Config.Backends {
+				if i != n/2 && b != before.Config.Backends[i] {
+					t.Fatalf("%s: backend %d of %d has another pointer", what, i, n)
+				}
+			}
+		}
+	}
+}
