@@ -128,9 +128,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return w
 	}
 
-	status := func() Status {
-		v := l.view.Load()
-		s := v.status(proxy.Info())
+	described := func(by func(*view, haproxy.Info) Status) Status {
+		s := by(l.view.Load(), proxy.Info())
 		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
 		if hooks.Notices != nil {
@@ -138,11 +137,13 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		}
 		return s
 	}
+	status := func() Status { return described((*view).status) }
+	head := func() Status { return described((*view).head) }
 	explain := func(cluster, namespace, name string) (ExplainStatus, bool) {
 		return l.view.Load().explain(cluster, namespace, name)
 	}
-	registry := registry(&metrics{status, &l.counts})
-	answers := answering(func() []string { return l.view.Load().settings.names }, handler(status, explain, registry))
+	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
+	answers := answering(func() []string { return l.view.Load().settings.names }, handler(status, head, explain, registry))
 	l.serve = func(addr netip.AddrPort) (end func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})

@@ -47,7 +47,8 @@ const established = "Established"
 
 // metrics reads the state at each scrape.
 type metrics struct {
-	status func() Status
+	head   func() Status
+	tally  func() tally
 	counts *counts
 }
 
@@ -107,7 +108,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		return 0
 	}
 
-	s := m.status()
+	s, t := m.head(), m.tally()
 	gauge(readyDesc, one(s.Ready))
 	gauge(buildDesc, 1, s.Version)
 	gauge(configDesc, one(len(s.Config.Errors) == 0))
@@ -124,36 +125,17 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(prefixesDesc, float64(p.Received), p.Cluster, p.Node, p.Addr.String())
 		counter(flapsDesc, uint64(p.Flaps), p.Cluster, p.Node, p.Addr.String())
 	}
-	installed := countFunc(s.Routes, func(r RouteStatus) bool { return r.Installed })
-	gauge(routesDesc, float64(installed), "true")
-	gauge(routesDesc, float64(len(s.Routes)-installed), "false")
+	gauge(routesDesc, float64(t.installed), "true")
+	gauge(routesDesc, float64(t.routes-t.installed), "false")
 	for reason, n := range s.Refused.Counts {
 		gauge(refusedDesc, float64(n), string(reason))
 	}
-	states := map[string]int{}
-	for state := haproxy.Absent; state <= haproxy.Open; state++ {
-		states[state.String()] = 0
+	for state, n := range t.servers {
+		gauge(serversDesc, float64(n), haproxy.State(state).String())
 	}
-	empty := 0
-	for _, b := range s.Backends {
-		for _, server := range b.Servers {
-			states[server.State]++
-		}
-		if len(b.Servers) > 0 && b.Open == 0 {
-			empty++
-		}
-	}
-	for state, n := range states {
-		gauge(serversDesc, float64(n), state)
-	}
-	gauge(backendsDesc, float64(len(s.Backends)))
-	gauge(noServersDesc, float64(empty))
-	type kind struct{ cluster, reason string }
-	problems := map[kind]int{}
-	for _, p := range s.Problems {
-		problems[kind{p.Cluster, p.Reason}]++
-	}
-	for k, n := range problems {
+	gauge(backendsDesc, float64(t.backends))
+	gauge(noServersDesc, float64(t.unserved))
+	for k, n := range t.problems {
 		gauge(problemsDesc, float64(n), k.cluster, k.reason)
 	}
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))

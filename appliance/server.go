@@ -45,7 +45,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(status func() Status, explain func(cluster, namespace, name string) (ExplainStatus, bool), registry *prometheus.Registry) http.Handler {
+func handler(status, head func() Status, explain func(cluster, namespace, name string) (ExplainStatus, bool), registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
@@ -72,7 +72,7 @@ func handler(status func() Status, explain func(cluster, namespace, name string)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		s := status()
+		s := head()
 		if !s.Ready {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			for _, why := range s.NotReady {

@@ -2,14 +2,17 @@ package appliance
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sallyport/appliance/config"
@@ -18,14 +21,17 @@ import (
 
 // endpoint returns the status endpoint of a scene.
 func endpoint(s *scene) (http.Handler, *metrics) {
-	status := func() Status {
-		answer := s.view.Load().status(haproxy.Info{Reloads: 1})
-		answer.Identity, answer.Version = "test", "v0"
-		return answer
+	described := func(by func(*view, haproxy.Info) Status) func() Status {
+		return func() Status {
+			answer := by(s.view.Load(), haproxy.Info{Reloads: 1})
+			answer.Identity, answer.Version = "test", "v0"
+			return answer
+		}
 	}
+	status, head := described((*view).status), described((*view).head)
 	s.counts.duration = newHistogram()
-	m := &metrics{status, &s.counts}
-	return handler(status, s.view.Load().explain, registry(m)), m
+	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts}
+	return handler(status, head, s.view.Load().explain, registry(m)), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -147,6 +153,70 @@ func TestMetricsKeepPrometheusConventions(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no line %s", want)
 		}
+	}
+}
+
+// The metrics count what the status lists.
+func TestMetricsCountWhatTheStatusLists(t *testing.T) {
+	s := half(t)
+	s.proxy.backends = maps.Clone(s.proxy.backends)
+	s.proxy.backends["of_nobody"] = &haproxy.LiveBackend{Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}}
+	s.round(t.Context())
+	status, got := s.view.Load().status(haproxy.Info{}), s.view.Load().tally()
+	want := tally{routes: len(status.Routes), backends: len(status.Backends), problems: map[problemKind]int{}}
+	for _, r := range status.Routes {
+		if r.Installed {
+			want.installed++
+		}
+	}
+	for _, b := range status.Backends {
+		for _, server := range b.Servers {
+			want.servers[slices.IndexFunc([]haproxy.State{haproxy.Absent, haproxy.Closed, haproxy.Drain, haproxy.Open}, func(s haproxy.State) bool { return s.String() == server.State })]++
+		}
+		if len(b.Servers) > 0 && b.Open == 0 {
+			want.unserved++
+		}
+	}
+	for _, p := range status.Problems {
+		want.problems[problemKind{p.Cluster, p.Reason}]++
+	}
+	if !reflect.DeepEqual(got, want) || want.installed == 0 || want.unserved == 0 {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// A scrape allocates as much in a large cluster as in a small one.
+func TestAScrapeAllocatesTheSameInAnyCluster(t *testing.T) {
+	var allocated []float64
+	for _, n := range []int{20, 2000} {
+		s, _ := largeScene(t, n)
+		_, m := endpoint(s)
+		allocated = append(allocated, testing.AllocsPerRun(5, func() {
+			metrics := make(chan prometheus.Metric, 1000)
+			m.Collect(metrics)
+		}))
+	}
+	if allocated[1] > allocated[0]+10 {
+		t.Errorf("%v allocations of 2,000 Services, %v of 20", allocated[1], allocated[0])
+	}
+}
+
+// BenchmarkScrape measures a scrape of the metrics in a cluster of n Services with five
+// servers each.
+func BenchmarkScrape(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", n), func(b *testing.B) {
+			s, _ := largeScene(b, n)
+			_, m := endpoint(s)
+			metrics := make(chan prometheus.Metric, 1000)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Collect(metrics)
+				for len(metrics) > 0 {
+					<-metrics
+				}
+			}
+		})
 	}
 }
 

@@ -123,11 +123,9 @@ func (v *view) explain(cluster, namespace, name string) (ExplainStatus, bool) {
 			continue
 		}
 		s := ExplainStatus{Explanation: e}
-		for _, b := range v.backends() {
-			if slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == b.Name }) {
-				s.Servers = append(s.Servers, b)
-			}
-		}
+		s.Servers = v.backends(func(name string) bool {
+			return slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == name })
+		})
 		return s, true
 	}
 	return ExplainStatus{}, false
@@ -160,8 +158,9 @@ func Counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// status describes the last round for people and programs.
-func (v *view) status(info haproxy.Info) Status {
+// head describes the last round without the routes, rules, backends and problems, whose
+// numbers grow with the clusters.
+func (v *view) head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.settings.cfg.Identity, Config: v.file,
 		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
@@ -174,14 +173,22 @@ func (v *view) status(info haproxy.Info) Status {
 	if v.err != nil {
 		s.Round.Error = v.err.Error()
 	}
-	type owner struct{ cluster, node string }
-	owners := map[netip.Addr]owner{}
 	for _, c := range v.clusters {
 		cs := ClusterStatus{Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes), Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup, CredentialsExpire: c.health.CredentialsExpire}
 		if !c.pictured.IsZero() {
 			cs.Picture = &c.pictured
 		}
 		s.Clusters = append(s.Clusters, cs)
+	}
+	return s
+}
+
+// status describes the last round for people and programs.
+func (v *view) status(info haproxy.Info) Status {
+	s := v.head(info)
+	type owner struct{ cluster, node string }
+	owners := map[netip.Addr]owner{}
+	for _, c := range v.clusters {
 		for _, n := range c.topology.Nodes {
 			for _, p := range n.BGP {
 				owners[p.Addr()] = owner{c.name, n.Name}
@@ -212,12 +219,58 @@ func (v *view) status(info haproxy.Info) Status {
 		for _, r := range v.config.Routes {
 			s.Rules = append(s.Rules, RuleStatus{r.Host, r.Path, string(r.Match), r.Backend})
 		}
-		s.Backends = v.backends()
+		s.Backends = v.backends(func(string) bool { return true })
 	}
 	for _, p := range v.problems {
 		s.Problems = append(s.Problems, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
 	}
 	return s
+}
+
+// A tally counts what the status lists. Counting makes no garbage that grows with the
+// clusters.
+type tally struct {
+	routes, installed int
+	servers           [haproxy.Open + 1]int // by state
+	backends          int
+	unserved          int // backends that have servers, none of them open
+	problems          map[problemKind]int
+}
+
+type problemKind struct{ cluster, reason string }
+
+func (v *view) tally() tally {
+	t := tally{routes: len(v.want.Routes), problems: map[problemKind]int{}}
+	for p, via := range v.want.Routes {
+		if v.have.Routes[p] == via {
+			t.installed++
+		}
+	}
+	count := func(live *haproxy.LiveBackend, want []haproxy.Server) {
+		t.backends++
+		all, open := 0, t.servers[haproxy.Open]
+		for _, s := range live.Match(want) {
+			all++
+			if s == nil {
+				t.servers[haproxy.Absent]++
+			} else {
+				t.servers[s.State]++
+			}
+		}
+		if all > 0 && t.servers[haproxy.Open] == open {
+			t.unserved++
+		}
+	}
+	for _, b := range v.config.Backends {
+		count(v.have.Backends[b.Name], b.Servers)
+	}
+	for _, name := range haproxy.Unwanted(v.config.Backends, v.have.Backends) {
+		count(v.have.Backends[name], nil)
+	}
+	for _, p := range v.problems {
+		t.problems[problemKind{p.Cluster, p.Reason}]++
+	}
+	return t
 }
 
 func refused(refusals []routes.Refusal) RefusedStatus {
@@ -237,9 +290,20 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 	return s
 }
 
-func (v *view) backends() []BackendStatus {
+// backends describes the backends of some names.
+func (v *view) backends(of func(name string) bool) []BackendStatus {
 	var all []BackendStatus
+	planned := make(map[haproxy.ServerID]SetServer, len(v.steps))
+	for _, step := range v.steps {
+		if s, ok := step.(SetServer); ok {
+			planned[s.ID] = s
+		}
+	}
+	match := v.want.Routes.Finder()
 	tell := func(want haproxy.Backend) {
+		if !of(want.Name) {
+			return
+		}
 		bs := BackendStatus{Name: want.Name, Origin: want.Origin}
 		for i, live := range v.have.Backends[want.Name].Match(want.Servers) {
 			switch {
@@ -258,7 +322,7 @@ func (v *view) backends() []BackendStatus {
 				bs.Open++
 				ss.Why = whyDown(live.Failure)
 			} else {
-				ss.Why = v.whyNot(want, w, *live)
+				ss.Why = v.whyNot(want, w, *live, planned, match)
 			}
 			bs.Servers = append(bs.Servers, ss)
 		}
@@ -290,21 +354,19 @@ func whyDown(failure string) string {
 	return "the pod answers the check wrongly or too late (" + failure + ")"
 }
 
-// whyNot returns why a wanted server is not open, in one sentence.
-func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live) string {
+// whyNot returns why a wanted server is not open, in one sentence. planned has the steps
+// of the round, and match the wanted routes.
+func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live, planned map[haproxy.ServerID]SetServer, match func(netip.Addr) (netip.Prefix, netip.Addr, bool)) string {
 	a := w.Addr.Addr()
 	if why := v.want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr); why != "" {
 		return why
 	}
-	for _, step := range v.steps {
-		if s, ok := step.(SetServer); ok && s.ID == (haproxy.ServerID{Backend: b.Name, Server: w.Name}) && s.State < haproxy.Open && s.Why != "no verified route" {
-			return s.Why
-		}
+	if s, ok := planned[haproxy.ServerID{Backend: b.Name, Server: w.Name}]; ok && s.State < haproxy.Open && s.Why != "no verified route" {
+		return s.Why
 	}
 	if w.Drain {
 		return "endpoint is terminating"
 	}
-	match := v.want.Routes.Finder()
 	p, via, ok := match(a)
 	switch {
 	case !ok:

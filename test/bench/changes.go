@@ -393,6 +393,16 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 			return err
 		}
 	}
+	// The Service is gone once a reload has removed its backend.
+	if err := rig.Eventually(ctx, "the backend of 5,000 servers is gone", func() error {
+		answer, err := b.exchange("show servers state " + backendOf(service))
+		if err == nil && !strings.Contains(answer, "Can't find backend") {
+			err = errors.New("HAProxy has the backend")
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	b.add(value("5,000 endpoints replaced: last slice committed → as wanted", ours.Seconds(), "s").beside("the same commands", theirs.Seconds()).timesAtMost(1.5))
 	return nil
 }

@@ -20,8 +20,11 @@ import (
 	"sallyport/test/rig"
 )
 
-var lifeRows = []row{
+var memoryRows = []row{
 	{13, "resident memory, and the processor of an idle appliance", small | large, memory},
+}
+
+var lifeRows = []row{
 	{12, "start from nothing → all served; hitless restart → in control", large, starts},
 	{15, "a reload, beside haproxy -c and a start of the same file by hand", large, reload},
 }
@@ -51,6 +54,12 @@ func memory(ctx context.Context, b *bench) error {
 		return nil
 	}
 	const span = 10 * time.Second
+	// A picture of the cluster is saved some seconds after a change.
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(span):
+	}
 	before, err := rig.CPU(b.Pid())
 	if err != nil {
 		return err
