@@ -25,7 +25,10 @@ func (h *head) writeHTTP() {
 	}
 	h.expectProxy()
 	h.writeRequest("http")
-	h.lines(h.Process.text(FrontendSection))
+	if !h.demandsClients() {
+		h.passPlain("!{ var(txn.route) -m sub / }")
+	}
+	h.writeRouteRules()
 	for _, code := range RedirectCodes {
 		text := strconv.Itoa(code)
 		h.line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
@@ -72,7 +75,8 @@ func (h *head) writeHTTPS() {
 		h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
 		h.line(answer(421, "not on this connection", " if { ssl_c_used } !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"))
 	}
-	h.lines(h.Process.text(FrontendSection))
+	h.passPlain("!{ var(txn.route),field(4,/,0) -m found }") // the redirect is for plain HTTP
+	h.writeRouteRules()
 	h.lead()
 }
 
@@ -142,7 +146,7 @@ func (h *head) writeRequest(proto string) {
 	for _, n := range h.Captures {
 		h.line("declare capture request len", strconv.Itoa(n))
 	}
-	h.line("http-request del-header '(?i)^(?!x-forwarded-)x[-_.]forwarded[-_.]' -m reg") // servers may take it for X-Forwarded-Proto
+	h.line("http-request del-header '(?i)^x(?:[_.]forwarded[-_.]|-forwarded[_.])' -m reg") // servers may take it for X-Forwarded-Proto
 	// HAProxy repeats no request that a server may have acted on (RFC 9110, section
 	// 9.2.2).
 	h.line("http-request disable-l7-retry if !{ method GET HEAD }")
@@ -158,15 +162,15 @@ func (h *head) writeRequest(proto string) {
 // than any Prefix. HAProxy answers 400 to a raw control byte in a path, so no
 // client can write the mark himself.
 //
-// For a host that has regular expressions, and no other, map_reg then tries them one
-// after the other, with those of the few hosts that share its map.
+// Each request passes all of these rules. So a rule begins with the condition that
+// nearly every request fails, and that costs the least.
 func (h *head) writeRouting() {
 	exact, wild := h.opt.Dir+"/"+routeMap, h.opt.Dir+"/"+wildMap
 	// HAProxy, an authentication service and the servers have to read the same host in
 	// a request. So there is one name, and a URI that has a name has the same one,
 	// which HAProxy checks where there are both. A slash in the name would begin the
 	// path of the key.
-	h.line("http-request deny deny_status 400 if { req.fhdr(host) -m found } !{ req.fhdr(host) -m reg " + oneHost + " }")
+	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost + " } { req.fhdr(host) -m found }")
 	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found }")
 	h.line("http-request deny deny_status 400 if !{ url -m beg / } { url -m reg '^[^/?]*://[^/?]*@' }")
 	// Once a server has agreed to another protocol, or to a tunnel, HAProxy passes on
@@ -178,6 +182,25 @@ func (h *head) writeRouting() {
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	h.line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+}
+
+// passPlain ends the rules of the frontend for a request whose route asks for none of
+// the rules that follow. So a route does not pay for what other routes use, and no
+// reload is due when the first route begins to use it. The rules of the backend apply
+// all the same (HAProxy Configuration Manual, http-request allow). Texts of the cluster
+// have to see every request, so there is no such end where there are any.
+func (h *head) passPlain(asksForNone string) {
+	if len(h.Process.text(FrontendSection)) == 0 {
+		h.line("http-request allow if { var(txn.route) -m found }", asksForNone)
+	}
+}
+
+// writeRouteRules writes the rules that some routes ask for, and the texts of the
+// cluster.
+//
+// For a host that has regular expressions, and no other, map_reg tries them one after
+// the other, with those of the few hosts that share its map.
+func (h *head) writeRouteRules() {
 	h.line(`http-request set-var(txn.patterns) var(txn.route),field(6,/) if { var(txn.route),field(6,/) -m len gt 0 }`)
 	for i, path := range mapFiles[regexpTable:] {
 		h.line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + h.opt.Dir + "/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
@@ -185,6 +208,7 @@ func (h *head) writeRouting() {
 	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
+	h.lines(h.Process.text(FrontendSection))
 }
 
 // writeInspection finds the backend of a TLS connection by the name in its
