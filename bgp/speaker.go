@@ -280,6 +280,8 @@ func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, add
 		ListenPort:      port,
 		ListenAddresses: listen,
 		Families:        []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
+		// We choose no best path. GoBGP would do so for each path and each peer.
+		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{DisableBestPathSelection: true},
 	}})
 	if err != nil {
 		return s.explain(err)
@@ -353,19 +355,20 @@ func (s *Speaker) Offers() ([]routes.Offer, error) {
 		return nil, ErrStopped
 	}
 	var all []routes.Offer
-	for _, x := range s.sessions {
-		all = slices.AppendSeq(all, x.all(time.Now()))
+	now := time.Now()
+	for _, x := range s.sorted() {
+		from := len(all)
+		all = slices.AppendSeq(all, x.all(now))
+		slices.SortFunc(all[from:], func(a, b routes.Offer) int { return a.Prefix.Compare(b.Prefix) })
 	}
-	slices.SortFunc(all, func(a, b routes.Offer) int {
-		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
-			return c
-		}
-		if c := a.Peer.Compare(b.Peer); c != 0 {
-			return c
-		}
-		return a.Prefix.Compare(b.Prefix)
-	})
 	return all, nil
+}
+
+// sorted returns the sessions by cluster and address. Called with mu held.
+func (s *Speaker) sorted() []*session {
+	return slices.SortedFunc(maps.Values(s.sessions), func(a, b *session) int {
+		return cmp.Or(strings.Compare(a.peer.Cluster, b.peer.Cluster), a.peer.Addr.Compare(b.peer.Addr))
+	})
 }
 
 // Peers returns the state of every valid peer of the last SetPeers, sorted by cluster and
@@ -374,15 +377,9 @@ func (s *Speaker) Peers() []PeerState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]PeerState, 0, len(s.sessions))
-	for _, x := range s.sessions {
+	for _, x := range s.sorted() {
 		all = append(all, x.report())
 	}
-	slices.SortFunc(all, func(a, b PeerState) int {
-		if c := strings.Compare(a.Cluster, b.Cluster); c != 0 {
-			return c
-		}
-		return a.Addr.Compare(b.Addr)
-	})
 	return all
 }
 
