@@ -115,6 +115,7 @@ type loop struct {
 	file     ConfigStatus
 	knock    chan struct{} // knocks at any door of the edges
 
+	policy    routes.Policy
 	compiler  *ingress.Compiler
 	vetter    *vetter
 	planner   planner
@@ -255,11 +256,11 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.offers = len(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
 	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic}
-	routed, refusals := routes.Verify(offers, facts)
+	routed, refusals := l.policy.Verify(offers, facts)
 	v.want.Routes = routed
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
-	v.want.Allocations = routes.Allocate(facts)
-	v.static, v.withheld = routes.Static(offers, facts), routes.Withheld(offers, topologies)
+	v.want.Allocations = l.policy.Allocate(facts)
+	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
 	l.compiler.Unknown = unknown
 	room := l.proxy.Info().Room
 	l.compiler.Room = room.Servers()
@@ -477,6 +478,7 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	var errs []error
 	var servers []SetServer
+	var changed []Step                               // routes
 	turned := make(routes.Table, len(v.have.Routes)) // the routes in the kernel, with the changes made here
 	maps.Copy(turned, v.have.Routes)
 	for _, step := range v.steps {
@@ -488,12 +490,10 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			}
 			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
 				turned[s.Prefix] = s.Via
-				l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
 			}
 		case DropRoute:
 			if err = l.kernel.Drop(s.Prefix); err == nil {
 				delete(turned, s.Prefix)
-				l.log.Info("route dropped", "prefix", s.Prefix)
 			}
 		case SetServer:
 			servers = append(servers, s)
@@ -505,9 +505,11 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			errs = append(errs, fmt.Errorf("%s: %w", step, err))
 			continue
 		}
-		progress = true
+		changed = append(changed, step)
 		l.counts.step(step)
 	}
+	l.tellRoutes(changed)
+	progress = len(changed) > 0
 	if progress {
 		// Connections to servers that lost their route would hang until they time out.
 		if err := l.abort(stranded(v.have, turned), "their route was removed"); err != nil {
@@ -578,6 +580,21 @@ type applied struct {
 func (a applied) still(c *haproxy.Config, now time.Time) bool {
 	return a.config != nil && now.Before(a.until) && (a.retryAt.IsZero() || now.Before(a.retryAt)) &&
 		a.config.Same(c)
+}
+
+// tellRoutes logs each route that changed; beyond a screenful, only how many.
+func (l *loop) tellRoutes(done []Step) {
+	for _, step := range done[:min(len(done), screenful)] {
+		switch s := step.(type) {
+		case AddRoute:
+			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
+		case DropRoute:
+			l.log.Info("route dropped", "prefix", s.Prefix)
+		}
+	}
+	if more := len(done) - screenful; more > 0 {
+		l.log.Info("more routes changed: see the status page", "count", more)
+	}
 }
 
 // tellServers logs each server that changed; beyond a screenful, only how many.

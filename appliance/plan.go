@@ -1,7 +1,6 @@
 package appliance
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -319,13 +318,12 @@ func planRoutes(want routes.Table, have Have) []Step {
 		}
 	}
 	steps := make([]Step, 0, len(changed))
-	for p, via := range changed {
-		if via.IsValid() {
+	for _, p := range slices.SortedFunc(maps.Keys(changed), netip.Prefix.Compare) {
+		if via := changed[p]; via.IsValid() {
 			steps = append(steps, AddRoute{p, via})
 		} else {
 			steps = append(steps, DropRoute{p})
 		}
 	}
-	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.String(), b.String()) })
 	return steps
 }

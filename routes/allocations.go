@@ -151,6 +151,9 @@ func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) string
 // Since returns a function that reports whether an address may have another owner than in
 // older allocations; nil if none has. It is cheap while the blocks are the same objects.
 func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
+	if a != nil && a == old {
+		return nil
+	}
 	everything := func(netip.Addr) bool { return true }
 	if a == nil || old == nil || !maps.Equal(a.local, old.local) || !maps.Equal(a.protected, old.protected) || len(a.clusters) != len(old.clusters) {
 		return everything

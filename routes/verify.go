@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -45,8 +46,32 @@ const atOnce = 30 * time.Second
 // The order of offers and duplicates do not change the result. The refusals are sorted.
 // If two clusters claim the same addresses, a cluster with bounds in our configuration
 // outranks one with pools alone, and the cluster configured first outranks the later.
-func Verify(offers []Offer, f Facts) (Table, []Refusal) {
-	w := survey(f)
+func Verify(offers []Offer, f Facts) (Table, []Refusal) { return new(Policy).Verify(offers, f) }
+
+// A Policy applies the rules of Verify, Static and Allocate. It remembers what it has found in
+// the records of the clusters, and uses that again while the records and the machine's addresses
+// are the same. The memory saves time and changes no result. The zero Policy is ready for use,
+// by one goroutine.
+type Policy struct {
+	world       *world
+	allocations *Allocations
+}
+
+// recall brings the memory up to date.
+func (p *Policy) recall(f Facts) {
+	if p.world != nil && reflect.DeepEqual(p.world.Topologies, f.Topologies) && reflect.DeepEqual(p.world.Local, f.Local) {
+		w := *p.world
+		w.Facts = f
+		p.world = &w
+		return
+	}
+	p.world, p.allocations = survey(f), Allocate(f)
+}
+
+// Verify returns what the function Verify returns.
+func (p *Policy) Verify(offers []Offer, f Facts) (Table, []Refusal) {
+	p.recall(f)
+	w := p.world
 	static := w.static(offers)
 	table := Table{}
 	var refusals []Refusal
@@ -67,14 +92,24 @@ func Verify(offers []Offer, f Facts) (Table, []Refusal) {
 
 // Static returns the clusters that lost every session at once, and whose lost offers
 // therefore still count. The value is the time until which they do.
-func Static(offers []Offer, f Facts) map[string]time.Time {
+func Static(offers []Offer, f Facts) map[string]time.Time { return new(Policy).Static(offers, f) }
+
+// Static returns what the function Static returns.
+func (p *Policy) Static(offers []Offer, f Facts) map[string]time.Time {
+	p.recall(f)
 	until := map[string]time.Time{}
-	for cluster, s := range survey(f).static(offers) {
+	for cluster, s := range p.world.static(offers) {
 		if f.Now.Before(s.until) {
 			until[cluster] = s.until
 		}
 	}
 	return until
+}
+
+// Allocate returns what the function Allocate returns.
+func (p *Policy) Allocate(f Facts) *Allocations {
+	p.recall(f)
+	return p.allocations
 }
 
 // Withheld returns the BGP addresses of the nodes that own blocks and offer none of them,

@@ -2,8 +2,10 @@ package routes
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -414,4 +416,35 @@ func TestManyRandomWorldsHaveOnlyJustifiedRoutes(t *testing.T) {
 	if routes < 2_000 {
 		t.Errorf("got %d routes: the worlds are too poor to say anything", routes)
 	}
+}
+
+func TestWhatAPolicyRemembersChangesNothing(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		d := func(n int, label string) int { return rapid.IntRange(0, n-1).Draw(t, label) }
+		var p Policy
+		var last Facts
+		for range 2 + d(4, "rounds") {
+			offers, f := worldOf(d)
+			switch later := last.Now.Add(time.Duration(d(120, "seconds")) * time.Second); {
+			case last.Topologies == nil || d(3, "records") == 0:
+			case d(2, "machine") == 0:
+				f.Topologies, f.Now = last.Topologies, later
+			default:
+				f.Topologies, f.Local, f.Now = last.Topologies, last.Local, later
+			}
+			last = f
+			got, gotRefused := p.Verify(offers, f)
+			want, wantRefused := Verify(offers, f)
+			if !got.Equal(want) || !reflect.DeepEqual(gotRefused, wantRefused) {
+				t.Fatalf("table\n%s%v\nwant\n%s%v", got, gotRefused, want, wantRefused)
+			}
+			if got, want := p.Static(offers, f), Static(offers, f); !maps.Equal(got, want) {
+				t.Fatalf("static clusters %v, want %v", got, want)
+			}
+			if got, want := p.Allocate(f), Allocate(f); !reflect.DeepEqual(got, want) {
+				t.Fatalf("allocations %+v, want %+v", got, want)
+			}
+		}
+	})
 }

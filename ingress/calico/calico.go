@@ -155,12 +155,20 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 // mute reports nodes that own blocks and have no address to announce them from. The
 // pods of such a node get no route.
 func (r *reader) mute(t routes.Topology) {
+	type owner struct {
+		node string
+		is4  bool
+	}
+	owns := map[owner]bool{}
+	for _, a := range t.Affinities {
+		if !a.Deleted {
+			owns[owner{a.Node, a.Prefix.Addr().Is4()}] = true
+		}
+	}
 	for _, n := range t.Nodes {
-		owns := func(a routes.Affinity) bool { return a.Node == n.Name && !a.Deleted }
 		for _, family := range families {
-			blocks := slices.ContainsFunc(t.Affinities, func(a routes.Affinity) bool { return owns(a) && a.Prefix.Addr().Is4() == family.is4 })
 			speaks := slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 })
-			if blocks && !speaks {
+			if owns[owner{n.Name, family.is4}] && !speaks {
 				r.complain("Node", n.Name, "it owns %s blocks and has no annotation %s with its BGP address, so their pods get no route: is calico-node running there, and does it find the address (IP_AUTODETECTION_METHOD)?", family.name, family.annotation)
 			}
 		}
