@@ -44,6 +44,38 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
+// BenchmarkRoutes adds and removes the route of one host, and for "new" its backend, too,
+// which takes a spare place.
+func BenchmarkRoutes(b *testing.B) {
+	for _, kind := range []string{"known", "new"} {
+		for _, n := range []int{1, 1000, 10_000} {
+			b.Run(fmt.Sprintf("%s backend of %d", kind, n), func(b *testing.B) {
+				r := newRig(b, binaries(b)[0])
+				var backends []*Backend
+				for i := range n {
+					backends = append(backends, backend(fmt.Sprintf("ns_svc_app%05d_80", i), nowhereServer(i)))
+				}
+				cfg := r.config(backends...)
+				next := *cfg
+				if kind == "new" {
+					next.Backends = append(slices.Clone(backends), backend("ns_svc_new_80", nowhereServer(0)))
+				}
+				next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/", Match: Prefix, Backend: next.Backends[len(next.Backends)-1].Name})
+				r.settle(cfg, states(cfg, Open))
+				worlds := []*Config{&next, cfg}
+				wishes := []States{inOrder(&next, states(&next, Open)), inOrder(cfg, states(cfg, Open))}
+				i := 0
+				for b.Loop() {
+					if res, err := r.p.Apply(b.Context(), worlds[i%2], wishes[i%2]); err != nil || res.Reloaded {
+						b.Fatalf("got %+v, %v", res, err)
+					}
+					i++
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkRewritesOfOthers asks one application for a page while more and more
 // others each have a rewrite of their own. Their rewrites cost it nothing.
 func BenchmarkRewritesOfOthers(b *testing.B) {

@@ -32,7 +32,7 @@ const (
 	spareClasses = 8 // how many settings have spare backends, at most: those of most backends
 	// How many spare backends there are of the same settings: one for each four backends
 	// that have the settings, within these bounds. Each takes HAProxy about 10 kB.
-	minSpares, maxSpares = 8, 64
+	minSpares, maxSpares = 16, 64
 )
 
 // A slot is a spare backend that stands for another one.
