@@ -25,8 +25,9 @@ import (
 //
 // Saving runs beside the loop, at most once per pictureInterval. A crash therefore
 // loses the last seconds of changes. The API reports those again at the next start,
-// unless it is unreachable then. The text of each object is kept in memory, so that
-// only changed objects are encoded again.
+// unless it is unreachable then. What changed since the last whole picture is appended
+// to a second file (see update). Once that file is as large as the picture, a whole
+// picture replaces both: what a change writes does not depend on the size of the cluster.
 type pictures struct {
 	dir string
 	log *slog.Logger
@@ -37,7 +38,15 @@ type pictures struct {
 	failing map[string]error            // why the last attempt to save failed, by cluster; without those whose last one succeeded
 	wake    chan struct{}
 
-	texts map[string]map[any][]byte // by cluster and object; owned by save
+	saved map[string]*saved // by cluster; owned by save
+}
+
+// saved is what this process has written of a cluster.
+type saved struct {
+	snapshot ingress.Snapshot
+	taken    time.Time // of the whole picture
+	whole    int64     // bytes of the whole picture
+	updates  int64     // bytes of the updates
 }
 
 const (
@@ -46,6 +55,8 @@ const (
 	// pictureSize bounds the bytes of a picture that is loaded. A picture of 10,000
 	// Services has 60 MB.
 	pictureSize = 256 << 20
+	// updatesLeast is how large the updates may become in any case.
+	updatesLeast = 1 << 20
 )
 
 // picture is the first line of the file. Every object follows on a line of its
@@ -61,7 +72,7 @@ func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
 		dir: dir, log: log,
 		pending: map[string]ingress.Snapshot{}, kept: map[string]ingress.Snapshot{}, failing: map[string]error{},
-		wake: make(chan struct{}, 1), texts: map[string]map[any][]byte{},
+		wake: make(chan struct{}, 1), saved: map[string]*saved{},
 	}
 }
 
@@ -153,38 +164,27 @@ func same(a, b ingress.Snapshot) bool {
 	return a.Same(b.Objects) && a.Owners == b.Owners && reflect.DeepEqual(a.Topology, b.Topology)
 }
 
-// encode writes a picture.
-func (p *pictures) encode(to io.Writer, s ingress.Snapshot) error {
+// encode writes a picture that is taken now.
+func (p *pictures) encode(to io.Writer, s ingress.Snapshot) (taken time.Time, err error) {
 	head := picture{Version: pictureVersion, Taken: time.Now()}
-	known, texts := p.texts[s.Cluster], map[any][]byte{}
-	var lines [][]byte
-	for _, objects := range s.All() {
+	lists := s.All()
+	for _, objects := range lists {
 		head.Counts = append(head.Counts, len(objects))
-		for _, o := range objects {
-			text, ok := known[o]
-			if !ok {
-				var err error
-				if text, err = json.Marshal(o); err != nil {
-					return err
-				}
-				text = append(text, '\n')
-			}
-			texts[o] = text
-			lines = append(lines, text)
-		}
 	}
-	p.texts[s.Cluster] = texts
 	s.Objects = ingress.Objects{}
 	head.Snapshot = s
-	if err := json.NewEncoder(to).Encode(head); err != nil {
-		return err
+	e := json.NewEncoder(to)
+	if err := e.Encode(head); err != nil {
+		return head.Taken, err
 	}
-	for _, line := range lines {
-		if _, err := to.Write(line); err != nil {
-			return err
+	for _, objects := range lists {
+		for _, o := range objects {
+			if err := e.Encode(o); err != nil {
+				return head.Taken, err
+			}
 		}
 	}
-	return nil
+	return head.Taken, nil
 }
 
 // decode reads a picture that encode wrote, to its end.
@@ -210,22 +210,42 @@ func decode(from io.Reader) (picture, error) {
 	return pic, nil
 }
 
-// write replaces the file in one step, so that a crash leaves the old picture
-// or the new one.
+// write saves a snapshot: as an update if that is shorter, else as a whole.
 func (p *pictures) write(s ingress.Snapshot) error {
+	if was := p.saved[s.Cluster]; was != nil && was.updates < max(was.whole, updatesLeast) && p.append(was, s) == nil {
+		return nil
+	}
+	// After an update that failed, the end of its file is unknown.
+	delete(p.saved, s.Cluster)
+	return p.replace(s)
+}
+
+// replace replaces the file in one step, so that a crash leaves the old picture or the
+// new one. Updates of the old picture do not count for the new one.
+func (p *pictures) replace(s ingress.Snapshot) error {
 	f, err := os.CreateTemp(p.dir, ".picture-*") // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name()) // removes nothing after the rename
 	buffer := bufio.NewWriterSize(f, 64<<10)
-	err = p.encode(buffer, s)
-	if err = errors.Join(err, buffer.Flush(), f.Sync(), f.Close()); err != nil {
+	taken, err := p.encode(buffer, s)
+	err = errors.Join(err, buffer.Flush(), f.Sync())
+	info, statErr := f.Stat()
+	if err = errors.Join(err, statErr, f.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), p.path(s.Cluster)); err != nil {
 		return err
 	}
+	if err := os.RemoveAll(p.updatesPath(s.Cluster)); err != nil {
+		return err
+	}
+	p.saved[s.Cluster] = &saved{snapshot: s, taken: taken, whole: info.Size()}
+	return p.syncDir()
+}
+
+func (p *pictures) syncDir() error {
 	dir, err := os.Open(p.dir)
 	if err != nil {
 		return err
@@ -250,6 +270,7 @@ func (p *pictures) load(cluster string) (picture, error) {
 		err = fmt.Errorf("the picture is of cluster %q", pic.Snapshot.Cluster)
 	}
 	if err == nil {
+		p.update(&pic)
 		return pic, nil
 	}
 	aside := p.path(cluster) + ".bad"

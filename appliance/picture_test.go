@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/ingress"
@@ -78,7 +76,7 @@ func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	}
 	// An older program reads the pictures of this one after a downgrade.
 	var again bytes.Buffer
-	if err := newPictures("", nil).encode(&again, pic.Snapshot); err != nil {
+	if _, err := newPictures("", nil).encode(&again, pic.Snapshot); err != nil {
 		t.Fatal(err)
 	}
 	_, want, _ := bytes.Cut(text, []byte("\n"))
@@ -146,7 +144,7 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	var whole bytes.Buffer
-	if err := p.encode(&whole, demoSnapshot("demo")); err != nil {
+	if _, err := p.encode(&whole, demoSnapshot("demo")); err != nil {
 		t.Fatal(err)
 	}
 	text := bytes.TrimSuffix(whole.Bytes(), []byte("\n"))
@@ -156,31 +154,6 @@ func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
 	for n := range text {
 		if _, err := decode(bytes.NewReader(text[:n])); err == nil {
 			t.Fatalf("the first %d of %d bytes were taken for a picture", n, len(text))
-		}
-	}
-}
-
-// Remembered texts save time and change nothing in a picture.
-func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
-	s := demoSnapshot("demo")
-	for i := range 5 {
-		changed := s.Slices[0].DeepCopy()
-		changed.ResourceVersion = strconv.Itoa(i)
-		s.Slices = append([]*discoveryv1.EndpointSlice{changed}, s.Slices[1:]...)
-		var text bytes.Buffer
-		if err := p.encode(&text, s); err != nil {
-			t.Fatal(err)
-		}
-		pic, err := decode(&text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(s, pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("-want +got\n%s", diff)
-		}
-		if len(p.texts["demo"]) != len(s.Ingresses)+len(s.Classes)+len(s.Services)+len(s.Slices)+len(s.Secrets) {
-			t.Errorf("%d objects are remembered, more than there are", len(p.texts["demo"]))
 		}
 	}
 }
@@ -212,7 +185,7 @@ func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
 func FuzzPicture(f *testing.F) {
 	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
 	var text bytes.Buffer
-	if err := p.encode(&text, demoSnapshot("demo")); err != nil {
+	if _, err := p.encode(&text, demoSnapshot("demo")); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(text.Bytes())
@@ -224,7 +197,7 @@ func FuzzPicture(f *testing.F) {
 		}
 		p := newPictures("", nil)
 		var text bytes.Buffer
-		if err := p.encode(&text, pic.Snapshot); err != nil {
+		if _, err := p.encode(&text, pic.Snapshot); err != nil {
 			t.Fatal(err)
 		}
 		again, err := decode(&text)

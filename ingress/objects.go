@@ -82,6 +82,48 @@ func (o *Objects) Read(counts []int, from *json.Decoder) error {
 	return nil
 }
 
+// A Change is an object that came, became another version or went.
+type Change struct {
+	List      int             `json:"list"` // its place in All
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name"`
+	Object    json.RawMessage `json:"object,omitempty"` // empty: it went
+}
+
+// Since returns what changed from older objects to these.
+func (o Objects) Since(older Objects) (changes []Change, err error) {
+	before := older.lists()
+	for i, l := range o.lists() {
+		more, err := l.since(i, before[i])
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, more...)
+	}
+	return changes, nil
+}
+
+// Take makes the objects those that Since saw after the changes.
+func (o *Objects) Take(changes []Change) error {
+	lists := o.lists()
+	by := make([]map[serviceKey]json.RawMessage, len(lists))
+	for _, c := range changes {
+		if c.List < 0 || c.List >= len(lists) {
+			return fmt.Errorf("there is no list %d of objects", c.List)
+		}
+		if by[c.List] == nil {
+			by[c.List] = make(map[serviceKey]json.RawMessage)
+		}
+		by[c.List][serviceKey{c.Namespace, c.Name}] = c.Object
+	}
+	for i, l := range lists {
+		if err := l.take(by[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // add puts objects into the list of their type, a slice of pointers.
 func (o *Objects) add(objects any) {
 	for _, l := range o.lists() {
@@ -106,6 +148,8 @@ type objectList interface {
 	read(from *json.Decoder) error
 	equal(other objectList) bool
 	keep(old objectList)
+	since(place int, older objectList) ([]Change, error)
+	take(changes map[serviceKey]json.RawMessage) error
 }
 
 type listOf[T any] struct {
@@ -146,6 +190,58 @@ func (l listOf[T]) read(from *json.Decoder) error {
 func (l listOf[T]) equal(other objectList) bool { return slices.Equal(*l.at, *other.(listOf[T]).at) }
 
 func (l listOf[T]) keep(old objectList) { *l.at = keep(*l.at, *old.(listOf[T]).at, l.order) }
+
+func (l listOf[T]) since(place int, older objectList) (changes []Change, err error) {
+	was, is := *older.(listOf[T]).at, *l.at
+	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
+		was, is = was[1:], is[1:]
+	}
+	had, has := make(map[*T]bool, len(was)), make(map[serviceKey]bool, len(is))
+	for _, o := range was {
+		had[o] = true
+	}
+	for _, o := range is {
+		key := keyOf(any(o).(metav1.Object))
+		has[key] = true
+		if had[o] {
+			continue
+		}
+		text, err := json.Marshal(o)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, Change{place, key.namespace, key.name, text})
+	}
+	for _, o := range was {
+		if key := keyOf(any(o).(metav1.Object)); !has[key] {
+			changes = append(changes, Change{place, key.namespace, key.name, nil})
+		}
+	}
+	return changes, nil
+}
+
+func (l listOf[T]) take(changes map[serviceKey]json.RawMessage) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	list := slices.DeleteFunc(slices.Clone(*l.at), func(o *T) bool {
+		_, changed := changes[keyOf(any(o).(metav1.Object))]
+		return changed
+	})
+	for _, text := range changes {
+		if len(text) == 0 {
+			continue
+		}
+		o := new(T)
+		if err := json.Unmarshal(text, o); err != nil {
+			return err
+		}
+		list = append(list, o)
+	}
+	slices.SortStableFunc(list, l.order)
+	*l.at = list
+	return nil
+}
 
 // keep returns list in order, as a slice of our own, or old itself where both
 // hold the same.
