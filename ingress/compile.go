@@ -340,19 +340,17 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 
 // touch rebuilds the parts of Services whose EndpointSlices changed, and no other.
 func (c *Compiler) touch(touched []map[serviceKey]bool) {
-	parts := slices.Clone(c.parts)
 	for w, services := range touched {
 		for service := range services {
 			for _, i := range c.routing.users[w][service] {
 				p := c.part(c.routing.needs[i])
-				if reflect.DeepEqual(p.backend, parts[i].backend) {
-					p.backend = parts[i].backend
+				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
+					p.backend = c.parts[i].backend
 				}
-				parts[i] = p
+				c.parts[i] = p // no Result has the list itself
 			}
 		}
 	}
-	c.parts = parts
 }
 
 // A serviceKey names a Service, or another object of a namespace, in its cluster.

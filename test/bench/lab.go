@@ -154,7 +154,7 @@ func (s *testbed) hosts() []string {
 func parallel(n int, do func(i int) error) error {
 	var group sync.WaitGroup
 	var next atomic.Int64
-	errs := make([]error, 8)
+	errs := make([]error, 32) // etcd writes what comes together to disk at once
 	for worker := range errs {
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && errs[worker] == nil; i = int(next.Add(1)) - 1 {
