@@ -249,3 +249,25 @@ func TestACanaryTakesItsShare(t *testing.T) {
 		}
 	})
 }
+
+// TestTheLongestHostAndPathAreServed adds a row of the greatest length by a command.
+func TestTheLongestHostAndPathAreServed(t *testing.T) {
+	host := strings.Repeat("a", 61) + strings.Repeat("."+strings.Repeat("b", 63), 3)
+	path := "/" + strings.Repeat("p", MaxPath-1)
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", origin(t, "ok")))
+		r.settle(cfg, states(cfg, Open))
+		next := *cfg
+		next.Routes = append([]Route{{Host: host, Path: path, Match: Exact, Backend: "app"}}, cfg.Routes...)
+		if res := r.apply(&next, states(&next, Open)); res.Reloaded || !res.RetryAt.IsZero() {
+			t.Errorf("the row took a reload: %+v", res)
+		}
+		if got := r.get(host, path); got != "ok" {
+			t.Errorf("got %.80q, want ok", got)
+		}
+		if got := r.get(host, path[:len(path)-1]); got != "404" {
+			t.Errorf("a shorter path: got %.80q, want 404", got)
+		}
+	})
+}

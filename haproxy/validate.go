@@ -194,6 +194,10 @@ func (t Tune) validate() error {
 	return errors.Join(errs...)
 }
 
+// MaxPath bounds the path of a Route, in bytes. HAProxy rejects a request whose line is
+// longer than its buffer (16 kB).
+const MaxPath = 2048
+
 // Validate returns why the route cannot be written into a map.
 func (r *Route) Validate() error {
 	switch {
@@ -203,8 +207,8 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: the path must begin with \"/\"", r.Host, r.Path)
 	case strings.ContainsFunc(r.Path, func(c rune) bool { return c <= ' ' || c == 0x7f }):
 		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host, r.Path)
-	case len(r.Host)+len(r.Path) > 2048:
-		return fmt.Errorf("route %q: the path is %d bytes long; 2048 with the host is the limit", r.Host, len(r.Path))
+	case len(r.Path) > MaxPath:
+		return fmt.Errorf("route %q: the path is %d bytes long; %d is the limit", r.Host, len(r.Path), MaxPath)
 	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
 		return fmt.Errorf("route %q %q: TLS passthrough needs a host, the path \"/\" and no canary", r.Host, r.Path)
 	case !slices.Contains([]PathMatch{Prefix, Exact, Begin, Regexp, Passthrough}, r.Match):

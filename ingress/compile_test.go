@@ -1033,3 +1033,21 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 		t.Errorf("nobody is told: %v", r.Problems)
 	}
 }
+
+// TestTheLongestHostAndPathAreServed has a host and a path that are as long as each may be.
+// A configuration that is not valid would stop the changes of everybody.
+func TestTheLongestHostAndPathAreServed(t *testing.T) {
+	host := strings.Repeat("a", 61) + strings.Repeat("."+strings.Repeat("b", 63), 3) // RFC 1035, 2.3.4
+	for length, served := range map[int]bool{haproxy.MaxPath: true, haproxy.MaxPath + 1: false} {
+		long := "/" + strings.Repeat("p", length-1)
+		s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule(host, path(long, "Prefix", "web"))+"]"))
+		r := Compile([]Snapshot{s})
+		if err := r.Config.Validate(); err != nil {
+			t.Errorf("%d bytes: the configuration is not valid: %.200s", length, err)
+		}
+		is := slices.ContainsFunc(r.Config.Routes, func(r haproxy.Route) bool { return r.Host == host && r.Path == long })
+		if is != served || served == (len(r.Problems) > 0) {
+			t.Errorf("%d bytes: served %v, want %v; %d problems", length, is, served, len(r.Problems))
+		}
+	}
+}

@@ -26,10 +26,6 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	}
 }
 
-// maxPath bounds a path, in bytes. The API has no bound. HAProxy rejects a request
-// whose line is longer than its buffer (16 kB).
-const maxPath = 2048
-
 // readIngress reads the claim of one Ingress. An error costs only the rule it is in.
 func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	ref := ObjectRef{Cluster: cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
@@ -142,8 +138,8 @@ func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path st
 	if path[0] != '/' {
 		return "", "", `does not begin with "/"`
 	}
-	if len(path) > maxPath {
-		return "", "", fmt.Sprintf("is %d bytes long; allowed are %d", len(path), maxPath)
+	if len(path) > haproxy.MaxPath { // the API has no bound
+		return "", "", fmt.Sprintf("is %d bytes long; allowed are %d", len(path), haproxy.MaxPath)
 	}
 	if match == haproxy.Regexp {
 		if err := haproxy.CheckPath(path); err != nil {
