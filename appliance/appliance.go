@@ -179,6 +179,15 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
+// Holds returns in words how many connections and servers a HAProxy holds that this
+// process would start; empty if the configuration leaves the start to others.
+func Holds(cfg *config.Config) string {
+	if cfg.HAProxy.Mode != config.Managed {
+		return ""
+	}
+	return haproxy.Machine().Describe(cfg.HAProxy.MaxConnections)
+}
+
 // remember returns a cluster that was not watched before. Its last good picture is used
 // until the API answers.
 func (l *loop) remember(s source) *cluster {

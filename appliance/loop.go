@@ -128,7 +128,8 @@ type loop struct {
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	quiet     map[netip.Addr]time.Time // peers with a session, since when they announce none of the blocks of their node
 	refused   map[string]bool
-	admitted  *Admission // last given to the firewall; nil: none yet
+	near      map[string]bool // resources whose limit was near in the last round
+	admitted  *Admission      // last given to the firewall; nil: none yet
 	doubt     doubt
 	pictures  *pictures
 
@@ -143,6 +144,7 @@ func (l *loop) begin() {
 	l.knock = make(chan struct{}, 1)
 	l.vetter = newVetter(l.proxy, l.log)
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
+	l.near = map[string]bool{}
 }
 
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
@@ -262,8 +264,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.want.Allocations = l.policy.Allocate(facts)
 	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
 	l.compiler.Unknown = unknown
-	room := l.proxy.Info().Room
-	l.compiler.Room = room.Servers()
+	info := l.proxy.Info()
+	l.compiler.Room = info.Room.Servers()
 	l.compiler.Judge(l.vetter.known())
 	newest := l.compiler.Compile(snapshots)
 	for _, c := range l.clusters {
@@ -276,8 +278,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		mayAct = false // an earlier process may have served the texts that still wait for a verdict
 	}
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
-	connections := room.Connections(compiled.Servers, cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn))
-	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: connections, Base: l.base}
+	v.connections = cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn)
+	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Connections(compiled.Servers, v.connections), Base: l.base}
+	v.capacity = slices.Concat(info.Room.Capacity(compiled.Servers), info.Capacity)
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	v.want.Backends = v.config.Backends
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {

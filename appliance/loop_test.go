@@ -97,6 +97,7 @@ type fakeProxy struct {
 	backends map[string]*haproxy.LiveBackend
 	applied  int
 	unfit    string // HAProxy rejects a whole configuration with that word
+	info     haproxy.Info
 	err      error
 }
 
@@ -153,7 +154,7 @@ func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (haproxy.Verdi
 	return verdicts, nil
 }
 
-func (f *fakeProxy) Info() haproxy.Info       { return haproxy.Info{} }
+func (f *fakeProxy) Info() haproxy.Info       { return f.info }
 func (f *fakeProxy) Changed() <-chan struct{} { return nil }
 
 // String lists the servers with their states, such as "open 172.16.171.66:80".

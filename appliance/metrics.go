@@ -74,6 +74,8 @@ var (
 	noServersDesc    = desc("backends_without_open_server", "Backends that have servers, none of them open.")
 	problemsDesc     = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.", "cluster", "reason")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
+	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
+	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
 	roundsDesc       = desc("rounds_total", "Rounds of the loop.")
 	failedRoundsDesc = desc("rounds_failed_total", "Rounds with an error.")
 	stepsDesc        = desc("steps_total", "Steps taken.", "step")
@@ -137,6 +139,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(noServersDesc, float64(t.unserved))
 	for k, n := range t.problems {
 		gauge(problemsDesc, float64(n), k.cluster, k.reason)
+	}
+	for _, c := range s.Capacity {
+		gauge(capacityDesc, float64(c.Used), c.Resource)
+		gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
 	}
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
 	counter(roundsDesc, m.counts.rounds.Load())

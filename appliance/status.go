@@ -33,7 +33,10 @@ type Status struct {
 	Backends []BackendStatus `json:"backends"`
 	Problems []ProblemStatus `json:"problems,omitempty"`
 	HAProxy  haproxy.Info    `json:"haproxy"`
-	Round    RoundStatus     `json:"round"`
+
+	Capacity []haproxy.Capacity `json:"capacity"`
+
+	Round RoundStatus `json:"round"`
 }
 
 // ClusterStatus is one cluster of the config file.
@@ -164,7 +167,7 @@ func (v *view) head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.settings.cfg.Identity, Config: v.file,
 		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
-		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info,
+		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info, Capacity: v.capacity,
 		Round: RoundStatus{At: v.at, Took: v.took},
 	}
 	for _, step := range v.steps[:min(len(v.steps), 100)] {

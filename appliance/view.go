@@ -37,6 +37,9 @@ type view struct {
 	err       error
 	notReady  []string
 	warnings  []string
+	capacity  []haproxy.Capacity
+
+	connections int // that HAProxy is configured to accept; 0: nobody says
 }
 
 type clusterView struct {
@@ -91,6 +94,7 @@ func (l *loop) judge(v *view) {
 	for _, sentence := range v.contested {
 		warn("%s", sentence)
 	}
+	l.measure(v, warn)
 	l.miss(v, warn)
 	l.withheld(v, warn)
 	for cluster, until := range v.static {
@@ -118,6 +122,30 @@ func (l *loop) judge(v *view) {
 	}
 	if lasted := since(&l.missingAt, missing > 0, v.at); lasted > soon {
 		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
+	}
+}
+
+// measure warns of each limit that is near, and of a setting that exceeds one. It logs a
+// limit once, when it gets near.
+func (l *loop) measure(v *view, warn func(string, ...any)) {
+	for _, c := range v.capacity {
+		if c.Far() {
+			delete(l.near, c.Resource)
+		}
+		if !c.Near() {
+			continue
+		}
+		if !l.near[c.Resource] {
+			l.log.Warn("a limit is near", "resource", c.Resource, "used", c.Used, "limit", c.Limit, "remedy", c.Remedy)
+		}
+		l.near[c.Resource] = true
+		warn("%s", c)
+	}
+	if v.config == nil {
+		return
+	}
+	if granted := v.config.Tune.MaxConn; granted < v.connections {
+		warn("HAProxy accepts %d connections instead of the %d that are configured (haproxy.maxConnections, or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that starts HAProxy", granted, v.connections)
 	}
 }
 

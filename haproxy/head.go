@@ -14,6 +14,9 @@ const limitedQUIC = "limited-quic"
 // cacheSize limits the number of TLS sessions that clients can resume.
 const cacheSize = "tune.ssl.cachesize"
 
+// oldWorkers limits the number of workers that finish their connections after reloads.
+const oldWorkers = 20
+
 // head writes the sections of haproxy.cfg before the backends. They depend on the
 // Shape, and on whether any certificate of the Config asks clients for theirs.
 type head struct {
@@ -77,7 +80,7 @@ func (h *head) writeGlobal() {
 		"hard-stop-after 30m",
 		// Each old worker keeps its memory until its last connection ends;
 		// before 3.3 HAProxy sets no limit to their number.
-		"mworker-max-reloads 20",
+		"mworker-max-reloads " + strconv.Itoa(oldWorkers),
 		// With few open files HAProxy would otherwise refuse a reload for everybody. The
 		// files that it sets aside for checks are in use for milliseconds.
 		"no strict-limits",

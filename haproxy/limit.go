@@ -1,12 +1,11 @@
 package haproxy
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"os"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -67,8 +66,10 @@ func (r Room) files() int {
 	return max(int(min(r.Files, all))-filesOfProcess, 8) //nolint:gosec // it fits
 }
 
-// Machine returns the Room of a HAProxy that this process would start.
+// Machine returns the Room of a HAProxy that this process would start. It raises the
+// limit of open files as far as it may.
 func Machine() Room {
+	raise()
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		limit.Max = 0
@@ -84,33 +85,27 @@ func memory() uint64 {
 		return 0
 	}
 	total := info.Totalram * uint64(info.Unit)
-	if text, err := os.ReadFile("/sys/fs/cgroup/memory.max"); err == nil {
-		if limit, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			total = min(total, limit)
-		}
+	if limit, err := strconv.ParseUint(readText("/sys/fs/cgroup/memory.max"), 10, 64); err == nil {
+		total = min(total, limit)
 	}
 	return total
 }
 
-// raiseFiles raises the limit of open files of this process, which its children
-// inherit, as far as the kernel permits: to the hard limit, and with CAP_SYS_RESOURCE
-// beyond it.
-func raiseFiles() {
+// raise raises the limit of open files of this process, which HAProxy inherits, as far as
+// the kernel permits: to the hard limit, and with CAP_SYS_RESOURCE beyond it.
+var raise = sync.OnceFunc(func() {
 	const all = 1 << 22 // some kernels permit 2^30
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return
 	}
-	text, _ := os.ReadFile("/proc/sys/fs/nr_open")
-	most, _ := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-	if most = min(most, all); most > limit.Max {
+	most := max(limit.Max, min(uint64(number(readText("/proc/sys/fs/nr_open"))), all)) //nolint:gosec // it is positive
+	for _, most := range []uint64{most, limit.Max} {
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: most, Max: most}); err == nil {
 			return
 		}
 	}
-	limit.Cur = limit.Max
-	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
-}
+})
 
 // room returns what the machine gives to the HAProxy that runs, or would run. A HAProxy
 // keeps the limit of open files with which it was started.
@@ -127,15 +122,11 @@ func (p *Proxy) room() Room {
 
 // filesOf returns how many files a process may have open; 0 if that is not known.
 func filesOf(pid int) uint64 {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		if rest, is := strings.CutPrefix(lines.Text(), "Max open files"); is {
-			words := strings.Fields(rest) // the soft limit and the hard one
-			if len(words) >= 2 {
-				n, _ := strconv.ParseUint(words[1], 10, 64)
-				return n
-			}
+	for line := range strings.Lines(readText("/proc/" + strconv.Itoa(pid) + "/limits")) {
+		if rest, is := strings.CutPrefix(line, "Max open files"); is {
+			var soft, hard uint64
+			_, _ = fmt.Sscan(rest, &soft, &hard)
+			return hard
 		}
 	}
 	return 0

@@ -285,7 +285,7 @@ func (p *Proxy) lookAgain() {
 	}
 	p.procs = procs
 	p.run.picture = pic
-	p.note(func(i *Info) { i.OldWorkers, i.Room = len(procs.old), p.room() })
+	p.note(func(i *Info) { i.OldWorkers, i.Room, i.Capacity = len(procs.old), p.room(), p.capacity(pic, procs) })
 	if pic.gen == ahead && time.Since(p.aheadAt) > lookEvery {
 		p.settleOrSay()
 	}

@@ -82,6 +82,8 @@ type Info struct {
 	LastReason  string    `json:"lastReason,omitempty"`
 	LastError   string    `json:"lastError,omitempty"`
 	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
+
+	Capacity []Capacity `json:"-"` // of the worker and the machine, as of the last look
 }
 
 // A Proxy drives one HAProxy. Its methods may be called from any goroutine;
@@ -206,7 +208,6 @@ func New(opt Options) (*Proxy, error) {
 		p.files.Jail = jail
 	}
 	if opt.Mode == Managed {
-		raiseFiles()
 		p.files.MaxConn = p.room().Connections(0, 0)
 	}
 	p.text.opt = p.files
@@ -357,6 +358,7 @@ func (p *Proxy) know() error {
 	p.run = run
 	p.note(func(i *Info) {
 		i.Running, i.Pid, i.Worker, i.OldWorkers = true, procs.master, pic.pid, len(procs.old)
+		i.Capacity = p.capacity(pic, procs)
 		i.Generation, i.Version = pic.gen, pic.version
 		i.Started = time.Now().Add(-time.Duration(pic.uptime) * time.Second).Truncate(time.Second)
 	})

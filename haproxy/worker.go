@@ -137,6 +137,9 @@ type picture struct {
 	version     string
 	gen, shape  string
 	backends    map[string]*LiveBackend
+
+	connections, maxConn int // of clients, and how many the worker accepts
+	busiest              int // connections to the server that has the most, idle ones too
 }
 
 // look reads the whole worker.
@@ -174,10 +177,19 @@ func (w worker) look() (picture, error) {
 			b.Servers = append(b.Servers, live)
 		case table == "bkname/svname" && len(words) >= 8:
 			sessions[words[0]], _ = strconv.Atoi(words[6])
+			idle := 0
+			if len(words) >= 13 {
+				idle, _ = strconv.Atoi(words[12])
+			}
+			p.busiest = max(p.busiest, sessions[words[0]]+idle)
 		case words[0] == "Pid:" && len(words) > 1:
 			p.pid, _ = strconv.Atoi(words[1])
 		case words[0] == "Uptime_sec:" && len(words) > 1:
 			p.uptime, _ = strconv.Atoi(words[1])
+		case words[0] == "CurrConns:" && len(words) > 1:
+			p.connections, _ = strconv.Atoi(words[1])
+		case words[0] == "Maxconn:" && len(words) > 1:
+			p.maxConn, _ = strconv.Atoi(words[1])
 		case words[0] == "Version:" && len(words) > 1:
 			p.version = words[1]
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/appliance"
 	"sallyport/appliance/config"
 )
 
@@ -19,7 +20,9 @@ func configCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check a configuration file and the files it names",
 		Long: `Check a configuration file and the files it names. Every mistake is shown with its
-line, its key, and what is allowed there. The exit code is 2 if there is a mistake.`,
+line, its key, and what is allowed there. The exit code is 2 if there is a mistake.
+It also shows how many connections and servers HAProxy holds on this machine, with the
+limit of open files of this command: that of a systemd unit may differ.`,
 		Example: "  sallyport config check /etc/sallyport/sallyport.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: work(func(cmd *cobra.Command, args []string) error {
@@ -35,6 +38,9 @@ line, its key, and what is allowed there. The exit code is 2 if there is a mista
 				doubts = fmt.Sprintf(", with warnings: %d", n)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: ok%s\n", args[0], doubts)
+			if holds := appliance.Holds(cfg); holds != "" && err == nil {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "HAProxy on this machine: %s\n", holds)
+			}
 			return err
 		}),
 	}, &cobra.Command{

@@ -205,6 +205,12 @@ func writeStatus(t writer, s appliance.Status) {
 			line(fmt.Sprintf("  %s", r.Prefix), "from "+r.Peer.String(), r.Reason, r.Why)
 		}
 	}
+	if len(s.Capacity) > 0 {
+		title("Capacity")
+		for _, c := range s.Capacity {
+			line("  "+c.Resource, c.Amount())
+		}
+	}
 	title("Rules")
 	for _, r := range s.Rules {
 		line("  "+cmp.Or(r.Host, "any host"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))

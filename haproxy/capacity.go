@@ -1,0 +1,138 @@
+package haproxy
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Capacity says how much of something limited is in use.
+type Capacity struct {
+	Resource string `json:"resource"`
+	Used     uint64 `json:"used"`
+	Limit    uint64 `json:"limit"`
+	Remedy   string `json:"remedy"` // what to do before Used reaches Limit, in words
+}
+
+// Near reports whether at least four fifths are in use.
+func (c Capacity) Near() bool { return float64(c.Used) >= 0.8*float64(c.Limit) }
+
+// Far reports whether less than three quarters are in use.
+func (c Capacity) Far() bool { return float64(c.Used) < 0.75*float64(c.Limit) }
+
+// memoryResource is the resource that is counted in bytes.
+const memoryResource = "memory"
+
+// Amount returns how much is in use, in words.
+func (c Capacity) Amount() string {
+	used, limit, unit := c.Used, c.Limit, ""
+	if c.Resource == memoryResource {
+		used, limit, unit = used>>20, limit>>20, " MiB"
+	}
+	return fmt.Sprintf("%d of %d%s (%d %%)", used, limit, unit, 100*used/max(limit, 1))
+}
+
+func (c Capacity) String() string { return c.Resource + ": " + c.Amount() + " in use: " + c.Remedy }
+
+// Capacity returns how many servers HAProxy can have, and how many the clusters want; no
+// element if the limit is not known.
+func (r Room) Capacity(servers int) []Capacity {
+	if r.Files == 0 {
+		return nil
+	}
+	return []Capacity{{
+		"servers", uint64(servers), uint64(r.Servers()), //nolint:gosec // it fits
+		fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
+			r.Files, 2*max(r.Files, uint64(servers))),
+	}}
+}
+
+// Describe returns in words how many connections and servers HAProxy holds, where want
+// connections are configured; 0: none are.
+func (r Room) Describe(want int) string {
+	few, wish := r.Connections(0, want), Room{Memory: r.Memory}.Connections(0, want)
+	text := fmt.Sprintf("%d connections with up to %d servers, %d connections with up to %d servers",
+		few, r.files()-filesOfConnection*few, r.Connections(r.Servers(), want), r.Servers())
+	if few < wish {
+		who := fmt.Sprintf("the memory holds %d connections", wish)
+		if want > 0 {
+			who = fmt.Sprintf("%d connections are configured", wish)
+		}
+		text += fmt.Sprintf("; %s, which need a limit of %d open files (LimitNOFILE, ulimit -Hn), now %d", who, filesFor(wish), r.Files)
+	}
+	return text
+}
+
+// filesFor returns how many open files leave room for so many connections, and for a
+// quarter of servers.
+func filesFor(connections int) int { return filesOfConnection*connections/3*4 + filesOfProcess + 8 }
+
+// capacity returns what the worker and the machine have in use, as of now.
+func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
+	add := func(resource string, used, limit int, remedy string) {
+		if limit > 0 {
+			all = append(all, Capacity{resource, uint64(max(used, 0)), uint64(limit), remedy}) //nolint:gosec // it fits
+		}
+	}
+	remedy := "HAProxy then leaves further connections in the kernel's queue; add memory, or set haproxy.maxConnections"
+	if room := p.room(); room.Files > 0 && room.Connections(0, 0) < (Room{Memory: room.Memory}).Connections(0, 0) {
+		remedy = fmt.Sprintf("HAProxy then leaves further connections in the kernel's queue; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy", room.Files)
+	}
+	add("connections", pic.connections, pic.maxConn, remedy)
+	add("old workers of HAProxy", len(procs.old), oldWorkers,
+		"each reload leaves a worker to finish its connections, and beyond the limit the oldest ends with them; look for connections that last long (timeout-tunnel), and why HAProxy reloads")
+	var first, last int
+	if n, _ := fmt.Sscan(readText("/proc/sys/net/ipv4/ip_local_port_range"), &first, &last); n == 2 {
+		last++
+	}
+	add("ports to one pod", pic.busiest, last-first,
+		"beyond the limit connections to that pod fail; widen net.ipv4.ip_local_port_range, or give the Service more pods")
+	if tracked := number(readText("/proc/sys/net/netfilter/nf_conntrack_count")); tracked > 0 {
+		add("connections tracked by conntrack", tracked, number(readText("/proc/sys/net/netfilter/nf_conntrack_max")),
+			"beyond the limit the kernel drops packets; raise net.netfilter.nf_conntrack_max, or let the firewall not track HAProxy's connections (notrack)")
+	}
+	used, limit := memoryInUse(memory())
+	return append(all, Capacity{memoryResource, used, limit, "beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections"})
+}
+
+// memoryInUse returns how much of the memory of the machine or the container is in use
+// and cannot be reclaimed, and how much there is.
+func memoryInUse(total uint64) (used, limit uint64) {
+	current, err := strconv.ParseUint(readText("/sys/fs/cgroup/memory.current"), 10, 64)
+	if err == nil {
+		return current - min(current, field(readText("/sys/fs/cgroup/memory.stat"), "inactive_file")), total
+	}
+	available := field(readText("/proc/meminfo"), "MemAvailable:") << 10
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err == nil {
+		total = info.Totalram * uint64(info.Unit)
+	}
+	return total - min(available, total), total
+}
+
+// field returns the number after a word that begins a line of text; 0 if there is none.
+func field(text, word string) uint64 {
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == word {
+			n, _ := strconv.ParseUint(words[1], 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// readText returns the content of a file without the space around it; empty if the file
+// cannot be read.
+func readText(path string) string {
+	text, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(text))
+}
+
+// number returns the number of a text; 0 if it is none.
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
