@@ -213,7 +213,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		}
 	}
 	for _, path := range o.whole {
-		if err := p.worker.replaceMap(p.path(path), want.tables.files[path].rows); err != nil {
+		if err := p.worker.replaceMap(p.path(path), want.tables().rows[path]); err != nil {
 			return err
 		}
 	}

@@ -31,10 +31,18 @@ var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 // a client bypasses a guard by making a server read one path as another. Where all
 // paths have the same guard, that gains nothing, so paths are passed on as they are.
 func guards(cfg *Config) map[string]string {
-	of := make(map[string]string, len(cfg.Backends)) // by backend
+	of := make(map[string]string) // by backend
 	for _, b := range cfg.Backends {
 		if g := b.guard(); g != "" {
 			of[b.Name] = g
+		}
+	}
+	// A host without a guarded path, and without a condition, has no mark.
+	unguarded := of[cfg.DefaultBackend] == ""
+	suspect := make(map[string]bool)
+	for i := range cfg.Routes {
+		if r := &cfg.Routes[i]; r.Choice != "" || len(of) > 0 && (of[r.Backend] != "" || of[r.Canary] != "") {
+			suspect[r.Host] = true
 		}
 	}
 	type host struct {
@@ -44,7 +52,7 @@ func guards(cfg *Config) map[string]string {
 	hosts := make(map[string]*host)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
-		if r.Match == Passthrough {
+		if r.Match == Passthrough || unguarded && !suspect[r.Host] {
 			continue
 		}
 		h := hosts[r.Host]

@@ -50,66 +50,71 @@ func isMap(path string) bool {
 	return strings.HasPrefix(path, mapDir) || strings.HasPrefix(path, listDir)
 }
 
-// tableFiles holds the maps and the lists.
+// tableFiles holds the rows of the maps and the lists.
 type tableFiles struct {
 	of    Config // made for it,
 	slots slots  // and for a worker with these
-	files map[string]rendered
+	rows  map[string][]row
 }
 
-// renderTables returns the maps and the lists.
+// tables returns the maps and the lists of an outline. They are made when they are
+// first asked for: not for an outline that a reload would make, while it has to wait.
+func (o *outline) tables() *tableFiles {
+	if o.made == nil {
+		o.made = o.by.renderTables(o.cfg, o.slots)
+	}
+	return o.made
+}
+
+// renderTables returns the maps and the lists, the last ones if nothing has changed.
 func (r *renderer) renderTables(cfg *Config, in slots) *tableFiles {
-	var was tableFiles
-	sameMaps := false
-	if r.last != nil {
-		was = *r.last.tables
+	was, sameMaps := &tableFiles{}, false
+	if r.tables != nil {
+		was = r.tables
 		of := &was.of
 		sameMaps = was.slots.equal(in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
 			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
-			return r.last.tables
+			return was
 		}
 	}
-	set := &tableFiles{of: *cfg, slots: in, files: make(map[string]rendered, len(mapFiles)+len(cfg.Lists))}
-	var all tables
-	if !sameMaps {
-		all = rows(cfg, r.opt.Secret, in)
-		set.files[namesMap] = renderMap(in.names(cfg))
+	set := &tableFiles{of: *cfg, slots: in, rows: make(map[string][]row, len(mapFiles)+1+len(cfg.Lists))}
+	if sameMaps {
+		for path, rows := range was.rows {
+			if strings.HasPrefix(path, mapDir) {
+				set.rows[path] = rows
+			}
+		}
 	} else {
-		set.files[namesMap] = was.files[namesMap]
-	}
-	for i, path := range mapFiles {
-		switch {
-		case i == sniTable && !cfg.Inspect:
-		case sameMaps:
-			set.files[path] = was.files[path]
-		default:
-			set.files[path] = renderMap(all[i])
+		set.rows[namesMap] = in.names(cfg)
+		for i, rows := range r.hosts.tables(cfg, r.opt.Secret, in) {
+			if i != sniTable || cfg.Inspect {
+				set.rows[mapFiles[i]] = rows
+			}
 		}
 	}
-	known := make(map[*List]bool)
-	if r.last != nil {
-		for _, l := range was.of.Lists {
-			known[l] = true
-		}
+	known := make(map[*List]bool, len(was.of.Lists))
+	for _, l := range was.of.Lists {
+		known[l] = true
 	}
 	for _, l := range cfg.Lists {
-		if known[l] {
-			set.files[listDir+l.Name] = was.files[listDir+l.Name]
+		if path := listDir + l.Name; known[l] {
+			set.rows[path] = was.rows[path]
 		} else {
-			set.files[listDir+l.Name] = renderMap(l.rows())
+			set.rows[path] = l.rows()
 		}
 	}
+	r.tables = set
 	return set
 }
 
-func renderMap(rows []row) rendered {
+func renderMap(rows []row) []byte {
 	text := make([]byte, 0, 64+64*len(rows))
 	text = append(text, "# what is looked up, then what it comes to\n"...)
 	for _, r := range rows {
 		text = append(append(append(append(text, r.key...), ' '), r.value...), '\n')
 	}
-	return rendered{file: File{text, 0o600}, sum: sha256.Sum256(text), rows: rows}
+	return text
 }
 
 // parseMap returns the rows that renderMap has written.
@@ -149,54 +154,128 @@ func tlsPort(b Bind) uint16 {
 // A key of sni.map is a host, or a wildcard host without "*." and with a "/" at its
 // end, which no name has. A value is a backend. A host that a wildcard would pass
 // through, and that has routes of its own, has a row there too.
-func rows(cfg *Config, secret string, in slots) (out tables) {
-	routes, port := cfg.Routes, tlsPort(cfg.Bind)
-	value := func(r Route, patterns, guard string) string { return r.value(port, in, patterns, guard) }
-	var known [len(mapFiles)]map[string]string
-	for i := range known {
-		known[i] = make(map[string]string)
+func rows(cfg *Config, secret string, in slots) tables { return new(hostRows).tables(cfg, secret, in) }
+
+// hostRows remembers the rows of each host, as long as its routes are the same. The
+// memory saves time and changes no row.
+type hostRows struct {
+	port    uint16 // the rows were made with these
+	inspect bool
+	rest    string
+	hosts   map[string]*hostTables
+	used    int // how many of hosts the last call used
+}
+
+// hostTables holds the rows that the routes of one host come to.
+type hostTables struct {
+	routes []Route
+	guard  string
+	rows   []placedRow
+}
+
+// placedRow is a row with its table.
+type placedRow struct {
+	table int
+	row
+}
+
+func (m *hostRows) tables(cfg *Config, secret string, in slots) (out tables) {
+	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend || len(m.hosts) > 2*m.used+100 {
+		m.port, m.inspect, m.rest, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, nil
 	}
+	if m.hosts == nil {
+		m.hosts = make(map[string]*hostTables)
+	}
+	routes := cfg.Routes
+	byHost := func(a, b Route) int { return strings.Compare(a.Host, b.Host) }
+	if !slices.IsSortedFunc(routes, byHost) {
+		routes = slices.Clone(routes)
+		slices.SortStableFunc(routes, byHost)
+	}
+	guard, anywhere := guards(cfg), in.has(cfg.DefaultBackend)
+	all := make([]*hostTables, 0, len(m.hosts)+1)
+	for len(routes) > 0 {
+		host, n := routes[0].Host, 1
+		for n < len(routes) && routes[n].Host == host {
+			n++
+		}
+		one := m.hosts[host]
+		moved := anywhere || len(in) > 0 && slices.ContainsFunc(routes[:n], func(r Route) bool { return in.has(r.Backend) || in.has(r.Canary) })
+		if moved || one == nil || one.guard != guard[host] || !slices.Equal(one.routes, routes[:n]) {
+			one = &hostTables{routes[:n], guard[host], m.rows(routes[:n], guard[host], secret, in)}
+			if !moved {
+				m.hosts[host] = one
+			}
+		}
+		all = append(all, one)
+		routes = routes[n:]
+	}
+	m.used = len(all)
+	for i := range out {
+		out[i] = []row{}
+	}
+	for _, one := range all {
+		for _, r := range one.rows {
+			out[r.table] = append(out[r.table], r.row)
+		}
+	}
+	if !slices.ContainsFunc(out[wildTable], func(r row) bool { return r.key == "/" }) {
+		out[wildTable] = append(out[wildTable], row{"/", cmp.Or(in.of(cfg.DefaultBackend), nowhere)})
+	}
+	out[sniTable] = append(out[sniTable], covered(all, out[sniTable])...)
+	for i := range out {
+		slices.SortFunc(out[i], func(a, b row) int { return strings.Compare(a.key, b.key) })
+	}
+	for _, table := range out[regexpTable:] {
+		slices.SortStableFunc(table, func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
+	}
+	return out
+}
+
+// tableOf returns the table of a host's routes, and how their keys begin.
+func tableOf(host string) (table int, key string) {
+	if rest, ok := strings.CutPrefix(host, "*."); ok {
+		return wildTable, rest
+	}
+	if host == "" {
+		return wildTable, ""
+	}
+	return exactTable, host
+}
+
+// rows returns the rows of the routes of one host.
+func (m *hostRows) rows(routes []Route, guard, secret string, in slots) (out []placedRow) {
+	host := routes[0].Host
+	table, key := tableOf(host)
+	type at struct {
+		table int
+		key   string
+	}
+	known := make(map[at]bool)
 	add := func(table int, key, value string) {
-		if _, taken := known[table][key]; !taken {
-			known[table][key] = value
+		if !known[at{table, key}] {
+			known[at{table, key}] = true
+			out = append(out, placedRow{table, row{key, value}})
 		}
 	}
-	guard := guards(cfg)
-	patterns := make(map[string]bool) // hosts with patterns
-	for _, r := range routes {
-		if r.Match == Regexp {
-			patterns[r.Host] = true
-			add(regexpTable+patternMap(r.Host, secret), pattern(r.Host, r.Path), value(r, "", guard[r.Host]))
-		}
-	}
-	first := func(host string) string {
-		if !patterns[host] {
-			return ""
-		}
-		return strconv.Itoa(patternMap(host, secret)) + ":" + cmp.Or(host, "_")
-	}
-	place := func(host string) (int, string) {
-		if rest, ok := strings.CutPrefix(host, "*."); ok {
-			return wildTable, rest
-		}
-		if host == "" {
-			return wildTable, ""
-		}
-		return exactTable, host
+	first := ""
+	if slices.ContainsFunc(routes, func(r Route) bool { return r.Match == Regexp }) {
+		first = strconv.Itoa(patternMap(host, secret)) + ":" + cmp.Or(host, "_")
 	}
 	for _, r := range routes {
-		table, key := place(r.Host)
 		switch r.Match {
+		case Regexp:
+			add(regexpTable+patternMap(r.Host, secret), pattern(r.Host, r.Path), r.value(m.port, in, "", guard))
 		case Exact:
-			add(table, key+r.Path+"/\x01", value(r, "", guard[r.Host]))
+			add(table, key+r.Path+"/\x01", r.value(m.port, in, "", guard))
 		case Begin:
-			add(table, key+r.Path, value(r, first(r.Host), guard[r.Host]))
+			add(table, key+r.Path, r.value(m.port, in, first, guard))
 		case Prefix:
-			add(table, key+strings.TrimRight(r.Path, "/")+"/", value(r, first(r.Host), guard[r.Host]))
+			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(m.port, in, first, guard))
 		case Passthrough:
 			to := r.Backend
 			r.Backend = nowhere
-			if cfg.Inspect {
+			if m.inspect {
 				name := r.Host
 				if table == wildTable {
 					name = key + "/"
@@ -204,29 +283,32 @@ func rows(cfg *Config, secret string, in slots) (out tables) {
 				add(sniTable, name, cmp.Or(to, terminator))
 				r.Backend = elsewhere
 			}
-			add(table, key+"/", value(r, "", ""))
+			add(table, key+"/", r.value(m.port, in, "", ""))
 		}
 	}
-	for _, r := range routes {
-		table, host := place(r.Host)
-		implied := Route{Backend: cfg.DefaultBackend}
-		add(table, host+"/", value(implied, first(r.Host), guard[r.Host]))
-		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[sniTable][parent+"/"] != "" {
-			add(sniTable, host, terminator)
-		}
-	}
-	add(wildTable, "/", cmp.Or(in.of(cfg.DefaultBackend), nowhere))
-	for i := range known {
-		out[i] = make([]row, 0, len(known[i]))
-		for key, value := range known[i] {
-			out[i] = append(out[i], row{key, value})
-		}
-		slices.SortFunc(out[i], func(a, b row) int { return cmp.Compare(a.key, b.key) })
-	}
-	for _, table := range out[regexpTable:] {
-		slices.SortStableFunc(table, func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
-	}
+	implied := Route{Backend: m.rest}
+	add(table, key+"/", implied.value(m.port, in, first, guard))
 	return out
+}
+
+// covered returns the rows for the hosts that a wildcard of sni.map would cover, and
+// that have routes of their own.
+func covered(all []*hostTables, names []row) (more []row) {
+	known := make(map[string]bool, len(names))
+	for _, r := range names {
+		known[r.key] = true
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	for _, one := range all {
+		host := one.routes[0].Host
+		table, _ := tableOf(host)
+		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[parent+"/"] && !known[host] {
+			more = append(more, row{host, terminator})
+		}
+	}
+	return more
 }
 
 // value returns the value of a Route in a map (see rows).

@@ -18,12 +18,12 @@ type orders struct {
 // dir.
 func (r *running) orders(want *outline, states States, dir string) orders {
 	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends)}
-	if r.tables != want.tables {
-		for _, path := range slices.Sorted(maps.Keys(want.tables.files)) {
+	if tables := want.tables(); r.tables != tables {
+		for _, path := range slices.Sorted(maps.Keys(tables.rows)) {
 			if strings.HasPrefix(path, mapDir) && len(want.cfg.Bind.HTTP)+len(want.cfg.Bind.HTTPS) == 0 {
 				continue // without a frontend HAProxy loads no map of routes
 			}
-			have, rows := r.rows[path], want.tables.files[path].rows
+			have, rows := r.rows[path], tables.rows[path]
 			if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !strings.HasPrefix(path, regexpMap) {
 				o.rows = append(o.rows, cmds...)
 			} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
@@ -169,12 +169,7 @@ func (r *running) heard(o *outline, steps serverSteps) {
 		r.told[i] = &fragment{of: o.cfg.Backends[i]}
 	}
 	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends[name].Servers) == 0 })
-	if r.tables != o.tables {
-		r.tables, r.rows = o.tables, make(map[string][]row, len(o.tables.files))
-		for path, k := range o.tables.files {
-			r.rows[path] = k.rows
-		}
-	}
+	r.tables, r.rows = o.tables(), o.tables().rows
 	r.certs, r.entries = o.certs, o.certs.entries
 }
 

@@ -16,10 +16,7 @@ import (
 func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 	text := renderer{opt: opt}
 	o := text.outline(cfg, states, nil)
-	r := &running{rows: make(map[string][]row), entries: o.certs.entries, picture: picture{backends: make(map[string]*LiveBackend)}}
-	for path, k := range o.tables.files {
-		r.rows[path] = k.rows
-	}
+	r := &running{rows: o.tables().rows, entries: o.certs.entries, picture: picture{backends: make(map[string]*LiveBackend)}}
 	for i, b := range cfg.Backends {
 		live := &LiveBackend{}
 		for j, state := range states.of(i) {

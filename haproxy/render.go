@@ -67,7 +67,8 @@ type outline struct {
 	cfg      *Config
 	head     []byte
 	backends []*fragment // in the order of the configuration
-	tables   *tableFiles
+	by       *renderer
+	made     *tableFiles // see tables; nil: not yet
 	extras   *fileSet
 	certs    *certFiles
 	slots    slots  // the backends that have a spare one in the worker, and their own in the files
@@ -114,6 +115,8 @@ type renderer struct {
 	opt       RenderOptions
 	last      *outline // nil: none yet
 	fragments map[*Backend]*fragment
+	tables    *tableFiles // the last ones; nil: none yet
+	hosts     hostRows
 
 	headOf   Shape // the last head was made for it,
 	headAsks bool  // and for certificates that ask clients for theirs, or not
@@ -123,7 +126,6 @@ type renderer struct {
 type rendered struct {
 	file  File
 	sum   [sha256.Size]byte
-	rows  []row     // of a map or a list
 	entry certEntry // of a certificate
 }
 
@@ -149,7 +151,7 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, slots: in, head: r.renderHead(cfg), tables: r.renderTables(cfg, in), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, slots: in, by: r, head: r.renderHead(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
 		o.shape = was.shape
@@ -202,10 +204,14 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 // files returns the files of an outline without slots, for the directory dir.
 func (o *outline) files(dir string) Files {
 	out := Files{Shape: o.shape, Content: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
-	for _, set := range []map[string]rendered{o.tables.files, o.extras.files, o.certs.files} {
+	for _, set := range []map[string]rendered{o.extras.files, o.certs.files} {
 		for path, k := range set {
 			out.Content[path], out.sums[path] = k.file, k.sum
 		}
+	}
+	for path, rows := range o.tables().rows {
+		text := renderMap(rows)
+		out.Content[path], out.sums[path] = File{text, 0o600}, sha256.Sum256(text)
 	}
 	keys := keysText(o.cfg.Backends)
 	spares := o.sparesText(dir)
@@ -246,8 +252,9 @@ func (o *outline) refusable() string {
 		h.Write(sum[:])
 	}
 	for _, path := range mapFiles[regexpTable:] {
-		sum := o.tables.files[path].sum
-		h.Write(sum[:])
+		for _, r := range o.tables().rows[path] {
+			h.Write([]byte(r.key + " " + r.value + "\n"))
+		}
 	}
 	return short(h)
 }

@@ -52,6 +52,11 @@ func (s slots) of(backend string) string {
 	return backend
 }
 
+func (s slots) has(backend string) bool {
+	_, is := s[backend]
+	return is
+}
+
 func (s slots) equal(o slots) bool {
 	return maps.EqualFunc(s, o, func(a, b slot) bool { return a.name == b.name })
 }
