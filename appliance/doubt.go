@@ -24,25 +24,40 @@ const (
 type doubt struct {
 	failing map[netip.AddrPort]bool         // servers that are not closed and fail their checks
 	since   time.Time                       // when a server last began to fail
-	of      map[string]*haproxy.LiveBackend // that failing is made from
+	of      map[string]*haproxy.LiveBackend // at the last update
+	by      map[string][]netip.AddrPort     // failing, by backend
 }
 
 // update notes which servers fail their checks.
 func (d *doubt) update(have Have, now time.Time) {
-	if d.of != nil && sameMap(d.of, have.Backends) {
+	names := changed(d.of, have.Backends)
+	d.of = have.Backends
+	if len(names) == 0 {
 		return
 	}
-	failing := map[netip.AddrPort]bool{}
-	for s := range have.servers() {
-		if !fails(s) {
-			continue
-		}
-		failing[s.Addr] = true
-		if !d.failing[s.Addr] {
-			d.since = now
+	if d.by == nil {
+		d.by = map[string][]netip.AddrPort{}
+	}
+	for _, name := range names {
+		delete(d.by, name)
+		if b := have.Backends[name]; b != nil {
+			for _, s := range b.Servers {
+				if fails(s) {
+					d.by[name] = append(d.by[name], s.Addr)
+				}
+			}
 		}
 	}
-	d.failing, d.of = failing, have.Backends
+	failing := map[netip.AddrPort]bool{}
+	for _, servers := range d.by {
+		for _, s := range servers {
+			failing[s] = true
+			if !d.failing[s] {
+				d.since = now
+			}
+		}
+	}
+	d.failing = failing
 }
 
 // fresh reports whether a server began to fail its checks a short time ago.

@@ -121,17 +121,12 @@ type planner struct {
 	allocations *routes.Allocations
 	live        map[string]*haproxy.LiveBackend
 	backends    []*haproxy.Backend
-	unwanted    []string // names in live that are not in backends
+	places      map[string]int // of backends, by name
+	unwanted    []string       // names in live that are not in backends
 
-	settled []settled      // of each backend
+	settled []bool         // whether each backend needed no step
 	states  haproxy.States // of each backend, once the steps of the last call are taken
 	planned int            // backends that the last call did not skip
-}
-
-// settled is what HAProxy has of a backend that needed no step.
-type settled struct {
-	is   bool
-	live *haproxy.LiveBackend
 }
 
 // recall forgets the backends that may need a step after a change of routes,
@@ -144,8 +139,8 @@ func (p *planner) recall(want Want, have Have) (renamed bool) {
 		// Each pod that comes or goes changes the allocation of one address among
 		// thousands.
 		for i, b := range want.Backends {
-			if p.settled[i].is && slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) }) {
-				p.settled[i] = settled{}
+			if p.settled[i] && slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) }) {
+				p.settled[i] = false
 			}
 		}
 	}
@@ -160,7 +155,7 @@ func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
 	if slices.EqualFunc(was, want, func(a, b *haproxy.Backend) bool { return a == b || a.Name == b.Name }) {
 		for i, b := range want {
 			if was[i] != b {
-				p.settled[i] = settled{}
+				p.settled[i] = false
 			}
 		}
 		return false
@@ -170,8 +165,9 @@ func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
 		place[b] = i
 	}
 	before, states := p.settled, p.states
-	p.settled, p.states = make([]settled, len(want)), make(haproxy.States, len(want))
+	p.settled, p.states, p.places = make([]bool, len(want)), make(haproxy.States, len(want)), make(map[string]int, len(want))
 	for i, b := range want {
+		p.places[b.Name] = i
 		if at, known := place[b]; known {
 			p.settled[i], p.states[i] = before[at], states[at]
 		}
@@ -180,8 +176,11 @@ func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
 }
 
 func (p *planner) plan(want Want, have Have) []Step {
-	renamed, moved := p.recall(want, have), !sameMap(p.live, have.Backends)
-	p.live, p.planned = have.Backends, 0
+	renamed := p.recall(want, have)
+	if p.meet(have.Backends) || renamed {
+		p.unwanted = haproxy.Unwanted(want.Backends, have.Backends)
+	}
+	p.planned = 0
 	own := false
 	var steps []Step
 	set := func(backend, server string, from, to haproxy.State, why string) {
@@ -191,7 +190,7 @@ func (p *planner) plan(want Want, have Have) []Step {
 	}
 	astray := follow(want.Routes, have)
 	for at, b := range want.Backends {
-		if last := p.settled[at]; last.is && (!moved || have.Backends[b.Name] == last.live) {
+		if p.settled[at] {
 			continue
 		}
 		p.planned++
@@ -231,10 +230,7 @@ func (p *planner) plan(want Want, have Have) []Step {
 		if !own {
 			p.states, own = slices.Clone(p.states), true // the ones before were handed over
 		}
-		p.states[at], p.settled[at] = next, settled{len(steps) == before, there}
-	}
-	if renamed || moved {
-		p.unwanted = haproxy.Unwanted(want.Backends, have.Backends)
+		p.states[at], p.settled[at] = next, len(steps) == before
 	}
 	for _, name := range p.unwanted {
 		for _, live := range have.Backends[name].Servers {
@@ -244,10 +240,44 @@ func (p *planner) plan(want Want, have Have) []Step {
 	return append(steps, planRoutes(want.Routes, have)...)
 }
 
-// sameMap reports whether both are one map. HAProxy's servers come as a new map after
-// each change.
-func sameMap(a, b map[string]*haproxy.LiveBackend) bool {
-	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
+// meet forgets the backends whose servers in HAProxy have changed since the last call. It
+// reports whether one of them is not wanted.
+func (p *planner) meet(live map[string]*haproxy.LiveBackend) (unwanted bool) {
+	for _, name := range changed(p.live, live) {
+		if at, wanted := p.places[name]; wanted {
+			p.settled[at] = false
+		} else {
+			unwanted = true
+		}
+	}
+	p.live = live
+	return unwanted
+}
+
+// changed returns the names of the backends that differ. HAProxy's servers come as a new
+// map after each change, with the same pointers for the backends that did not change.
+func changed(before, after map[string]*haproxy.LiveBackend) (names []string) {
+	if reflect.ValueOf(before).UnsafePointer() == reflect.ValueOf(after).UnsafePointer() {
+		return nil
+	}
+	kept := 0
+	for name, b := range after {
+		was, known := before[name]
+		if known {
+			kept++
+		}
+		if !known || was != b {
+			names = append(names, name)
+		}
+	}
+	if kept < len(before) {
+		for name := range before {
+			if _, known := after[name]; !known {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // follow returns a function that says why packets to an address do not take the wanted
