@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"bytes"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -260,6 +261,20 @@ func (c *Cert) filters() []string {
 	all := slices.Clone(c.Hosts)
 	for _, h := range c.Except {
 		all = append(all, "!"+h)
+	}
+	return all
+}
+
+func (c *Cert) same(o *Cert) bool {
+	return c == o || c.Name == o.Name && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
+}
+
+// reloadedCerts returns the certificates that only a reload changes.
+func (c *Config) reloadedCerts() (all []*Cert) {
+	for _, cert := range c.Certs {
+		if len(cert.PEM) > maxPayload || fixed(cert.Name) {
+			all = append(all, cert)
+		}
 	}
 	return all
 }

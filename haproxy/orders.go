@@ -240,10 +240,8 @@ func within(want *Config, states States, have *Config, in slots) (*Config, State
 		}
 	}
 	kept := make(map[string]*Cert)
-	for _, c := range have.Certs {
-		if len(c.PEM) > maxPayload || fixed(c.Name) {
-			kept[c.Name] = c
-		}
+	for _, c := range have.reloadedCerts() {
+		kept[c.Name] = c
 	}
 	for _, c := range want.Certs {
 		if len(c.PEM) <= maxPayload && !fixed(c.Name) && kept[c.Name] == nil {

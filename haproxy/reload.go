@@ -59,6 +59,9 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 		return "HAProxy runs another configuration than that of the files", true
 	}
 	reasons := p.shaped.differences(&cfg.Shape)
+	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
+		reasons = append(reasons, "a certificate changed that needs a reload")
+	}
 	old := make(map[string]*Backend, len(p.shaped.Backends))
 	for _, b := range p.shaped.Backends {
 		old[b.Name] = b
@@ -97,10 +100,7 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 			reasons = append(reasons, fmt.Sprintf("%d backends %s", len(r.names), r.verbs))
 		}
 	}
-	if len(reasons) == 0 {
-		reasons = append(reasons, "a certificate changed that needs a reload")
-	}
-	return strings.Join(reasons, ", "), urgent
+	return cmp.Or(strings.Join(reasons, ", "), "HAProxy's configuration changed"), urgent
 }
 
 // reloadDue returns the earliest time for a reload to these files.
