@@ -14,7 +14,7 @@ CUTS     ?= 50
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test test-calico race check fresh go lint bench conformance attack chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test test-calico race check fresh go lint bench profile conformance attack chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -90,6 +90,9 @@ lint: go ## Hold the code to the house rules
 
 bench: ready ## Measure, and print a table of ratios; BENCH has its flags
 	go run ./test/bench $(BENCH)
+
+profile: ready ## Leave profiles of the appliance in .build/profiles: endpoint changes, churn, start; BENCH has flags of bench
+	go run ./test/bench -only 6,11,12 -profiles .build/profiles $(BENCH)
 
 conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance

@@ -235,7 +235,7 @@ func reload(ctx context.Context, b *bench) error {
 // the worker answers.
 func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
 	run := filepath.Join(s.Dir, "hand")
-	if err := os.MkdirAll(run, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(run, "jail"), 0o711); err != nil { // the file names it as chroot
 		return 0, err
 	}
 	defer os.RemoveAll(run) //nolint:errcheck // scratch
@@ -255,16 +255,24 @@ func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		<-ended
 	}()
-	for {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for ; ctx.Err() == nil && time.Since(began) < limit; <-tick.C {
 		if _, err := exchange(run+"/worker.sock", "show info"); err == nil {
 			return time.Since(began), nil
 		}
-		if ctx.Err() != nil || time.Since(began) > limit {
-			return 0, fmt.Errorf("a HAProxy started by hand does not answer: %w", context.Cause(ctx))
+		select {
+		case err := <-ended:
+			ended <- err
+			return 0, fmt.Errorf("a HAProxy started by hand ended: %w", err)
+		default:
 		}
 	}
+	return 0, errors.Join(context.Cause(ctx), errors.New("a HAProxy started by hand does not answer"))
 }
