@@ -171,8 +171,7 @@ func (h *head) writeRouting() {
 	// which HAProxy checks where there are both. A slash in the name would begin the
 	// path of the key.
 	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost + " } { req.fhdr(host) -m found }")
-	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found }")
-	h.line("http-request deny deny_status 400 if !{ url -m beg / } { url -m reg '^[^/?]*://[^/?]*@' }")
+	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } { url -m reg '^[^/?]*://[^/?]*@' }")
 	// Once a server has agreed to another protocol, or to a tunnel, HAProxy passes on
 	// bytes and looks at no request any more.
 	h.line("http-request deny deny_status 405 if METH_CONNECT")
