@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -428,14 +429,14 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 // assess returns which of our routes packets really take. Another route does no harm if it
 // has the same next hop, or if it is dead.
 func assess(all []entry, protocol, metric int) (Table, []Conflict) {
-	ours := map[netip.Prefix]entry{}
+	ours := make(map[netip.Prefix]entry, len(all))
 	for _, e := range all {
 		if e.protocol == protocol && e.metric == metric {
 			ours[e.prefix] = e
 		}
 	}
 	why := map[netip.Prefix]string{}
-	table := Table{}
+	table := make(Table, len(ours))
 	for p, e := range ours {
 		switch {
 		case !e.plain():
@@ -446,14 +447,14 @@ func assess(all []entry, protocol, metric int) (Table, []Conflict) {
 			table[p] = e.via
 		}
 	}
-	x := newIndex(ours)
+	lengths := lengthsOf(maps.Keys(ours))
 	for _, rival := range all {
 		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric || rival.flags&unix.RTNH_F_DEAD != 0 {
 			continue
 		}
 		// The rival overrides each route of ours that covers it. It overrides one of the
 		// same prefix only if its metric is not worse.
-		for _, bits := range x.of(rival.prefix.Addr()) {
+		for _, bits := range lengths.of(rival.prefix.Addr()) {
 			p, err := rival.prefix.Addr().Prefix(bits)
 			e, mine := ours[p]
 			if err != nil || !mine || bits > rival.prefix.Bits() || rival.plain() && rival.via == e.via {

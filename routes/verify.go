@@ -73,7 +73,7 @@ func (p *Policy) Verify(offers []Offer, f Facts) (Table, []Refusal) {
 	p.recall(f)
 	w := p.world
 	static := w.static(offers)
-	table := Table{}
+	table := make(Table, len(offers))
 	var refusals []Refusal
 	for _, o := range offers {
 		owner, no := w.judge(o)
