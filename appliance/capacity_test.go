@@ -20,7 +20,7 @@ func TestServersWaitForRoom(t *testing.T) {
 	s := newScene(t)
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(block2, node2)
-	s.proxy.info.Room.Files = 508 // for 6 servers
+	s.proxy.info.Room.Files = 508 // for 24 servers
 	s.settle(t)
 	if got := s.proxy.String(); got != "open 172.16.171.66:80, open 172.16.189.66:80" {
 		t.Fatalf("got %s", got)
@@ -28,7 +28,7 @@ func TestServersWaitForRoom(t *testing.T) {
 	few := s.watcher.snapshot.Slices[0]
 	more := few.DeepCopy()
 	ready := true
-	for i := range 8 {
+	for i := range 30 {
 		more.Endpoints = append(more.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("172.16.171.%d", 70+i)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
@@ -38,18 +38,18 @@ func TestServersWaitForRoom(t *testing.T) {
 		s.settle(t)
 		return strings.Count(s.proxy.String(), "open")
 	}
-	if got := scale(more); got != 6 {
-		t.Errorf("%d servers are open, want 6", got)
+	if got := scale(more); got != 24 {
+		t.Errorf("%d servers are open, want 24", got)
 	}
 	_, page := endpointStatus(t, s)
-	for _, want := range []string{"NoRoom", "4 of 10 servers of Service default/web port 80 wait", "servers: 10 of 6 (166 %) in use: "} {
+	for _, want := range []string{"NoRoom", "8 of 32 servers of Service default/web port 80 wait", "servers: 32 of 24 (133 %) in use: "} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the status does not have %q", want)
 		}
 	}
 	s.proxy.info.Room.Files = 20_000
-	if got := scale(more); got != 10 {
-		t.Errorf("with more open files, %d servers are open, want 10", got)
+	if got := scale(more); got != 32 {
+		t.Errorf("with more open files, %d servers are open, want 32", got)
 	}
 	if problems := s.view.Load().problems; len(problems) > 0 || s.warns("in use") {
 		t.Errorf("with more open files there are problems %v and warnings %v", problems, s.view.Load().warnings)

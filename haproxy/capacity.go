@@ -55,7 +55,7 @@ func (r Room) Capacity(servers int) []Capacity {
 func (r Room) Describe(want int) string {
 	few, wish := r.Connections(0, want), Room{Memory: r.Memory}.Connections(0, want)
 	text := fmt.Sprintf("%d connections with up to %d servers, %d connections with up to %d servers",
-		few, r.files()-filesOfConnection*few, r.Connections(r.Servers(), want), r.Servers())
+		few, (r.files()-filesOfConnection*few)*serversOfFile, r.Connections(r.Servers(), want), r.Servers())
 	if few < wish {
 		who := fmt.Sprintf("the memory holds %d connections", wish)
 		if want > 0 {

@@ -32,9 +32,9 @@ func TestTheRoomIsDescribed(t *testing.T) {
 		configured int
 		want       string
 	}{
-		"enough open files":                     {Room{2 << 30, 524288}, 0, "10485 connections with up to 502818 servers, 10485 connections with up to 392841 servers"},
-		"few open files":                        {Room{2 << 30, 4096}, 0, "1348 connections with up to 900 servers, 449 connections with up to 2697 servers; the memory holds 10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096"},
-		"few open files for what is configured": {Room{2 << 30, 4096}, 3000, "1348 connections with up to 900 servers, 449 connections with up to 2697 servers; 3000 connections are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096"},
+		"enough open files":                     {Room{2 << 30, 524288}, 0, "10485 connections with up to 2011272 servers, 10485 connections with up to 1571364 servers"},
+		"few open files":                        {Room{2 << 30, 4096}, 0, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; the memory holds 10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096"},
+		"few open files for what is configured": {Room{2 << 30, 4096}, 3000, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; 3000 connections are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096"},
 	} {
 		if got := c.room.Describe(c.configured); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)

@@ -81,8 +81,8 @@ func (h *head) writeGlobal() {
 		// Each old worker keeps its memory until its last connection ends;
 		// before 3.3 HAProxy sets no limit to their number.
 		"mworker-max-reloads " + strconv.Itoa(oldWorkers),
-		// With few open files HAProxy would otherwise refuse a reload for everybody. The
-		// files that it sets aside for checks are in use for milliseconds.
+		// With few open files HAProxy would otherwise refuse a reload for everybody (see
+		// serversOfFile).
 		"no strict-limits",
 		"ca-base " + extras,
 		"crt-base " + extras,

@@ -20,20 +20,21 @@ func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
 		want          int
 		most          int // servers
 	}{
-		"two gigabytes":                      {2 * gigabyte, 524288, 0, 0, 10485, 392841},
-		"half a gigabyte":                    {gigabyte / 2, 524288, 0, 0, 2621, 392841},
-		"a large machine":                    {1 << 40, 1 << 40, 0, 0, 1_000_000, 805305993},
-		"few files":                          {2 * gigabyte, 4096, 0, 0, 1348, 2697},
-		"few files, few servers":             {2 * gigabyte, 4096, 800, 0, 1348, 2697},
-		"few files, many servers":            {2 * gigabyte, 4096, 900, 0, 899, 2697},
-		"few files, as many servers as fit":  {2 * gigabyte, 4096, 2697, 0, 449, 2697},
-		"few files, more servers than fit":   {2 * gigabyte, 4096, 100_000, 0, 449, 2697},
-		"hardly any file":                    {2 * gigabyte, 256, 10, 0, 1, 6},
+		"two gigabytes":                      {2 * gigabyte, 524288, 0, 0, 10485, 1571364},
+		"half a gigabyte":                    {gigabyte / 2, 524288, 0, 0, 2621, 1571364},
+		"a large machine":                    {1 << 40, 1 << 40, 0, 0, 1_000_000, 3221223972},
+		"few files":                          {2 * gigabyte, 4096, 0, 0, 1348, 10788},
+		"few files, few servers":             {2 * gigabyte, 4096, 3400, 0, 1348, 10788},
+		"few files, many servers":            {2 * gigabyte, 4096, 3600, 0, 899, 10788},
+		"few files, as many servers as fit":  {2 * gigabyte, 4096, 10788, 0, 449, 10788},
+		"few files, more servers than fit":   {2 * gigabyte, 4096, 100_000, 0, 449, 10788},
+		"hardly any file":                    {2 * gigabyte, 256, 40, 0, 1, 24},
 		"files that are hidden":              {2 * gigabyte, 0, 10_000, 0, 10485, 0},
-		"memory that is hidden":              {0, 524288, 0, 0, 0, 392841}, // HAProxy chooses
-		"a number that is configured":        {2 * gigabyte, 524288, 0, 30_000, 30_000, 392841},
-		"a configured number beyond files":   {2 * gigabyte, 4096, 0, 30_000, 1348, 2697},
-		"ten thousand Services of five pods": {2 * gigabyte, 524288, 50_000, 0, 10485, 392841},
+		"memory that is hidden":              {0, 524288, 0, 0, 0, 1571364}, // HAProxy chooses
+		"a number that is configured":        {2 * gigabyte, 524288, 0, 30_000, 30_000, 1571364},
+		"a configured number beyond files":   {2 * gigabyte, 4096, 0, 30_000, 1348, 10788},
+		"ten thousand Services, few files":   {24 * gigabyte, 20_000, 50_000, 0, 2437, 58500},
+		"ten thousand Services of five pods": {2 * gigabyte, 524288, 50_000, 0, 10485, 1571364},
 	} {
 		r := Room{c.memory, c.files}
 		if got := r.Connections(c.servers, c.configured); got != c.want {
@@ -42,7 +43,7 @@ func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
 		if got := r.Servers(); got != c.most {
 			t.Errorf("%s: at most %d servers, want %d", name, got, c.most)
 		}
-		if need := filesOfConnection*uint64(c.want) + uint64(min(c.servers, c.most)) + filesOfProcess; c.files > 1000 && c.want > 0 && need > c.files {
+		if need := filesOfConnection*uint64(c.want) + uint64(min(c.servers, c.most))/serversOfFile + filesOfProcess; c.files > 1000 && c.want > 0 && need > c.files {
 			t.Errorf("%s: they need %d files", name, need)
 		}
 	}
@@ -66,14 +67,14 @@ func TestHAProxyTakesNoMoreConnectionsThanItHasMemoryFor(t *testing.T) {
 	})
 }
 
-// TestHAProxyServesWithFewOpenFiles starts HAProxy with few open files. As many servers
-// as its Room holds, with as many connections, have all the files that they need. Twice
-// as many do not, and are served all the same.
+// TestHAProxyServesWithFewOpenFiles starts HAProxy with few open files, and has it read
+// as many servers as its Room holds: more than HAProxy would by itself.
 func TestHAProxyServesWithFewOpenFiles(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		r := newRig(t, limited(t, binary, 1500))
+		const files = 1000
+		r := newRig(t, limited(t, binary, files))
 		app := backend("app", origin(t, "ok"))
-		serve := func(servers, connections int) (maxSock int) {
+		serve := func(servers, connections int) {
 			var others []Server
 			for n := range servers - 1 {
 				others = append(others, nowhereServer(n))
@@ -85,21 +86,17 @@ func TestHAProxyServesWithFewOpenFiles(t *testing.T) {
 			if got := r.get("app.test", "/"); got != "ok" {
 				t.Errorf("with %d servers the answer is %q, want ok", servers, got)
 			}
-			return r.number("Maxsock")
 		}
 		serve(10, 0)
 		room := r.p.Info().Room
-		if room.Files != 1500 {
-			t.Fatalf("HAProxy has %d open files, want 1500", room.Files)
+		if room.Files != files {
+			t.Fatalf("HAProxy has %d open files, want %d", room.Files, files)
 		}
 		most := room.Servers()
-		if got := serve(most, room.Connections(most, 0)); got > 1500 {
-			t.Errorf("%d servers need %d open files", most, got)
-		}
-		// A reload has to read them all: HAProxy sets no file aside for a server that a
-		// command adds.
-		if got := serve(2*most, room.Connections(most, 0)-1); got <= 1500 {
-			t.Errorf("%d servers need %d open files only", 2*most, got)
+		serve(most, room.Connections(most, 0))
+		serve(most, room.Connections(most, 0)-1) // a reload reads what commands have added
+		if got := r.number("Maxsock"); got <= files {
+			t.Errorf("HAProxy sets aside %d files for %d servers, want more than %d", got, most, files)
 		}
 	})
 }
