@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -145,7 +146,10 @@ func alerts(report string) (all []string) {
 		if _, rest, ok := strings.Cut(text, ") : "); ok {
 			text = rest
 		}
-		all = append(all, strings.TrimSpace(text))
+		// The spare backends repeat what is wrong with the backend that they are like.
+		if text = strings.TrimSpace(text); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
 	}
 	return all
 }

@@ -126,7 +126,7 @@ func drain(ctx context.Context, s *testbed) error {
 	return errors.Join(err, uncordon, rollingRestart(ctx, s))
 }
 
-// reloads adds backends, each of which takes a reload.
+// reloads adds backends with settings of their own, each of which takes a reload.
 func reloads(ctx context.Context, s *testbed) error {
 	before, err := s.reloads(ctx)
 	if err != nil {
@@ -135,6 +135,9 @@ func reloads(ctx context.Context, s *testbed) error {
 	for i := range 20 {
 		name := fmt.Sprintf("more-%d", i)
 		if err := s.Apply(ctx, rig.Service("default", name, "app")+ingressOf(name, name+".local", name)); err != nil {
+			return err
+		}
+		if _, err := s.Kubectl(ctx, "annotate", "ingress", name, "haproxy.org/request-set-header=X-More "+name); err != nil {
 			return err
 		}
 		err := rig.Eventually(ctx, "a reload", func() error {
