@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -169,5 +170,57 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 				t.Errorf("after the commands, the servers take these again: %s", strings.Join(slices.Concat(again.down, again.up), "; "))
 			}
 		})
+	}
+}
+
+func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
+	type cost struct{ Fragments, Hosts, Commands int }
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   cost
+	}{
+		"an endpoint": {func(cfg *Config) {
+			cfg.Backends = slices.Clone(cfg.Backends)
+			cfg.Backends[3] = backend(cfg.Backends[3].Name, append(slices.Clone(cfg.Backends[3].Servers), nowhereServer(1))...)
+		}, cost{1, 0, 2}},
+		"a host": {func(cfg *Config) {
+			cfg.Routes = slices.Insert(slices.Clone(cfg.Routes), 3, Route{Host: cfg.Routes[2].Host + ".new", Path: "/", Match: Prefix, Backend: cfg.Backends[3].Name})
+		}, cost{0, 1, 1}},
+	} {
+		for _, n := range []int{10, 10_000} {
+			t.Run(fmt.Sprintf("%s among %d", name, n), func(t *testing.T) {
+				cfg := &Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}}}}
+				for i := range n {
+					b := backend(fmt.Sprintf("b%05d", i), nowhereServer(0))
+					cfg.Backends = append(cfg.Backends, b)
+					cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
+				}
+				open := func(cfg *Config) States { return inOrder(cfg, states(cfg, Open)) }
+				text := renderer{opt: RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}}
+				before := text.outline(cfg, open(cfg), nil)
+				worker := runningOf(cfg, open(cfg), text.opt)
+				worker.heard(before, serverSteps{})
+				hosts := maps.Clone(text.hosts.hosts)
+
+				next := *cfg
+				tt.change(&next)
+				after := text.outline(&next, open(&next), nil)
+				o := worker.orders(after, open(&next), "/sp")
+				got := cost{Commands: len(o.down) + len(o.up) + len(o.rows)}
+				for i, f := range after.backends {
+					if f != before.backends[i] {
+						got.Fragments++
+					}
+				}
+				for host, one := range text.hosts.hosts {
+					if hosts[host] != one {
+						got.Hosts++
+					}
+				}
+				if got != tt.want || len(o.whole) > 0 {
+					t.Errorf("got %+v and %q, want %+v", got, o.whole, tt.want)
+				}
+			})
+		}
 	}
 }
