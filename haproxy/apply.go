@@ -56,7 +56,7 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 		return res, unread
 	}
 	want := p.text.outline(cfg, states, nil)
-	if p.run.shape == p.shapeID && (p.run.shape != want.shape || len(p.run.slots) > 0) {
+	if p.run.shape == p.shapeID && (p.run.shape != want.shape || p.run.slots.active()) {
 		p.run.place(want, p.shaped)
 	}
 	failure := p.reloadIfDue(ctx, want, &res)
@@ -67,6 +67,9 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
 		cfg, states = within(cfg, states, p.shaped, p.run.slots)
+		want = p.text.outline(cfg, states, p.run.slots)
+	}
+	if len(p.run.slots) > 0 && want.slots == nil {
 		want = p.text.outline(cfg, states, p.run.slots)
 	}
 	return res, errors.Join(failure, p.tell(want, states, &res))
@@ -91,7 +94,7 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 // tell makes the worker equal to want, which takes commands alone. The files follow
 // when HAProxy reads them next: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
-	if len(want.slots) == 0 {
+	if !want.slots.active() {
 		p.shaped, p.shapeID = want.cfg, want.shape
 	}
 	former := p.filed
@@ -155,7 +158,7 @@ func (p *Proxy) settle() error {
 		return err
 	}
 	gen := p.disk.gen()
-	if p.run.gen == gen || p.run.shape != p.told.shape {
+	if p.run.gen == gen || p.run.shape != p.told.shape || len(p.run.slots) > 0 {
 		return nil
 	}
 	if err := p.worker.tell(generationIs(gen)); err != nil {

@@ -272,7 +272,7 @@ func placedWithin(out *Config, outStates *States, want *Config, states States, i
 	}
 	for name, s := range in {
 		if s.as == nil {
-			continue // a process before this one chose it, and this one reloads first
+			continue // it is used up, or a process before this one chose it, and this one reloads first
 		}
 		switch at, is := wanted[name]; {
 		case is && want.Backends[at].sameShape(s.as):

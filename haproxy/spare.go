@@ -35,14 +35,27 @@ const (
 	minSpares, maxSpares = 16, 64
 )
 
-// A slot is a spare backend that stands for another one.
+// A slot is a spare backend that stands for another one. Afterwards it is used up, until
+// a reload brings new ones: a request may still wait in it, or be sent again, and must
+// not reach the servers of somebody else.
 type slot struct {
 	name string   // of the spare backend
 	as   *Backend // with the settings that the spare one has; nil: a process before this one chose it
 }
 
-// slots holds the slots by the name of the backend for which each stands.
+// slots holds the slots by the name of the backend for which each stands. One that is
+// used up stands for itself.
 type slots map[string]slot
+
+// active reports whether a slot stands for another backend.
+func (s slots) active() bool {
+	for name, slot := range s {
+		if name != slot.name {
+			return true
+		}
+	}
+	return false
+}
 
 // of returns the name that a backend has in the worker.
 func (s slots) of(backend string) string {
@@ -107,8 +120,7 @@ func (o *outline) sparesText(dir string) []byte {
 }
 
 // place gives spare backends to the backends of want that the worker does not have, as
-// far as there are any, and takes back those that nobody wants any more. have is what
-// the worker has loaded.
+// far as there are any, and notes which are used up. have is what the worker has loaded.
 func (r *running) place(want *outline, have *Config) {
 	wanted := make(map[string]bool, len(want.backends))
 	for _, f := range want.backends {
@@ -119,8 +131,9 @@ func (r *running) place(want *outline, have *Config) {
 		next = slots{}
 	}
 	for name, s := range r.slots {
-		if !wanted[name] && len(backends[name].Servers) == 0 {
+		if name != s.name && !wanted[name] && len(backends[name].Servers) == 0 {
 			delete(next, name)
+			next[s.name] = slot{name: s.name}
 			backends[s.name] = backends[name]
 			delete(backends, name)
 		}
@@ -131,7 +144,7 @@ func (r *running) place(want *outline, have *Config) {
 	}
 	free := make(map[string][]string) // by class
 	for name, b := range backends {
-		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 {
+		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 && !next.has(name) {
 			class, _, _ := strings.Cut(rest, "-")
 			free[class] = append(free[class], name)
 		}
@@ -159,7 +172,7 @@ func (r *running) place(want *outline, have *Config) {
 // placed gives each backend of the worker its name in the Config.
 func (s slots) placed(backends map[string]*LiveBackend) map[string]*LiveBackend {
 	for name, slot := range s {
-		if b, there := backends[slot.name]; there {
+		if b, there := backends[slot.name]; there && name != slot.name {
 			backends[name] = b
 			delete(backends, slot.name)
 		}
