@@ -262,7 +262,7 @@ func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
 	go func() { ended <- cmd.Wait() }()
 	defer func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		<-ended
+		_ = <-ended
 	}()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
