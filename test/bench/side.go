@@ -87,8 +87,11 @@ func startWritten(ctx context.Context, binary, dir, name, text string, w written
 		return nil, err
 	}
 	p := &side{name: name, http: w.HTTP, https: w.HTTPS, socket: w.Dir + "/sock"}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	p.stop = func() error {
 		err := cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
