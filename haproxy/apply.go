@@ -56,6 +56,9 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 		return res, unread
 	}
 	want := p.text.outline(cfg, states, nil)
+	if p.run.shape != p.shapeID && p.run.shape != want.shape && p.run.slots.active() {
+		p.recognise(want)
+	}
 	if p.run.shape == p.shapeID && (p.run.shape != want.shape || p.run.slots.active()) {
 		p.run.place(want, p.shaped)
 	}

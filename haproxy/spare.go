@@ -169,6 +169,22 @@ func (r *running) place(want *outline, have *Config) {
 	r.slots, r.backends = next, backends
 }
 
+// recognise finds out what a worker has loaded that a process before this one told of
+// backends with slots: want without them, or else something that is not known.
+func (p *Proxy) recognise(want *outline) {
+	loaded := *want.cfg
+	loaded.Backends = slices.DeleteFunc(slices.Clone(loaded.Backends), func(b *Backend) bool { return p.run.slots.has(b.Name) })
+	if p.text.outline(&loaded, nil, nil).shape != p.run.shape {
+		return
+	}
+	p.shaped, p.shapeID = &loaded, p.run.shape
+	for _, f := range want.backends {
+		if s, is := p.run.slots[f.of.Name]; is && strings.HasPrefix(s.name, spareName+f.class()+"-") {
+			p.run.slots[f.of.Name] = slot{s.name, f.of}
+		}
+	}
+}
+
 // placed gives each backend of the worker its name in the Config.
 func (s slots) placed(backends map[string]*LiveBackend) map[string]*LiveBackend {
 	for name, slot := range s {

@@ -38,8 +38,15 @@ func TestANewBackendNeedsNoReload(t *testing.T) {
 		if id := (ServerID{"default_b_80", b.Servers[0].Name}); err != nil || servers[id].State != Open {
 			t.Errorf("another process: got %v, %v, want an open server of b", servers, err)
 		}
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || res.Commands > 0 || res.RetryAt.IsZero() {
+			t.Errorf("another process: got %+v, want nothing to do but a reload later", res)
+		}
+		if got := r.get("default_b_80.test", "/"); got != "b" {
+			t.Errorf("another process: got %q, want b", got)
+		}
+		r.p.idleSince = r.p.idleSince.Add(-idleReload)
 		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
-			t.Errorf("another process: got %+v, want a reload", res)
+			t.Errorf("after a while: got %+v, want a reload", res)
 		}
 		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker || len(pic.backends["default_b_80"].Servers) != 1 {
 			t.Errorf("after the reload: got %v, %v, want the backend under its own name", pic.backends, err)
