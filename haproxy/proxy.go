@@ -21,8 +21,7 @@ import (
 
 const (
 	// lingerRetry is the time until the next attempt to remove a server that had
-	// connections. HAProxy 2.6 counts idle connections that it keeps for reuse, and
-	// closes half of them every 5 s.
+	// connections.
 	lingerRetry = 2 * time.Second
 	// idleReload is how long a reload may wait that only removes backends: no route
 	// leads to them any more.

@@ -89,8 +89,10 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 		verb, verbs string
 		names       []string
 	}{
-		{"added", "added", added}, {"moved out of its spare place", "moved out of their spare places", placed},
-		{"changed", "changed", changed}, {"removed", "removed", removed},
+		{"added", "added", added},
+		{"moved out of its spare place", "moved out of their spare places", placed},
+		{"changed", "changed", changed},
+		{"removed", "removed", removed},
 	} {
 		switch len(r.names) {
 		case 0:

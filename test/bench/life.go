@@ -258,11 +258,14 @@ func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	defer func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = <-ended
+		<-ended
 	}()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -271,9 +274,8 @@ func (s *testbed) byHand(ctx context.Context) (time.Duration, error) {
 			return time.Since(began), nil
 		}
 		select {
-		case err := <-ended:
-			ended <- err
-			return 0, fmt.Errorf("a HAProxy started by hand ended: %w", err)
+		case <-ended:
+			return 0, fmt.Errorf("a HAProxy started by hand ended: %s", cmd.ProcessState)
 		default:
 		}
 	}

@@ -40,6 +40,9 @@ func (r *testbed) pictured(file string) {
 	pods := strings.Fields(r.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.podIP}"))
 	r.eventually("the picture holds all pods", func() error {
 		picture, err := os.ReadFile(file)
+		if updates, err := os.ReadFile(file + ".updates"); err == nil { // what changed since the picture
+			picture = append(picture, updates...)
+		}
 		for _, pod := range pods {
 			if err == nil && !strings.Contains(string(picture), `"`+pod+`"`) {
 				err = fmt.Errorf("%s is not in it", pod)
