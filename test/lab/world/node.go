@@ -302,18 +302,21 @@ func (l *Lab) drain(ctx context.Context, name string) error {
 		return err
 	}
 	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + name}
-	pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
-	if err != nil {
-		return err
-	}
-	for _, p := range pods.Items {
-		if err := l.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
 	return await(ctx, "its pods to end", 2*time.Minute, func(ctx context.Context) (bool, error) {
 		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
-		return err == nil && len(pods.Items) == 0, err
+		if err != nil {
+			return false, err
+		}
+		for _, p := range pods.Items {
+			if p.DeletionTimestamp != nil {
+				continue
+			}
+			// One may have come after the others left: the scheduler hears late of what is unschedulable.
+			if err := l.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return false, err
+			}
+		}
+		return len(pods.Items) == 0, nil
 	})
 }
 
