@@ -8,7 +8,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
 SOAK     ?= 1h
-CALICO   ?= stand-in
+CALICO   ?= real
 COUNT    ?= 1
 CUTS     ?= 50
 PKG      ?= ./...
@@ -38,7 +38,7 @@ test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as
 	@test/setup --image
 	image/deb/test
 
-demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running; CALICO=real has Calico itself
+demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running; CALICO=stand-in has no Calico to compile
 	go build -o .build/ ./test/lab ./test/app
 	test/demo/up $(CALICO)
 
