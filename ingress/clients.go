@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
@@ -56,18 +57,21 @@ type ingressClient interface {
 // which a program pays for in its size and its memory.
 type clients struct{ core, networking, discovery rest.Interface }
 
-// scheme knows the objects of the API groups of clients.
+// scheme knows the objects of the API groups of clients. It never changes: the clients
+// of all clusters read it at once.
 var (
-	scheme     = runtime.NewScheme()
+	scheme = func() *runtime.Scheme {
+		s := runtime.NewScheme()
+		for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme} {
+			utilruntime.Must(add(s))
+		}
+		return s
+	}()
 	parameters = runtime.NewParameterCodec(scheme)
 )
 
 // newClients returns clients that share connections and the rate of requests.
 func newClients(config *rest.Config) (*clients, error) {
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme)
-	if err := builder.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	shared := rest.CopyConfig(config)
 	if shared.RateLimiter == nil && shared.QPS >= 0 {
 		qps, burst := shared.QPS, shared.Burst
