@@ -49,6 +49,7 @@ type (
 	proxy interface {
 		Servers() (map[string]*haproxy.LiveBackend, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
+		Former(*haproxy.Config) []*haproxy.Backend
 		Vet(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
 		Blame(context.Context, *haproxy.Config) (haproxy.Verdicts, error)
 		Info() haproxy.Info
@@ -282,7 +283,11 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Connections(compiled.Servers, v.connections), Base: l.base}
 	v.capacity = slices.Concat(info.Room.Capacity(compiled.Servers), info.Capacity)
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
+	v.config.Former = l.proxy.Former(v.config)
 	v.want.Backends = v.config.Backends
+	if len(v.config.Former) > 0 {
+		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)
+	}
 	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {
 		return false
 	}

@@ -129,6 +129,8 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	return haproxy.Result{}, nil
 }
 
+func (f *fakeProxy) Former(*haproxy.Config) []*haproxy.Backend { return nil }
+
 // Vet rejects each question with the word "bad".
 func (f *fakeProxy) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
 	verdicts := haproxy.Verdicts{}

@@ -264,10 +264,10 @@ func (v *view) tally() tally {
 			t.unserved++
 		}
 	}
-	for _, b := range v.config.Backends {
+	for _, b := range v.want.Backends {
 		count(v.have.Backends[b.Name], b.Servers)
 	}
-	for _, name := range haproxy.Unwanted(v.config.Backends, v.have.Backends) {
+	for _, name := range haproxy.Unwanted(v.want.Backends, v.have.Backends) {
 		count(v.have.Backends[name], nil)
 	}
 	for _, p := range v.problems {
@@ -331,10 +331,10 @@ func (v *view) backends(of func(name string) bool) []BackendStatus {
 		}
 		all = append(all, bs)
 	}
-	for _, b := range v.config.Backends {
+	for _, b := range v.want.Backends {
 		tell(*b)
 	}
-	for _, name := range haproxy.Unwanted(v.config.Backends, v.have.Backends) {
+	for _, name := range haproxy.Unwanted(v.want.Backends, v.have.Backends) {
 		tell(haproxy.Backend{Name: name})
 	}
 	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })

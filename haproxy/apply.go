@@ -69,7 +69,11 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
-		cfg, states = within(cfg, states, p.shaped, p.run.slots)
+		kept := held{}
+		if p.told != nil {
+			kept = hold(p.told.cfg, cfg)
+		}
+		cfg, states = within(cfg, states, p.shaped, p.run.slots, kept)
 		want = p.text.outline(cfg, states, p.run.slots)
 	}
 	if len(p.run.slots) > 0 && want.slots == nil {

@@ -30,13 +30,17 @@ type Config struct {
 	Backends       []*Backend // sorted by Name
 	Certs          []*Cert    // sorted by Name
 	Lists          []*List    // sorted by Name; all that directives name
+
+	// Former are backends of the configuration before, none of them in Backends, sorted by
+	// Name (see Proxy.Former). While a reload has to wait, routes still lead to them.
+	Former []*Backend
 }
 
 // Same reports whether o is the same configuration: its backends and
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		same(c.Backends, o.Backends) && same(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
 }
 
 // Shape is the part of a Config that only a reload changes.
@@ -171,6 +175,7 @@ type Backend struct {
 	Origin     string        // what it stands for, for people: "Service default/app port 80"
 	Cluster    string        // of its Service
 	Namespace  string        // of its Service; no pod of another namespace may be a server
+	Service    string        // the port of the Service whose endpoints the servers are, as "default/app:80"
 	TCP        bool          // it takes connections, not requests
 	Directives []Directive   // in the order in which they are written
 	Options    ServerOptions // of every server
@@ -187,6 +192,13 @@ func (b *Backend) sticky() bool {
 // else there is, only a reload changes.
 func (b *Backend) sameShape(o *Backend) bool {
 	return b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
+}
+
+// serving returns a copy of a backend with other servers.
+func (b *Backend) serving(servers []Server) *Backend {
+	out := *b
+	out.Servers = servers
+	return &out
 }
 
 // A Stream is a TCP port at every address of Bind. All its connections go to one
@@ -384,7 +396,8 @@ func Unwanted(want []*Backend, have map[string]*LiveBackend) []string {
 }
 
 // States holds the state that each server should have: those of each backend in the
-// order of Config.Backends, and within it in the order of Backend.Servers. A server
+// order of Config.Backends, then of Config.Former, and within it in the order of
+// Backend.Servers. A server
 // without an entry should be Absent. Nothing that States points to changes after it was
 // handed over.
 type States [][]State

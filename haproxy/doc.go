@@ -25,8 +25,9 @@
 //
 // It promises: a server is Open in the worker only if a call of Apply said so;
 // endpoints, routes and certificates change without a reload, and new backends come
-// without one while spare places last; a reload drops no request; nothing counts as done before the worker has confirmed it; Blame names
-// the part of a configuration that HAProxy rejects.
+// without one while spare places last; a reload drops no request, and what waits for one
+// is served as before; nothing counts as done before the worker has confirmed it; Blame
+// names the part of a configuration that HAProxy rejects.
 //
 // Its limits: one HAProxy per configuration directory; a worker that an outsider
 // starts from the files (mode external) opens the servers that are open in them,
@@ -42,6 +43,7 @@
 //	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
 //	spare.go      places for backends that the worker has not loaded
+//	former.go     where routes lead as long as their new backends wait       pure
 //	reload.go     is a reload needed, and due? Then write, check, reload
 //	disk.go       write the files, for that
 //	orders.go     compare the worker with the text: the commands             pure
@@ -49,8 +51,8 @@
 //
 // A pure file turns values into values, and touches neither disk nor socket. Pure
 // too are the files that describe a Config: config.go, the rules of backends
-// (directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go), the settings of
-// clusters and operators for the process (global.go, base.go), the files that
+// (directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go), the
+// settings of clusters and operators for the process (global.go, base.go), the files that
 // objects bring (extra.go, pair.go, part.go), and the conditions of routes
 // (choice.go). Outside of a round, vet.go and blame.go ask HAProxy's program about
 // texts and configurations, notices.go hears what HAProxy's checks find, and

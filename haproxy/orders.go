@@ -79,7 +79,11 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 		s.strays = Unwanted(cfg.Backends, r.backends)
 	}
 	for _, name := range s.strays {
-		s.bring(&Backend{Name: name}, r.backends[name], nil)
+		stray, its := &Backend{Name: name}, []State(nil)
+		if i := slices.IndexFunc(cfg.Former, func(b *Backend) bool { return b.Name == name }); i >= 0 {
+			stray, its = cfg.Former[i], states.of(len(cfg.Backends)+i) // the next call closes it
+		}
+		s.bring(stray, r.backends[name], its)
 	}
 	return s
 }
@@ -187,8 +191,8 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 // within returns the part of want that a worker with the shape of have can take by
 // command: the shape and the backends of have, with the servers, routes and
 // certificates of want that fit them; and those backends of want that have slots. It
-// returns the states of its servers, too.
-func within(want *Config, states States, have *Config, in slots) (*Config, States) {
+// keeps h. It returns the states of its servers, too.
+func within(want *Config, states States, have *Config, in slots, h held) (*Config, States) {
 	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}, make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
@@ -196,8 +200,12 @@ func within(want *Config, states States, have *Config, in slots) (*Config, State
 		}
 		out.Lists = append(out.Lists, l)
 	}
-	wanted := make(map[string]int, len(want.Backends))
-	for i, b := range want.Backends {
+	if h.rest != "" {
+		out.DefaultBackend = h.rest
+	}
+	all := slices.Concat(want.Backends, want.Former)
+	wanted := make(map[string]int, len(all))
+	for i, b := range all {
 		wanted[b.Name] = i
 	}
 	known := make(map[string]bool, len(have.Backends))
@@ -206,20 +214,20 @@ func within(want *Config, states States, have *Config, in slots) (*Config, State
 		at, is := wanted[b.Name]
 		if !is {
 			if len(b.Servers) > 0 {
-				b = &Backend{Name: b.Name, Origin: b.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options}
+				b = b.serving(nil)
 			}
 			out.Backends = append(out.Backends, b)
 			continue
 		}
-		next := want.Backends[at]
+		next := all[at]
 		outStates[i] = states.of(at)
 		if !next.sameShape(b) {
-			next = &Backend{Name: b.Name, Origin: next.Origin, TCP: b.TCP, Directives: b.Directives, Options: b.Options, Servers: next.Servers}
+			next = b.serving(next.Servers)
 		}
 		out.Backends = append(out.Backends, next)
 	}
 	if len(in) > 0 {
-		placedWithin(out, &outStates, want, states, in)
+		placedWithin(out, &outStates, all, states, in)
 	}
 	for name := range in {
 		known[name] = true
@@ -228,7 +236,10 @@ func within(want *Config, states States, have *Config, in slots) (*Config, State
 	for _, c := range have.Choices {
 		choices[c.Name] = true
 	}
-	for _, r := range want.Routes {
+	for i, r := range want.Routes {
+		if former, is := h.routes[i]; is {
+			r = former
+		}
 		if r.Canary != "" && !known[r.Canary] {
 			r.Canary, r.CanaryWeight = "", 0
 		}
@@ -255,9 +266,9 @@ func within(want *Config, states States, have *Config, in slots) (*Config, State
 
 // placedWithin adds to out the backends that have slots, with the settings that they
 // have there.
-func placedWithin(out *Config, outStates *States, want *Config, states States, in slots) {
+func placedWithin(out *Config, outStates *States, want []*Backend, states States, in slots) {
 	wanted := make(map[string]int, len(in))
-	for i, b := range want.Backends {
+	for i, b := range want {
 		if _, is := in[b.Name]; is {
 			wanted[b.Name] = i
 		}
@@ -275,16 +286,12 @@ func placedWithin(out *Config, outStates *States, want *Config, states States, i
 			continue // it is used up, or a process before this one chose it, and this one reloads first
 		}
 		switch at, is := wanted[name]; {
-		case is && want.Backends[at].sameShape(s.as):
-			all = append(all, one{want.Backends[at], states.of(at)})
+		case is && want[at].sameShape(s.as):
+			all = append(all, one{want[at], states.of(at)})
 		case is:
-			b := *s.as
-			b.Servers = want.Backends[at].Servers
-			all = append(all, one{&b, states.of(at)})
+			all = append(all, one{s.as.serving(want[at].Servers), states.of(at)})
 		default:
-			b := *s.as
-			b.Servers = nil
-			all = append(all, one{&b, nil})
+			all = append(all, one{s.as.serving(nil), nil})
 		}
 	}
 	slices.SortFunc(all, func(a, b one) int { return strings.Compare(a.backend.Name, b.backend.Name) })

@@ -238,7 +238,7 @@ func (r *rig) served(name string) string {
 // states returns the wish that all servers of cfg are in the same state.
 func states(cfg *Config, s State) map[ServerID]State {
 	out := make(map[ServerID]State)
-	for _, b := range cfg.Backends {
+	for _, b := range slices.Concat(cfg.Backends, cfg.Former) {
 		for _, srv := range b.Servers {
 			out[ServerID{b.Name, srv.Name}] = s
 		}
@@ -248,8 +248,9 @@ func states(cfg *Config, s State) map[ServerID]State {
 
 // inOrder returns the states as Apply takes them: in the order of cfg's servers.
 func inOrder(cfg *Config, states map[ServerID]State) States {
-	out := make(States, len(cfg.Backends))
-	for i, b := range cfg.Backends {
+	all := slices.Concat(cfg.Backends, cfg.Former)
+	out := make(States, len(all))
+	for i, b := range all {
 		for _, srv := range b.Servers {
 			out[i] = append(out[i], states[ServerID{b.Name, srv.Name}])
 		}

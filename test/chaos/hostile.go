@@ -276,7 +276,8 @@ func badIngresses(ctx context.Context, s *testbed) error {
 	return errors.Join(err, deleted)
 }
 
-// noDisk makes the configuration directory read-only, then full, while pods come and go.
+// noDisk makes the configuration directory read-only, then full. Pods come and go all the same. A
+// change that takes a reload waits, and the status says why.
 func noDisk(ctx context.Context, s *testbed) error {
 	files := filepath.Join(s.Dir, "haproxy")
 	says := func(words string) error {
@@ -288,20 +289,21 @@ func noDisk(ctx context.Context, s *testbed) error {
 			return err
 		})
 	}
-	replace := func() error {
-		if _, err := s.Kubectl(ctx, "rollout", "restart", "deployment/app"); err != nil {
+	change := func(value string) error {
+		if err := errors.Join(rollingRestart(ctx, s), s.settle(ctx)); err != nil {
 			return err
 		}
-		return pause(ctx, 2*time.Second)
+		_, err := s.Kubectl(ctx, "annotate", "--overwrite", "ingress", "app", "haproxy.org/request-set-header=X-Disk "+value)
+		return err
 	}
 	if err := syscall.Mount("tmpfs", files, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=4m"); err != nil {
 		return err
 	}
-	err := errors.Join(replace(), says("read-only"))
+	err := errors.Join(change("read-only"), says("read-only"))
 	if merr := syscall.Mount("tmpfs", files, "tmpfs", syscall.MS_REMOUNT, "size=4m"); merr != nil {
 		return errors.Join(err, merr)
 	}
-	if err := errors.Join(err, s.rollout(ctx), s.settle(ctx)); err != nil {
+	if err := errors.Join(err, s.settle(ctx)); err != nil {
 		return err
 	}
 	filler := filepath.Join(files, "filler")
@@ -309,7 +311,7 @@ func noDisk(ctx context.Context, s *testbed) error {
 	if full == nil {
 		return errors.New("the configuration directory took 8 MB")
 	}
-	err = errors.Join(replace(), says("no space"))
+	err = errors.Join(change("full"), says("no space"))
 	return errors.Join(err, os.Remove(filler), s.rollout(ctx))
 }
 

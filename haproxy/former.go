@@ -1,0 +1,123 @@
+package haproxy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// held is what a configuration keeps of the one before, as long as it has to wait for a
+// reload: a route whose new backend or Choice the worker does not have leads where it
+// led. Only backends of one namespace follow each other that way: what somebody else
+// takes over has no former backend.
+type held struct {
+	routes map[int]Route // as they are in the worker, by the index among the new Routes
+	rest   string        // the former DefaultBackend; empty: the new one can be told
+	keeper
+}
+
+// keeper holds the backends that a configuration lacks, and that it keeps from another.
+type keeper struct {
+	was, next map[string]*Backend      // of the one before, and of the new one, by name
+	heirs     map[servicePort]*Backend // of the new one
+	kept      map[string]*Backend
+}
+
+// servicePort identifies the port of a Service of a cluster.
+type servicePort struct{ cluster, service string }
+
+// Former returns the backends for Config.Former: those to which the worker sends requests
+// for routes of cfg until a reload.
+func (p *Proxy) Former(cfg *Config) []*Backend {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.told == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(hold(p.told.cfg, cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// hold returns what want keeps of told, which the worker runs.
+func hold(told, want *Config) (h held) {
+	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) && slices.Equal(told.Streams, want.Streams) {
+		return h
+	}
+	h.keeper = keeper{byName(told.Backends), byName(want.Backends), make(map[servicePort]*Backend), make(map[string]*Backend)}
+	for _, b := range want.Backends {
+		h.heirs[servicePort{b.Cluster, b.Service}] = b
+	}
+	choices := make(map[string]*Choice, len(told.Choices))
+	for _, c := range told.Choices {
+		choices[c.Name] = c
+	}
+	var former map[Route]Route // by host and path, also with Match
+	for i, r := range want.Routes {
+		if !h.lacks(r.Backend) && (r.Choice == "" || choices[r.Choice] != nil) {
+			continue
+		}
+		if former == nil {
+			former = make(map[Route]Route, 2*len(told.Routes))
+			for _, r := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
+				former[Route{Host: r.Host, Path: r.Path}] = r
+				former[Route{Host: r.Host, Path: r.Path, Match: r.Match}] = r
+			}
+			h.routes = make(map[int]Route)
+		}
+		f, is := former[Route{Host: r.Host, Path: r.Path, Match: r.Match}]
+		if !is {
+			f = former[Route{Host: r.Host, Path: r.Path}]
+		}
+		if !h.keep(f.Backend, r.Backend) {
+			continue
+		}
+		if !h.keep(f.Canary, r.Backend) {
+			f.Canary, f.CanaryWeight = "", 0
+		}
+		if c := choices[f.Choice]; c != nil {
+			for _, one := range c.Cases {
+				h.keep(one.Backend, r.Backend)
+			}
+		}
+		h.routes[i] = f
+	}
+	for _, s := range told.Streams {
+		if at, is := slices.BinarySearchFunc(want.Streams, s.Port, func(w Stream, port uint16) int { return cmp.Compare(w.Port, port) }); is {
+			h.keep(s.Backend, want.Streams[at].Backend)
+		}
+	}
+	if h.lacks(want.DefaultBackend) && h.keep(told.DefaultBackend, want.DefaultBackend) {
+		h.rest = told.DefaultBackend
+	}
+	return h
+}
+
+// lacks reports whether a backend is new.
+func (k *keeper) lacks(name string) bool { return k.was[name] == nil && k.next[name] != nil }
+
+// keep keeps a former backend, if it is not among the new ones, and reports whether
+// requests for a new backend may go there. Its servers are those that its Service has now,
+// if any backend has them.
+func (k *keeper) keep(former, instead string) bool {
+	f, n := k.was[former], k.next[instead]
+	if f == nil || n == nil || f.Cluster != n.Cluster || f.Namespace != n.Namespace {
+		return false
+	}
+	if k.next[former] == nil && k.kept[former] == nil {
+		if heir := k.heirs[servicePort{f.Cluster, f.Service}]; heir != nil && f.Service != "" {
+			f = f.serving(heir.Servers)
+		}
+		k.kept[former] = f
+	}
+	return true
+}
+
+func sameName(a, b *Backend) bool { return a == b || a.Name == b.Name }
+
+// byName returns backends by their names.
+func byName(all []*Backend) map[string]*Backend {
+	out := make(map[string]*Backend, len(all))
+	for _, b := range all {
+		out[b.Name] = b
+	}
+	return out
+}
