@@ -18,6 +18,7 @@ func (c *Config) check(p *problems) {
 	c.checkSpeaker(p)
 	c.checkRoutes(p)
 	c.checkHAProxy(p)
+	c.checkGroup(p)
 	c.checkPorts(p)
 	each(p, "status.names", c.Status.Names, hostname.MatchString, "%q is not a host name")
 	c.checkSystem(p)
@@ -105,7 +106,9 @@ func checkIngress(p *problems, at string, in Ingress) {
 	each(p, at+".noSnippets", in.NoSnippets, func(section string) bool {
 		return slices.Contains([]string{"global", "frontend", "backend"}, section)
 	}, "%q is not a section for snippets; allowed: global, frontend, backend")
-	each(p, at+".publish", in.Publish, netip.Addr.IsGlobalUnicast, notAMachine)
+	if p.given(at + ".publish") { // otherwise it is the group's
+		each(p, at+".publish", in.Publish, netip.Addr.IsGlobalUnicast, notAMachine)
+	}
 	for i, h := range in.Hosts {
 		at := fmt.Sprintf("%s.hosts[%d]", at, i)
 		if name := strings.TrimPrefix(h.Host, "*."); h.Host != "*" && (len(name) > 253 || !dnsName.MatchString(name)) {
@@ -257,6 +260,11 @@ func (c *Config) checkPorts(p *problems) {
 	}
 	for _, addr := range c.BGP.Listen {
 		all = append(all, listener{"bgp.listen", netip.AddrPortFrom(addr, c.BGP.Port)})
+	}
+	for _, m := range c.Group.Members {
+		if m.Name == c.Identity && m.Address.IsValid() {
+			all = append(all, listener{"group.port", netip.AddrPortFrom(m.Address, c.Group.Port)})
+		}
 	}
 	all = append(all, listener{"status.listen", c.Status.Listen})
 	if port := c.Status.Listen.Port(); c.Status.Listen.Addr() == netip.IPv6Unspecified() {

@@ -48,6 +48,8 @@ type Config struct {
 	StateDir string `json:"stateDir" change:"restart" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
+	// Several appliances that serve the same addresses. Leave it out for a single appliance.
+	Group Group `json:"group" change:"live"`
 	// The machine itself: name, addresses, NTP and DNS servers. Only the bootable image reads it.
 	System System `json:"system" change:"live"`
 
@@ -134,7 +136,7 @@ type Ingress struct {
 	Controller string `json:"controller" jsonschema:"default=haproxy.org/ingress-controller"`
 	// Serve Ingresses that name no class, even if ours is not the cluster's default.
 	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
-	// Addresses that are written into status.loadBalancer of each served Ingress. Empty: nothing is written.
+	// Addresses that are written into status.loadBalancer of each served Ingress. Empty: nothing is written. Default: group.addresses.
 	Publish []netip.Addr `json:"publish"`
 	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
 	ConfigMap string `json:"configMap"`
@@ -320,6 +322,12 @@ func (k Kubeconfig) Read() ([]byte, error) {
 //go:embed example.yaml
 var Example string
 
+// GroupExample is a complete configuration file for one of two appliances that serve
+// the same address.
+//
+//go:embed group.yaml
+var GroupExample string
+
 //go:embed schema.json
 var schema []byte
 
@@ -383,6 +391,7 @@ func (c *Config) fill(p *problems) {
 			c.Clusters[i].Name = ""
 		}
 	}
+	c.fillGroup(p)
 	c.fillSystem(p)
 }
 
@@ -397,9 +406,12 @@ func (c *Config) fillASN() {
 
 // resolve makes relative paths absolute, starting at dir, and cleans all paths.
 func (c *Config) resolve(dir string) {
-	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base}
+	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base, &c.Group.SecretFile}
 	for i := range c.Clusters {
 		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
+	}
+	for i := range c.Group.Upstream.Peers {
+		paths = append(paths, &c.Group.Upstream.Peers[i].PasswordFile)
 	}
 	for _, path := range paths {
 		if *path == "" {
@@ -425,22 +437,34 @@ func (c *Config) readFiles(p *problems) {
 			}
 			c.warnIfOpen(p, at+".kubeconfig", path)
 		}
-		if path := cluster.BGP.PasswordFile; path != "" {
-			key, err := readFile(path)
-			if err != nil {
-				p.add(at+".bgp.passwordFile", "%v", err)
-				continue
-			}
-			cluster.BGP.Password = Secret{strings.TrimRight(string(key), "\r\n")}
-			checkPassword(p, at+".bgp.passwordFile", cluster.BGP.Password)
-			c.warnIfOpen(p, at+".bgp.passwordFile", path)
-		}
+		c.readSecret(p, at+".bgp.passwordFile", cluster.BGP.PasswordFile, &cluster.BGP.Password, checkPassword)
+	}
+	c.readSecret(p, "group.secretFile", c.Group.SecretFile, &c.Group.Secret, checkSecret)
+	for i := range c.Group.Upstream.Peers {
+		router := &c.Group.Upstream.Peers[i]
+		c.readSecret(p, fmt.Sprintf("group.upstream.peers[%d].passwordFile", i), router.PasswordFile, &router.Password, checkPassword)
 	}
 	if c.HAProxy.Base != "" {
 		if _, err := readFile(c.HAProxy.Base); err != nil {
 			p.add("haproxy.base", "%v", err)
 		}
 	}
+}
+
+// readSecret reads the secret that a key of the configuration names a file for, if it
+// names one.
+func (c *Config) readSecret(p *problems, key, path string, secret *Secret, check func(*problems, string, Secret)) {
+	if path == "" {
+		return
+	}
+	text, err := readFile(path)
+	if err != nil {
+		p.add(key, "%v", err)
+		return
+	}
+	*secret = Secret{strings.TrimRight(string(text), "\r\n")}
+	check(p, key, *secret)
+	c.warnIfOpen(p, key, path)
 }
 
 func (c *Config) warn(p *problems, key, format string, args ...any) {
@@ -478,6 +502,9 @@ func (c *Config) askMachine(p *problems) {
 			p.add("identity", "this machine has no host name; set identity")
 		}
 		c.Identity = name
+		if c.Group.Exists() {
+			c.checkIdentity(p)
+		}
 	}
 	if c.HAProxy.Mode == Managed && os.Geteuid() == 0 && !p.given("haproxy.user") && !p.given("haproxy.group") {
 		if _, err := user.Lookup("haproxy"); err == nil {

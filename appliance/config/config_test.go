@@ -68,7 +68,11 @@ func defaults() *config.Config {
 		Status:   config.Status{Listen: netip.MustParseAddrPort("127.0.0.1:9090")},
 		StateDir: "/var/lib/sallyport",
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
-		System:   config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
+		Group: config.Group{
+			Port: 9179, Share: true, SecondChance: true, Drain: config.Drain{Timeout: time.Minute},
+			Upstream: config.Upstream{HoldTime: 9 * time.Second, BFD: config.BFD{Interval: 300 * time.Millisecond, Multiplier: 3}},
+		},
+		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
 	}
 }
 
@@ -194,12 +198,12 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"not YAML":                  {"clusters: [", `f.yaml:1: not valid YAML: did not find expected node content`},
 		"key given twice":           {minimal + "bgp: {}\nbgp: {}\n", `f.yaml:4: key "bgp" is given twice, first in line 3; keep one of the two`},
 		"two documents":             {minimal + "---\nbgp: {}\n", `f.yaml:4: a second document begins; only one is allowed`},
-		"a list as a whole":         {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
+		"a list as a whole":         {"- a\n", `f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
 		"no cluster":                {"bgp: {asn: 1}\n", `f.yaml: clusters: is missing; give at least one cluster with its kubeconfig`},
 		"no kubeconfig":             {"clusters:\n- name: demo\n", `f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`},
 		"unknown key":               {minimal + "bgp:\n  asm: 1\n", `f.yaml:4: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
-		"letters swapped":           {minimal + "stauts: {}\n", `f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
-		"capitals wrong":            {minimal + "statedir: /x\n", `f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, system`},
+		"letters swapped":           {minimal + "stauts: {}\n", `f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
+		"capitals wrong":            {minimal + "statedir: /x\n", `f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
 		"unknown, nothing near":     {minimal + "log: {colour: red}\n", `f.yaml:3: unknown key "colour" in log; allowed: level, format`},
 		"unknown key in a list":     {"clusters:\n- kubeconfig: /a\n  pool: []\n", `f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`},
 		"a word instead of keys":    {minimal + "bgp: 65000\n", `f.yaml:3: bgp: a single value is given where keys are expected; allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
@@ -456,13 +460,15 @@ func TestAKubeconfigThatIsNotThereIsADoubtOnly(t *testing.T) {
 	}
 }
 
-func TestTheExampleIsAccepted(t *testing.T) {
-	c, err := config.Parse("example.yaml", []byte(config.Example))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := c.Clusters[0].Name, "demo"; got != want {
-		t.Errorf("name of the cluster: got %q, want %q", got, want)
+func TestTheExamplesAreAccepted(t *testing.T) {
+	for _, text := range []string{config.Example, config.GroupExample} {
+		c, err := config.Parse("example.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := c.Clusters[0].Name, "demo"; got != want {
+			t.Errorf("name of the cluster: got %q, want %q", got, want)
+		}
 	}
 }
 
@@ -470,6 +476,7 @@ func TestTheExampleIsAccepted(t *testing.T) {
 // the file, for any bytes.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(config.Example))
+	f.Add([]byte(config.GroupExample))
 	f.Add([]byte(minimal + "bgp: {listen: [10.0.0.1, ::]}\nhaproxy: {https: [], http: [':8080']}\n"))
 	f.Add([]byte("clusters:\n- kubeconfig: {a: [b, {c: 1}]}\n  bgp: {password: &x |\n   a\n }\n- *x\n"))
 	f.Add([]byte("? [a]\n: !!map {<<: *a}\n---\n...\n"))

@@ -138,6 +138,8 @@ func (d decoder) value(node *yaml.Node, path string, v reflect.Value, l limits) 
 	case isNull(node):
 	case v.Type() == reflect.TypeFor[Kubeconfig]():
 		d.kubeconfig(node, path, v.Addr().Interface().(*Kubeconfig))
+	case v.Type() == reflect.TypeFor[BFD]() && node.ShortTag() == "!!bool" && node.Value == "false":
+		v.SetZero()
 	case !isLeaf(v.Type()):
 		d.object(node, path, v)
 	case v.Kind() == reflect.Slice:
@@ -156,7 +158,11 @@ func (d decoder) at(node *yaml.Node, path, format string, args ...any) {
 
 func (d decoder) object(node *yaml.Node, path string, v reflect.Value) {
 	if node.Kind != yaml.MappingNode {
-		d.at(node, path, "%s is given where keys are expected; allowed: %s", sort(node), strings.Join(keys(v.Type()), ", "))
+		or := ""
+		if v.Type() == reflect.TypeFor[BFD]() {
+			or = ", or false"
+		}
+		d.at(node, path, "%s is given where keys are expected; allowed: %s%s", sort(node), strings.Join(keys(v.Type()), ", "), or)
 		return
 	}
 	first := map[string]int{}
@@ -390,6 +396,8 @@ var forms = map[reflect.Type]struct{ name, example string }{
 	reflect.TypeFor[Static]():         {"", "{to: 10.0.0.0/8, via: 192.168.50.1}"},
 	reflect.TypeFor[Cluster]():        {"", "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"},
 	reflect.TypeFor[Host]():           {"", "{host: app.example.com, namespaces: [web]}"},
+	reflect.TypeFor[Member]():         {"", "{name: gate-1, address: 192.168.50.21}"},
+	reflect.TypeFor[Router]():         {"", "{address: 192.168.50.1}"},
 	reflect.TypeFor[string]():         {"text", "text"},
 }
 

@@ -54,15 +54,27 @@ default and its allowed values. Editors use it to check and complete YAML.`,
 			_, err := cmd.OutOrStdout().Write(config.Schema())
 			return err
 		}),
-	}, &cobra.Command{
-		Use:     "example",
-		Short:   "Print a complete configuration file for the usual case",
-		Example: "  sallyport config example > /etc/sallyport/sallyport.yaml",
-		Args:    cobra.NoArgs,
+	}, exampleCommand())
+	return cmd
+}
+
+func exampleCommand() *cobra.Command {
+	var group bool
+	cmd := &cobra.Command{
+		Use:   "example",
+		Short: "Print a complete configuration file for the usual case",
+		Example: `  sallyport config example > /etc/sallyport/sallyport.yaml
+  sallyport config example --group`,
+		Args: cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(cmd.OutOrStdout(), config.Example)
+			text := config.Example
+			if group {
+				text = config.GroupExample
+			}
+			_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		}),
-	})
+	}
+	cmd.Flags().BoolVar(&group, "group", false, "the file of one of two appliances that serve the same address")
 	return cmd
 }

@@ -1,0 +1,314 @@
+package config
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Group is several appliances that serve the same addresses. Every member has the same
+// part group in its file, and an identity of its own.
+type Group struct {
+	// Name of the group: lower-case letters, digits and dashes. There is no group without a name.
+	Name string `json:"name" jsonschema:"required"`
+	// Key that the members share: base64 of at least 32 bytes, as "openssl rand -base64 32" prints it. The keys of the heartbeat, of HAProxy's peers and of TLS tickets are derived from it.
+	Secret Secret `json:"secret"`
+	// File that holds the key, instead of secret.
+	SecretFile string `json:"secretFile"`
+	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine and to no network of the nodes.
+	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
+	// All appliances of the group, at most 8, in the same order on each; identity names this one.
+	Members []Member `json:"members" jsonschema:"required"`
+	// Port on which the members talk to each other: UDP for the heartbeat, TCP for HAProxy's peers.
+	Port uint16 `json:"port" jsonschema:"default=9179,minimum=1,maximum=65535"`
+	// Share rate limits, session cookies and TLS session tickets among the members.
+	Share bool `json:"share" jsonschema:"default=true"`
+	// Pass packets of connections that another member holds on to that member, so that an established TCP connection survives when routers move it. The members then need a network in common.
+	SecondChance bool `json:"secondChance" jsonschema:"default=true"`
+	// How an appliance leaves on purpose.
+	Drain Drain `json:"drain"`
+	// The routers that the service addresses are announced to. Without them nothing is announced.
+	Upstream Upstream `json:"upstream"`
+}
+
+// Exists reports whether the file has a group.
+func (g *Group) Exists() bool { return g.Name != "" }
+
+// Key returns the bytes of the secret.
+func (g *Group) Key() []byte {
+	key, _ := base64.StdEncoding.DecodeString(g.Secret.Reveal()) // checkSecret has accepted it
+	return key
+}
+
+// Member is one appliance of a group.
+type Member struct {
+	// Identity of the appliance.
+	Name string `json:"name" jsonschema:"required"`
+	// Its own address in the nodes' network.
+	Address netip.Addr `json:"address" jsonschema:"required"`
+}
+
+// Drain says how an appliance leaves on purpose.
+type Drain struct {
+	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h.
+	Timeout time.Duration `json:"timeout" jsonschema:"default=60s"`
+}
+
+// Upstream is the routers that the service addresses are announced to by BGP.
+type Upstream struct {
+	// AS number of the routers.
+	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
+	// The routers. The appliance dials them.
+	Peers []Router `json:"peers"`
+	// BGP hold time of these sessions, in whole seconds from 3s to 65535s. It counts where BFD is off: with BFD a lost appliance is noticed sooner.
+	HoldTime time.Duration `json:"holdTime" jsonschema:"default=9s"`
+	// Bidirectional Forwarding Detection (RFC 5881) with the routers; false: none.
+	BFD BFD `json:"bfd"`
+}
+
+// Exists reports whether the file names a router.
+func (u *Upstream) Exists() bool { return len(u.Peers) > 0 }
+
+// Router is a router that the service addresses are announced to.
+type Router struct {
+	// Address of the router. IPv4 service addresses are announced in a session between IPv4 addresses, IPv6 ones in a session between IPv6 addresses.
+	Address netip.Addr `json:"address" jsonschema:"required"`
+	// AS number of this router, if it is another one than upstream.asn.
+	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
+	// Key of TCP MD5 (RFC 2385), at most 80 bytes.
+	Password Secret `json:"password"`
+	// File that holds the key, instead of password.
+	PasswordFile string `json:"passwordFile"`
+	// Accept packets only from a directly connected router (RFC 5082). The router then needs the same setting.
+	TTLSecurity bool `json:"ttlSecurity" jsonschema:"default=false"`
+	// TCP port of the router.
+	Port uint16 `json:"port" jsonschema:"default=179,minimum=1,maximum=65535"`
+}
+
+// BFD is Bidirectional Forwarding Detection (RFC 5881). The zero BFD is none.
+type BFD struct {
+	// Time between two packets, from 50ms to 10s in whole milliseconds.
+	Interval time.Duration `json:"interval" jsonschema:"default=300ms"`
+	// How many packets in a row are missed before the other side is lost.
+	Multiplier int `json:"multiplier" jsonschema:"default=3,minimum=2,maximum=50"`
+}
+
+// maxMembers is how many members the hop count of second chance has room for.
+const maxMembers = 8
+
+// minSecret is the length of the output of SHA-256, from which the keys are derived.
+const minSecret = 32
+
+// memberName matches a name that needs no quotes in HAProxy's configuration.
+var memberName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$`)
+
+// fillGroup sets the defaults that depend on the group.
+func (c *Config) fillGroup(p *problems) {
+	if !c.Group.Exists() {
+		return
+	}
+	for i := range c.Clusters {
+		if !p.given(fmt.Sprintf("clusters[%d].ingress.publish", i)) {
+			c.Clusters[i].Ingress.Publish = slices.Clone(c.Group.Addresses)
+		}
+	}
+	for i := range c.Group.Upstream.Peers {
+		if router := &c.Group.Upstream.Peers[i]; router.ASN == 0 {
+			router.ASN = c.Group.Upstream.ASN
+		}
+	}
+}
+
+func (c *Config) checkGroup(p *problems) {
+	g := &c.Group
+	switch {
+	case !p.given("group"):
+		return
+	case g.Name == "":
+		p.add("group", "name is missing")
+	case !name.MatchString(g.Name):
+		p.add("group.name", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes", g.Name)
+	}
+	switch {
+	case !g.Secret.IsZero() && g.SecretFile != "":
+		p.add("group.secretFile", "secret is given too; keep one of the two")
+	case p.given("group.secret"):
+		checkSecret(p, "group.secret", g.Secret)
+	case g.SecretFile == "":
+		p.add("group", "secret is missing; openssl rand -base64 32 makes one, the same for all members (secretFile names a file that holds it)")
+	}
+	if g.Drain.Timeout < time.Second || g.Drain.Timeout > time.Hour {
+		p.add("group.drain.timeout", "%s is not allowed; allowed: 1s to 1h", g.Drain.Timeout)
+	}
+	c.checkGroupMembers(p)
+	if c.Identity != "" {
+		c.checkIdentity(p)
+	}
+	c.checkServiceAddresses(p)
+	c.checkUpstream(p)
+}
+
+// checkSecret rejects a key that is not base64, or too short. It quotes nothing of it.
+func checkSecret(p *problems, at string, secret Secret) {
+	if key, err := base64.StdEncoding.DecodeString(secret.Reveal()); err != nil || len(key) < minSecret {
+		p.add(at, "is not base64 of at least %d bytes; openssl rand -base64 %d makes one", minSecret, minSecret)
+	}
+}
+
+func (c *Config) checkGroupMembers(p *problems) {
+	members := c.Group.Members
+	if len(members) == 0 && (!p.given("group.members") || len(p.list) == 0) {
+		p.add("group", "members is missing; list every appliance of the group, this one too")
+	}
+	if len(members) > maxMembers {
+		p.add("group.members", "there are %d; allowed: at most %d", len(members), maxMembers)
+	}
+	for i, m := range members {
+		at := fmt.Sprintf("group.members[%d]", i)
+		switch j := slices.IndexFunc(members, func(o Member) bool { return o.Name == m.Name }); {
+		case m.Name == "":
+			p.add(at, "name is missing")
+		case !memberName.MatchString(m.Name):
+			p.add(at+".name", "%q is not allowed; allowed: up to 63 letters, digits and - _ .", m.Name)
+		case j < i:
+			p.add(at+".name", "%q is already the name of group.members[%d]", m.Name, j)
+		}
+		switch j := slices.IndexFunc(members, func(o Member) bool { return o.Address == m.Address }); {
+		case !m.Address.IsValid():
+			p.add(at, "address is missing")
+		case !m.Address.IsGlobalUnicast():
+			p.add(at+".address", notAMachine, m.Address)
+		case j < i:
+			p.add(at+".address", "%s is already the address of %s", m.Address, members[j].Name)
+		default:
+			c.checkNotInPool(p, at+".address", m.Address)
+		}
+	}
+}
+
+// checkIdentity rejects a group that this appliance is not a member of.
+func (c *Config) checkIdentity(p *problems) {
+	members := c.Group.Members
+	if len(members) == 0 || slices.ContainsFunc(members, func(m Member) bool { return m.Name == c.Identity }) {
+		return
+	}
+	names := make([]string, 0, len(members))
+	for _, m := range members {
+		names = append(names, m.Name)
+	}
+	p.add("group.members", "none has the name %q, which is the identity of this appliance; add it, or set identity to one of %s", c.Identity, strings.Join(names, ", "))
+}
+
+// checkNotInPool rejects an address that a pod could have.
+func (c *Config) checkNotInPool(p *problems, at string, addr netip.Addr) {
+	for i, cluster := range c.Clusters {
+		for j, pool := range cluster.Pools {
+			if pool.Contains(addr) {
+				p.add(at, "%s is in %s, a network of pods (clusters[%d].pools[%d])", addr, pool, i, j)
+			}
+		}
+	}
+}
+
+func (c *Config) checkServiceAddresses(p *problems) {
+	g := &c.Group
+	if len(g.Addresses) == 0 && (!p.given("group.addresses") || len(p.list) == 0) {
+		p.add("group", "addresses is missing; give the addresses that clients connect to")
+	}
+	for i, addr := range g.Addresses {
+		at := fmt.Sprintf("group.addresses[%d]", i)
+		if !addr.IsGlobalUnicast() {
+			p.add(at, "%s is not an address that clients can connect to", addr)
+			continue
+		}
+		if slices.Contains(g.Addresses[:i], addr) {
+			p.add(at, "%s is listed twice", addr)
+		}
+		for _, m := range g.Members {
+			if m.Address == addr {
+				p.add(at, "%s is the address of the member %s; a service address belongs to no machine", addr, m.Name)
+			}
+		}
+		if slices.Contains(c.BGP.Listen, addr) {
+			p.add(at, "%s is in bgp.listen; a service address belongs to no machine", addr)
+		}
+		c.checkNotInPool(p, at, addr)
+	}
+	// A listener on the address itself looks to the kernel like one of its connections,
+	// and then second chance cannot tell whose a packet is.
+	for key, list := range map[string][]netip.AddrPort{"haproxy.http": c.HAProxy.HTTP, "haproxy.https": c.HAProxy.HTTPS} {
+		for _, at := range list {
+			if !at.Addr().IsUnspecified() {
+				p.add(key, "%s is a single address; in a group HAProxy listens on every address: \":%d\"", at, at.Port())
+			}
+		}
+		for _, addr := range g.Addresses {
+			if len(list) > 0 && !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return at.Addr().Is4() == addr.Is4() }) {
+				p.add(key, "HAProxy does not listen on the family of %s, a service address of the group; \":%d\" is every address", addr, list[0].Port())
+				break
+			}
+		}
+	}
+}
+
+func (c *Config) checkUpstream(p *problems) {
+	const at = "group.upstream"
+	u := &c.Group.Upstream
+	if !p.given(at) {
+		return
+	}
+	if u.ASN == 0 && !p.given(at+".asn") && slices.ContainsFunc(u.Peers, func(r Router) bool { return r.ASN == 0 }) {
+		p.add(at, "asn is missing; give the AS number of the routers")
+	}
+	if len(u.Peers) == 0 && (!p.given(at+".peers") || len(p.list) == 0) {
+		p.add(at, "peers is missing; give the routers, such as [{address: 192.168.50.1}]")
+	}
+	if u.HoldTime < 3*time.Second || u.HoldTime > 65535*time.Second || u.HoldTime%time.Second != 0 {
+		p.add(at+".holdTime", "%s is not allowed; allowed: whole seconds from 3s to 65535s", u.HoldTime)
+	}
+	if b := u.BFD; b != (BFD{}) && (b.Interval < 50*time.Millisecond || b.Interval > 10*time.Second || b.Interval%time.Millisecond != 0) {
+		p.add(at+".bfd.interval", "%s is not allowed; allowed: whole milliseconds from 50ms to 10s", b.Interval)
+	}
+	for i, r := range u.Peers {
+		at := fmt.Sprintf("%s.peers[%d]", at, i)
+		if !r.Password.IsZero() && r.PasswordFile != "" {
+			p.add(at+".passwordFile", "password is given too; keep one of the two")
+		}
+		if p.given(at + ".password") {
+			checkPassword(p, at+".password", r.Password)
+		}
+		if !r.Address.IsValid() {
+			p.add(at, "address is missing")
+			continue
+		}
+		if !r.Address.IsGlobalUnicast() {
+			p.add(at+".address", notAMachine, r.Address)
+		}
+		if j := slices.IndexFunc(u.Peers, func(o Router) bool { return o.Address == r.Address }); j < i {
+			p.add(at+".address", "%s is already the address of group.upstream.peers[%d]", r.Address, j)
+		}
+		c.checkRouter(p, at+".address", r.Address)
+	}
+}
+
+// checkRouter rejects a router at an address that the file gives to something else.
+func (c *Config) checkRouter(p *problems, at string, addr netip.Addr) {
+	for _, m := range c.Group.Members {
+		if m.Address == addr {
+			p.add(at, "%s is the address of the member %s, and not of a router", addr, m.Name)
+		}
+	}
+	if slices.Contains(c.Group.Addresses, addr) {
+		p.add(at, "%s is a service address of the group, and not a router", addr)
+	}
+	for i, cluster := range c.Clusters {
+		if slices.Contains(cluster.BGP.RouteReflectors, addr) {
+			p.add(at, "%s is a route reflector (clusters[%d].bgp.routeReflectors), to which nothing is announced", addr, i)
+		}
+	}
+	c.checkNotInPool(p, at, addr)
+}

@@ -1,0 +1,206 @@
+package config_test
+
+import (
+	"encoding/base64"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/appliance/config"
+)
+
+// key is a secret of 32 bytes.
+var key = base64.StdEncoding.EncodeToString([]byte("tops3cret-tops3cret-tops3cret-32"))
+
+// pair is a valid file of the member gate-1. Line 5 begins the part group.
+var pair = `identity: gate-1
+clusters:
+- kubeconfig: /a
+  pools: [172.16.0.0/16]
+group:
+  name: edge
+  secret: ` + key + `
+  addresses: [203.0.113.10, "2001:db8::10"]
+  members: [{name: gate-1, address: 192.168.50.21}, {name: gate-2, address: 192.168.50.22}]
+  upstream: {asn: 64512, peers: [{address: 192.168.50.1}]}
+`
+
+func TestGroupKeysSetTheirFields(t *testing.T) {
+	c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, "upstream: {asn: 64512, peers: [{address: 192.168.50.1}]}", `port: 7000
+  share: false
+  secondChance: false
+  drain: {timeout: 5s}
+  upstream:
+    asn: 64512
+    peers: [{address: 192.168.50.1, password: tops3cret, ttlSecurity: true, port: 1790}, {address: "fd00::1", asn: 64513}]
+    holdTime: 3s
+    bfd: {interval: 100ms, multiplier: 5}`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Group{
+		Name: "edge", Secret: config.NewSecret(key), Addresses: addrs("203.0.113.10", "2001:db8::10"),
+		Members: []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
+		Port:    7000, Drain: config.Drain{Timeout: 5 * time.Second},
+		Upstream: config.Upstream{
+			ASN: 64512, HoldTime: 3 * time.Second, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5},
+			Peers: []config.Router{
+				{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Password: config.NewSecret("tops3cret"), TTLSecurity: true, Port: 1790},
+				{Address: netip.MustParseAddr("fd00::1"), ASN: 64513, Port: 179},
+			},
+		},
+	}
+	if diff := cmp.Diff(want, c.Group, values); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+	if got, want := string(c.Group.Key()), "tops3cret-tops3cret-tops3cret-32"; got != want {
+		t.Errorf("key: got %q, want %q", got, want)
+	}
+}
+
+func TestIngressesReportTheAddressesOfTheGroup(t *testing.T) {
+	for name, row := range map[string]struct {
+		publish string
+		want    []netip.Addr
+	}{
+		"nothing is set":       {"", addrs("203.0.113.10", "2001:db8::10")},
+		"an address is set":    {"  ingress: {publish: [192.0.2.1]}\n", addrs("192.0.2.1")},
+		"an empty list is set": {"  ingress: {publish: []}\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, "group:\n", row.publish+"group:\n", 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.want, c.Clusters[0].Ingress.Publish, values); diff != "" {
+				t.Errorf("want -, got +:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBFDCanBeTurnedOff(t *testing.T) {
+	c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, "asn: 64512,", "asn: 64512, bfd: false,", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Group.Upstream.BFD; got != (config.BFD{}) {
+		t.Errorf("got %+v, want none", got)
+	}
+}
+
+func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
+	for name, row := range map[string]struct{ from, to, want string }{
+		"no name":                      {"  name: edge\n", "", `f.yaml:5: group: name is missing`},
+		"a name with capitals":         {"edge", "Edge", `f.yaml:6: group.name: "Edge" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
+		"no secret":                    {"  secret: " + key + "\n", "", `f.yaml:5: group: secret is missing; openssl rand -base64 32 makes one, the same for all members (secretFile names a file that holds it)`},
+		"a short secret":               {key, base64.StdEncoding.EncodeToString([]byte("tops3cret")), `f.yaml:7: group.secret: is not base64 of at least 32 bytes; openssl rand -base64 32 makes one`},
+		"a secret that is not base64":  {key, strings.Repeat("tops3cret-", 9), `f.yaml:7: group.secret: is not base64 of at least 32 bytes; openssl rand -base64 32 makes one`},
+		"a secret and a file":          {"group:\n", "group:\n  secretFile: /b\n", `f.yaml:6: group.secretFile: secret is given too; keep one of the two`},
+		"no address":                   {"  addresses: [203.0.113.10, \"2001:db8::10\"]\n", "", `f.yaml:5: group: addresses is missing; give the addresses that clients connect to`},
+		"an empty list of addresses":   {"[203.0.113.10, \"2001:db8::10\"]", "[]", `f.yaml:5: group: addresses is missing; give the addresses that clients connect to`},
+		"a multicast address":          {"203.0.113.10", "224.0.0.1", `f.yaml:8: group.addresses[0]: 224.0.0.1 is not an address that clients can connect to`},
+		"an address in two spellings":  {"203.0.113.10", "\"2001:DB8::10\"", `f.yaml:8: group.addresses[1]: 2001:db8::10 is listed twice`},
+		"a member's address":           {"203.0.113.10", "192.168.50.22", `f.yaml:8: group.addresses[0]: 192.168.50.22 is the address of the member gate-2; a service address belongs to no machine`},
+		"an address of BGP":            {"group:\n", "bgp: {listen: [203.0.113.10]}\ngroup:\n", `f.yaml:9: group.addresses[0]: 203.0.113.10 is in bgp.listen; a service address belongs to no machine`},
+		"an address of pods":           {"203.0.113.10", "172.16.0.1", `f.yaml:8: group.addresses[0]: 172.16.0.1 is in 172.16.0.0/16, a network of pods (clusters[0].pools[0])`},
+		"no members":                   {"  members: [{name: gate-1, address: 192.168.50.21}, {name: gate-2, address: 192.168.50.22}]\n", "", `f.yaml:5: group: members is missing; list every appliance of the group, this one too`},
+		"another identity":             {"identity: gate-1", "identity: gate-3", `f.yaml:9: group.members: none has the name "gate-3", which is the identity of this appliance; add it, or set identity to one of gate-1, gate-2`},
+		"two members of one name":      {"name: gate-2", "name: gate-1", `f.yaml:9: group.members[1].name: "gate-1" is already the name of group.members[0]`},
+		"two members of one address":   {"192.168.50.22", "192.168.50.21", `f.yaml:9: group.members[1].address: 192.168.50.21 is already the address of gate-1`},
+		"a member without an address":  {"{name: gate-2, address: 192.168.50.22}", "{name: gate-2}", `f.yaml:9: group.members[1]: address is missing`},
+		"a member in a pool":           {"192.168.50.22", "172.16.0.9", `f.yaml:9: group.members[1].address: 172.16.0.9 is in 172.16.0.0/16, a network of pods (clusters[0].pools[0])`},
+		"a member with a blank":        {"name: gate-2", "name: gate 2", `f.yaml:9: group.members[1].name: "gate 2" is not allowed; allowed: up to 63 letters, digits and - _ .`},
+		"a member as text":             {"{name: gate-2, address: 192.168.50.22}", "gate-2", `f.yaml:9: group.members[1]: a single value is given where keys are expected; allowed: name, address`},
+		"a drain without end":          {"group:\n", "group:\n  drain: {timeout: 2h}\n", `f.yaml:6: group.drain.timeout: 2h0m0s is not allowed; allowed: 1s to 1h`},
+		"no AS number upstream":        {"asn: 64512, ", "", `f.yaml:10: group.upstream: asn is missing; give the AS number of the routers`},
+		"no router":                    {", peers: [{address: 192.168.50.1}]", "", `f.yaml:10: group.upstream: peers is missing; give the routers, such as [{address: 192.168.50.1}]`},
+		"a router without an address":  {"{address: 192.168.50.1}", "{port: 179}", `f.yaml:10: group.upstream.peers[0]: address is missing`},
+		"a router twice":               {"{address: 192.168.50.1}", "{address: 192.168.50.1}, {address: 192.168.50.1, port: 180}", `f.yaml:10: group.upstream.peers[1].address: 192.168.50.1 is already the address of group.upstream.peers[0]`},
+		"a router that is a member":    {"address: 192.168.50.1}]", "address: 192.168.50.22}]", `f.yaml:10: group.upstream.peers[0].address: 192.168.50.22 is the address of the member gate-2, and not of a router`},
+		"a router that is the service": {"address: 192.168.50.1}]", "address: 203.0.113.10}]", `f.yaml:10: group.upstream.peers[0].address: 203.0.113.10 is a service address of the group, and not a router`},
+		"a router that is a reflector": {"group:\n", "  bgp: {routeReflectors: [192.168.50.1]}\ngroup:\n", `f.yaml:11: group.upstream.peers[0].address: 192.168.50.1 is a route reflector (clusters[0].bgp.routeReflectors), to which nothing is announced`},
+		"a router's key and its file":  {"{address: 192.168.50.1}", "{address: 192.168.50.1, password: tops3cret, passwordFile: /b}", `f.yaml:10: group.upstream.peers[0].passwordFile: password is given too; keep one of the two`},
+		"a router's key too long":      {"{address: 192.168.50.1}", "{address: 192.168.50.1, password: " + strings.Repeat("tops3cret", 9) + "}", `f.yaml:10: group.upstream.peers[0].password: the key has 81 bytes; allowed: 1 to 80`},
+		"a hold time too short":        {"asn: 64512", "asn: 64512, holdTime: 1s", `f.yaml:10: group.upstream.holdTime: 1s is not allowed; allowed: whole seconds from 3s to 65535s`},
+		"a BFD interval too short":     {"asn: 64512", "asn: 64512, bfd: {interval: 1ms}", `f.yaml:10: group.upstream.bfd.interval: 1ms is not allowed; allowed: whole milliseconds from 50ms to 10s`},
+		"a BFD multiplier of one":      {"asn: 64512", "asn: 64512, bfd: {multiplier: 1}", `f.yaml:10: group.upstream.bfd.multiplier: "1" is not allowed; allowed: a whole number from 2 to 50`},
+		"BFD as a word":                {"asn: 64512", "asn: 64512, bfd: true", `f.yaml:10: group.upstream.bfd: a single value is given where keys are expected; allowed: interval, multiplier, or false`},
+		"HAProxy on one address":       {"group:\n", "haproxy: {http: [\"203.0.113.10:80\", \":81\"]}\ngroup:\n", `f.yaml:5: haproxy.http: 203.0.113.10:80 is a single address; in a group HAProxy listens on every address: ":80"`},
+		"HAProxy on IPv4 alone":        {"group:\n", "haproxy: {https: [\"0.0.0.0:443\"]}\ngroup:\n", `f.yaml:5: haproxy.https: HAProxy does not listen on the family of 2001:db8::10, a service address of the group; ":443" is every address`},
+		"the port of HTTP":             {"group:\n", "group:\n  port: 80\n", `f.yaml:6: group.port: 192.168.50.21:80 is in use by haproxy.http`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(pair, row.from, row.to, 1)
+			if text == pair {
+				t.Fatal("the row changes nothing")
+			}
+			_, err := config.Parse("f.yaml", []byte(text))
+			if err == nil {
+				t.Fatalf("no error; want %s", row.want)
+			}
+			if got := err.Error(); got != row.want {
+				t.Errorf("\ngot  %s\nwant %s", got, row.want)
+			}
+			if strings.Contains(err.Error(), "tops3cret") {
+				t.Errorf("the error shows a secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestAGroupOfMoreThanEightIsRejected(t *testing.T) {
+	var more strings.Builder
+	for _, n := range []string{"3", "4", "5", "6", "7", "8", "9"} {
+		more.WriteString(", {name: gate-" + n + ", address: 192.168.50.3" + n + "}")
+	}
+	_, err := config.Parse("f.yaml", []byte(strings.Replace(pair, "50.22}]", "50.22}"+more.String()+"]", 1)))
+	if want := "f.yaml:9: group.members: there are 9; allowed: at most 8"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestLoadReadsTheSecretOfTheGroup(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("kubeconfig", "apiVersion: v1\n", 0o600)
+	path := write("sallyport.yaml", strings.NewReplacer("secret: "+key, "secretFile: group.key", "kubeconfig: /a", "kubeconfig: kubeconfig",
+		"{address: 192.168.50.1}", "{address: 192.168.50.1, passwordFile: md5}").Replace(pair), 0o600)
+
+	write("group.key", "short\n", 0o600)
+	write("md5", "word\n", 0o600)
+	_, err := config.Load(path)
+	if want := path + ":7: group.secretFile: is not base64 of at least 32 bytes; openssl rand -base64 32 makes one"; err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+
+	write("group.key", key+"\n", 0o600)
+	if err := os.Chmod(filepath.Join(dir, "group.key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(c.Group.Key()), "tops3cret-tops3cret-tops3cret-32"; got != want {
+		t.Errorf("key: got %q, want %q", got, want)
+	}
+	if got, want := c.Group.Upstream.Peers[0].Password.Reveal(), "word"; got != want {
+		t.Errorf("password of the router: got %q, want %q", got, want)
+	}
+	want := []string{path + ":7: group.secretFile: every user of this machine can read " + dir + "/group.key, which holds credentials; chmod 600 it"}
+	if diff := cmp.Diff(want, c.Warnings); diff != "" {
+		t.Errorf("warnings: want -, got +:\n%s", diff)
+	}
+}
