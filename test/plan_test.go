@@ -15,8 +15,9 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport":       {"appliance", "appliance/config", "image", "image/update", "ingress"},
-	"appliance":           {"appliance/config", "bgp", "routes", "haproxy", "ingress"},
+	"appliance":           {"appliance/config", "appliance/group", "bgp", "routes", "routes/address", "haproxy", "ingress"},
 	"appliance/config":    {},
+	"appliance/group":     {},
 	"bgp":                 {"routes"},
 	"image":               {"appliance/config", "image/update"},
 	"ingress":             {"ingress/annotations", "ingress/calico", "haproxy", "routes"},
@@ -25,6 +26,7 @@ var plan = map[string][]string{
 	"image/boot":          {},
 	"image/update":        {},
 	"routes":              {},
+	"routes/address":      {},
 	"haproxy":             {},
 }
 
@@ -32,7 +34,7 @@ var plan = map[string][]string{
 // any.
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
-	"github.com/vishvananda/":               {"routes"},
+	"github.com/vishvananda/":               {"routes", "routes/address"},
 	"k8s.io/":                               {"ingress", "ingress/calico"},
 	"github.com/haproxytech/client-native/": {"haproxy"},
 	"github.com/prometheus/":                {"appliance"},

@@ -1,0 +1,98 @@
+package address
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netns"
+)
+
+// TestMain lets no test reach the machine: the threads of the tests begin in an empty
+// network namespace.
+func TestMain(m *testing.M) {
+	const inside = "SALLYPORT_ADDRESS_TEST"
+	if os.Getenv(inside) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("unshare", append([]string{"--net", "--kill-child", "/proc/self/exe"}, os.Args[1:]...)...)
+	if self, err := os.Executable(); err == nil {
+		cmd.Args[3] = self
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), inside+"=1")
+	if err := cmd.Run(); err != nil {
+		if cmd.ProcessState == nil {
+			fmt.Fprintln(os.Stderr, "these tests run as root, in a network namespace of their own:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// A host is a network namespace of a test.
+type host struct {
+	t  *testing.T
+	ns netns.NsHandle
+}
+
+// newHost returns a host whose only interface, lo, is up.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	must(t, err)
+	defer home.Close()
+	ns, err := netns.New()
+	must(t, err)
+	must(t, netns.Set(home))
+	t.Cleanup(func() { _ = ns.Close() })
+	h := &host{t, ns}
+	h.run("ip link set lo up")
+	return h
+}
+
+// do calls f on the host. Sockets that f opens stay there.
+func (h *host) do(f func()) {
+	h.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	must(h.t, err)
+	defer home.Close()
+	must(h.t, netns.Set(h.ns))
+	defer func() { must(h.t, netns.Set(home)) }()
+	f()
+}
+
+// run runs a command line of the shell on the host.
+func (h *host) run(line string) string {
+	h.t.Helper()
+	var out []byte
+	var err error
+	h.do(func() { out, err = exec.Command("sh", "-c", line).CombinedOutput() })
+	if err != nil {
+		h.t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func addrs(list ...string) (all []netip.Addr) {
+	for _, s := range list {
+		all = append(all, addr(s))
+	}
+	return all
+}
