@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,9 +140,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 	status := func() Status { return described((*view).status) }
 	head := func() Status { return described((*view).head) }
-	explain := func(cluster, namespace, name string) (ExplainStatus, bool) {
-		return l.view.Load().explain(cluster, namespace, name)
-	}
+	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
 	answers := answering(func() []string { return l.view.Load().settings.names }, handler(status, head, explain, registry))
 	l.serve = func(addr netip.AddrPort) (end func()) {

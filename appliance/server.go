@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -40,12 +41,11 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 //
 //	/         the state for people
 //	/status   the same for programs: Status as JSON
-//	/explain  what became of one Ingress: ExplainStatus as JSON;
-//	          ?ingress=NAMESPACE/NAME, and cluster=NAME if there are several
+//	/explain  what became of one Ingress, request or address, as JSON: see explain
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(status, head func() Status, explain func(cluster, namespace, name string) (ExplainStatus, bool), registry *prometheus.Registry) http.Handler {
+func handler(status, head func() Status, explain func(url.Values) (any, error), registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
@@ -60,11 +60,9 @@ func handler(status, head func() Status, explain func(cluster, namespace, name s
 		writeJSON(w, status())
 	})
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		namespace, name, _ := strings.Cut(q.Get("ingress"), "/")
-		answer, ok := explain(q.Get("cluster"), namespace, name)
-		if !ok {
-			http.Error(w, "no Ingress of that name is served here: does it exist, and does its class name this controller?", http.StatusNotFound)
+		answer, err := explain(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
 			return
 		}
 		writeJSON(w, answer)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"reflect"
 	"slices"
@@ -112,6 +113,61 @@ func TestAnIngressIsExplainedWithItsServers(t *testing.T) {
 		if code, _ := ask(t, h, "/explain?"+query); code != http.StatusNotFound {
 			t.Errorf("%q: want 404, got %d", query, code)
 		}
+	}
+}
+
+func TestARequestIsExplainedByItsRule(t *testing.T) {
+	h, _ := endpoint(half(t))
+	for request, want := range map[string]string{
+		"test.local/x":        "Ingress default/web",
+		"TEST.local:80/":      "Ingress default/web",
+		"elsewhere.test/":     "no rule names the host",
+		"elsewhere.test/\x01": "no rule names the host",
+	} {
+		_, body := ask(t, h, "/explain?"+url.Values{"request": {request}}.Encode())
+		var e ExplainStatus
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Fatalf("%s: %v: %s", request, err, body)
+		}
+		got := e.Why
+		if e.Why == "" && len(e.Rules) == 1 && len(e.Servers) == 1 {
+			got = e.Ingress.Kind + " " + e.Ingress.Namespace + "/" + e.Ingress.Name
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q: got %q, want %q: %s", request, got, want, body)
+		}
+	}
+}
+
+func TestAnAddressIsExplainedPartByPart(t *testing.T) {
+	s := half(t)
+	s.speaker.state = established
+	s.settle(t)
+	h, _ := endpoint(s)
+	for address, want := range map[string]string{
+		pod1:          "block ok, node ok, peer ok, route ok, kernel ok, server ok",
+		pod2:          "block ok, node ok, peer ok, route NOT, server NOT",
+		"172.16.9.1":  "offer NOT, route NOT, server NOT",
+		"203.0.113.1": "route NOT, server NOT",
+		node1:         "node ok, peer ok, route NOT, server NOT",
+	} {
+		_, body := ask(t, h, "/explain?address="+address)
+		var a AddressStatus
+		if err := json.Unmarshal([]byte(body), &a); err != nil {
+			t.Fatalf("%s: %v: %s", address, err, body)
+		}
+		var facts []string
+		for _, f := range a.Facts {
+			if f.Part != "pool" && f.Part != "pod" {
+				facts = append(facts, f.Part+map[bool]string{true: " ok", false: " NOT"}[f.OK])
+			}
+		}
+		if got := strings.Join(facts, ", "); got != want {
+			t.Errorf("%s: got %q, want %q: %s", address, got, want, body)
+		}
+	}
+	if code, why := ask(t, h, "/explain?address=here"); code != http.StatusNotFound || !strings.Contains(why, "is not an IP address") {
+		t.Errorf("got %d %q", code, why)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"sallyport/bgp"
 	"sallyport/haproxy"
-	"sallyport/ingress"
 	"sallyport/routes"
 )
 
@@ -105,33 +104,6 @@ type ServerStatus struct {
 	State string         `json:"state"`
 	Check string         `json:"check,omitempty"` // what HAProxy's health check says
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
-}
-
-// ExplainStatus is the answer of GET /explain: one Ingress, and the servers of its
-// backends.
-type ExplainStatus struct {
-	ingress.Explanation
-	Servers []BackendStatus `json:"servers"` // of the Explanation's Backends
-}
-
-// explain returns what became of an Ingress. If cluster is empty, it searches all
-// clusters. It returns false if the Ingress is not ours.
-func (v *view) explain(cluster, namespace, name string) (ExplainStatus, bool) {
-	for _, c := range v.clusters {
-		if cluster != "" && cluster != c.name {
-			continue
-		}
-		e, ok := v.compiled.Explain(c.name, namespace, name)
-		if !ok {
-			continue
-		}
-		s := ExplainStatus{Explanation: e}
-		s.Servers = v.backends(func(name string) bool {
-			return slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == name })
-		})
-		return s, true
-	}
-	return ExplainStatus{}, false
 }
 
 // ProblemStatus is something in a cluster's objects that is not served, and why.

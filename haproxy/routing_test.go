@@ -95,6 +95,13 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			if got := r.get(c.host, c.path); got != c.want {
 				t.Errorf("%s: %q %q: got %q, want %q", c.name, c.host, c.path, got, c.want)
 			}
+			path, _, _ := strings.Cut(c.path, "?")
+			if found, why := cfg.Find(c.host, path); c.want != "400" && (found.Backend != c.want || why != "") {
+				special := c.want == "404" && (why != "" || found.Backend == "nosuchbackend") || c.want == "503" && found.Backend == "empty" || found.TLSOnly
+				if !special {
+					t.Errorf("%s: %q %q: found %q, %q; want %q", c.name, c.host, c.path, found.Backend, why, c.want)
+				}
+			}
 		}
 
 		reloads := r.p.Info().Reloads

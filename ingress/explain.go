@@ -51,13 +51,42 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	if p == nil {
 		return Explanation{}, false
 	}
-	e := Explanation{Ingress: p.ref}
-	objects := []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].Options.ConfigMap)}
+	mine := func(c conditional) bool { return c.by == p }
+	return r.explain(p, p.ruleless && p.effective, func(key routeKey) bool {
+		return r.routing.owner[key] == p || r.routing.canaries[key] == p || slices.ContainsFunc(r.routing.chosen[key], mine)
+	}), true
+}
+
+// ExplainRequest returns how a request is served: the one rule that takes it, and the
+// Ingress that has the rule, or the default backend. why says what becomes of a request
+// that no rule takes.
+func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
+	if r.routing == nil {
+		return e, "nothing is known of the clusters yet"
+	}
+	route, why := r.Config.Find(host, path)
+	taken := routeKey{route.Host, route.Path, route.Match}
+	if why != "" && route.Path == "" {
+		var of *claim
+		if i := slices.IndexFunc(r.routing.claims, func(c *claim) bool { return c.ruleless && c.effective }); i >= 0 {
+			of = r.routing.claims[i]
+		}
+		return r.explain(of, true, func(routeKey) bool { return false }), why
+	}
+	return r.explain(r.routing.owner[taken], false, func(key routeKey) bool { return key == taken }), why
+}
+
+// explain returns how some rules are served, and the default backend if that is asked
+// for. p is whose they are; nil: nobody's that is known.
+func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e Explanation) {
+	var objects []ObjectRef
+	if p != nil {
+		e.Ingress = p.ref
+		objects = []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].Options.ConfigMap)}
+	}
 	leads := map[string]bool{}
 	for _, route := range r.Config.Routes {
-		key := routeKey{route.Host, route.Path, route.Match}
-		mine := func(c conditional) bool { return c.by == p }
-		if r.routing.owner[key] != p && r.routing.canaries[key] != p && !slices.ContainsFunc(r.routing.chosen[key], mine) {
+		if !asked(routeKey{route.Host, route.Path, route.Match}) {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
@@ -82,7 +111,7 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		e.Rules = append(e.Rules, rule)
 		leads[route.Backend] = true
 	}
-	if p.ruleless && p.effective {
+	if fallback {
 		leads[r.Config.DefaultBackend] = true
 	}
 	for i, n := range r.routing.needs {
@@ -94,7 +123,7 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 			b.Directives = append(b.Directives, d.String())
 		}
 		e.Backends = append(e.Backends, b)
-		objects = append(objects, ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name})
+		objects = append(objects, n.ref(r.routing.of[n.world].Cluster))
 	}
 	for _, problem := range r.Problems {
 		if slices.ContainsFunc(objects, func(o ObjectRef) bool {
@@ -105,5 +134,5 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 			e.Problems = append(e.Problems, problem)
 		}
 	}
-	return e, true
+	return e
 }

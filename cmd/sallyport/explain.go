@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -14,11 +15,17 @@ import (
 func explainCommand() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use:   "explain NAMESPACE/INGRESS",
-		Short: "Show how an Ingress is served",
+		Use:   "explain NAMESPACE/INGRESS | http://HOST/PATH | ADDRESS",
+		Short: "Show how an Ingress, a request or the address of a pod is served",
 		Long: `Show how an Ingress is served: its hosts and paths and their backends, the keys in
-effect and the object that sets each, the servers, and the problems.`,
+effect and the object that sets each, the servers, and the problems.
+
+For a URL it shows the rule that takes the request, and the same of that rule. For the
+address of a pod or node it shows what each part on the way has: the cluster's records,
+BGP, the kernel, and HAProxy.`,
 		Example: `  sallyport explain default/web
+  sallyport explain http://test.local/api
+  sallyport explain 172.16.171.66
   sallyport explain default/web --cluster east -o json`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -26,18 +33,43 @@ effect and the object that sets each, the servers, and the problems.`,
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
-		if strings.Count(args[0], "/") != 1 {
-			return fmt.Errorf("%q: want NAMESPACE/INGRESS", args[0])
+		ask := func(key, value string) string {
+			return "/explain?" + url.Values{key: {value}, "cluster": {cluster}}.Encode()
 		}
-		page := "/explain?" + url.Values{"ingress": {args[0]}, "cluster": {cluster}}.Encode()
-		return show(cmd, endpoint, page, output, writeExplanation)
+		what := args[0]
+		if addr, err := netip.ParseAddr(what); err == nil {
+			return show(cmd, endpoint, ask("address", addr.String()), output, writeAddress)
+		}
+		if u, err := url.Parse(what); err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") {
+			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, writeExplanation)
+		}
+		if strings.Count(what, "/") != 1 || strings.Contains(what, ":") {
+			return &failure{exitUsage, fmt.Errorf("%q: want NAMESPACE/INGRESS, http://HOST/PATH, or an IP address", what)}
+		}
+		return show(cmd, endpoint, ask("ingress", what), output, writeExplanation)
 	})
 	return cmd
 }
 
-// writeExplanation writes the explanation of an Ingress for people.
+// writeAddress writes what there is of an address for people.
+func writeAddress(t writer, a appliance.AddressStatus) {
+	t.line("Address " + a.Address.String())
+	for _, f := range a.Facts {
+		t.line("  "+f.Part, map[bool]string{true: "ok", false: "NOT ok"}[f.OK], f.Saw)
+	}
+}
+
+// writeExplanation writes the explanation of an Ingress or a request for people.
 func writeExplanation(t writer, e appliance.ExplainStatus) {
-	t.line(fmt.Sprintf("Ingress %s/%s of cluster %s", e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
+	if e.Request != "" {
+		t.line("Request for " + e.Request)
+		if e.Why != "" {
+			t.line("  " + e.Why)
+		}
+	}
+	if e.Ingress.Name != "" {
+		t.line(fmt.Sprintf("%s %s/%s of cluster %s", e.Ingress.Kind, e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
+	}
 	t.title("Rules")
 	for _, r := range e.Rules {
 		https := ""

@@ -314,6 +314,37 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	}
 }
 
+func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
+	asked := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		asked = q.Get("ingress") + "|" + q.Get("request") + "|" + q.Get("address")
+		_, _ = w.Write([]byte(`{"why": "no rule names the host", "facts": [{"part": "route", "ok": false, "saw": "no verified route leads to it"}]}`))
+	}))
+	t.Cleanup(server.Close)
+	address := strings.TrimPrefix(server.URL, "http://")
+	for argument, want := range map[string]string{
+		"default/web":            "default/web||",
+		"http://a.test":          "|a.test/|",
+		"https://a.test:8443/x?": "|a.test:8443/x|",
+		"172.16.171.66":          "||172.16.171.66",
+		"fd00::1":                "||fd00::1",
+	} {
+		code, out, stderr := sallyport("explain", "--address", address, argument)
+		if asked != want || code != 0 {
+			t.Errorf("%s: asked for %q, want %q: %d %s", argument, asked, want, code, stderr)
+		}
+		if strings.HasPrefix(want, "||") && !strings.Contains(out, "route  NOT ok  no verified route leads to it") {
+			t.Errorf("%s: got %q", argument, out)
+		}
+	}
+	for _, wrong := range []string{"web", "a/b/c", "ftp://a.test/", "http:/x"} {
+		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 || !strings.Contains(stderr, "want NAMESPACE/INGRESS, http://HOST/PATH, or an IP address") {
+			t.Errorf("%s: got %d %q", wrong, code, stderr)
+		}
+	}
+}
+
 func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

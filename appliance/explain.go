@@ -1,0 +1,170 @@
+package appliance
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+)
+
+// ExplainStatus is the answer of GET /explain for an Ingress or a request: the rules, and
+// the servers of their backends.
+type ExplainStatus struct {
+	Request string `json:"request,omitempty"` // host and path that were asked for
+	Why     string `json:"why,omitempty"`     // what becomes of the request, if no rule takes it
+	ingress.Explanation
+	Servers []BackendStatus `json:"servers"` // of the Explanation's Backends
+}
+
+// AddressStatus is the answer of GET /explain for an address: what each part on the way to
+// it has, from the cluster's records to HAProxy.
+type AddressStatus struct {
+	Address netip.Addr `json:"address"`
+	Facts   []Fact     `json:"facts"`
+}
+
+// A Fact is what one part on the way to an address has.
+type Fact struct {
+	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server
+	OK   bool   `json:"ok"`   // traffic passes here
+	Saw  string `json:"saw"`
+}
+
+// explain answers GET /explain. It takes one of
+//
+//	ingress=NAMESPACE/NAME   how the Ingress is served; with cluster=NAME in that cluster
+//	request=HOST/PATH        which rule takes the request; no host: "/PATH"
+//	address=ADDRESS          what there is of the address of a pod or node
+func (v *view) explain(what url.Values) (any, error) {
+	switch {
+	case what.Get("address") != "":
+		addr, err := netip.ParseAddr(what.Get("address"))
+		if err != nil {
+			return nil, fmt.Errorf("%q is not an IP address", what.Get("address"))
+		}
+		return v.explainAddress(addr.Unmap()), nil
+	case what.Get("request") != "":
+		host, path, _ := strings.Cut(what.Get("request"), "/")
+		e, why := v.compiled.ExplainRequest(host, "/"+path)
+		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: v.serversOf(e)}, nil
+	}
+	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
+	for _, c := range v.clusters {
+		if cluster := what.Get("cluster"); cluster != "" && cluster != c.name {
+			continue
+		}
+		if e, ok := v.compiled.Explain(c.name, namespace, name); ok {
+			return ExplainStatus{Explanation: e, Servers: v.serversOf(e)}, nil
+		}
+	}
+	return nil, errors.New("no Ingress of that name is served here: does it exist, and does its class name this controller?")
+}
+
+// serversOf describes the backends of an Explanation.
+func (v *view) serversOf(e ingress.Explanation) []BackendStatus {
+	return v.backends(func(name string) bool {
+		return slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == name })
+	})
+}
+
+// explainAddress describes all that is known of an address.
+func (v *view) explainAddress(a netip.Addr) AddressStatus {
+	s := AddressStatus{Address: a}
+	fact := func(part string, ok bool, format string, args ...any) {
+		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
+	}
+	peers := make(map[netip.Addr]bgp.PeerState, len(v.peers))
+	for _, p := range v.peers {
+		peers[p.Addr] = p
+	}
+	for _, c := range v.clusters {
+		for _, p := range c.topology.Pools {
+			if p.CIDR.Contains(a) {
+				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.name, map[bool]string{true: ": no node announces its blocks, because it has disableBGPExport"}[p.NoExport])
+			}
+		}
+		for _, b := range c.topology.Blocks {
+			if !b.Prefix.Contains(a) {
+				continue
+			}
+			switch namespace, held := b.Pods[a]; {
+			case !held:
+				fact("pod", false, "the IPAMBlock %s assigns the address to no pod", b.Prefix)
+			case namespace != "":
+				fact("pod", true, "of namespace %s", namespace)
+			}
+		}
+		nodes := map[string]bool{}
+		for _, f := range c.topology.Affinities {
+			if f.Prefix.Contains(a) {
+				fact("block", f.State != "pendingDeletion" && !f.Deleted, "%s of node %s, BlockAffinity %s (%s)", f.Prefix, f.Node, f.Name, cmp.Or(f.State, "confirmed"))
+				nodes[f.Node] = true
+			}
+		}
+		for _, n := range c.topology.Nodes {
+			if slices.Contains(n.Addresses, a) {
+				nodes[n.Name] = true
+			}
+			if !nodes[n.Name] {
+				continue
+			}
+			fact("node", !n.Down, "%s%s", n.Name, map[bool]string{true: ": the cluster reports it as unreachable"}[n.Down])
+			for _, at := range n.BGP {
+				if p, is := peers[at.Addr()]; is {
+					loss := ""
+					if p.LossReason != "" && p.State != established {
+						loss = "; last lost: " + p.LossReason
+					}
+					fact("peer", p.State == established, "%s is %s, with %d prefixes%s", p.Addr, p.State, p.Received, loss)
+				}
+			}
+		}
+	}
+	for _, r := range v.refusals {
+		if r.Offer.Prefix.Contains(a) {
+			fact("offer", false, "%s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
+		}
+	}
+	prefix, via, routed := v.want.Routes.Finder()(a)
+	switch {
+	case v.have.Direct[a]:
+		fact("route", true, "a node on a network of this machine needs no route of ours")
+	case !routed:
+		fact("route", false, "no verified route leads to it")
+	default:
+		fact("route", true, "%s via %s", prefix, via)
+		fact("kernel", v.have.Routes[prefix] == via, "%s", map[bool]string{true: "the kernel holds it", false: "the kernel does not hold it"}[v.have.Routes[prefix] == via])
+	}
+	backends := make(map[string]bool)
+	for _, b := range v.want.Backends {
+		if slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return s.Addr.Addr() == a }) {
+			backends[b.Name] = true
+		}
+	}
+	for _, b := range v.backends(func(name string) bool { return backends[name] }) {
+		for _, x := range b.Servers {
+			if x.Addr.Addr() == a {
+				fact("server", x.State == haproxy.Open.String() && x.Check != haproxy.Down, "%s in backend %s is %s%s", x.Addr, b.Name, x.State, prefixed(": ", x.Why))
+			}
+		}
+	}
+	if len(backends) == 0 {
+		fact("server", false, "no backend has a server at this address: is it a ready endpoint of a Service that an Ingress names?")
+	}
+	return s
+}
+
+// prefixed returns text after a prefix, or nothing if there is no text.
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
