@@ -151,7 +151,7 @@ func (v *view) explainAddress(a netip.Addr) AddressStatus {
 	for _, b := range v.backends(func(name string) bool { return backends[name] }) {
 		for _, x := range b.Servers {
 			if x.Addr.Addr() == a {
-				fact("server", x.State == haproxy.Open.String() && x.Check != haproxy.Down, "%s in backend %s is %s%s", x.Addr, b.Name, x.State, prefixed(": ", x.Why))
+				fact("server", x.Serves(), "%s in backend %s is %s%s", x.Addr, b.Name, x.State, prefixed(": ", x.Why))
 			}
 		}
 	}

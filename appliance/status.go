@@ -106,6 +106,11 @@ type ServerStatus struct {
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
 }
 
+// Serves reports whether the server takes traffic.
+func (s ServerStatus) Serves() bool {
+	return s.State == haproxy.Open.String() && s.Check != haproxy.Down
+}
+
 // ProblemStatus is something in a cluster's objects that is not served, and why.
 type ProblemStatus struct {
 	Cluster string `json:"cluster"`

@@ -31,22 +31,22 @@ BGP, the kernel, and HAProxy.`,
 	}
 	endpoint := endpointFlags(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
-	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json", "yaml")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ask := func(key, value string) string {
 			return "/explain?" + url.Values{key: {value}, "cluster": {cluster}}.Encode()
 		}
 		what := args[0]
 		if addr, err := netip.ParseAddr(what); err == nil {
-			return show(cmd, endpoint, ask("address", addr.String()), output, writeAddress)
+			return show(cmd, endpoint, ask("address", addr.String()), output, nil, writeAddress)
 		}
 		if u, err := url.Parse(what); err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") {
-			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, writeExplanation)
+			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, nil, writeExplanation)
 		}
 		if strings.Count(what, "/") != 1 || strings.Contains(what, ":") {
 			return &failure{exitUsage, fmt.Errorf("%q: want NAMESPACE/INGRESS, http://HOST/PATH, or an IP address", what)}
 		}
-		return show(cmd, endpoint, ask("ingress", what), output, writeExplanation)
+		return show(cmd, endpoint, ask("ingress", what), output, nil, writeExplanation)
 	})
 	return cmd
 }
@@ -55,6 +55,9 @@ BGP, the kernel, and HAProxy.`,
 func writeAddress(t writer, a appliance.AddressStatus) {
 	t.line("Address " + a.Address.String())
 	for _, f := range a.Facts {
+		if !f.OK {
+			t.alarm()
+		}
 		t.line("  "+f.Part, map[bool]string{true: "ok", false: "NOT ok"}[f.OK], f.Saw)
 	}
 }

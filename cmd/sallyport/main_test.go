@@ -71,7 +71,7 @@ func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
 		"unknown flag":          {[]string{"run", "--conf"}, 2, "unknown flag: --conf\nSee 'sallyport run --help'.\n"},
 		"too many arguments":    {[]string{"version", "please"}, 2, "See 'sallyport version --help'."},
 		"argument missing":      {[]string{"config", "check"}, 2, "accepts 1 arg(s), received 0"},
-		"unknown form":          {[]string{"status", "-o", "xml"}, 2, "allowed: text|json"},
+		"unknown form":          {[]string{"status", "-o", "xml"}, 2, "allowed: text|wide|json|yaml"},
 		"config missing":        {[]string{"run", "--config", "/nonexistent.yaml"}, 2, "/nonexistent.yaml: no such file"},
 		"config wrong":          {[]string{"run", "--config", bad}, 2, `did you mean "asn"?`},
 		"checked config wrong":  {[]string{"config", "check", bad}, 2, `did you mean "asn"?`},
@@ -109,7 +109,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 
 func TestFlagsWithFewValuesComplete(t *testing.T) {
 	_, got, _ := sallyport("__complete", "status", "--output", "")
-	if want := "text\njson\n:4\n"; got != want {
+	if want := "text\nwide\njson\nyaml\n:4\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -298,6 +298,20 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	}
 	if _, got, _ = sallyport("status", "--address", address, "-o", "json"); got != string(answer) {
 		t.Errorf("JSON: got %q, want what the appliance answered", got)
+	}
+	for _, row := range []struct{ args, want string }{
+		{"peers", "NODE     ADDRESS        AS     STATE        FOR   PREFIXES  LAST-LOSS\nworker1  192.168.50.23  65000"},
+		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB\nworker1"},
+		{"routes -o json", "[\n  {\n    \"prefix\": \"172.16.171.64/26\",\n    \"via\""},
+		{"routes -o yaml", "- cluster: demo\n  installed: false\n"},
+		{"-o yaml", "identity: sallyport-1\n"},
+	} {
+		if code, got, stderr := sallyport(append([]string{"status", "--address", address}, strings.Fields(row.args)...)...); code != 0 || !strings.Contains(got, row.want) {
+			t.Errorf("status %s: got exit code %d, %q and %q, want %q in it", row.args, code, stderr, got, row.want)
+		}
+	}
+	if code, _, stderr := sallyport("status", "pears"); code != 2 || !strings.Contains(stderr, `invalid argument "pears"`) {
+		t.Errorf("a part that does not exist: got exit code %d, %q", code, stderr)
 	}
 	port := address[strings.LastIndex(address, ":"):]
 	for _, listen := range []string{address, "0.0.0.0" + port} {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,12 +9,16 @@ import (
 	"io/fs"
 	"net/http"
 	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
 	"strings"
-	"text/tabwriter"
+	"syscall"
 	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
@@ -28,26 +31,65 @@ const (
 )
 
 func statusCommand() *cobra.Command {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.name
+	}
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [" + strings.Join(names, "|") + "]",
 		Short: "Show the state of a running appliance",
 		Long: `Show the state of a running appliance: its BGP peers, their routes, the offers it
-refused, and the servers. For each that is not in use it shows the reason.`,
+refused, and the servers. For each that is not in use it shows the reason. The name of
+a part shows that part alone.`,
 		Example: `  sallyport status
+  sallyport status servers --watch
+  sallyport status peers -o wide
   sallyport status --address 192.168.50.21:9090 -o json`,
-		Args: cobra.NoArgs,
+		ValidArgs: names,
+		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 	}
 	endpoint := endpointFlags(cmd)
-	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
-	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
-		return show(cmd, endpoint, "/status", output, writeStatus)
+	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "wide", "json", "yaml")
+	watch := cmd.Flags().BoolP("watch", "w", false, "show it again every 2 seconds, until interrupted")
+	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
+		write := func(t writer, s appliance.Status) { writeStatus(t, s, output.value == "wide") }
+		var pick func(appliance.Status) any // the part alone, as JSON
+		if len(args) == 1 {
+			p := parts[slices.Index(names, args[0])]
+			write = func(t writer, s appliance.Status) { p.write(t, s, output.value == "wide", "") }
+			pick = p.json
+		}
+		return again(cmd, *watch, func() error { return show(cmd, endpoint, "/status", output, pick, write) })
 	})
 	return cmd
 }
 
-// show requests a JSON page of the status endpoint, and writes it: as it is, or for
-// people.
-func show[T any](cmd *cobra.Command, endpoint func() (string, error), page string, output *oneOf, forPeople func(writer, T)) error {
+// again runs a command's work once, or every 2 seconds until the command is interrupted. On
+// a terminal it clears the screen before each.
+func again(cmd *cobra.Command, watch bool, work func() error) error {
+	if !watch {
+		return work()
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	for {
+		if isTerminal(cmd.OutOrStdout()) {
+			_, _ = io.WriteString(cmd.OutOrStdout(), "\x1b[H\x1b[2J")
+		}
+		if err := work(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// show requests a JSON page of the status endpoint, and writes it: as JSON or YAML, of which
+// pick returns a part, or for people. Without pick it is the whole.
+func show[T any](cmd *cobra.Command, endpoint func() (string, error), page string, output *oneOf, pick func(T) any, forPeople func(writer, T)) error {
 	address, err := endpoint()
 	if err != nil {
 		return err
@@ -56,17 +98,33 @@ func show[T any](cmd *cobra.Command, endpoint func() (string, error), page strin
 	if err != nil {
 		return err
 	}
-	if output.value == "json" {
-		_, err = cmd.OutOrStdout().Write(body)
+	out := cmd.OutOrStdout()
+	if output.value == "json" && pick == nil {
+		_, err = out.Write(body)
 		return err
 	}
 	var answer T
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
 	}
-	t := writer{tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)}
+	if output.value == "json" || output.value == "yaml" {
+		if pick != nil {
+			if body, err = json.MarshalIndent(pick(answer), "", "  "); err != nil {
+				return err
+			}
+			body = append(body, '\n')
+		}
+		if output.value == "yaml" {
+			if body, err = yaml.JSONToYAML(body); err != nil {
+				return err
+			}
+		}
+		_, err = out.Write(body)
+		return err
+	}
+	t := newWriter()
 	forPeople(t, answer)
-	return t.Flush()
+	return t.writeTo(out)
 }
 
 // endpointFlags adds the flags that name the status endpoint. It returns a function
@@ -126,106 +184,6 @@ func ask(ctx context.Context, address, page string) ([]byte, error) {
 		return nil, fmt.Errorf("%s answers %s: %s", address, resp.Status, strings.Map(printable, said))
 	}
 	return body, nil
-}
-
-// A writer writes tables for people. It replaces control characters: texts from a cluster
-// may hold some, and must not move the cursor.
-type writer struct{ *tabwriter.Writer }
-
-func (w writer) line(cells ...any) {
-	texts := make([]string, len(cells))
-	for i, c := range cells {
-		texts[i] = strings.Map(printable, fmt.Sprint(c))
-	}
-	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
-}
-
-// title begins a table. A line without a tab ends a block of columns, so each table has
-// its own column widths.
-func (w writer) title(text string) { _, _ = fmt.Fprintf(w, "\n%s\n", text) }
-
-// servers writes a line for each server of a backend.
-func (w writer) servers(b appliance.BackendStatus) {
-	for _, x := range b.Servers {
-		w.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
-	}
-}
-
-// writeStatus writes the status for people.
-func writeStatus(t writer, s appliance.Status) {
-	line, title := t.line, t.title
-	state := "ready"
-	if !s.Ready {
-		state = "not ready"
-	}
-	line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
-	for _, why := range s.NotReady {
-		line("  not ready: " + why)
-	}
-	for _, warning := range s.Warnings {
-		line("  warning: " + warning)
-	}
-	if s.HAProxy.LastReason != "" {
-		line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
-	}
-	if s.Round.Error != "" {
-		line("  last round: " + s.Round.Error)
-	}
-
-	title("Clusters")
-	for _, c := range s.Clusters {
-		api := "in sync"
-		switch {
-		case !c.Live && c.Picture != nil:
-			api = "served from the picture of " + c.Picture.Format(time.DateTime)
-		case !c.Live:
-			api = "not known yet"
-		}
-		line("  "+c.Name, api, fmt.Sprintf("%d nodes, %d blocks", c.Nodes, c.Blocks), c.Error)
-	}
-	title("BGP peers")
-	for _, p := range s.Peers {
-		loss := p.LossReason
-		if loss != "" {
-			loss = "last lost " + ago(s.Now, p.LastLoss.At) + " ago: " + loss
-		}
-		line("  "+p.Node, p.Addr, fmt.Sprintf("AS %d", p.ASN), p.State+" for "+ago(s.Now, p.Since), fmt.Sprintf("%d prefixes", p.Received), loss)
-	}
-	title("Routes")
-	for _, r := range s.Routes {
-		installed := "in the kernel"
-		if !r.Installed {
-			installed = "NOT in the kernel"
-		}
-		line(fmt.Sprintf("  %s", r.Prefix), "via "+r.Via.String(), r.Node, installed, fmt.Sprintf("%d open servers", r.Servers))
-	}
-	if s.Refused.Total > 0 {
-		title(fmt.Sprintf("Refused offers: %d", s.Refused.Total))
-		for _, r := range s.Refused.Shown {
-			line(fmt.Sprintf("  %s", r.Prefix), "from "+r.Peer.String(), r.Reason, r.Why)
-		}
-	}
-	if len(s.Capacity) > 0 {
-		title("Capacity")
-		for _, c := range s.Capacity {
-			line("  "+c.Resource, c.Amount())
-		}
-	}
-	title("Rules")
-	for _, r := range s.Rules {
-		line("  "+cmp.Or(r.Host, "any host"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
-	}
-	title("Servers")
-	for _, b := range s.Backends {
-		line(fmt.Sprintf("  %s: %d of %d open", b.Name, b.Open, len(b.Servers)))
-		t.servers(b)
-	}
-	if len(s.Problems) > 0 {
-		title("Problems")
-		for _, p := range s.Problems {
-			line("  "+p.Object, p.Cluster, p.Reason, p.Why)
-		}
-	}
 }
 
 // printable replaces characters that a terminal would act on.

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"sallyport/appliance"
+)
+
+// A part is a table of the status.
+type part struct {
+	name, title string
+	columns     []string // stable: programs may read them
+	wide        int      // how many of the columns, from the end, only -o wide shows
+	rows        func(s appliance.Status, row func(ok bool, cells ...any))
+	json        func(appliance.Status) any
+}
+
+var parts = []part{
+	{
+		"clusters", "Clusters",
+		[]string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO"},
+		1,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, c := range s.Clusters {
+				api := "in sync"
+				switch {
+				case !c.Live && c.Picture != nil:
+					api = "served from the picture of " + c.Picture.Format(time.DateTime)
+				case !c.Live:
+					api = "not known yet"
+				}
+				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup)
+			}
+		},
+		func(s appliance.Status) any { return s.Clusters },
+	},
+	{
+		"peers", "BGP peers",
+		[]string{"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB"},
+		3,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, p := range s.Peers {
+				loss := p.LossReason
+				if loss != "" {
+					loss = ago(s.Now, p.LastLoss.At) + " ago: " + loss
+				}
+				row(p.State == "Established", p.Node, p.Addr, p.ASN, p.State, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB))
+			}
+		},
+		func(s appliance.Status) any { return s.Peers },
+	},
+	{
+		"routes", "Routes",
+		[]string{"PREFIX", "VIA", "NODE", "KERNEL", "OPEN-SERVERS", "CLUSTER", "WHY"},
+		2,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, r := range s.Routes {
+				row(r.Installed, r.Prefix, r.Via, r.Node, map[bool]string{true: "yes", false: "NO"}[r.Installed], r.Servers, r.Cluster, r.Why)
+			}
+		},
+		func(s appliance.Status) any { return s.Routes },
+	},
+	{
+		"refusals", "Refused offers",
+		[]string{"PREFIX", "FROM", "REASON", "WHY", "CLUSTER"},
+		1,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, r := range s.Refused.Shown {
+				row(true, r.Prefix, r.Peer, r.Reason, r.Why, r.Cluster)
+			}
+			if more := s.Refused.Total - len(s.Refused.Shown); more > 0 {
+				row(true, fmt.Sprintf("and %d more", more))
+			}
+		},
+		func(s appliance.Status) any { return s.Refused },
+	},
+	{
+		"capacity", "Capacity",
+		[]string{"RESOURCE", "USED", "REMEDY"},
+		1,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, c := range s.Capacity {
+				row(!c.Near(), c.Resource, c.Amount(), c.Remedy)
+			}
+		},
+		func(s appliance.Status) any { return s.Capacity },
+	},
+	{
+		"rules", "Rules",
+		[]string{"HOST", "PATH", "MATCH", "BACKEND"},
+		0,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, r := range s.Rules {
+				row(true, cmp.Or(r.Host, "*"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
+			}
+		},
+		func(s appliance.Status) any { return s.Rules },
+	},
+	{
+		"servers", "Servers",
+		[]string{"BACKEND", "ADDRESS", "STATE", "POD", "NODE", "CHECK", "WHY", "NAME"},
+		1,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, b := range s.Backends {
+				for _, x := range b.Servers {
+					row(x.Serves(), b.Name, x.Addr, x.State, x.Pod, x.Node, x.Check, x.Why, x.Name)
+				}
+				if len(b.Servers) == 0 {
+					row(true, b.Name, "", "no servers")
+				}
+			}
+		},
+		func(s appliance.Status) any { return s.Backends },
+	},
+	{
+		"problems", "Problems",
+		[]string{"OBJECT", "CLUSTER", "REASON", "WHY"},
+		0,
+		func(s appliance.Status, row func(bool, ...any)) {
+			for _, p := range s.Problems {
+				row(true, p.Object, p.Cluster, p.Reason, p.Why)
+			}
+		},
+		func(s appliance.Status) any { return s.Problems },
+	},
+}
+
+// write writes the table, each line after an indent.
+func (p part) write(t writer, s appliance.Status, wide bool, indent string) {
+	shown := len(p.columns)
+	if !wide {
+		shown -= p.wide
+	}
+	header := make([]any, shown)
+	for i, c := range p.columns[:shown] {
+		header[i] = c
+	}
+	rows := 0
+	p.rows(s, func(ok bool, cells ...any) {
+		if rows++; rows == 1 {
+			header[0] = indent + p.columns[0]
+			t.line(header...)
+		}
+		if !ok {
+			t.alarm()
+		}
+		cells = cells[:min(shown, len(cells))]
+		for len(cells) > 0 && cells[len(cells)-1] == "" {
+			cells = cells[:len(cells)-1]
+		}
+		for i, c := range cells {
+			if c == "" {
+				cells[i] = "-" // a program that splits at blanks finds each column
+			}
+		}
+		cells[0] = indent + fmt.Sprint(cells[0])
+		t.line(cells...)
+	})
+	if rows == 0 {
+		t.line(indent + "none")
+	}
+}
+
+// A writer writes tables for people. It replaces control characters: texts from a cluster
+// may hold some, and must not move the cursor.
+type writer struct {
+	*tabwriter.Writer
+	text   *bytes.Buffer
+	lines  *int
+	alarms map[int]bool // lines that tell of something wrong
+}
+
+func newWriter() writer {
+	text := &bytes.Buffer{}
+	return writer{tabwriter.NewWriter(text, 0, 0, 2, ' ', 0), text, new(int), make(map[int]bool)}
+}
+
+// writeTo writes all lines. On a terminal, lines with something wrong are red, unless
+// NO_COLOR is set (no-color.org).
+func (w writer) writeTo(out io.Writer) error {
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if !isTerminal(out) || os.Getenv("NO_COLOR") != "" {
+		_, err := w.text.WriteTo(out)
+		return err
+	}
+	n := 0
+	for line := range strings.Lines(w.text.String()) {
+		if n++; w.alarms[n] {
+			line = "\x1b[31m" + strings.TrimSuffix(line, "\n") + "\x1b[0m\n"
+		}
+		if _, err := io.WriteString(out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isTerminal reports whether a person looks at the output.
+func isTerminal(out io.Writer) bool {
+	f, is := out.(*os.File)
+	if !is {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func (w writer) line(cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = strings.Map(printable, fmt.Sprint(c))
+	}
+	*w.lines++
+	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
+}
+
+// alarm marks the next line as one that tells of something wrong.
+func (w writer) alarm() { w.alarms[*w.lines+1] = true }
+
+// title begins a table. A line without a tab ends a block of columns, so each table has
+// its own column widths.
+func (w writer) title(text string) {
+	*w.lines += 2
+	_, _ = fmt.Fprintf(w, "\n%s\n", text)
+}
+
+// servers writes a line for each server of a backend.
+func (w writer) servers(b appliance.BackendStatus) {
+	for _, x := range b.Servers {
+		if !x.Serves() {
+			w.alarm()
+		}
+		w.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
+	}
+}
+
+// writeStatus writes the status for people.
+func writeStatus(t writer, s appliance.Status, wide bool) {
+	state := "ready"
+	if !s.Ready {
+		state = "not ready"
+		t.alarm()
+	}
+	t.line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
+	for _, why := range s.NotReady {
+		t.alarm()
+		t.line("  not ready: " + why)
+	}
+	for _, warning := range s.Warnings {
+		t.alarm()
+		t.line("  warning: " + warning)
+	}
+	if s.HAProxy.LastReason != "" {
+		t.line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
+	}
+	if s.Round.Error != "" {
+		t.alarm()
+		t.line("  last round: " + s.Round.Error)
+	}
+	for _, p := range parts {
+		empty := true
+		p.rows(s, func(bool, ...any) { empty = false })
+		if empty && (p.name == "refusals" || p.name == "problems" || p.name == "capacity") {
+			continue
+		}
+		t.title(p.title)
+		p.write(t, s, wide, "  ")
+	}
+}
+
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
+}
