@@ -60,6 +60,11 @@ type Shape struct {
 	// Routes of Passthrough need. It costs every TLS connection a second hop
 	// inside HAProxy.
 	Inspect bool
+
+	// Leaving closes each client's connection after its next response. A worker from
+	// before the reload does the same, and so the connections that other appliances of a
+	// group do not know end well. Nobody is told of HTTP/3 any more.
+	Leaving bool
 }
 
 // differences returns what differs between two shapes, in the words in which a
@@ -71,6 +76,7 @@ func (s *Shape) differences(o *Shape) (all []string) {
 	}{
 		{s.Bind, o.Bind, "listen addresses changed"},
 		{s.Inspect, o.Inspect, "TLS passthrough begins or ends"},
+		{s.Leaving, o.Leaving, "the appliance leaves its group, or returns"},
 		{s.Streams, o.Streams, "TCP ports changed"},
 		{[]any{s.Tune, s.Process}, []any{o.Tune, o.Process}, "settings of the process changed"},
 		{s.Tables, o.Tables, "limits changed"},

@@ -63,7 +63,11 @@ func (h *head) writeHTTPS() {
 		for _, a := range addresses(h.Bind.HTTPS) {
 			h.line(quicText(netip.AddrPortFrom(a, q.Port)), h.tls("h3"))
 		}
-		h.line(`http-after-response set-header alt-svc 'h3=":` + strconv.Itoa(int(cmp.Or(q.Announce, q.Port))) + `"; ma=` + strconv.Itoa(q.MaxAge) + "'")
+		value := `'h3=":` + strconv.Itoa(int(cmp.Or(q.Announce, q.Port))) + `"; ma=` + strconv.Itoa(q.MaxAge) + "'"
+		if h.Leaving {
+			value = "clear" // RFC 7838, 3: the client forgets it
+		}
+		h.line("http-after-response set-header alt-svc", value)
 	}
 	h.writeRequest("https")
 	if h.demandsClients() {
@@ -143,6 +147,9 @@ func (h *head) demandsClients() bool {
 // writeRequest writes the rules that each request meets first, and those that find
 // its route.
 func (h *head) writeRequest(proto string) {
+	if h.Leaving {
+		h.line("option httpclose")
+	}
 	for _, n := range h.Captures {
 		h.line("declare capture request len", strconv.Itoa(n))
 	}

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -114,9 +115,15 @@ func TestHTTP3IsAcceptedAtEveryAddress(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, text)
 		}
 	}
+	leaving := *cfg
+	leaving.Leaving = true
+	text = string(Render(&leaving, nil, RenderOptions{Dir: "/d", StatsSocket: "/s/w.sock"}).Content[configFile].Content)
+	if want := "  http-after-response set-header alt-svc clear\n"; !strings.Contains(text, want) || strings.Contains(text, "h3=") {
+		t.Errorf("want %q alone in\n%s", want, text)
+	}
 	for _, binary := range binaries(t) {
 		if speaksQUIC(t, binary) {
-			if err := accepted(t, binary, cfg); err != nil {
+			if err := errors.Join(accepted(t, binary, cfg), accepted(t, binary, &leaving)); err != nil {
 				t.Error(err)
 			}
 		}
