@@ -320,7 +320,7 @@ func (t Table) text() string {
 	period, counter := "10s", "conn_cur"
 	if t.Period != 0 {
 		period = milliseconds(t.Period)
-		counter = "http_req_rate(" + period + ")"
+		counter = "http_req_rate(" + period + ") peers " + peersSection
 	}
 	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store " + counter + "\n"
 }

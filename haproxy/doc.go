@@ -25,14 +25,15 @@
 //
 // It promises: a server is Open in the worker only if a call of Apply said so;
 // endpoints, routes and certificates change without a reload, and new backends come
-// without one while spare places last; a reload drops no request, and what waits for one
-// is served as before; nothing counts as done before the worker has confirmed it; Blame
-// names the part of a configuration that HAProxy rejects.
+// without one while spare places last; a reload drops no request and forgets no rate
+// limit, and what waits for one is served as before; nothing counts as done before the
+// worker has confirmed it; Blame names the part of a configuration that HAProxy rejects.
 //
 // Its limits: one HAProxy per configuration directory; a worker that an outsider
 // starts from the files (mode external) opens the servers that are open in them,
 // and without HAProxy's program here nobody checks them before; a worker that somebody
-// orders from our own HAProxy runs older states until Run notices it, after 0.2 s.
+// orders from our own HAProxy runs older states until Run notices it, after 0.2 s; a
+// HAProxy 2.6 that is reloaded within 5 s of its start forgets its rate limits.
 //
 // A round, which is one call of Apply, walks through the files from top to bottom:
 //
@@ -53,8 +54,8 @@
 // too are the files that describe a Config: config.go, the rules of backends
 // (directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go), the
 // settings of clusters and operators for the process (global.go, base.go), the files that
-// objects bring (extra.go, pair.go, part.go), and the conditions of routes
-// (choice.go). Outside of a round, vet.go and blame.go ask HAProxy's program about
-// texts and configurations, notices.go hears what HAProxy's checks find, and
-// master.go speaks to HAProxy's master process.
+// objects bring (extra.go, pair.go, part.go), what one HAProxy takes over from another
+// (group.go), and the conditions of routes (choice.go). Outside of a round, vet.go and
+// blame.go ask HAProxy's program about texts and configurations, notices.go hears what
+// HAProxy's checks find, and master.go speaks to HAProxy's master process.
 package haproxy

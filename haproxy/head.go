@@ -36,6 +36,7 @@ func (r *renderer) renderHead(cfg *Config) []byte {
 	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks}
 	h.base, _ = parseBase(cfg.Tune.Base) // it is valid
 	h.writeGlobal()
+	h.writePeers()
 	h.writeDefaults()
 	h.writeHTTP()
 	h.writeHTTPS()

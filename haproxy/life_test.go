@@ -376,6 +376,7 @@ func TestADeadHAProxyIsBack(t *testing.T) {
 				r := newRig(t, binary)
 				r.run()
 				cfg := r.config(backend("app", origin(t, "a"), nowhereServer(1)))
+				cfg.Tables = []Table{{Name: "rate", Size: 10, Period: time.Hour}} // the old worker passes it on
 				wish := states(cfg, Open)
 				r.settle(cfg, wish)
 				wish[ServerID{"app", nowhereServer(1).Name}] = Closed // the files do not know yet

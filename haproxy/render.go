@@ -78,6 +78,7 @@ type outline struct {
 // fileSet holds files that HAProxy reads when it starts, and no more.
 type fileSet struct {
 	of    []*Extra
+	peers bool // the files of a peer are among them
 	files map[string]rendered
 	shape []byte // their names and hashes
 }
@@ -261,11 +262,16 @@ func (o *outline) refusable() string {
 
 // renderExtras returns the files that HAProxy reads when it starts, and no more.
 func (r *renderer) renderExtras(cfg *Config) *fileSet {
-	if r.last != nil && same(r.last.extras.of, cfg.Extras) {
+	shares := cfg.sharesTables()
+	if r.last != nil && same(r.last.extras.of, cfg.Extras) && r.last.extras.peers == shares {
 		return r.last.extras
 	}
-	set := &fileSet{of: cfg.Extras, files: make(map[string]rendered, len(cfg.Extras))}
-	for _, e := range cfg.Extras {
+	set := &fileSet{of: cfg.Extras, peers: shares, files: make(map[string]rendered, len(cfg.Extras)+2)}
+	all := cfg.Extras
+	if shares {
+		all = slices.Concat(all, peerExtras([]byte(r.opt.Secret), alone))
+	}
+	for _, e := range all {
 		sum := sha256.Sum256(e.Content)
 		set.files[extraDir+e.Name] = rendered{file: File{e.Content, 0o600}, sum: sum}
 		set.shape = append(append(set.shape, e.Name...), sum[:]...)

@@ -139,7 +139,7 @@ var (
 	})
 	rateRequests = define(number(1, 1<<31-1), Doc{
 		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
-		Effect: "Most requests of one client address within rate-limit-period; further ones are answered rate-limit-status-code. Each Ingress is counted by itself.",
+		Effect: "Most requests of one client address within rate-limit-period; further ones are answered rate-limit-status-code. Each Ingress is counted by itself. The counts survive a reload of HAProxy; HAProxy 2.6 keeps none at a reload within 5 s of its start.",
 	})
 	ratePeriod = define(period, Doc{
 		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms", Default: "1s",
