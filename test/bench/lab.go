@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,7 +44,7 @@ func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error
 	if err := rig.Configure(dir, "log: {level: warn}", rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, backends: 1000000, servers: 1000000}"}}); err != nil {
 		return nil, err
 	}
-	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 1, Progress: os.Stderr})
+	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 2, Mesh: true, Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -248,8 +249,11 @@ func (s *testbed) served(hosts ...string) (time.Time, error) {
 
 // exchange sends one line of commands to HAProxy's worker and returns the answer.
 func (s *testbed) exchange(line string) (string, error) {
-	return exchange(s.Dir+"/run/worker.sock", line)
+	return exchange(s.socket(), line)
 }
+
+// socket returns the path of the socket of HAProxy's worker.
+func (s *testbed) socket() string { return filepath.Join(s.Dir, "run", "worker.sock") }
 
 // exchange sends one line of commands to a socket of HAProxy and returns the answer.
 func exchange(socket, line string) (string, error) {

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -78,19 +77,7 @@ func memory(ctx context.Context, b *bench) error {
 }
 
 // worker returns the process id of HAProxy's worker.
-func (s *testbed) worker() (int, error) {
-	info, err := s.exchange("show info")
-	if err != nil {
-		return 0, err
-	}
-	_, after, _ := strings.Cut(info, "\nPid: ")
-	line, _, _ := strings.Cut(after, "\n")
-	pid, err := strconv.Atoi(line)
-	if err != nil {
-		return 0, fmt.Errorf("no pid in %q", info)
-	}
-	return pid, nil
-}
+func (s *testbed) worker() (int, error) { return workerAt(s.socket()) }
 
 // starts kills the appliance and starts it again: first with HAProxy and the routes as it
 // left them, until it opens an endpoint that came meanwhile; then with nothing but its

@@ -195,7 +195,7 @@ spec: {cidr: 10.0.0.0/12, blockSize: 26, ipipMode: Never, vxlanMode: Never, node
 		all = append(all, peerAddr(i))
 	}
 	one, two := netip.MustParseAddr("192.168.50.11"), netip.MustParseAddr("192.168.50.12")
-	err := errors.Join(f.addHost(ctx, nodes, all...), f.addHost(ctx, bird1, one), f.addHost(ctx, bird2, two))
+	err := errors.Join(addHost(ctx, f.Lab, nodes, all...), addHost(ctx, f.Lab, bird1, one), addHost(ctx, f.Lab, bird2, two))
 	if err != nil {
 		return err
 	}
@@ -229,19 +229,19 @@ spec: {cidr: 10.0.0.0/12, blockSize: 26, ipipMode: Never, vxlanMode: Never, node
 }
 
 // addHost connects a new host to the lab's network. The lab removes it with its own.
-func (f *fabric) addHost(ctx context.Context, name string, addrs ...netip.Addr) error {
+func addHost(ctx context.Context, lab *world.Lab, name string, addrs ...netip.Addr) error {
 	var lines strings.Builder
 	for _, a := range addrs {
 		fmt.Fprintf(&lines, "address add %s/24 dev eth0\n", a)
 	}
-	lan := f.Netns("lan")
+	lan := lab.Netns("lan")
 	for _, args := range [][]string{
-		{"netns", "add", f.Netns(name)},
-		{"-netns", lan, "link", "add", "name", name, "type", "veth", "peer", "name", "eth0", "netns", f.Netns(name)},
+		{"netns", "add", lab.Netns(name)},
+		{"-netns", lan, "link", "add", "name", name, "type", "veth", "peer", "name", "eth0", "netns", lab.Netns(name)},
 		{"-netns", lan, "link", "set", "dev", name, "master", "lan", "up"},
-		{"-netns", f.Netns(name), "link", "set", "dev", "lo", "up"},
-		{"-netns", f.Netns(name), "link", "set", "dev", "eth0", "up"},
-		{"-netns", f.Netns(name), "-batch", "-"},
+		{"-netns", lab.Netns(name), "link", "set", "dev", "lo", "up"},
+		{"-netns", lab.Netns(name), "link", "set", "dev", "eth0", "up"},
+		{"-netns", lab.Netns(name), "-batch", "-"},
 	} {
 		cmd := exec.CommandContext(ctx, "ip", args...)
 		cmd.Stdin = strings.NewReader(lines.String())

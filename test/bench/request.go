@@ -295,11 +295,21 @@ func compete(ctx context.Context, rate, rounds int, all ...*contender) error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
+	return alternate(rounds, len(all), func(i int) error {
+		if err := all[i].measure(ctx, rate); err != nil {
+			return fmt.Errorf("%s: %w", all[i].name, err)
+		}
+		return nil
+	})
+}
+
+// alternate calls measure with each number below n, in each round. No number always comes
+// after the same neighbour.
+func alternate(rounds, n int, measure func(i int) error) error {
 	for k := range rounds {
-		for i := range all {
-			c := all[(i+k)%len(all)] // nobody always comes after the same neighbour
-			if err := c.measure(ctx, rate); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+		for i := range n {
+			if err := measure((i + k) % n); err != nil {
+				return err
 			}
 		}
 	}

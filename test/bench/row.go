@@ -33,12 +33,12 @@ const (
 
 // rows returns all rows, in the order in which they are measured.
 func rows() []row {
-	return slices.Concat(requestRows, peerRows, memoryRows, changeRows, lifeRows, ingressRows)
+	return slices.Concat(requestRows, peerRows, memoryRows, pathRows, changeRows, lifeRows, ingressRows)
 }
 
 // children are the programs that this program becomes on a host of a lab, by the first
 // argument (see rig.Child).
-var children = map[string]func(){pollArg: poll}
+var children = map[string]func(){pollArg: poll, travelArg: travel}
 
 // A bench is what a row measures with.
 type bench struct {

@@ -7,9 +7,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -98,7 +96,7 @@ func startWritten(ctx context.Context, binary, dir, name, text string, w written
 		return err
 	}
 	err := rig.Eventually(ctx, name+" answers", func() (err error) {
-		p.worker, err = p.pid()
+		p.worker, err = workerAt(p.socket)
 		return err
 	})
 	if err != nil {
@@ -144,7 +142,7 @@ func startDriven(ctx context.Context, binary, dir, name string, cfg *haproxy.Con
 		err = settle(ctx, driver, cfg)
 	}
 	if err == nil {
-		p.worker, err = p.pid()
+		p.worker, err = workerAt(p.socket)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, p.stop())
@@ -168,48 +166,55 @@ func settle(ctx context.Context, driver *haproxy.Proxy, cfg *haproxy.Config) err
 }
 
 // ask sends one command to the worker.
-func (p *side) ask(command string) (string, error) {
-	c, err := net.Dial("unix", p.socket)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close() //nolint:errcheck // only an exchange
-	if _, err := fmt.Fprintln(c, command); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(c)
-	return string(answer), err
-}
+func (p *side) ask(command string) (string, error) { return exchange(p.socket, command) }
 
-func (p *side) pid() (int, error) {
-	info, err := p.ask("show info")
+// cpu returns the processor time that the worker has used.
+func (p *side) cpu() (time.Duration, error) { return scheduled(p.worker) }
+
+// workerAt returns the process id of the worker that answers at a socket.
+func workerAt(socket string) (int, error) {
+	info, err := exchange(socket, "show info")
 	if err != nil {
 		return 0, err
 	}
 	_, after, _ := strings.Cut(info, "\nPid: ")
 	line, _, _ := strings.Cut(after, "\n")
-	return strconv.Atoi(line)
+	pid, err := strconv.Atoi(line)
+	if err != nil {
+		return 0, fmt.Errorf("no pid in %q", info)
+	}
+	return pid, nil
 }
 
-// cpu returns the processor time that the threads of the worker have used, in
+// awaitWorker waits until a worker answers at a socket, and returns its process id.
+func awaitWorker(ctx context.Context, socket string) (pid int, err error) {
+	err = rig.Eventually(ctx, "HAProxy answers at "+socket, func() (err error) {
+		pid, err = workerAt(socket)
+		return err
+	})
+	return pid, err
+}
+
+// scheduled returns the processor time that the threads of processes have used, in
 // nanoseconds of the kernel's scheduler (Documentation/scheduler/sched-stats.rst).
-func (p *side) cpu() (time.Duration, error) {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.worker))
-	if err != nil || len(threads) == 0 {
-		return 0, fmt.Errorf("%s has no process %d: %w", p.name, p.worker, err)
-	}
-	var sum time.Duration
-	for _, file := range threads {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return 0, err
+func scheduled(pids ...int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		if err != nil || len(threads) == 0 {
+			return 0, fmt.Errorf("there is no process %d: %w", pid, err)
 		}
-		first, _, _ := strings.Cut(string(text), " ")
-		ns, err := strconv.ParseInt(first, 10, 64)
-		if err != nil {
-			return 0, err
+		for _, file := range threads {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return 0, err
+			}
+			first, _, _ := strings.Cut(string(text), " ")
+			ns, err := strconv.ParseInt(first, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += time.Duration(ns)
 		}
-		sum += time.Duration(ns)
 	}
 	return sum, nil
 }
