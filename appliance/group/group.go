@@ -1,0 +1,75 @@
+// Package group lets the appliances that serve the same addresses hear each other. It
+// derives keys from the secret that they share (Key), and it owns the heartbeat: each
+// member tells every other ten times a second, by UDP, that it is alive and what it
+// serves (Pulse).
+//
+// It promises that only a process that has the secret and answers now is ever heard. A
+// packet that somebody forged, recorded or sent to another member changes nothing but a
+// count. Neither a clock nor a file is needed for that.
+//
+// It decides nothing: what a silent member means is the caller's business. A member that
+// hears nobody goes on as it would alone.
+package group
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+const (
+	// Port is where members listen, unless Options has another port.
+	Port = 7477
+	// Interval is the time between two heartbeats to a member.
+	Interval = 100 * time.Millisecond
+	// Silence is the time without a heartbeat after which a member is not alive. Three
+	// heartbeats in a row have to be lost.
+	Silence = 350 * time.Millisecond
+	// memory is how long a problem is reported after it was last seen.
+	memory = 10 * time.Second
+)
+
+// Key derives a key of 32 bytes from the secret of a group (HKDF with SHA-256). Each
+// purpose has a key of its own, from which nobody learns the secret or another key. All
+// members derive the same.
+func Key(secret []byte, purpose string) []byte {
+	key, err := hkdf.Key(sha256.New, secret, nil, "sallyport group "+purpose, sha256.Size)
+	if err != nil {
+		panic(fmt.Sprintf("HKDF refuses a key of its own hash's size: %v", err)) // a known key would be worse
+	}
+	return key
+}
+
+// A Member is an appliance of the group.
+type Member struct {
+	Name    string
+	Address netip.Addr // in the network that the members share
+}
+
+// A Word is what a member reports about itself. Texts have at most 64 printable
+// ASCII characters: Say cuts off the rest.
+type Word struct {
+	Class    string // how fit it is to serve
+	Draining bool
+	Version  string        // of its program
+	Config   string        // sum of its configuration
+	Shape    string        // sum of what its HAProxy serves
+	Since    time.Duration // how long it has had this class; it grows between two calls of Say
+}
+
+// same reports whether two words differ in nothing but their time.
+func (w Word) same(other Word) bool {
+	w.Since, other.Since = 0, 0
+	return w == other
+}
+
+// Heard is what is known of another appliance.
+type Heard struct {
+	Member  Member
+	Word    Word          // its last; zero if there was none
+	Age     time.Duration // since its last word; if there was none, since Listen
+	Alive   bool          // it is in the list of members, and its last word is younger than Silence
+	Problem string        // a sentence for people; empty: none
+}

@@ -1,0 +1,119 @@
+package group
+
+import (
+	"encoding/binary"
+	"strings"
+	"time"
+)
+
+// A packet is a message and its signature:
+//
+//	0   magic, 3 bytes, and version
+//	4   session, 8 bytes: random, of the process that sends
+//	12  counter, 8 bytes: greater in each packet of the session
+//	20  challenge, 8 bytes: what the receiver has to return as an answer
+//	28  answer, 8 bytes: the receiver's last challenge
+//	36  verdict, 1 byte
+//	37  draining, 1 byte: 0 or 1
+//	38  since, 8 bytes: milliseconds
+//	46  name, class, version, config, shape: each 1 byte of length, at most 64, and the text
+//	    signature, 16 bytes: the first of the HMAC-SHA256 of the receiver's address in 16
+//	    bytes and all that comes before
+const (
+	magic     = "SPG"
+	edition   = 1
+	fixed     = 46
+	maxText   = 64
+	signature = 16
+	shortest  = fixed + 5 + signature
+	longest   = shortest + 5*maxText
+)
+
+// An id is a random number that nobody guesses.
+type id [8]byte
+
+// A verdict tells the receiver why the sender does not count it as a member. It is in the
+// packet, since the receiver cannot know it otherwise.
+type verdict byte
+
+const (
+	welcome   verdict = iota
+	unlisted          // the sender's list has no such name
+	misplaced         // the sender's list has the name with another address
+	namesake          // the sender has this name itself
+	doubled           // somebody else speaks with the receiver's name
+	verdicts
+)
+
+type message struct {
+	session, challenge, answer id
+	counter                    uint64
+	verdict                    verdict
+	name                       string
+	word                       Word
+}
+
+// appendTo appends the message without a signature.
+func (m *message) appendTo(b []byte) []byte {
+	b = append(b, magic...)
+	b = append(b, edition)
+	b = append(b, m.session[:]...)
+	b = binary.BigEndian.AppendUint64(b, m.counter)
+	b = append(b, m.challenge[:]...)
+	b = append(b, m.answer[:]...)
+	b = append(b, byte(m.verdict), 0)
+	if m.word.Draining {
+		b[len(b)-1] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(max(0, m.word.Since.Milliseconds())))
+	for _, text := range []string{m.name, m.word.Class, m.word.Version, m.word.Config, m.word.Shape} {
+		b = append(b, byte(len(text)))
+		b = append(b, text...)
+	}
+	return b
+}
+
+// plain returns at most maxText bytes of a text, with a question mark for each character
+// that is not printable ASCII. parse accepts no others, since people read them.
+func plain(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, text)
+	return text[:min(len(text), maxText)]
+}
+
+// parse reads a packet whose signature is right. It reports false unless appendTo writes
+// the same bytes.
+func parse(b []byte) (m message, ok bool) {
+	if len(b) < shortest || len(b) > longest || string(b[:3]) != magic || b[3] != edition {
+		return m, false
+	}
+	b = b[:len(b)-signature]
+	copy(m.session[:], b[4:])
+	m.counter = binary.BigEndian.Uint64(b[12:])
+	copy(m.challenge[:], b[20:])
+	copy(m.answer[:], b[28:])
+	m.verdict = verdict(b[36])
+	since := binary.BigEndian.Uint64(b[38:])
+	const century = 100 * 365 * 24 * time.Hour
+	if m.verdict >= verdicts || b[37] > 1 || since > uint64(century.Milliseconds()) {
+		return m, false
+	}
+	m.word.Draining, m.word.Since = b[37] == 1, time.Duration(since)*time.Millisecond
+	b = b[fixed:]
+	for _, text := range []*string{&m.name, &m.word.Class, &m.word.Version, &m.word.Config, &m.word.Shape} {
+		if len(b) == 0 || b[0] > maxText || int(b[0]) >= len(b) {
+			return m, false
+		}
+		for _, c := range b[1 : 1+b[0]] {
+			if c < ' ' || c > '~' {
+				return m, false
+			}
+		}
+		*text, b = string(b[1:1+b[0]]), b[1+b[0]:]
+	}
+	return m, len(b) == 0 && m.name != ""
+}
