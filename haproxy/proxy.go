@@ -237,32 +237,38 @@ func New(opt Options) (*Proxy, error) {
 
 // findBinary finds HAProxy's program and asks its version.
 func (p *Proxy) findBinary() error {
-	name := cmp.Or(p.opt.Binary, "haproxy")
-	path, err := exec.LookPath(name)
+	path, version, err := Program(p.opt.Binary)
+	if err != nil && p.opt.Mode == External && p.opt.Binary == "" && errors.Is(err, exec.ErrNotFound) {
+		return nil
+	}
+	p.opt.Binary, p.version = path, version
+	return err
+}
+
+// Program finds HAProxy's program and asks its version. An empty binary is "haproxy" in
+// PATH. An error says why it cannot be used, and what to do.
+func Program(binary string) (path, version string, err error) {
+	path, err = exec.LookPath(cmp.Or(binary, "haproxy"))
 	if err != nil {
-		if p.opt.Mode == External && p.opt.Binary == "" {
-			return nil
-		}
-		return fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set haproxy.binary", err)
+		return binary, "", fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set haproxy.binary", err)
 	}
 	out, err := exec.Command(path, "-vv").CombinedOutput() //nolint:gosec // the operator's own program
 	m := versionWords.FindStringSubmatch(string(out))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s -vv does not report a version: %w: %q", path, err, firstLine(out))
+		return path, "", fmt.Errorf("%s -vv does not report a version: %w: %q", path, err, firstLine(out))
 	case m == nil:
-		return fmt.Errorf("%s is not HAProxy: its answer to -vv is %q", path, firstLine(out))
+		return path, "", fmt.Errorf("%s is not HAProxy: its answer to -vv is %q", path, firstLine(out))
 	}
 	major, _ := strconv.Atoi(m[2])
 	minor, _ := strconv.Atoi(m[3])
 	if major < 2 || major == 2 && minor < 6 {
-		return fmt.Errorf("%s is HAProxy %s, which is too old: want 2.6 or newer", path, m[1])
+		return path, "", fmt.Errorf("%s is HAProxy %s, which is too old: want 2.6 or newer", path, m[1])
 	}
 	if !strings.Contains(string(out), "+PCRE2 ") {
-		return fmt.Errorf("%s was built without PCRE2, which bounds the time that regular expressions take: use the package haproxy of Debian, or build it with USE_PCRE2=1", path)
+		return path, "", fmt.Errorf("%s was built without PCRE2, which bounds the time that regular expressions take: use the package haproxy of Debian, or build it with USE_PCRE2=1", path)
 	}
-	p.opt.Binary, p.version = path, m[1]
-	return nil
+	return path, m[1], nil
 }
 
 func firstLine(b []byte) string {

@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"sallyport/ingress/calico"
 )
@@ -72,6 +75,35 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 		}
 	}
 	return s, nil
+}
+
+// ServerTime returns the time of the API server's clock, to the second, as its answers
+// have it.
+func ServerTime(ctx context.Context, kubeconfig []byte) (time.Time, error) {
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return time.Time{}, err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return time.Time{}, err
+	}
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return time.Time{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.JoinPath("version").String(), nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return time.Time{}, root(err)
+	}
+	_ = answer.Body.Close()
+	return http.ParseTime(answer.Header.Get("Date"))
 }
 
 // more names the settings of an IngressClass beside its controller.

@@ -1,0 +1,505 @@
+package appliance
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// A Finding is the result of one check of the doctor.
+type Finding struct {
+	Check   string `json:"check"` // stable: one of those that doctor.go names
+	Level   Level  `json:"level"`
+	Saw     string `json:"saw"`
+	Remedy  string `json:"remedy,omitempty"`  // what to do; empty: nothing
+	Command string `json:"command,omitempty"` // that does it, or shows more
+}
+
+// A Level says how bad a Finding is.
+type Level string
+
+// The levels.
+const (
+	Healthy Level = "ok"
+	Doubt   Level = "warning" // traffic may pass, and something needs attention
+	Failed  Level = "failed"  // some traffic cannot pass
+)
+
+// A doctor examines a configuration, the machine, the clusters, and the appliance that
+// runs here, if one does. It changes nothing.
+type doctor struct {
+	path   string
+	report func(Finding)
+	cfg    *config.Config
+	status *Status // of the appliance that runs; nil: none does
+}
+
+// Examine checks what an appliance with this configuration file needs, and reports each
+// finding as it comes. It takes half a minute at most for each cluster that does not
+// answer.
+func Examine(ctx context.Context, path string, report func(Finding)) {
+	d := &doctor{path: path, report: report}
+	cfg, err := config.Load(path)
+	if err != nil {
+		for mistake := range strings.SplitSeq(err.Error(), "\n") {
+			d.failed("config", mistake, "correct the file; nothing else was checked", "sallyport config check "+path)
+		}
+		return
+	}
+	d.cfg = cfg
+	d.ok("config", "%s is valid", path)
+	for _, warning := range cfg.Warnings {
+		d.doubt("config", warning, "", "")
+	}
+	d.askAppliance(ctx)
+	d.machine(ctx)
+	var tops []routes.Topology
+	for _, c := range cfg.Clusters {
+		if t, ok := d.cluster(ctx, c); ok {
+			tops = append(tops, t)
+		}
+	}
+	d.overlaps(tops)
+	d.running()
+}
+
+func (d *doctor) ok(check, format string, args ...any) {
+	d.report(Finding{Check: check, Level: Healthy, Saw: fmt.Sprintf(format, args...)})
+}
+
+func (d *doctor) doubt(check, saw, remedy, command string) {
+	d.report(Finding{check, Doubt, saw, remedy, command})
+}
+
+func (d *doctor) failed(check, saw, remedy, command string) {
+	d.report(Finding{check, Failed, saw, remedy, command})
+}
+
+// askAppliance reads the status of the appliance that runs with this configuration.
+func (d *doctor) askAppliance(ctx context.Context) {
+	at := d.cfg.Status.Listen
+	if at.Addr().IsUnspecified() {
+		loopback := netip.IPv6Loopback()
+		if at.Addr().Is4() {
+			loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		at = netip.AddrPortFrom(loopback, at.Port())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status", nil)
+	if err == nil {
+		var answer *http.Response
+		if answer, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request); err == nil {
+			defer func() { _ = answer.Body.Close() }()
+			var s Status
+			if err = json.NewDecoder(answer.Body).Decode(&s); err == nil && s.Identity != "" {
+				d.status = &s
+			}
+		}
+	}
+	switch {
+	case d.status == nil && errors.Is(err, syscall.ECONNREFUSED):
+		d.doubt("appliance", fmt.Sprintf("no appliance runs here (nothing listens at %s): what only a running one can tell is not checked", at), "start it when all else is ok", "systemctl start sallyport")
+	case d.status == nil:
+		d.failed("appliance", fmt.Sprintf("%s (status.listen) does not answer as an appliance: %v", at, err), "find out who listens there, or change status.listen", fmt.Sprintf("ss -tlnp 'sport = :%d'", at.Port()))
+	case !d.status.Ready:
+		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "", "sallyport status --address "+at.String())
+	default:
+		d.ok("appliance", "it runs, version %s, and is ready", d.status.Version)
+	}
+}
+
+// machine checks this machine.
+func (d *doctor) machine(ctx context.Context) {
+	if path, version, err := haproxy.Program(d.cfg.HAProxy.Binary); err == nil {
+		d.ok("haproxy", "%s is version %s", path, version)
+	} else if d.cfg.HAProxy.Mode == config.Managed {
+		d.failed("haproxy", err.Error(), "", "apt install haproxy")
+	}
+	if d.cfg.HAProxy.Mode == config.Managed {
+		d.ok("files", "HAProxy holds %s", Holds(d.cfg))
+	}
+	d.ports(ctx)
+	d.kernel()
+	if s := d.status; s != nil {
+		for _, c := range s.Capacity {
+			if c.Near() {
+				d.doubt("capacity", c.Resource+": "+c.Amount()+" in use", c.Remedy, "")
+			}
+		}
+	}
+}
+
+// ports checks that what the appliance listens on is free. A running appliance has them.
+func (d *doctor) ports(ctx context.Context) {
+	if d.status != nil || d.cfg.HAProxy.Mode != config.Managed {
+		return
+	}
+	wanted := map[string]string{}
+	for _, a := range slices.Concat(d.cfg.HAProxy.HTTP, d.cfg.HAProxy.HTTPS) {
+		wanted[a.String()] = "haproxy.http and haproxy.https"
+	}
+	if slices.ContainsFunc(d.cfg.Clusters, func(c config.Cluster) bool { return c.BGP.Mode == config.Passive }) {
+		for _, a := range d.cfg.BGP.Listen {
+			wanted[netip.AddrPortFrom(a, d.cfg.BGP.Port).String()] = "bgp.listen"
+		}
+	}
+	for _, at := range sorted(wanted) {
+		key := wanted[at]
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
+		if err == nil {
+			_ = l.Close()
+			d.ok("port", "%s (%s) is free", at, key)
+			continue
+		}
+		_, port, _ := net.SplitHostPort(at)
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			d.failed("port", fmt.Sprintf("%s (%s) is in use by another program", at, key), "stop that program, or change "+key, "ss -tlnp 'sport = :"+port+"'")
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			d.failed("port", fmt.Sprintf("%s (%s) is no address of this machine", at, key), "give the machine the address, or change "+key, "ip address")
+		default:
+			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "")
+		}
+	}
+}
+
+// kernel checks settings of the kernel.
+func (d *doctor) kernel() {
+	if used, most, ok := conntrack(); ok {
+		text := fmt.Sprintf("%d of %d entries of the connection table are in use", used, most)
+		if used*5 >= most*4 {
+			d.doubt("conntrack", text, "raise the limit, or let the firewall not track the appliance's traffic", fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*most))
+		} else {
+			d.ok("conntrack", "%s", text)
+		}
+	}
+	if first, last, ok := localPorts(); ok {
+		text := fmt.Sprintf("%d ports are there for connections to one pod", last-first+1)
+		if last-first+1 < 10000 {
+			d.doubt("ports-to-pods", text, "widen the range", "sysctl -w net.ipv4.ip_local_port_range='10240 65535'")
+		} else {
+			d.ok("ports-to-pods", "%s", text)
+		}
+	}
+}
+
+// conntrack returns how many connections the kernel tracks, and how many it can; false:
+// it tracks none.
+func conntrack() (used, most int, ok bool) {
+	one, err1 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	two, err2 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
+	if err1 != nil || err2 != nil {
+		return 0, 0, false
+	}
+	n, err := fmt.Sscan(string(one)+" "+string(two), &used, &most)
+	return used, most, err == nil && n == 2
+}
+
+// localPorts returns the range of ports from which connections to pods begin.
+func localPorts() (first, last int, ok bool) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return 0, 0, false
+	}
+	n, err := fmt.Sscan(string(text), &first, &last)
+	return first, last, err == nil && n == 2
+}
+
+// clockSkew is how far the clocks of this machine and of an API server may be apart.
+// Tokens and certificates are valid from one second to another.
+const clockSkew = 5 * time.Second
+
+// cluster checks one cluster, and returns what there is of its nodes.
+func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology, bool) {
+	check := "cluster " + c.Name
+	text, err := c.Kubeconfig.Read()
+	if err != nil {
+		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "")
+		return routes.Topology{}, false
+	}
+	if at, err := ingress.ServerTime(ctx, text); err == nil {
+		if skew := time.Since(at); skew.Abs() > clockSkew {
+			d.doubt("clock", fmt.Sprintf("the clock of this machine and that of the API server of cluster %s are %s apart", c.Name, skew.Abs().Round(time.Second)), "synchronise both by NTP: tokens and certificates are valid by the clock", "timedatectl")
+		} else {
+			d.ok("clock", "it agrees with the API server of cluster %s", c.Name)
+		}
+	}
+	config := watcherConfig(source{Cluster: c}, text, d.cfg.BGP.Listen, slog.New(slog.DiscardHandler))
+	w, err := ingress.NewWatcher(config)
+	if err != nil {
+		d.failed(check, err.Error(), "", "")
+		return routes.Topology{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	snapshot, err := w.Snapshot()
+	for err != nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-w.Changed():
+		}
+		snapshot, err = w.Snapshot()
+	}
+	health := w.Health()
+	if err != nil {
+		d.failed(check, err.Error(), "check the address, the CA and the credentials of the kubeconfig, and apply the manifests", fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
+		return routes.Topology{}, false
+	}
+	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"), Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"), cmp.Or(health.APIGroup, "no API group"))
+	for _, sentence := range health.Missing {
+		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", "sallyport manifests --config "+d.path+" | kubectl apply -f -")
+	}
+	for _, sentence := range health.Odd {
+		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "", "")
+	}
+	for _, pool := range snapshot.Topology.Pools {
+		if pool.NoExport {
+			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR), "allow the export, if Ingresses lead to pods of the pool", fmt.Sprintf("kubectl patch ippools.%s %s --type merge -p '{\"spec\":{\"disableBGPExport\":false}}'", groupName(health.APIGroup), pool.Name))
+		}
+	}
+	if t := health.CredentialsExpire; !t.IsZero() && time.Until(t) < 30*24*time.Hour && c.Kubeconfig.Path != "" {
+		d.doubt("credentials", fmt.Sprintf("cluster %s: the credentials expire at %s", c.Name, t.Format(time.DateTime)), "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", "")
+	}
+	d.nodes(ctx, c, snapshot.Topology)
+	return snapshot.Topology, true
+}
+
+// groupName returns the name of an API group without its version.
+func groupName(group string) string {
+	name, _, _ := strings.Cut(group, "/")
+	return name
+}
+
+// nodes checks the way to each node of a cluster, and its BGP speaker.
+func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology) {
+	local := localNetworks()
+	sessions := map[netip.Addr]bgp.PeerState{}
+	if d.status != nil {
+		for _, p := range d.status.Peers {
+			sessions[p.Addr] = p
+		}
+	}
+	for _, n := range t.Nodes {
+		name := "node " + n.Name
+		if len(n.BGP) == 0 {
+			d.failed(name, "it has no BGP address: its annotation projectcalico.org/IPv4Address (IPv6Address) is missing", "calico-node sets it when it starts: look whether it runs there", calicoNode(n.Name))
+		}
+		if n.Down {
+			d.doubt(name, "the cluster reports the node as unreachable", "", "kubectl describe node "+n.Name)
+		}
+		for _, at := range n.BGP {
+			if n.Behind {
+				continue
+			}
+			a := at.Addr()
+			if !slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				d.failed(name, fmt.Sprintf("%s is in no network that this machine is connected to (%s): routers in between do not know the addresses of pods", a, listed(local)), "put the appliance into the network of the nodes", "ip route get "+a.String())
+				continue
+			}
+			if p, known := sessions[a]; known && p.State == established {
+				d.ok(name, "BGP with %s is established for %s, with %d prefixes", a, time.Since(p.Since).Round(time.Second), p.Received)
+				continue
+			} else if known && p.LossReason != "" {
+				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State, p.LossReason), remedyOf(p.LossReason), "kubectl exec -n calico-system "+calicoPod+" -- birdcl show protocols all")
+				continue
+			}
+			if c.BGP.Mode == config.Active {
+				d.probe(ctx, c, n, a)
+			}
+		}
+	}
+}
+
+// calicoPod stands for the name of the pod of calico-node.
+const calicoPod = "POD"
+
+func calicoNode(node string) string {
+	return "kubectl get pods -A -l k8s-app=calico-node --field-selector spec.nodeName=" + node
+}
+
+// probe connects to the BGP port of a node, as the appliance would.
+func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a netip.Addr) {
+	name, at := "node "+n.Name, netip.AddrPortFrom(a, c.BGP.Port)
+	var local netip.Addr
+	for _, l := range d.cfg.BGP.Listen {
+		if !l.IsUnspecified() && l.Is4() == a.Is4() {
+			local = l
+			break
+		}
+	}
+	from := "this machine"
+	if local.IsValid() {
+		from = local.String()
+	}
+	manifests := fmt.Sprintf("sallyport manifests --config %s | kubectl apply -f -", d.path)
+	switch p := bgp.Probe(ctx, local, at); p.Answer {
+	case bgp.Open:
+		switch {
+		case p.ASN != n.ASN:
+			d.failed(name, fmt.Sprintf("its BGP speaker at %s is in AS %d, and the cluster's objects say AS %d", at, p.ASN, n.ASN), "wait until Calico has applied its objects, or look at the annotation projectcalico.org/ASNumber of the node", "kubectl get node "+n.Name+" -o yaml")
+		case p.ID == d.cfg.BGP.RouterID && p.ID.IsValid():
+			d.failed(name, fmt.Sprintf("its BGP speaker has the router id %s, which is bgp.routerID of the appliance", p.ID), "choose another bgp.routerID", "")
+		case c.BGP.Password.Reveal() != "":
+			d.failed(name, fmt.Sprintf("its BGP speaker at %s answers without a password, and clusters[].bgp.password is set", at), "give the BGPPeer the same password, or remove it here", "")
+		default:
+			d.ok(name, "its BGP speaker at %s knows %s, and is in AS %d", at, from, p.ASN)
+		}
+	case bgp.Closes:
+		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no BGPPeer for that address", at, from), "apply the manifests; a BGPPeer with a nodeSelector has to select the node", manifests)
+	case bgp.NotThere:
+		// BIRD listens only while it has a peer.
+		d.failed(name, fmt.Sprintf("nothing listens at %s", at), "the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP (CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+calicoNode(n.Name), manifests)
+	case bgp.NoAnswer:
+		if c.BGP.Password.Reveal() != "" {
+			d.ok(name, "%s does not answer without a password, as it should; only a session proves that the password is the same", at)
+			return
+		}
+		d.failed(name, fmt.Sprintf("packets from %s to %s get no answer", from, at), "a firewall or a HostEndpoint drops them, on the node or on the way; or the BGPPeer has a password (clusters[].bgp.password) or TTL security (clusters[].bgp.ttlSecurity), which is not set here", "kubectl get bgppeers -o yaml")
+	case bgp.NotOurs:
+		d.failed(name, fmt.Sprintf("bgp.listen has %s, which is no address of this machine", local), "give the machine the address, or change bgp.listen", "ip address")
+	case bgp.Unrouted:
+		d.failed(name, fmt.Sprintf("there is no route to %s: %v", at, p.Err), "look whether the node is up and in the same network", "ip route get "+a.String())
+	default:
+		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "", "")
+	}
+}
+
+// remedies are what to do about the loss of a session, by words of its reason (RFC 4271,
+// 6; RFC 4486).
+var remedies = []struct{ word, remedy string }{
+	{"bad peer as", "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the BGPConfiguration, and the BGPPeer's asNumber"},
+	{"bad bgp identifier", "two speakers have the same router id: choose another bgp.routerID"},
+	{"peer de-configured", "the node has no BGPPeer for this appliance any more: apply the manifests"},
+	{"connection rejected", "the node has no BGPPeer for this address: apply the manifests"},
+	{"administrative shutdown", "BIRD was stopped there: look at calico-node"},
+	{"more prefixes", "raise clusters[].bgp.prefixLimit, if the node announces what it should"},
+	{"hold", "the node or the way to it went silent: look whether the node is up, and whether a firewall drops port 179 since"},
+	{"tcp connection ended", "calico-node was restarted or ended: look at its pod"},
+}
+
+func remedyOf(reason string) string {
+	for _, r := range remedies {
+		if strings.Contains(strings.ToLower(reason), r.word) {
+			return r.remedy
+		}
+	}
+	return "look at calico-node on that node"
+}
+
+// overlaps checks that no two clusters have pools with addresses in common.
+func (d *doctor) overlaps(all []routes.Topology) {
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			for _, p := range a.Pools {
+				for _, q := range b.Pools {
+					if p.CIDR.Overlaps(q.CIDR) {
+						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name, q.CIDR, b.Cluster, a.Cluster), "give one of them other addresses, or bound the clusters with clusters[].pools", "")
+					}
+				}
+			}
+		}
+	}
+}
+
+// running reports what the appliance that runs says of itself.
+func (d *doctor) running() {
+	s := d.status
+	if s == nil {
+		return
+	}
+	for _, warning := range s.Warnings {
+		d.doubt("appliance", warning, "", "")
+	}
+	missing := 0
+	for _, r := range s.Routes {
+		if !r.Installed {
+			missing++
+			d.failed("route", fmt.Sprintf("%s via %s is not in the kernel: %s", r.Prefix, r.Via, cmp.Or(r.Why, "it is being added")), "", "ip route show "+r.Prefix.String())
+		}
+	}
+	if missing == 0 {
+		d.ok("routes", "%s in the kernel", Counted(len(s.Routes), "route"))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(s.Refused.Counts)) {
+		example := ""
+		for _, r := range s.Refused.Shown {
+			if r.Reason == reason {
+				example = r.Why
+			}
+		}
+		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "", "sallyport status refusals")
+	}
+	closed := map[string][]string{}
+	open := 0
+	for _, b := range s.Backends {
+		for _, x := range b.Servers {
+			if x.Serves() {
+				open++
+			} else {
+				closed[x.Why] = append(closed[x.Why], x.Addr.String())
+			}
+		}
+		if b.Open == 0 && len(b.Servers) > 0 {
+			d.failed("backend "+b.Name, fmt.Sprintf("none of %s is open", Counted(len(b.Servers), "server")), "", "sallyport status servers")
+		}
+	}
+	d.ok("servers", "%d open", open)
+	for _, why := range sorted(closed) {
+		at := closed[why]
+		d.doubt("servers", fmt.Sprintf("%s not open, %s the first: %s", Counted(len(at), "server"), at[0], why), "", "sallyport explain "+netip.MustParseAddrPort(at[0]).Addr().String())
+	}
+	for _, p := range s.Problems {
+		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "", "")
+	}
+}
+
+// localNetworks returns the networks that this machine is connected to.
+func localNetworks() (all []netip.Prefix) {
+	found, _ := net.InterfaceAddrs()
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
+
+func listed[T fmt.Stringer](all []T) string {
+	words := make([]string, len(all))
+	for i, e := range all {
+		words[i] = e.String()
+	}
+	return cmp.Or(strings.Join(words, ", "), "none")
+}
+
+// sorted returns the keys of a map in order.
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
