@@ -30,9 +30,10 @@ const namesMap = "maps/names.map"
 
 const (
 	spareClasses = 8 // how many settings have spare backends, at most: those of most backends
-	// How many spare backends there are of the same settings: one for each four backends
-	// that have the settings, within these bounds. Each takes HAProxy about 10 kB.
-	minSpares, maxSpares = 16, 64
+	// How many spare backends there are of the same settings: one for each two backends
+	// that have the settings, within these bounds. Each takes HAProxy about 10 kB. A burst
+	// of new backends takes a reload each time that there are half as many again.
+	minSpares, maxSpares = 16, 512
 )
 
 // A slot is a spare backend that stands for another one. Afterwards it is used up, until
@@ -109,7 +110,7 @@ func (o *outline) sparesText(dir string) []byte {
 	})
 	var text []byte
 	for _, c := range classes[:min(len(classes), spareClasses)] {
-		for n := range min(max(c.members/4, minSpares), maxSpares) {
+		for n := range min(max(c.members/2, minSpares), maxSpares) {
 			text = append(text, "\nbackend "+spareName+c.name+"-"+strconv.Itoa(n+1)+"\n"...)
 			// The rule makes HAProxy load the map.
 			text = append(text, "  http-request set-var(txn.backend) be_name,map_str("+dir+"/"+namesMap+")\n"...)
@@ -121,17 +122,21 @@ func (o *outline) sparesText(dir string) []byte {
 
 // place gives spare backends to the backends of want that the worker does not have, as
 // far as there are any, and notes which are used up. have is what the worker has loaded.
+// A backend without servers takes another one when its settings change: an Ingress may
+// be heard of before its Service, whose annotations are settings, too.
 func (r *running) place(want *outline, have *Config) {
-	wanted := make(map[string]bool, len(want.backends))
+	wanted := make(map[string]*Backend, len(want.backends))
 	for _, f := range want.backends {
-		wanted[f.of.Name] = true
+		wanted[f.of.Name] = f.of
 	}
 	next, backends := maps.Clone(r.slots), maps.Clone(r.backends)
 	if next == nil {
 		next = slots{}
 	}
 	for name, s := range r.slots {
-		if name != s.name && !wanted[name] && len(backends[name].Servers) == 0 {
+		b := wanted[name]
+		leaves := b == nil || s.as != nil && !s.as.sameShape(b)
+		if name != s.name && leaves && len(backends[name].Servers) == 0 {
 			delete(next, name)
 			next[s.name] = slot{name: s.name}
 			backends[s.name] = backends[name]

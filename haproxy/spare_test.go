@@ -131,6 +131,20 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 				t.Errorf("%s: got %q, want %q in it", name, got, want)
 			}
 		}
+		// Without servers a backend takes a place of other settings.
+		empty := *alike
+		empty.Name, empty.Servers, empty.Directives = "empty", nil, nil
+		cfg = r.config(plain, special, sticky, alike, kept, canary, &empty)
+		was := r.apply(cfg, states(cfg, Open))
+		filled := *alike
+		filled.Name = "empty"
+		cfg = r.config(plain, special, sticky, alike, kept, canary, &filled)
+		if res := r.apply(cfg, states(cfg, Open)); was.Reloaded || res.Reloaded || strings.Contains(res.Reason, "changed") {
+			t.Errorf("got %+v, then %+v, want no reload", was, res)
+		}
+		if got := headOf(t, r.http, "empty.test"); !strings.Contains(strings.ToLower(got), "x-special: yes") {
+			t.Errorf("empty.test: got %q, want the header of its new settings", got)
+		}
 		// Other settings need a reload, and until then the old ones apply.
 		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
 		changed := *alike

@@ -56,7 +56,8 @@ func newIngresses(ctx context.Context, b *bench, what string, backend bool) erro
 	return nil
 }
 
-// burst adds 500 Services, each with an Ingress, as fast as the API takes them.
+// burst adds 500 Services, each with an Ingress, as fast as the API takes them. Its time counts
+// from the last commit: before that, it is the API's.
 func burst(ctx context.Context, b *bench) error {
 	before, err := b.Status(ctx)
 	if err != nil {
@@ -76,7 +77,7 @@ func burst(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	created := time.Since(began)
+	committed := time.Now()
 	at, err := b.served(hosts...)
 	if err != nil {
 		return err
@@ -97,7 +98,8 @@ func burst(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.add(value("500 new Services: first commit → all served", at.Sub(began).Seconds(), "s").beside("the API's own time", created.Seconds()).atMost(3))
+	b.add(value("500 new Services: last commit → all served", at.Sub(committed).Seconds(), "s").atMost(3))
+	b.add(value("500 new Services: first commit → last commit, the API's own time", committed.Sub(began).Seconds(), "s"))
 	b.add(value("500 new Services: reloads", float64(after-before.HAProxy.Reloads), "").atMost(2))
 	return nil
 }
