@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/page"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -142,7 +143,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	head := func() Status { return described((*view).head) }
 	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
-	answers := answering(func() []string { return l.view.Load().settings.names }, handler(status, head, explain, registry))
+	site := &page.Site{Page: (&pages{view: l.view.Load, head: head}).page}
+	answers := answering(func() []string { return l.view.Load().settings.names }, handler(site, status, head, explain, registry))
 	l.serve = func(addr netip.AddrPort) (end func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})

@@ -33,6 +33,7 @@ type fakeSpeaker struct {
 	peers  []bgp.Peer
 	spoken map[netip.Addr]bool // End-of-RIB has come
 	state  string              // the state of every session
+	down   map[netip.Addr]bool // peers whose session was lost
 	offers []routes.Offer
 	err    error
 }
@@ -43,7 +44,11 @@ func (f *fakeSpeaker) Offers() ([]routes.Offer, error)   { return slices.Clone(f
 func (f *fakeSpeaker) Changed() <-chan struct{}          { return nil }
 func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 	for _, p := range f.peers {
-		states = append(states, bgp.PeerState{Peer: p, State: f.state, EndOfRIB: f.spoken[p.Addr]})
+		state := bgp.PeerState{Peer: p, State: f.state, EndOfRIB: f.spoken[p.Addr]}
+		if f.down[p.Addr] {
+			state.State, state.Flaps, state.LossReason = "Active", 1, "hold timer expired: nothing was heard of it for 9s"
+		}
+		states = append(states, state)
 	}
 	return states
 }
@@ -61,6 +66,8 @@ type fakeKernel struct {
 	failAdd netip.Prefix
 	mute    map[netip.AddrPort]bool
 	aborted []string
+
+	networks []netip.Prefix // that we are connected to
 }
 
 func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
@@ -70,7 +77,7 @@ func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
 func (f *fakeKernel) Local() (routes.Local, error) {
 	return routes.Local{
 		Addrs:    []netip.Addr{netip.MustParseAddr("192.168.50.21")},
-		Networks: []netip.Prefix{netip.MustParsePrefix("192.168.50.0/24")},
+		Networks: f.networks,
 	}, nil
 }
 
@@ -202,8 +209,8 @@ const (
 
 func newScene(t testing.TB) *scene {
 	s := &scene{
-		speaker: &fakeSpeaker{spoken: map[netip.Addr]bool{}},
-		kernel:  &fakeKernel{routes: routes.Table{}},
+		speaker: &fakeSpeaker{spoken: map[netip.Addr]bool{}, down: map[netip.Addr]bool{}},
+		kernel:  &fakeKernel{routes: routes.Table{}, networks: prefixes("192.168.50.0/24")},
 		proxy:   &fakeProxy{},
 		watcher: &fakeWatcher{snapshot: demoSnapshot("demo")},
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),

@@ -1,13 +1,10 @@
 package appliance
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,40 +19,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/page"
 )
-
-//go:embed page.html
-var pageText string
-
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"counted": Counted,
-	"ago": func(now, t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return now.Sub(t).Round(time.Second).String()
-	},
-}).Parse(pageText))
 
 // handler serves the status endpoint:
 //
-//	/         the state for people
+//	/         the state for people, and below it a page for each thing: see pages.page
+//	/live     the sections of one of these pages, as they change (server-sent events)
 //	/status   the same for programs: Status as JSON
 //	/explain  what became of one Ingress, request or address, as JSON: see explain
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(status, head func() Status, explain func(url.Values) (any, error), registry *prometheus.Registry) http.Handler {
+func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		var b bytes.Buffer
-		if err := page.Execute(&b, status()); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = b.WriteTo(w)
-	})
+	mux.Handle("GET /", site)
+	mux.HandleFunc("GET /live", site.Live)
+	mux.HandleFunc("GET /assets/{file}", page.Asset)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, status())
 	})
@@ -80,7 +60,7 @@ func handler(status, head func() Status, explain func(url.Values) (any, error), 
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	return secured(mux)
+	return page.Secured(mux)
 }
 
 func writeJSON(w http.ResponseWriter, v any) {
@@ -88,17 +68,6 @@ func writeJSON(w http.ResponseWriter, v any) {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	_ = e.Encode(v)
-}
-
-// secured keeps a page of ours from being framed, sniffed or scripted.
-func secured(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
 }
 
 // answering passes on only requests whose Host is an address or one of the names. This

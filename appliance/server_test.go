@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/page"
 	"sallyport/haproxy"
 )
 
@@ -24,15 +25,16 @@ import (
 func endpoint(s *scene) (http.Handler, *metrics) {
 	described := func(by func(*view, haproxy.Info) Status) func() Status {
 		return func() Status {
-			answer := by(s.view.Load(), haproxy.Info{Reloads: 1})
-			answer.Identity, answer.Version = "test", "v0"
+			answer := by(s.view.Load(), haproxy.Info{Version: "3.2.4", Reloads: 1})
+			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().at, s.started
 			return answer
 		}
 	}
 	status, head := described((*view).status), described((*view).head)
 	s.counts.duration = newHistogram()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts}
-	return handler(status, head, s.view.Load().explain, registry(m)), m
+	site := &page.Site{Page: (&pages{view: s.view.Load, head: head}).page}
+	return handler(site, status, head, s.view.Load().explain, registry(m)), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -47,6 +49,7 @@ func ask(t *testing.T, h http.Handler, path string) (int, string) {
 func half(t *testing.T) *scene {
 	t.Helper()
 	s := newScene(t)
+	s.speaker.state = established
 	s.speaker.announce(block1, node1)
 	s.speaker.announce("172.16.9.0/26", node2)
 	s.settle(t)
@@ -60,9 +63,9 @@ func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
 		t.Fatalf("answers %d: %s", code, page)
 	}
 	for _, want := range []string{
-		"172.16.171.64/26", "installed", "test.local", "default_svc_web_80", "172.16.171.66:80",
-		"no route to 172.16.189.66: no BGP peer offers its block",
-		"172.16.9.0/26", "no-affinity", ", 1 reload;",
+		"172.16.171.64/26", "installed", "test.local", "default_svc_web_80",
+		"no route to 172.16.189.66: node worker2 announces none of its blocks, although its BGP session is established",
+		"172.16.9.0/26", "no-affinity", "reloads of HAProxy",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q", want)
@@ -72,6 +75,7 @@ func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
 
 func TestAPoolThatIsNotExportedIsTheReasonForAClosedServer(t *testing.T) {
 	s := newScene(t)
+	s.speaker.state = established
 	s.watcher.snapshot.Topology.Pools[0].NoExport = true
 	s.settle(t)
 	h, _ := endpoint(s)

@@ -36,6 +36,21 @@ type ExplainedBackend struct {
 	Directives []string                `json:"directives,omitempty"`
 }
 
+// Granted returns the Ingress that each route of the Config was granted to, in the order
+// of the routes. The reference is zero for a route that no Ingress has.
+func (r Result) Granted() []ObjectRef {
+	refs := make([]ObjectRef, len(r.Config.Routes))
+	if r.routing == nil {
+		return refs
+	}
+	for i, route := range r.Config.Routes {
+		if c := r.routing.owner[routeKey{route.Host, route.Path, route.Match}]; c != nil && c.ref.Kind == "Ingress" {
+			refs[i] = c.ref
+		}
+	}
+	return refs
+}
+
 // Explain returns how an Ingress is served. It returns false for an Ingress that is
 // not ours or does not exist.
 func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {

@@ -1,0 +1,381 @@
+package appliance
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"sallyport/routes"
+)
+
+// A browser is a headless Chromium, driven by the DevTools protocol over a pipe.
+type browser struct {
+	t       *testing.T
+	to      *os.File
+	session string
+
+	mu      sync.Mutex
+	next    int
+	answers map[int]chan json.RawMessage
+	errors  []string // of the pages' consoles
+}
+
+// newBrowser starts a browser that ends with the test.
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	in, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", //nolint:noctx // t.Context ends before the cleanup, which ends it
+		"--no-first-run", "--disable-background-networking", "--disable-extensions", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe")
+	cmd.ExtraFiles = []*os.File{in, out} // descriptors 3 and 4
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v: make setup installs Chromium", err)
+	}
+	in.Close()
+	out.Close()
+	b := &browser{t: t, to: to, answers: map[int]chan json.RawMessage{}}
+	go b.read(from)
+	t.Cleanup(func() {
+		b.session = ""
+		b.call("Browser.close", nil)
+		_ = cmd.Wait()
+	})
+	target := field[string](t, b.call("Target.createTarget", map[string]any{"url": "about:blank"}), "targetId")
+	b.session = field[string](t, b.call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true}), "sessionId")
+	for _, domain := range []string{"Page", "Runtime", "Log", "Accessibility"} {
+		b.call(domain+".enable", nil)
+	}
+	return b
+}
+
+// read hands each answer to the call that waits for it, and notes what the pages' consoles
+// report.
+func (b *browser) read(from *os.File) {
+	for r := bufio.NewReaderSize(from, 1<<20); ; {
+		text, err := r.ReadBytes(0)
+		if err != nil {
+			return
+		}
+		var m struct {
+			ID     int
+			Method string
+			Result json.RawMessage
+			Error  *struct{ Message string }
+			Params struct {
+				Entry            struct{ Level, Text, URL string }
+				ExceptionDetails json.RawMessage
+			}
+		}
+		if err := json.Unmarshal(text[:len(text)-1], &m); err != nil {
+			continue
+		}
+		b.mu.Lock()
+		switch {
+		case m.ID != 0:
+			if m.Error != nil {
+				m.Result, _ = json.Marshal(map[string]string{"failed": m.Error.Message})
+			}
+			b.answers[m.ID] <- m.Result
+			delete(b.answers, m.ID)
+		case m.Method == "Log.entryAdded" && m.Params.Entry.Level == "error":
+			b.errors = append(b.errors, m.Params.Entry.Text+" "+m.Params.Entry.URL)
+		case m.Method == "Runtime.exceptionThrown":
+			b.errors = append(b.errors, string(m.Params.ExceptionDetails))
+		}
+		b.mu.Unlock()
+	}
+}
+
+func (b *browser) call(method string, params any) json.RawMessage {
+	b.mu.Lock()
+	b.next++
+	answer := make(chan json.RawMessage, 1)
+	b.answers[b.next] = answer
+	text, err := json.Marshal(map[string]any{"id": b.next, "method": method, "params": params, "sessionId": b.session})
+	if b.session == "" {
+		text, err = json.Marshal(map[string]any{"id": b.next, "method": method, "params": params})
+	}
+	if err == nil {
+		_, err = b.to.Write(append(text, 0))
+	}
+	b.mu.Unlock()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	select {
+	case result := <-answer:
+		return result
+	case <-time.After(time.Minute):
+		b.t.Fatalf("%s: the browser does not answer", method)
+		return nil
+	}
+}
+
+func field[T any](t *testing.T, text json.RawMessage, name string) (value T) {
+	t.Helper()
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil || fields[name] == nil {
+		t.Fatalf("no %s in %s", name, text)
+	}
+	if err := json.Unmarshal(fields[name], &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// eval returns the value of a JavaScript expression, awaited if it is a promise.
+func (b *browser) eval(expression string) json.RawMessage {
+	b.t.Helper()
+	answer := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
+	var r struct {
+		Result           struct{ Value json.RawMessage }
+		ExceptionDetails json.RawMessage
+	}
+	if err := json.Unmarshal(answer, &r); err != nil || r.ExceptionDetails != nil {
+		b.t.Fatalf("%.80s: %s", expression, answer)
+	}
+	return r.Result.Value
+}
+
+// until waits until a JavaScript expression is true.
+func (b *browser) until(expression string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(time.Minute); string(b.eval("!!("+expression+")")) != "true"; {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("never: %s\n%s", expression, b.eval("document.body.innerText"))
+		}
+	}
+}
+
+// A look is how somebody sees a page.
+type look struct {
+	name          string
+	width, height int
+	scheme        string
+	script        bool
+}
+
+var looks = []look{
+	{"light", 1280, 800, "light", true},
+	{"dark", 1280, 800, "dark", true},
+	{"telephone", 360, 740, "light", true},
+	{"telephone-dark", 360, 740, "dark", true},
+	{"no-script", 1280, 800, "light", false},
+}
+
+// open opens a page with a look, and waits until it is drawn.
+func (b *browser) open(l look, url string) {
+	b.t.Helper()
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": l.width, "height": l.height, "deviceScaleFactor": 1, "mobile": l.width < 500})
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": l.scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}}})
+	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": !l.script})
+	b.call("Page.navigate", map[string]any{"url": url})
+	b.until(fmt.Sprintf("location.href === %q && document.readyState === 'complete'", url))
+}
+
+// shoot keeps a picture of the whole page as an artefact.
+func (b *browser) shoot(name string) {
+	b.t.Helper()
+	data := field[string](b.t, b.call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true}), "data")
+	png, err := base64.StdEncoding.DecodeString(data)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	dir := filepath.Join("..", ".build", "screenshots")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// site serves the pages of a scene.
+func site(t *testing.T, s *scene) (url string) {
+	t.Helper()
+	h, _ := endpoint(s)
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
+		server.CloseClientConnections() // streams end only then
+		server.Close()
+	})
+	return server.URL
+}
+
+// wide returns a scene with n nodes, each with a block and a pod of each of ten Services.
+// The session with every fortieth node from the seventh on is down.
+func wide(t *testing.T, n int) *scene {
+	t.Helper()
+	s := newScene(t)
+	one := s.watcher.snapshot
+	all := one
+	all.Ingresses, all.Services, all.Slices = nil, nil, nil
+	all.Topology.Nodes, all.Topology.Affinities, all.Topology.Blocks = nil, nil, nil
+	slice := one.Slices[0].DeepCopy()
+	slice.Endpoints = nil
+	for i := range n {
+		name := fmt.Sprintf("worker%d", i+1)
+		node := netip.AddrFrom4([4]byte{192, 168, byte(50 + i/200), byte(23 + i%200)})
+		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 4), byte(i % 4 * 64)}), 26)
+		all.Topology.Nodes = append(all.Topology.Nodes, routes.Node{Name: name, ASN: 65000, BGP: []netip.Prefix{netip.PrefixFrom(node, 16)}, Addresses: []netip.Addr{node}})
+		all.Topology.Affinities = append(all.Topology.Affinities, routes.Affinity{Name: block.String(), Node: name, Prefix: block, State: "confirmed"})
+		all.Topology.Blocks = append(all.Topology.Blocks, &routes.IPAMBlock{Prefix: block, Affinity: "host:" + name, Pods: podsOf(block.String())})
+		endpoint := *one.Slices[0].Endpoints[0].DeepCopy()
+		endpoint.Addresses, endpoint.NodeName = []string{block.Addr().Next().String()}, &name
+		endpoint.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: fmt.Sprintf("web-7f9c6d-%05d", i)}
+		slice.Endpoints = append(slice.Endpoints, endpoint)
+		if i%40 != 6 {
+			s.speaker.announce(block.String(), node.String())
+		} else {
+			s.speaker.down[node] = true
+		}
+	}
+	for i := range 10 {
+		ing, svc, of := one.Ingresses[0].DeepCopy(), one.Services[0].DeepCopy(), slice.DeepCopy()
+		name := []string{"web", "shop", "api", "login", "search", "images", "mail", "docs", "metrics", "chat"}[i]
+		ing.Name, svc.Name, of.Name, of.Labels[discoveryv1.LabelServiceName] = name, name, name, name
+		ing.Spec.Rules[0].Host = name + ".example.com"
+		ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name
+		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc), append(all.Slices, of)
+	}
+	s.speaker.state = established
+	s.cfg.Identity = "gate-1"
+	s.cfg.HAProxy.HTTP, s.cfg.HAProxy.HTTPS = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}, []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:443")}
+	s.kernel.networks = prefixes("192.168.0.0/16")
+	s.watcher.snapshot = all
+	s.settle(t)
+	s.clock = s.clock.Add(time.Hour)
+	s.round(t.Context())
+	return s
+}
+
+// axe returns the accessibility checker, which make setup fetches.
+func axe(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(cache, "sallyport", "axe-core-4.10.3", "axe.min.js"))
+	if err != nil {
+		t.Fatalf("%v: make setup fetches it", err)
+	}
+	return string(text)
+}
+
+// violations returns the rules of WCAG 2.2 AA, and of good practice, that the open page
+// breaks.
+func (b *browser) violations(axe string) (all []string) {
+	b.t.Helper()
+	b.eval(axe + "; true")
+	found := b.eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | ")))`)
+	if err := json.Unmarshal(found, &all); err != nil {
+		b.t.Fatalf("%v: %s", err, found)
+	}
+	return all
+}
+
+func TestPagesAreGoodToLookAt(t *testing.T) {
+	b, axe := newBrowser(t), axe(t)
+	for name, n := range map[string]int{"three-nodes": 3, "seven-nodes": 7, "300-nodes": 300} {
+		url := site(t, wide(t, n))
+		pages := map[string]string{"": "/"}
+		if n == 7 {
+			for kind, path := range map[string]string{
+				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26", "-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
+				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
+			} {
+				pages[kind] = path
+			}
+		}
+		for kind, path := range pages {
+			for _, l := range looks {
+				if kind != "" && l.name != "light" && l.name != "telephone" {
+					continue
+				}
+				b.open(l, url+path)
+				b.shoot(name + kind + "-" + l.name)
+				if wide := b.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth"); string(wide) != "0" {
+					t.Errorf("%s, %s: %s pixels do not fit", path, l.name, wide)
+				}
+				if l.script {
+					for _, v := range b.violations(axe) {
+						t.Errorf("%s, %s: %s", path, l.name, v)
+					}
+				}
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, text := range b.errors {
+		if !strings.Contains(text, "404 (Not Found)") { // the page that says so
+			t.Errorf("a page's console: %s", text)
+		}
+	}
+}
+
+func TestAPageFollowsTheLoopWithoutAReload(t *testing.T) {
+	s := wide(t, 7)
+	b, url := newBrowser(t), site(t, s)
+	b.open(looks[0], url+"/")
+	b.until(`document.getElementById("connection").textContent === "live"`)
+	b.until(`document.body?.innerText.includes("60 of 70 servers open")`)
+	b.eval(`window.same = true; document.querySelector("#peers a").focus(); true`)
+	lost := netip.MustParseAddr("192.168.50.29")
+	delete(s.speaker.down, lost)
+	s.speaker.announce("172.16.1.128/26", lost.String())
+	s.settle(t)
+	b.until(`document.body?.innerText.includes("70 of 70 servers open")`)
+	if got := string(b.eval("window.same")); got != "true" {
+		t.Error("the page was loaded again")
+	}
+	if got := string(b.eval(`document.activeElement.closest("section").id`)); got != `"peers"` {
+		t.Errorf("the focus is in %s, want peers", got)
+	}
+}
+
+func TestAPageWithoutScriptsLoadsItselfAgain(t *testing.T) {
+	s := wide(t, 7)
+	b, url := newBrowser(t), site(t, s)
+	b.open(look{"no-script", 1280, 800, "light", false}, url+"/")
+	lost := netip.MustParseAddr("192.168.50.29")
+	delete(s.speaker.down, lost)
+	s.speaker.announce("172.16.1.128/26", lost.String())
+	s.settle(t)
+	b.until(`document.body?.innerText.includes("70 of 70 servers open")`)
+}
+
+// The keyboard alone reaches every node of the drawing.
+func TestTheKeyboardReachesTheDrawing(t *testing.T) {
+	b, url := newBrowser(t), site(t, wide(t, 3))
+	b.open(looks[0], url+"/")
+	for range 40 {
+		for _, kind := range []string{"rawKeyDown", "keyUp"} {
+			b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9})
+		}
+		if string(b.eval(`document.activeElement.getAttribute("href")`)) == `"/node/demo/worker2"` {
+			return
+		}
+	}
+	t.Errorf("40 times Tab end at %s", b.eval("document.activeElement.outerHTML"))
+}

@@ -1,0 +1,378 @@
+package appliance
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sallyport/appliance/page"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// An index counts what a view holds, by node, block and backend. It is made at the first
+// request after a round, and serves all requests until the next one. It describes
+// nothing: sentences are made for what a page shows, and for no more.
+type index struct {
+	*view
+	nodes    []*nodeIndex // by cluster in the order of the configuration, then by name
+	node     map[nodeName]*nodeIndex
+	homeless nodeIndex // servers at addresses of no known node
+	blocks   []*blockIndex
+	servers  []serverIndex // of all backends, in the order of their names
+	backends []backendIndex
+	backend  map[string]int
+	granted  []ingress.ObjectRef // of each route of config
+	all      serverCounts
+	planned  map[haproxy.ServerID]SetServer
+	match    func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
+	owns     func(netip.Addr) *blockIndex                      // the block of an address
+}
+
+type nodeName struct{ cluster, name string }
+
+// serverCounts holds how many servers there are, and in which state.
+type serverCounts struct{ all, open, failing, draining int }
+
+func (c *serverCounts) add(s serverIndex) {
+	c.all++
+	switch {
+	case s.state == haproxy.Open && s.check == haproxy.Down:
+		c.failing++
+	case s.state == haproxy.Open:
+		c.open++
+	case s.state == haproxy.Drain:
+		c.draining++
+	}
+}
+
+// closed returns how many servers are neither open nor draining.
+func (c serverCounts) closed() int { return c.all - c.open - c.failing - c.draining }
+
+type nodeIndex struct {
+	nodeName
+	node   routes.Node
+	peers  []bgp.PeerState
+	blocks []*blockIndex
+	counts serverCounts
+	broken []int // of index.servers, the first few that do not serve
+}
+
+type blockIndex struct {
+	cluster   string
+	affinity  routes.Affinity
+	via       netip.Addr // of the wanted route; zero: there is none
+	installed bool
+	why       string // why the kernel does not follow the route
+	counts    serverCounts
+}
+
+type backendIndex struct {
+	name    string
+	want    *haproxy.Backend // nil: no Service has it any more
+	counts  serverCounts
+	from, n int // its servers in index.servers
+}
+
+type serverIndex struct {
+	backend int
+	want    *haproxy.Server // nil: its endpoint is gone
+	live    *haproxy.Live   // nil: HAProxy does not have it
+	state   haproxy.State
+	check   string
+	node    *nodeIndex
+	block   *blockIndex
+}
+
+// addr returns the address of the server.
+func (s serverIndex) addr() netip.AddrPort {
+	if s.want != nil {
+		return s.want.Addr
+	}
+	return s.live.Addr
+}
+
+const brokenKept = 40 // of a node, to find different reasons among them
+
+// newIndex counts what a view holds.
+func newIndex(v *view) *index {
+	x := &index{view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{}, planned: map[haproxy.ServerID]SetServer{}, match: v.want.Routes.Finder()}
+	for _, step := range v.steps {
+		if s, ok := step.(SetServer); ok {
+			x.planned[s.ID] = s
+		}
+	}
+	byAddr := map[netip.Addr]*nodeIndex{}
+	owned := routes.Table{}
+	byPrefix := map[netip.Prefix]*blockIndex{}
+	for _, c := range v.clusters {
+		for _, n := range c.topology.Nodes {
+			ni := &nodeIndex{nodeName: nodeName{c.name, n.Name}, node: n}
+			x.nodes, x.node[ni.nodeName] = append(x.nodes, ni), ni
+			for _, a := range n.BGP {
+				byAddr[a.Addr()] = ni
+			}
+			for _, a := range n.Addresses {
+				byAddr[a] = ni
+			}
+		}
+		affinities := c.topology.Affinities
+		if c.topology.HostLocal {
+			affinities = nil
+			for _, n := range c.topology.Nodes {
+				for _, p := range n.PodCIDRs {
+					affinities = append(affinities, routes.Affinity{Name: p.String(), Node: n.Name, Prefix: p})
+				}
+			}
+		}
+		for _, a := range affinities {
+			if a.Deleted || byPrefix[a.Prefix] != nil {
+				continue
+			}
+			via := v.want.Routes[a.Prefix]
+			b := &blockIndex{cluster: c.name, affinity: a, via: via, installed: via.IsValid() && v.have.Routes[a.Prefix] == via}
+			x.blocks, byPrefix[a.Prefix] = append(x.blocks, b), b
+			owned[a.Prefix] = netip.Addr{}
+			if ni := x.node[nodeName{c.name, a.Node}]; ni != nil {
+				ni.blocks = append(ni.blocks, b)
+			}
+		}
+	}
+	slices.SortStableFunc(x.blocks, func(a, b *blockIndex) int { return a.affinity.Prefix.Compare(b.affinity.Prefix) })
+	for _, c := range v.have.Conflicts {
+		if b := byPrefix[c.Prefix]; b != nil {
+			b.why = c.Why
+		}
+	}
+	for _, p := range v.peers {
+		if ni := x.node[nodeName{p.Cluster, p.Node}]; ni != nil {
+			ni.peers = append(ni.peers, p)
+		}
+	}
+	find := owned.Finder()
+	x.owns = func(a netip.Addr) *blockIndex {
+		p, _, _ := find(a)
+		return byPrefix[p]
+	}
+	x.countServers(byAddr)
+	x.granted = v.compiled.Granted()
+	return x
+}
+
+func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {
+	if x.config == nil {
+		return
+	}
+	total := 0
+	for _, b := range x.config.Backends {
+		total += len(b.Servers)
+	}
+	x.servers = make([]serverIndex, 0, total)
+	backend := func(name string, want *haproxy.Backend) {
+		at := len(x.backends)
+		bi := backendIndex{name: name, want: want, from: len(x.servers)}
+		var servers []haproxy.Server
+		cluster := ""
+		if want != nil {
+			servers, cluster = want.Servers, want.Cluster
+		}
+		for i, live := range x.have.Backends[name].Match(servers) {
+			s := serverIndex{backend: at, live: live}
+			if live != nil {
+				s.state, s.check = live.State, live.Check
+			}
+			if i >= 0 {
+				s.want = &servers[i]
+			}
+			a := s.addr().Addr()
+			s.block = x.owns(a)
+			if s.want != nil {
+				s.node = x.node[nodeName{cluster, s.want.Node}]
+			}
+			switch {
+			case s.node != nil:
+			case s.block != nil && x.node[nodeName{s.block.cluster, s.block.affinity.Node}] != nil:
+				s.node = x.node[nodeName{s.block.cluster, s.block.affinity.Node}]
+			case byAddr[a] != nil:
+				s.node = byAddr[a]
+			default:
+				s.node = &x.homeless
+			}
+			bi.counts.add(s)
+			s.node.counts.add(s)
+			x.all.add(s)
+			if s.block != nil {
+				s.block.counts.add(s)
+			}
+			if s.mark() != page.Good && len(s.node.broken) < brokenKept {
+				s.node.broken = append(s.node.broken, len(x.servers))
+			}
+			x.servers = append(x.servers, s)
+		}
+		bi.n = len(x.servers) - bi.from
+		x.backends, x.backend[name] = append(x.backends, bi), at
+	}
+	for _, b := range x.config.Backends {
+		backend(b.Name, b)
+	}
+	for _, name := range haproxy.Unwanted(x.config.Backends, x.have.Backends) {
+		backend(name, nil)
+	}
+}
+
+// mark returns how a server is.
+func (s serverIndex) mark() page.Mark {
+	switch {
+	case s.state == haproxy.Open && s.check == haproxy.Down:
+		return page.Bad
+	case s.state == haproxy.Open:
+		return page.Good
+	case s.state == haproxy.Drain, s.want == nil, s.want.Drain:
+		return page.Idle
+	}
+	return page.Bad
+}
+
+// word returns the state of a server, with the result of its check where that matters.
+func (s serverIndex) word() string {
+	if s.state == haproxy.Open && s.check == haproxy.Down {
+		return "open, fails its check"
+	}
+	return s.state.String()
+}
+
+// why returns why a server is not open, or why it fails its check; "" if it serves.
+func (x *index) why(s serverIndex) string {
+	switch {
+	case s.want == nil:
+		return "endpoint is gone; deleted once its last connection ends"
+	case s.live != nil && s.state == haproxy.Open:
+		return whyDown(s.live.Failure)
+	}
+	var live haproxy.Live
+	if s.live != nil {
+		live = *s.live
+	}
+	a := s.addr().Addr()
+	if _, _, routed := x.match(a); !routed && s.block != nil && !s.want.Drain && x.want.Allocations.Refuse(x.backends[s.backend].want.Cluster, x.backends[s.backend].want.Namespace, s.addr()) == "" {
+		return fmt.Sprintf("no route to %s: %s", a, x.whyNoRouteTo(s.node, s.block))
+	}
+	return x.whyNot(*x.backends[s.backend].want, *s.want, live, x.planned, x.match)
+}
+
+// ingressIndex is one Ingress: what it was granted.
+type ingressIndex struct {
+	ref      ingress.ObjectRef
+	hosts    []string
+	routes   []int // of config.Routes
+	problems int
+}
+
+// ingresses returns the Ingresses that are served or have a problem, by cluster,
+// namespace and name.
+func (x *index) ingresses() []*ingressIndex {
+	of := map[ingress.ObjectRef]*ingressIndex{}
+	get := func(ref ingress.ObjectRef) *ingressIndex {
+		ref.UID = ""
+		if of[ref] == nil {
+			of[ref] = &ingressIndex{ref: ref}
+		}
+		return of[ref]
+	}
+	for _, ref := range x.compiled.Served {
+		if ref.Kind == "Ingress" {
+			get(ref)
+		}
+	}
+	for i, ref := range x.granted {
+		if ref.Name == "" {
+			continue
+		}
+		in := get(ref)
+		in.routes = append(in.routes, i)
+		if host := cmp.Or(x.config.Routes[i].Host, "any host"); !slices.Contains(in.hosts, host) {
+			in.hosts = append(in.hosts, host)
+		}
+	}
+	for _, p := range x.problems {
+		if p.Kind == "Ingress" {
+			get(p.ObjectRef).problems++
+		}
+	}
+	all := make([]*ingressIndex, 0, len(of))
+	for _, in := range of {
+		all = append(all, in)
+	}
+	slices.SortFunc(all, func(a, b *ingressIndex) int {
+		return cmp.Or(strings.Compare(a.ref.Cluster, b.ref.Cluster), strings.Compare(a.ref.Namespace, b.ref.Namespace), strings.Compare(a.ref.Name, b.ref.Name))
+	})
+	return all
+}
+
+// indexes keeps the index of the last view that a page was made of.
+type indexes struct {
+	mu      sync.Mutex
+	last    *index
+	expires map[*haproxy.Cert]time.Time // of the last view's certificates
+}
+
+// of returns the index of a view. Requests that come at once wait for one index.
+func (i *indexes) of(v *view) *index {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.last == nil || i.last.view != v {
+		i.last = newIndex(v)
+	}
+	return i.last
+}
+
+// certificate is a certificate that HAProxy serves, and when it expires.
+type certificate struct {
+	*haproxy.Cert
+	expires time.Time
+}
+
+// certificates returns the certificates of a view, those first that expire first. A Cert
+// never changes, so each is parsed once.
+func (i *indexes) certificates(v *view) (all []certificate) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	expires := map[*haproxy.Cert]time.Time{}
+	for _, c := range v.config.Certs {
+		at, known := i.expires[c]
+		if !known {
+			at = expiry(c.PEM)
+		}
+		expires[c] = at
+		all = append(all, certificate{c, at})
+	}
+	i.expires = expires
+	slices.SortStableFunc(all, func(a, b certificate) int { return a.expires.Compare(b.expires) })
+	return all
+}
+
+// expiry returns when the first certificate of a PEM text expires; zero if it has none.
+func expiry(text []byte) time.Time {
+	for {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			return time.Time{}
+		}
+		if block.Type == "CERTIFICATE" {
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return time.Time{}
+			}
+			return c.NotAfter
+		}
+		text = rest
+	}
+}

@@ -1,0 +1,265 @@
+package page
+
+import (
+	"fmt"
+	"html/template"
+	"strings"
+)
+
+// A Diagram shows the paths from the clients through the appliance to the pods, one row
+// for each node. A path has two doors: the server in HAProxy and the route in the kernel.
+type Diagram struct {
+	Summary   string // the diagram in a sentence, for those who do not see it
+	Clients   Box
+	Appliance Box
+	Rows      []Row
+}
+
+// A Row is the path over one node, or over a group of nodes alike.
+type Row struct {
+	Server Door
+	Route  Door
+	Node   Box
+	Pods   Box
+	Why    []string // why a door is shut, or why pods do not answer, a sentence each
+}
+
+// A Box is a place that packets pass.
+type Box struct {
+	Title string
+	Lines []string
+	Href  string
+	Mark  Mark
+}
+
+// A Door lets packets through while it is open: Good is open, Warn partly, Bad shut. At an
+// Idle one there is nothing to let through.
+type Door struct {
+	Mark  Mark
+	Label string
+}
+
+// mark returns how the whole path is.
+func (r *Row) mark() Mark { return r.Server.Mark.Worse(r.Route.Mark).Worse(r.Pods.Mark) }
+
+// draw returns the diagram twice, for wide and for narrow screens; the style sheet shows
+// one of them.
+func (d *Diagram) draw() template.HTML {
+	return template.HTML(d.wide() + d.narrow()) //nolint:gosec // svg escapes every text
+}
+
+// svg writes elements of SVG. It escapes what it is given.
+type svg struct{ strings.Builder }
+
+func (s *svg) open(class, id string, w, h int, summary string) {
+	fmt.Fprintf(s, `<svg class="diagram %s" role="group" viewBox="0 0 %d %d" aria-labelledby="%s-title %[4]s-desc"><title id="%[4]s-title">Paths from clients to pods</title><desc id="%[4]s-desc">%[5]s</desc>`,
+		class, w, h, id, template.HTMLEscapeString(summary))
+}
+
+func (s *svg) text(x, y int, class, text string) {
+	fmt.Fprintf(s, `<text x="%d" y="%d" class="%s">%s</text>`, x, y, class, template.HTMLEscapeString(text))
+}
+
+func (s *svg) line(class string, x1, y1, x2, y2 int) {
+	fmt.Fprintf(s, `<path class="%s" d="M%d %dL%d %d"/>`, class, x1, y1, x2, y2)
+}
+
+// box draws a box with its title and lines, as a link if it has an address. Letters that
+// do not fit are left out; the page behind the link has them.
+func (s *svg) box(b Box, x, y, w, h int) {
+	if b.Href != "" {
+		name := strings.Join(append([]string{b.Title}, b.Lines...), ", ")
+		if b.Mark != Plain {
+			name += ": " + b.Mark.Word()
+		}
+		fmt.Fprintf(s, `<a href="%s" aria-label="%s">`, template.HTMLEscapeString(b.Href), template.HTMLEscapeString(name))
+		defer s.WriteString("</a>")
+	}
+	fmt.Fprintf(s, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="7"/>`, b.Mark.Class(), x, y, w, h)
+	letters := (w - 20) * 10 / 72
+	title := b.Title
+	if b.Mark == Warn || b.Mark == Bad {
+		title = b.Mark.Symbol() + " " + title
+	}
+	s.text(x+12, y+21, "t "+b.Mark.Class(), cut(title, letters))
+	for i, line := range b.Lines {
+		s.text(x+12, y+38+16*i, "s", cut(line, letters+2))
+	}
+}
+
+// door draws a door in a path at height y, and its label below.
+func (s *svg) door(d Door, x, y int) {
+	class := d.Mark.Class()
+	switch d.Mark {
+	case Bad:
+		s.line("bar "+class, x, y-19, x, y+19)
+	case Warn: // one wing is open
+		s.line("post "+class, x, y-19, x, y-2)
+		s.line("post "+class, x, y+9, x, y+19)
+	default:
+		s.line("post "+class, x, y-19, x, y-8)
+		s.line("post "+class, x, y+8, x, y+19)
+	}
+}
+
+const why = 15 // pixels between two lines of an explanation
+
+func (d *Diagram) wide() string {
+	const (
+		width                     = 1140
+		clients, clientsW         = 1, 142
+		appliance, applianceW     = 186, 172
+		server, route             = 412, 560
+		node, nodeW, pods, podsW  = 672, 206, 930, 209
+		top, box, gap, lineLength = 26, 56, 16, 118
+	)
+	var s svg
+	height := top
+	ys := make([]int, len(d.Rows))
+	whys := make([][]string, len(d.Rows))
+	for i, r := range d.Rows {
+		ys[i] = height
+		for _, sentence := range r.Why {
+			whys[i] = append(whys[i], wrap(sentence, lineLength)...)
+		}
+		height += box + gap
+		if n := len(whys[i]); n > 0 {
+			height += why*n + 9
+		}
+	}
+	height = max(height, top+96)
+	s.open("wide", "wide", width, height, d.Summary)
+	for _, h := range []struct {
+		x    int
+		text string
+	}{{clients, "clients"}, {appliance, "this appliance"}, {server - 22, "door 1: server"}, {route - 22, "door 2: route"}, {node, "node"}, {pods, "pods"}} {
+		s.text(h.x, 14, "h", h.text)
+	}
+	s.line(d.Appliance.Mark.Class(), clients+clientsW, top+28, appliance, top+28)
+	s.box(d.Clients, clients, top, clientsW, max(56, 30+16*len(d.Clients.Lines)))
+	s.box(d.Appliance, appliance, top, applianceW, height-top-gap+1)
+	for i, r := range d.Rows {
+		y := ys[i] + box/2
+		mark := r.mark()
+		after := func(d ...Door) string {
+			for _, d := range d {
+				if d.Mark == Bad {
+					return "off"
+				}
+			}
+			return mark.Class()
+		}
+		s.line(mark.Class(), appliance+applianceW, y, server, y)
+		s.line(after(r.Server), server, y, route, y)
+		s.line(after(r.Server, r.Route), route, y, node, y)
+		s.line(after(r.Server, r.Route), node+nodeW, y, pods, y)
+		s.door(r.Server, server, y)
+		s.door(r.Route, route, y)
+		s.label(r.Server, server+10, y)
+		s.label(r.Route, route+10, y)
+		s.box(r.Node, node, ys[i], nodeW, box)
+		s.box(r.Pods, pods, ys[i], podsW, box)
+		for j, line := range whys[i] {
+			s.text(server-32, ys[i]+box+3+why*(j+1), mark.Class(), line)
+		}
+	}
+	s.WriteString("</svg>")
+	return s.String()
+}
+
+// label writes what a door's state is, right of the door: the symbol and a word above the
+// path, the rest below.
+func (s *svg) label(d Door, x, y int) {
+	word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[d.Mark]
+	s.text(x, y-8, d.Mark.Class(), strings.TrimSpace(d.Mark.Symbol()+" "+word))
+	s.text(x, y+19, "s", cut(d.Label, 19))
+}
+
+func (d *Diagram) narrow() string {
+	const (
+		width, spine, left, letters = 340, 14, 34, 46
+		step                        = 18
+	)
+	var s, body svg
+	y := 0
+	head := func(b Box) {
+		h := 30 + 16*len(b.Lines)
+		body.box(b, 1, y, width-2, h)
+		y += h
+	}
+	head(d.Clients)
+	body.line(d.Appliance.Mark.Class(), spine, y, spine, y+14)
+	y += 14
+	head(d.Appliance)
+	begin := y
+	y += 14
+	last := y
+	for _, r := range d.Rows {
+		mark := r.mark()
+		last = y + 25
+		body.line(mark.Class(), spine, last, left, last)
+		body.box(r.Node, left, y, width-left-1, 50)
+		y += 50 + step
+		for _, door := range []struct {
+			name string
+			Door
+		}{{"server", r.Server}, {"route", r.Route}} {
+			word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[door.Mark]
+			body.text(left+12, y, door.Mark.Class(), strings.TrimSpace(door.Mark.Symbol()+" "+door.name+" "+word))
+			body.text(left+150, y, "s", cut(door.Label, 26))
+			y += step
+		}
+		y -= 6
+		body.box(r.Pods, left+10, y, width-left-11, 50)
+		y += 50 + 4
+		for _, sentence := range r.Why {
+			for _, line := range wrap(sentence, letters) {
+				y += why
+				body.text(left+10, y, mark.Class(), line)
+			}
+		}
+		y += 18
+	}
+	body.line("", spine, begin, spine, last)
+	s.open("narrow", "narrow", width, y, d.Summary)
+	s.WriteString(body.String())
+	s.WriteString("</svg>")
+	return s.String()
+}
+
+// cut shortens a text to a number of letters.
+func cut(text string, letters int) string {
+	r := []rune(text)
+	if len(r) <= letters {
+		return text
+	}
+	return string(r[:max(letters-1, 0)]) + "…"
+}
+
+// wrap breaks a sentence into lines of at most so many letters. A word that is longer is
+// broken too.
+func wrap(text string, letters int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		for {
+			switch n := len([]rune(line)) + 1 + len([]rune(word)); {
+			case line == "" && n-1 <= letters:
+				line = word
+			case line != "" && n <= letters:
+				line += " " + word
+			case line != "":
+				lines, line = append(lines, line), ""
+				continue
+			default:
+				r := []rune(word)
+				lines, word = append(lines, string(r[:letters])), string(r[letters:])
+				continue
+			}
+			break
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

@@ -1,0 +1,115 @@
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	// viewers bounds the streams at once. A page without a stream reloads itself.
+	viewers = 32
+	// beat is the time between two looks for a viewer. A page that takes longer to draw
+	// is drawn less often, so that viewers cost a bounded part of one processor.
+	beat = time.Second
+	// patience bounds how long a viewer that reads nothing holds its place.
+	patience = 10 * time.Second
+	// hum is the time after which a stream without news says that it is alive.
+	hum = 15 * time.Second
+)
+
+// change is what a viewer has to replace. Sections are by ID; Main replaces all of them.
+type change struct {
+	Title    string            `json:"title"`
+	Main     *string           `json:"main,omitempty"`
+	Sections map[string]string `json:"sections,omitempty"`
+}
+
+// Live streams the sections of a page that change, as server-sent events, until the
+// viewer leaves. ?page= is the address of the page. The first event has every section,
+// because some may have changed since the page was drawn.
+func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
+	at, err := url.ParseRequestURI(r.URL.Query().Get("page"))
+	if err != nil || at.Host != "" {
+		http.Error(w, "page has to be the address of a page, such as /", http.StatusBadRequest)
+		return
+	}
+	if s.viewers.Add(1) > viewers {
+		s.viewers.Add(-1)
+		// 204 tells an EventSource not to come back.
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	defer s.viewers.Add(-1)
+	ask := r.Clone(r.Context())
+	ask.URL = at
+	if _, ok := s.Page(ask); !ok {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	stream := http.NewResponseController(w)
+	var ids string
+	shown, told := map[string]string{}, time.Now()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-rest.C:
+		}
+		begin := time.Now()
+		p, ok := s.Page(ask)
+		if !ok {
+			return // the browser asks again, and learns that the page is gone
+		}
+		title, now, fragments, err := p.drawn()
+		if err != nil {
+			return
+		}
+		news := change{Title: title, Sections: map[string]string{}}
+		for id, html := range fragments {
+			if shown[id] != html {
+				news.Sections[id] = html
+			}
+		}
+		if order := strings.Join(now, " "); ids != "" && order != ids {
+			var all strings.Builder
+			for _, id := range now[1:] {
+				all.WriteString(fragments[id])
+			}
+			text := all.String()
+			news = change{Title: title, Main: &text, Sections: map[string]string{"head": fragments["head"]}}
+		}
+		ids, shown = strings.Join(now, " "), fragments
+		took := time.Since(begin)
+		text := []byte(": still here\n\n")
+		if len(news.Sections) > 0 {
+			if text, err = json.Marshal(news); err != nil {
+				return
+			}
+			text = fmt.Appendf(nil, "data: %s\n\n", text)
+		}
+		if len(news.Sections) > 0 || time.Since(told) > hum {
+			told = time.Now()
+			_ = stream.SetWriteDeadline(told.Add(patience))
+			if _, err := w.Write(text); err != nil {
+				return
+			}
+			if err := stream.Flush(); err != nil {
+				return
+			}
+		}
+		rest.Reset(max(beat, 20*took))
+	}
+}
+
+// drawn returns the title of a page and its sections, by ID and in their order.
+func (p *Page) drawn() (title string, ids []string, html map[string]string, err error) {
+	ids, html, err = p.fragments()
+	return strings.TrimSpace(p.Mark.Symbol() + " " + p.Title), ids, html, err
+}

@@ -1,0 +1,681 @@
+package appliance
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/appliance/page"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+)
+
+// pages makes the pages for people of the last view. Whoever looks at a page reads an
+// immutable view, and takes no lock of the loop's.
+type pages struct {
+	view    func() *view
+	head    func() Status
+	indexes indexes
+}
+
+const (
+	rowsShown = 8  // of a table on the first page
+	rowsPaged = 50 // of a page of a table
+
+	linesShown = 4 // sentences on the first page
+)
+
+// request is a request for a page.
+type request struct {
+	*index
+	pages    *pages
+	status   Status
+	path     string
+	segments []string
+	query    url.Values
+}
+
+// page returns the page of a request:
+//
+//	/                                    all in short
+//	/cluster/NAME                        one cluster
+//	/node/CLUSTER/NAME                   one node: its blocks and servers
+//	/block/CLUSTER/PREFIX                one block: its offers, its route, its servers
+//	/backend/NAME                        one backend: its servers, and what leads to it
+//	/pod/CLUSTER/NAMESPACE/NAME          the servers of one pod
+//	/ingress/CLUSTER/NAMESPACE/NAME      what became of one Ingress
+//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems
+//	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns
+//	/warnings                            all sentences that need attention
+//	/search?q=                           what has that text in its name
+func (p *pages) page(r *http.Request) (page.Page, bool) {
+	v := p.view()
+	q := &request{index: p.indexes.of(v), pages: p, status: p.head(), path: r.URL.Path, query: r.URL.Query()}
+	for segment := range strings.SplitSeq(strings.Trim(r.URL.EscapedPath(), "/"), "/") {
+		text, err := url.PathUnescape(segment)
+		if err != nil {
+			return page.Page{}, false
+		}
+		q.segments = append(q.segments, text)
+	}
+	kind, names := q.segments[0], q.segments[1:]
+	var result page.Page
+	ok := true
+	switch {
+	case kind == "" && len(names) == 0:
+		result = q.first()
+	case kind == "search" && len(names) == 0:
+		result = q.search()
+	case kind == "warnings" && len(names) == 0:
+		result = q.warningsPage()
+	case kind == "cluster" && len(names) == 1:
+		result, ok = q.clusterPage(names[0])
+	case kind == "node" && len(names) == 2:
+		result, ok = q.nodePage(nodeName{names[0], names[1]})
+	case kind == "block" && len(names) == 3:
+		result, ok = q.blockPage(names[0], names[1]+"/"+names[2])
+	case kind == "backend" && len(names) == 1:
+		result, ok = q.backendPage(names[0])
+	case kind == "pod" && len(names) == 3:
+		result, ok = q.podPage(names[0], names[1]+"/"+names[2])
+	case kind == "ingress" && len(names) == 3:
+		result, ok = q.ingressPage(names[0], names[1], names[2])
+	case len(names) == 0:
+		result, ok = q.listPage(kind)
+	default:
+		ok = false
+	}
+	if !ok {
+		return page.Page{}, false
+	}
+	s := q.status
+	result.Identity = s.Identity
+	result.Crumbs = append([]page.Link{{Text: s.Identity, Href: "/"}}, result.Crumbs...)
+	result.Crumbs[len(result.Crumbs)-1].Href = ""
+	result.Foot = []string{"Sallyport " + s.Version, "as of " + s.Now.UTC().Format("2006-01-02 15:04:05 MST")}
+	return result, true
+}
+
+// address returns the address of a page; each part may have any letters.
+func address(kind string, names ...string) string {
+	for _, n := range names {
+		kind += "/" + url.PathEscape(n)
+	}
+	return "/" + kind
+}
+
+func blockAddress(cluster string, p netip.Prefix) string {
+	return address("block", cluster) + "/" + p.String()
+}
+
+func podAddress(cluster, pod string) string {
+	namespace, name, ok := strings.Cut(pod, "/")
+	if !ok {
+		return ""
+	}
+	return address("pod", cluster, namespace, name)
+}
+
+// appliance returns how the appliance is, in a mark.
+func (q *request) mark() page.Mark {
+	switch {
+	case !q.status.Ready:
+		return page.Bad
+	case len(q.status.Warnings) > 0:
+		return page.Warn
+	}
+	return page.Good
+}
+
+func (q *request) first() page.Page {
+	s := q.status
+	state := page.Section{ID: "state", Title: s.Identity + " is ready", Note: "up " + page.Ago(s.Now, s.Started)}
+	if !s.Ready {
+		state.Title = s.Identity + " is not ready"
+	}
+	state.Lines = lines(page.Bad, s.NotReady[:min(len(s.NotReady), linesShown)])
+	p := page.Page{Title: s.Identity, Mark: q.mark()}
+	p.Sections = append(p.Sections, state, page.Section{
+		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
+	})
+	if n := len(s.Warnings); n > 0 {
+		warnings := page.Section{ID: "warnings", Title: "Warnings", Lines: lines(page.Warn, s.Warnings[:min(n, linesShown)])}
+		if n > linesShown {
+			warnings.More = &page.Link{Text: "all " + page.Comma(n), Href: "/warnings"}
+		}
+		p.Sections = append(p.Sections, warnings)
+	}
+	for _, list := range []string{"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters", "certificates", "capacity"} {
+		section, total := q.list(list, rowsShown)
+		if total == 0 && (list == "problems" || list == "refusals" || list == "certificates" || list == "capacity") {
+			continue
+		}
+		section.Filter = nil
+		if total > rowsShown {
+			section.More = &page.Link{Text: "all " + page.Comma(total), Href: "/" + list}
+		}
+		section.Table.Total, section.Table.Next = 0, ""
+		p.Sections = append(p.Sections, section)
+	}
+	p.Sections = append(p.Sections, q.versions())
+	return p
+}
+
+// warningsPage returns the page with all that needs attention.
+func (q *request) warningsPage() page.Page {
+	s := q.status
+	return page.Page{Title: "warnings, " + s.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: "warnings"}}, Sections: []page.Section{
+		{ID: "state", Title: "Warnings", Lines: append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...)},
+	}}
+}
+
+func lines(mark page.Mark, sentences []string) (all []page.Line) {
+	for _, s := range sentences {
+		all = append(all, page.Line{Mark: mark, Text: s})
+	}
+	return all
+}
+
+func (q *request) serversInWords(c serverCounts) string {
+	if c.all == 0 {
+		return "no servers"
+	}
+	words := fmt.Sprintf("%s of %s open", page.Comma(c.open+c.failing), page.Count(c.all, "server"))
+	if c.failing > 0 {
+		words += ", " + page.Comma(c.failing) + " of them fail their checks"
+	}
+	if c.draining > 0 {
+		words += ", " + page.Comma(c.draining) + " draining"
+	}
+	return words
+}
+
+func (q *request) versions() page.Section {
+	s := q.status
+	facts := []page.Fact{
+		{Name: "Sallyport", Cell: page.Cell{Text: s.Version, Note: "up " + page.Ago(s.Now, s.Started)}},
+		{Name: "HAProxy", Cell: page.Cell{Text: s.HAProxy.Version, Note: "mode " + string(s.HAProxy.Mode)}},
+		{Name: "reloads of HAProxy", Cell: page.Cell{Text: page.Comma(s.HAProxy.Reloads)}},
+	}
+	if s.HAProxy.LastReason != "" {
+		facts = append(facts, page.Fact{Name: "last reload", Cell: page.Cell{Text: page.Ago(s.Now, s.HAProxy.LastReload) + " ago", Note: s.HAProxy.LastReason}})
+	}
+	if s.HAProxy.OldWorkers > 0 {
+		facts = append(facts, page.Fact{Name: "old workers", Cell: page.Cell{Text: page.Comma(s.HAProxy.OldWorkers), Note: "finish their connections"}})
+	}
+	return page.Section{ID: "versions", Title: "Versions", Facts: append(facts,
+		page.Fact{Name: "configuration file", Cell: page.Cell{Text: "read " + page.Ago(s.Now, s.Config.Read) + " ago"}},
+	)}
+}
+
+// listPage returns the page that lists all of a kind.
+func (q *request) listPage(kind string) (page.Page, bool) {
+	section, _ := q.list(kind, rowsPaged)
+	if section.ID == "" {
+		return page.Page{}, false
+	}
+	title := strings.ToLower(section.Title)
+	section.ID = "state"
+	return page.Page{Title: title + ", " + q.status.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: title}}, Sections: []page.Section{section}}, true
+}
+
+// list returns a section with a table of all of a kind, or those that the query selects,
+// and how many there are. The section has no ID if there is no such kind.
+func (q *request) list(kind string, size int) (page.Section, int) {
+	switch kind {
+	case "nodes":
+		return q.nodeList(q.everything(), size)
+	case "peers":
+		return q.peerList(size)
+	case "routes":
+		return q.routeList(size)
+	case "ingresses":
+		return q.ingressList(q.ingresses(), size)
+	case "backends":
+		return q.backendList(size)
+	case "servers":
+		return q.serverList(nil, size)
+	case "clusters":
+		return q.clusterList(size)
+	case "certificates":
+		return q.certificateList(size)
+	case "refusals":
+		return q.refusalList(size)
+	case "problems":
+		return q.problemList(size, func(ingress.Problem) bool { return true })
+	case "capacity":
+		return q.capacityList(size)
+	}
+	return page.Section{}, 0
+}
+
+// paged returns a page of a table: of all items, those that keep accepts for the text that
+// is searched. Only the items that are shown become rows.
+func paged[T any](q *request, size int, items []T, keep func(item T, text string) bool, row func(T) []page.Cell, columns ...page.Column) (*page.Table, int) {
+	text := strings.ToLower(strings.TrimSpace(q.query.Get("q")))
+	var kept []T
+	for _, item := range items {
+		if keep(item, text) {
+			kept = append(kept, item)
+		}
+	}
+	number, _ := strconv.Atoi(q.query.Get("page"))
+	number = min(max(number, 1), (len(kept)+size-1)/size)
+	from := max(number-1, 0) * size
+	t := &page.Table{Columns: columns, From: from + 1, Total: len(kept)}
+	turn := func(to int) string {
+		query := url.Values{"page": {strconv.Itoa(to)}}
+		for _, key := range []string{"q", "state"} {
+			if v := q.query.Get(key); v != "" {
+				query.Set(key, v)
+			}
+		}
+		return q.path + "?" + query.Encode()
+	}
+	if number > 1 {
+		t.Prev = turn(number - 1)
+	}
+	if from+size < len(kept) {
+		t.Next = turn(number + 1)
+	}
+	for _, item := range kept[from:min(from+size, len(kept))] {
+		t.Rows = append(t.Rows, row(item))
+	}
+	if text != "" || q.query.Get("state") != "" {
+		t.Empty = "none that matches"
+	}
+	return t, len(kept)
+}
+
+func columns(names ...string) (all []page.Column) {
+	for _, n := range names {
+		name, right := strings.CutPrefix(n, ">")
+		name, wide := strings.CutPrefix(name, "~")
+		all = append(all, page.Column{Name: name, Right: right, Wide: wide})
+	}
+	return all
+}
+
+// has reports whether one of several texts contains what is searched.
+func has(text string, in ...string) bool {
+	return text == "" || slices.ContainsFunc(in, func(s string) bool { return strings.Contains(strings.ToLower(s), text) })
+}
+
+func (q *request) filter(hint string, states ...string) *page.Filter {
+	f := &page.Filter{Action: q.path, Query: q.query.Get("q"), Hint: hint}
+	if len(states) > 0 {
+		f.States = []page.Choice{{Value: "", Text: "any state"}}
+	}
+	for _, s := range states {
+		f.States = append(f.States, page.Choice{Value: s, Text: s, Chosen: q.query.Get("state") == s})
+	}
+	return f
+}
+
+func (q *request) inState(is string) bool {
+	state := q.query.Get("state")
+	return state == "" || state == is
+}
+
+// clusterCell names a cluster where there are several.
+func (q *request) clusterCell(name string) page.Cell {
+	if len(q.clusters) < 2 {
+		return page.Cell{}
+	}
+	return page.Cell{Text: name, Href: address("cluster", name)}
+}
+
+// faulty returns the state that a filter has for a mark.
+func faulty(m page.Mark) string {
+	if m == page.Bad || m == page.Warn {
+		return "broken"
+	}
+	return "good"
+}
+
+func (q *request) nodeList(nodes []*nodeIndex, size int) (page.Section, int) {
+	t, n := paged(q, size, nodes, func(n *nodeIndex, text string) bool {
+		return q.inState(faulty(n.mark())) && has(text, n.name, n.cluster, n.where(false))
+	}, func(n *nodeIndex) []page.Cell {
+		why := q.row(n).Why
+		route, server := n.door(), n.counts.door()
+		return []page.Cell{
+			{Text: cmp.Or(n.name, "no node"), Href: address("node", n.cluster, n.name)}, {Text: n.where(false), Mono: true}, q.clusterCell(n.cluster),
+			{Text: route.Label, Mark: route.Mark}, {Text: server.Label, Mark: server.Mark}, {Text: strings.Join(why, "; ")},
+		}
+	}, columns("node", "address", "cluster", "routes", "open servers", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none: no cluster has a node")
+	return page.Section{ID: "nodes", Title: "Nodes", Table: t, Filter: q.filter("name or address", "broken", "good")}, n
+}
+
+func (q *request) peerList(size int) (page.Section, int) {
+	refusedBy := map[netip.Addr]int{}
+	for _, r := range q.refusals {
+		refusedBy[r.Offer.Peer]++
+	}
+	peers := slices.Clone(q.view.peers)
+	rank := func(state string) int {
+		if state == established {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(peers, func(a, b peerState) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	t, n := paged(q, size, peers, func(p peerState, text string) bool {
+		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) && has(text, p.Node, p.Cluster, p.Addr.String())
+	}, func(p peerState) []page.Cell {
+		state := page.Cell{Text: p.State, Mark: page.Good}
+		if p.State != established {
+			state.Mark = page.Bad
+		}
+		if since := page.Ago(q.status.Now, p.Since); since != "" {
+			state.Note = "for " + since
+		}
+		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
+		if !p.LastLoss.At.IsZero() {
+			loss.Note = page.Ago(q.status.Now, p.LastLoss.At) + " ago"
+		}
+		name := page.Cell{Text: p.Node, Href: address("node", p.Cluster, p.Node)}
+		if p.Node == "" {
+			name = page.Cell{Text: "route reflector"}
+		}
+		refused := some(refusedBy[p.Addr])
+		if refusedBy[p.Addr] > 0 {
+			refused.Mark, refused.Href = page.Warn, "/refusals?q="+url.QueryEscape(p.Addr.String())
+		}
+		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, state, {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
+	}, columns("node", "address", "AS", "state", ">prefixes", ">refused", ">losses", "~last loss")...)
+	t.Empty = cmp.Or(t.Empty, "none: no node of any cluster has a BGP address")
+	return page.Section{ID: "peers", Title: "BGP peers", Table: t, Filter: q.filter("node or address", "established", "down")}, n
+}
+
+func (q *request) routeList(size int) (page.Section, int) {
+	blocks := slices.Clone(q.index.blocks)
+	slices.SortStableFunc(blocks, func(a, b *blockIndex) int { return cmp.Compare(a.rank(), b.rank()) })
+	t, n := paged(q, size, blocks, func(b *blockIndex, text string) bool {
+		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.installed]) && has(text, b.affinity.Prefix.String(), b.affinity.Node, b.cluster, b.via.String())
+	}, q.blockRow, columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
+	return page.Section{ID: "routes", Title: "Routes", Table: t, Filter: q.filter("block, next hop or node", "installed", "missing")}, n
+}
+
+// rank orders blocks without a route before the others.
+func (b *blockIndex) rank() int {
+	if b.installed {
+		return 1
+	}
+	return 0
+}
+
+func (q *request) blockRow(b *blockIndex) []page.Cell {
+	n := q.node[nodeName{b.cluster, b.affinity.Node}]
+	state := page.Cell{Text: "installed", Mark: page.Good}
+	why, via := "", ""
+	if !b.installed {
+		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.whyNoRouteTo(n, b)
+	}
+	if b.via.IsValid() {
+		via = b.via.String()
+	}
+	return []page.Cell{
+		{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true},
+		{Text: via, Mono: true}, {Text: b.affinity.Node, Href: address("node", b.cluster, b.affinity.Node)}, q.clusterCell(b.cluster),
+		state, {Text: fmt.Sprintf("%s of %s", page.Comma(b.counts.open+b.counts.failing), page.Comma(b.counts.all))}, {Text: why},
+	}
+}
+
+func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int) {
+	marks := func(in *ingressIndex) (page.Mark, serverCounts) {
+		var sum serverCounts
+		seen := map[string]bool{}
+		for _, i := range in.routes {
+			name := q.config.Routes[i].Backend
+			if at, ok := q.backend[name]; ok && !seen[name] {
+				seen[name] = true
+				c := q.backends[at].counts
+				sum.all, sum.open, sum.failing, sum.draining = sum.all+c.all, sum.open+c.open, sum.failing+c.failing, sum.draining+c.draining
+			}
+		}
+		mark := sum.door().Mark
+		if sum.all == 0 || sum.failing > 0 && sum.open == 0 {
+			mark = page.Bad
+		}
+		if in.problems > 0 {
+			mark = mark.Worse(page.Warn)
+		}
+		return mark, sum
+	}
+	if size == rowsShown {
+		all = firstOf(all, size, func(in *ingressIndex) bool { m, _ := marks(in); return faulty(m) == "broken" })
+	}
+	t, n := paged(q, size, all, func(in *ingressIndex, text string) bool {
+		if !has(text, append(in.hosts, in.ref.Namespace+"/"+in.ref.Name)...) {
+			return false
+		}
+		m, _ := marks(in)
+		return q.inState(faulty(m))
+	}, func(in *ingressIndex) []page.Cell {
+		mark, sum := marks(in)
+		hosts := page.Cell{Text: strings.Join(in.hosts[:min(3, len(in.hosts))], ", ")}
+		if more := len(in.hosts) - 3; more > 0 {
+			hosts.Note = "and " + page.Comma(more) + " more"
+		}
+		problems := page.Cell{}
+		if in.problems > 0 {
+			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
+		}
+		return []page.Cell{
+			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: address("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)}, q.clusterCell(in.ref.Cluster),
+			hosts, {Text: page.Comma(len(in.routes))}, {Text: sum.door().Label, Mark: mark}, problems,
+		}
+	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "problems")...)
+	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
+	return page.Section{ID: "ingresses", Title: "Ingresses", Table: t, Filter: q.filter("host, namespace or name", "broken", "good")}, n
+}
+
+// firstOf moves the first few items that come first to the front, and keeps the order of
+// all others.
+func firstOf[T any](all []T, few int, first func(T) bool) []T {
+	var front, rest []T
+	for _, item := range all {
+		if len(front) < few && first(item) {
+			front = append(front, item)
+		} else {
+			rest = append(rest, item)
+		}
+	}
+	return append(front, rest...)
+}
+
+func (q *request) backendList(size int) (page.Section, int) {
+	all := make([]int, len(q.index.backends))
+	for i := range all {
+		all[i] = i
+	}
+	at := func(i int) backendIndex { return q.index.backends[i] }
+	if size == rowsShown {
+		all = firstOf(all, size, func(i int) bool { return faulty(at(i).mark()) == "broken" })
+	}
+	t, n := paged(q, size, all, func(i int, text string) bool {
+		return has(text, at(i).name, at(i).origin()) && q.inState(faulty(at(i).mark()))
+	}, func(i int) []page.Cell {
+		b := at(i)
+		return []page.Cell{
+			{Text: b.name, Href: address("backend", b.name)}, {Text: b.origin()}, {Text: b.counts.door().Label, Mark: b.mark()},
+			some(b.counts.failing), some(b.counts.draining), {Text: q.whyBackend(b)},
+		}
+	}, columns("backend", "~of", "open servers", ">failing", ">draining", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none")
+	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.all), Table: t, Filter: q.filter("name or Service", "broken", "good")}, n
+}
+
+// some returns a number unless it is zero, so that a column of zeros is left out.
+func some(n int) page.Cell {
+	if n == 0 {
+		return page.Cell{}
+	}
+	return page.Cell{Text: page.Comma(n)}
+}
+
+func (b backendIndex) origin() string {
+	if b.want == nil {
+		return "no Service has it any more"
+	}
+	return b.want.Origin
+}
+
+// mark returns how a backend is.
+func (b backendIndex) mark() page.Mark {
+	if b.counts.all == 0 {
+		return page.Warn
+	}
+	return b.counts.door().Mark.Worse(b.counts.pods().Mark)
+}
+
+// whyBackend returns the first reason why a server of a backend does not serve.
+func (q *request) whyBackend(b backendIndex) string {
+	if b.counts.all == 0 {
+		return "its Service has no endpoint that is ready"
+	}
+	if faulty(b.mark()) == "good" {
+		return ""
+	}
+	for _, s := range q.index.servers[b.from : b.from+b.n] {
+		if s.mark() == page.Bad {
+			return q.why(s)
+		}
+	}
+	return ""
+}
+
+// serverList lists servers: some, or all if the indices are nil.
+func (q *request) serverList(which []int, size int) (page.Section, int) {
+	if which == nil {
+		which = make([]int, len(q.index.servers))
+		for i := range which {
+			which[i] = i
+		}
+	}
+	at := func(i int) serverIndex { return q.index.servers[i] }
+	state := func(s serverIndex) string {
+		if s.state == haproxy.Open && s.check == haproxy.Down {
+			return "failing"
+		}
+		if s.state == haproxy.Absent {
+			return "closed"
+		}
+		return s.state.String()
+	}
+	t, n := paged(q, size, which, func(i int, text string) bool {
+		s := at(i)
+		return q.inState(state(s)) && (text == "" || has(text, s.pod(), s.addr().String(), s.node.name, q.index.backends[s.backend].name))
+	}, func(i int) []page.Cell {
+		s := at(i)
+		pod, sessions := page.Cell{Text: s.pod(), Href: podAddress(s.node.cluster, s.pod())}, page.Cell{}
+		if s.live != nil {
+			sessions = some(s.live.Sessions)
+		}
+		name := q.index.backends[s.backend].name
+		return []page.Cell{
+			{Text: s.word(), Mark: s.mark()}, {Text: s.addr().String(), Mono: true}, pod,
+			{Text: s.node.name, Href: address("node", s.node.cluster, s.node.name)}, {Text: name, Href: address("backend", name)},
+			{Text: s.check}, sessions, {Text: q.why(s)},
+		}
+	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none: no endpoint")
+	return page.Section{ID: "servers", Title: "Servers", Table: t, Filter: q.filter("pod, address, node or backend", "open", "failing", "drain", "closed")}, n
+}
+
+func (q *request) clusterList(size int) (page.Section, int) {
+	t, n := paged(q, size, q.status.Clusters, func(c ClusterStatus, text string) bool { return has(text, c.Name) }, func(c ClusterStatus) []page.Cell {
+		state := page.Cell{Text: "in sync", Mark: page.Good}
+		switch {
+		case !c.Live && c.Picture != nil:
+			state = page.Cell{Text: "from the picture of " + c.Picture.Format("2006-01-02 15:04:05"), Mark: page.Warn}
+		case !c.Live:
+			state = page.Cell{Text: "unknown", Mark: page.Bad}
+		}
+		return []page.Cell{
+			{Text: c.Name, Href: address("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes"}, {Text: page.Comma(c.Blocks), Href: "/routes"}, {Text: c.APIGroup}, {Text: c.Error},
+		}
+	}, columns("cluster", "API", ">nodes", ">blocks", "Calico's objects", "~error")...)
+	t.Empty = cmp.Or(t.Empty, "none")
+	return page.Section{ID: "clusters", Title: "Clusters", Table: t, Filter: q.filter("name")}, n
+}
+
+const expiresSoon = 21 * 24 * time.Hour
+
+func (q *request) certificateList(size int) (page.Section, int) {
+	if q.config == nil {
+		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
+	}
+	all := q.pages.indexes.certificates(q.view)
+	state := func(c certificate) (page.Mark, string) {
+		left := c.expires.Sub(q.status.Now)
+		switch {
+		case c.expires.IsZero():
+			return page.Warn, "not known"
+		case left < 0:
+			return page.Bad, "expired " + page.Lasting(-left) + " ago"
+		case left < expiresSoon:
+			return page.Warn, "in " + page.Lasting(left)
+		}
+		return page.Good, "in " + page.Lasting(left)
+	}
+	t, n := paged(q, size, all, func(c certificate, text string) bool {
+		mark, _ := state(c)
+		return has(text, append(slices.Clone(c.Hosts), c.Name)...) && q.inState(map[bool]string{true: "good", false: "expires soon"}[mark == page.Good])
+	}, func(c certificate) []page.Cell {
+		mark, left := state(c)
+		hosts := page.Cell{Text: strings.Join(c.Hosts[:min(3, len(c.Hosts))], ", ")}
+		if more := len(c.Hosts) - 3; more > 0 {
+			hosts.Note = "and " + page.Comma(more) + " more"
+		}
+		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, hosts, {Text: left, Mark: mark, Note: c.expires.UTC().Format("2006-01-02")}}
+	}, columns("certificate", "~names", "expires")...)
+	t.Empty = cmp.Or(t.Empty, "none")
+	return page.Section{ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t, Filter: q.filter("name", "expires soon", "good")}, n
+}
+
+func (q *request) refusalList(size int) (page.Section, int) {
+	t, n := paged(q, size, q.refusals, func(r refusal, text string) bool {
+		return has(text, r.Offer.Peer.String(), r.Offer.Prefix.String(), string(r.Reason), r.Offer.Cluster)
+	}, func(r refusal) []page.Cell {
+		return []page.Cell{{Text: r.Offer.Prefix.String(), Mono: true}, {Text: r.Offer.Peer.String(), Mono: true}, {Text: string(r.Reason), Mark: page.Warn}, {Text: r.Why}}
+	}, columns("prefix", "peer", "reason", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none: every offer became a route")
+	return page.Section{ID: "refusals", Title: "Refused offers", Table: t, Filter: q.filter("prefix, peer or reason")}, n
+}
+
+func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Section, int) {
+	t, n := paged(q, size, q.view.problems, func(p ingress.Problem, text string) bool {
+		return of(p) && has(text, p.Namespace+"/"+p.Name, p.Kind, p.Reason, p.Cluster)
+	}, func(p ingress.Problem) []page.Cell {
+		object := page.Cell{Text: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name)}
+		if p.Kind == "Ingress" {
+			object.Href = address("ingress", p.Cluster, p.Namespace, p.Name)
+		}
+		return []page.Cell{object, q.clusterCell(p.Cluster), {Text: p.Reason, Mark: page.Warn}, {Text: p.Why}}
+	}, columns("object", "cluster", "reason", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none")
+	return page.Section{ID: "problems", Title: "Problems in the clusters' objects", Table: t, Filter: q.filter("object or reason")}, n
+}
+
+func (q *request) capacityList(size int) (page.Section, int) {
+	t, n := paged(q, size, q.status.Capacity, func(c haproxy.Capacity, text string) bool { return has(text, c.Resource) }, func(c haproxy.Capacity) []page.Cell {
+		used := page.Cell{Text: c.Amount(), Mark: page.Good}
+		remedy := page.Cell{}
+		if c.Near() {
+			used.Mark, remedy.Text = page.Warn, c.Remedy
+		}
+		return []page.Cell{{Text: c.Resource}, used, remedy}
+	}, columns("resource", "in use", "~what to do")...)
+	t.Empty = cmp.Or(t.Empty, "not known")
+	return page.Section{ID: "capacity", Title: "Capacity", Table: t, Filter: q.filter("resource")}, n
+}
