@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
 
@@ -95,4 +96,17 @@ func addrs(list ...string) (all []netip.Addr) {
 		all = append(all, addr(s))
 	}
 	return all
+}
+
+// wire connects an interface of the host with one of another.
+func (h *host) wire(name string, to *host, there string) {
+	h.t.Helper()
+	h.do(func() {
+		must(h.t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer"}))
+		peer, err := netlink.LinkByName("peer")
+		must(h.t, err)
+		must(h.t, netlink.LinkSetNsFd(peer, int(to.ns)))
+	})
+	to.run("ip link set peer name " + there + " && ip link set " + there + " up")
+	h.run("ip link set " + name + " up")
 }
