@@ -1,0 +1,311 @@
+package address
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// VRRPOptions says which addresses VRRP moves between which appliances.
+type VRRPOptions struct {
+	Folder    string        // of keepalived's files, used by nothing else
+	Interface string        // that gets the addresses, in the network of the members
+	ID        int           // first of the virtual router IDs, 1 to 255
+	Interval  time.Duration // between advertisements; 0: 300 ms
+	Addresses []netip.Addr  // of the group
+	Self      netip.Addr    // of this appliance among the members
+	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
+	Log       *slog.Logger  // nil: silent
+}
+
+// VRRP gives each address to one appliance where no router chooses one: it writes the files
+// of keepalived(8), and runs it. The addresses are spread: the first one belongs to the
+// first member, the second one to the second, and so on. Where a member is missing, the
+// next one takes its addresses.
+//
+// keepalived is a child of this process and ends with it, so a fresh process finds none
+// that is ours. What a killed keepalived left on the interface, the next one removes when
+// it starts.
+type VRRP struct {
+	o       VRRPOptions
+	program string
+	shares  []share
+}
+
+// A share is the addresses that move together: a virtual router.
+type share struct {
+	id       int
+	priority int          // of this appliance
+	main     []netip.Addr // of the members' family
+	other    []netip.Addr
+}
+
+const (
+	highest = 254 // keepalived's 255 ignores the class
+	// calm is how long keepalived has to run until the next restart is at once again.
+	calm    = time.Minute
+	slowest = 10 * time.Second // between two restarts
+	ending  = 5 * time.Second  // for keepalived to give the addresses back
+)
+
+// classes maps a class to what keepalived adds to each priority. Below -253 it gives up all
+// addresses at once, before another one has taken them. At -253 its priority is 1: it
+// serves until somebody else does, and if nobody else is there.
+var classes = map[string]int{
+	"full":  0,
+	"spare": -100,
+	"drain": -253,
+	"none":  -254,
+}
+
+// NewVRRP writes the files, with the class "none", and has keepalived check them. Run does
+// the rest.
+func NewVRRP(o VRRPOptions) (*VRRP, error) {
+	o.Interval = cmp.Or(o.Interval, 300*time.Millisecond)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	v := &VRRP{o: o}
+	var err error
+	if v.program, err = exec.LookPath("keepalived"); err != nil {
+		return nil, fmt.Errorf("VRRP needs the program keepalived: install Debian's package keepalived, whose own service stays off: %w", err)
+	}
+	if v.shares, err = o.spread(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+		return nil, fmt.Errorf("making the folder of keepalived's files: %w", err)
+	}
+	if err := v.Set("none"); err != nil {
+		return nil, err
+	}
+	if err := v.write("keepalived.conf", v.text()); err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--config-test").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("keepalived rejects its configuration, %s: %w: %s", v.file("keepalived.conf"), err, strings.TrimSpace(string(out)))
+	}
+	return v, nil
+}
+
+// spread distributes the addresses of the members' family over as many shares as there are
+// members. Those of the other family join them: VRRP between IPv4 addresses has to carry
+// an IPv4 address, and IPv6 the same.
+func (o VRRPOptions) spread() ([]share, error) {
+	if o.Interface == "" || strings.ContainsFunc(o.Interface, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"'#!{}$@~\`, c) }) {
+		return nil, fmt.Errorf("VRRP on the interface %q: it needs a name without spaces and special characters", o.Interface)
+	}
+	if o.Interval < 10*time.Millisecond || o.Interval > 40*time.Second {
+		return nil, fmt.Errorf("VRRP with an interval of %v: it must be 10ms to 40s", o.Interval)
+	}
+	place := slices.Index(o.Members, o.Self)
+	if place < 0 || len(o.Members) > largest {
+		return nil, fmt.Errorf("VRRP between %d members: it needs this one, %s, and at most %d", len(o.Members), o.Self, largest)
+	}
+	var main, other []netip.Addr
+	for _, a := range o.Addresses {
+		if a.Is4() == o.Self.Is4() {
+			main = append(main, a)
+		} else {
+			other = append(other, a)
+		}
+	}
+	if len(main) == 0 {
+		return nil, fmt.Errorf("VRRP between members like %s has no address of the same family to move: give the group one, or the members addresses of the other family", o.Self)
+	}
+	shares := make([]share, min(len(main), len(o.Members)))
+	if o.ID < 1 || o.ID+len(shares)-1 > 255 {
+		return nil, fmt.Errorf("VRRP with the IDs from %d to %d, one for each member that gets addresses: they must be 1 to 255", o.ID, o.ID+len(shares)-1)
+	}
+	for i := range shares {
+		rank := (place - i + len(o.Members)) % len(o.Members)
+		shares[i] = share{id: o.ID + i, priority: highest - rank}
+	}
+	for i, a := range main {
+		s := &shares[i%len(shares)]
+		s.main = append(s.main, a)
+	}
+	for i, a := range other {
+		s := &shares[i%len(shares)]
+		s.other = append(s.other, a)
+	}
+	return shares, nil
+}
+
+func (v *VRRP) file(name string) string { return filepath.Join(v.o.Folder, name) }
+
+// text returns keepalived.conf(5).
+func (v *VRRP) text() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("global_defs {")
+	line("\trouter_id sallyport")
+	line("\tvrrp_version 3")
+	// After two were master, clients have to learn again who it is. The one that yields
+	// says so, and the master repeats itself.
+	line("\tvrrp_higher_prio_send_advert true")
+	line("\tvrrp_garp_master_delay 1")
+	line("\tvrrp_garp_master_refresh 5")
+	line("\tvrrp_garp_lower_prio_repeat 1")
+	line("\tvrrp_garp_lower_prio_delay 1")
+	line("}")
+	line("track_file class {")
+	line("\tfile %q", v.file("class"))
+	line("\tweight 1")
+	line("\tinit_file %d", classes["none"])
+	line("}")
+	for _, s := range v.shares {
+		line("vrrp_instance share_%d {", s.id)
+		line("\tstate BACKUP")
+		line("\tinterface %s", v.o.Interface)
+		line("\tvirtual_router_id %d", s.id)
+		line("\tpriority %d", s.priority)
+		line("\tadvert_int %g", v.o.Interval.Seconds())
+		if len(v.o.Members) > 1 { // keepalived has no unicast without a peer
+			line("\tunicast_src_ip %s", v.o.Self)
+			line("\tunicast_peer {")
+			for _, m := range v.o.Members {
+				if m != v.o.Self {
+					// A TTL of 255 proves that the sender is on the link. With it keepalived
+					// compares the source, too.
+					line("\t\t%s min_ttl 255 max_ttl 255", m)
+				}
+			}
+			line("\t}")
+		}
+		line("\ttrack_file {\n\t\tclass\n\t}")
+		for i, addresses := range [][]netip.Addr{s.main, s.other} {
+			if len(addresses) == 0 {
+				continue
+			}
+			line("\t%s {", []string{"virtual_ipaddress", "virtual_ipaddress_excluded"}[i])
+			for _, a := range addresses {
+				line("\t\t%s/%d dev %s", a, a.BitLen(), v.o.Interface)
+			}
+			line("\t}")
+		}
+		line("}")
+	}
+	return b.String()
+}
+
+// Set sets the class of this appliance: "full", "spare", "drain" or "none". keepalived
+// follows the file at once. An unknown class is an error, and counts as "none".
+func (v *VRRP) Set(class string) error {
+	weight, known := classes[class]
+	if !known {
+		return errors.Join(fmt.Errorf("the class %q of this appliance: it must be full, spare, drain or none", class), v.Set("none"))
+	}
+	return v.write("class", fmt.Sprintln(weight))
+}
+
+// write replaces a file in one step. keepalived never reads half of it.
+func (v *VRRP) write(name, text string) error {
+	scratch := v.file("." + name)
+	err := os.WriteFile(scratch, []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(scratch, v.file(name))
+	}
+	if err != nil {
+		return fmt.Errorf("writing keepalived's file %s: %w", v.file(name), err)
+	}
+	return nil
+}
+
+// Held returns the addresses that this appliance has by VRRP now.
+func (v *VRRP) Held() (held []netip.Addr, err error) {
+	link, err := netlink.LinkByName(v.o.Interface)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the interface %s: %w", v.o.Interface, err)
+	}
+	there, err := read(link.Attrs().Index)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range v.o.Addresses {
+		if _, ok := there[netip.PrefixFrom(a, a.BitLen())]; ok {
+			held = append(held, a)
+		}
+	}
+	return held, nil
+}
+
+// Run runs keepalived until ctx ends, and starts it again whenever it ends: at once, and
+// with growing pauses if it ends soon. Then keepalived gives the addresses back.
+func (v *VRRP) Run(ctx context.Context) {
+	runtime.LockOSThread() // Pdeathsig is the death of the thread
+	defer runtime.UnlockOSThread()
+	var pause time.Duration
+	for ctx.Err() == nil {
+		began := time.Now()
+		last, err := v.keepalived(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > calm {
+			pause = 0
+		}
+		v.o.Log.Error("keepalived ended, and starts again", "error", err, "last", last, "pause", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		pause = min(slowest, max(100*time.Millisecond, 2*pause))
+	}
+}
+
+// keepalived runs the program once, and returns its last line.
+func (v *VRRP) keepalived(ctx context.Context) (last string, err error) {
+	cmd := exec.CommandContext(ctx, v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--dont-fork", "--dont-respawn",
+		"--log-console", "--no-syslog", "--pid", v.file("keepalived.pid"), "--vrrp_pid", v.file("vrrp.pid"))
+	// keepalived exits if a pid file names a living process, and a number may live again
+	// after a crash. It would be another process: ours ended with its parent.
+	for _, name := range []string{"keepalived.pid", "vrrp.pid"} {
+		if err := os.Remove(v.file(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = ending
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	last = v.follow(out)
+	return last, cmd.Wait()
+}
+
+// follow logs each line, and returns the last one.
+func (v *VRRP) follow(out io.Reader) (last string) {
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		// "Mon Nov 23 02:00:00 2026: (share_50) Entering MASTER STATE"
+		last = lines.Text()
+		if _, text, ok := strings.Cut(last, ": "); ok {
+			last = text
+		}
+		v.o.Log.Debug("keepalived", "line", last)
+	}
+	return last
+}

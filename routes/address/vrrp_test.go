@@ -1,0 +1,416 @@
+package address
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	first  = "192.168.50.100"
+	second = "192.168.50.101"
+	sixth  = "2001:db8:50::100"
+)
+
+// eventually waits for a condition. After a hang it fails with the condition's last words.
+func eventually(t *testing.T, what string, ok func() (bool, string)) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		done, state := ok()
+		if done {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("waited in vain until %s: %s", what, state)
+		}
+	}
+}
+
+// A layer2 is a world whose gates give each other addresses by VRRP. Its router is a
+// client in the same network.
+type layer2 struct {
+	*world
+	vrrp []*VRRP
+	stop []func()
+}
+
+func newLayer2(t *testing.T, gates int) *layer2 {
+	t.Helper()
+	l := &layer2{world: newWorld(t, gates), vrrp: make([]*VRRP, gates), stop: make([]func(), gates)}
+	for i, g := range l.gates {
+		g.set(service4, service6, first, second, sixth)
+		l.start(i, t.TempDir())
+	}
+	return l
+}
+
+// members returns the addresses of all gates.
+func (l *layer2) members() (all []netip.Addr) {
+	for _, g := range l.gates {
+		all = append(all, addr(g.at4))
+	}
+	return all
+}
+
+func (l *layer2) start(i int, folder string) {
+	l.t.Helper()
+	g := l.gates[i]
+	var err error
+	g.do(func() {
+		l.vrrp[i], err = NewVRRP(VRRPOptions{
+			Folder: folder, Interface: "nodes", ID: 50, Interval: 100 * time.Millisecond,
+			Addresses: addrs(first, second, sixth), Self: addr(g.at4), Members: l.members(),
+		})
+	})
+	must(l.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.do(func() { l.vrrp[i].Run(ctx) })
+	}()
+	l.stop[i] = sync.OnceFunc(func() { cancel(); <-done })
+	l.t.Cleanup(l.stop[i])
+}
+
+func (l *layer2) class(classes ...string) {
+	l.t.Helper()
+	for i, c := range classes {
+		must(l.t, l.vrrp[i].Set(c))
+	}
+}
+
+// wantHolders waits until the gates hold these addresses, and no others.
+func (l *layer2) wantHolders(when string, want ...string) {
+	l.t.Helper()
+	eventually(l.t, when, func() (bool, string) {
+		got := make([]string, len(l.gates))
+		for i, g := range l.gates {
+			var held []netip.Addr
+			var err error
+			g.do(func() { held, err = l.vrrp[i].Held() })
+			must(l.t, err)
+			for _, a := range held {
+				got[i] = strings.TrimSpace(got[i] + " " + a.String())
+			}
+		}
+		return slices.Equal(got, want), fmt.Sprintf("got %q, want %q", got, want)
+	})
+}
+
+func TestVRRPSpreadsTheAddressesAndMovesThemByClass(t *testing.T) {
+	l := newLayer2(t, 3)
+	l.class("none", "none", "none")
+	l.class("full", "full", "full")
+	l.wantHolders("each has its own", first+" "+sixth, second, "")
+	l.class("none")
+	l.wantHolders("the first gave up", "", first+" "+second+" "+sixth, "")
+	l.class("full")
+	l.wantHolders("the first came back", first+" "+sixth, second, "")
+	l.class("spare")
+	l.wantHolders("the first is spare", "", first+" "+second+" "+sixth, "")
+	l.class("spare", "spare", "spare")
+	l.wantHolders("all are spare", first+" "+sixth, second, "")
+	l.class("spare", "none", "drain")
+	l.wantHolders("one is left", first+" "+second+" "+sixth, "", "")
+	l.class("none", "none", "drain")
+	l.wantHolders("one that drains is left", "", "", first+" "+second+" "+sixth)
+	l.class("none", "none", "none")
+	l.wantHolders("nobody can serve", "", "", "")
+	l.class("full", "full", "full")
+	l.wantHolders("each has its own again", first+" "+sixth, second, "")
+	l.stop[1]()
+	l.wantHolders("the second stopped", first+" "+sixth, "", second)
+}
+
+// By VRRP a move breaks all connections of an address. In a ring it breaks none.
+func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		ring bool
+	}{{"with a ring", true}, {"without", false}} {
+		t.Run(c.what, func(t *testing.T) {
+			l := newLayer2(t, 3)
+			l.class("full", "full", "full")
+			l.wantHolders("each has its own", first+" "+sixth, second, "")
+			conns := l.dial(first, second, sixth)
+			if c.ring {
+				for _, g := range l.gates {
+					g.do(func() {
+						must(t, SetRing(t.Context(), Ring{Addresses: addrs(first, second, sixth), Self: addr(g.at4), Members: l.members()}))
+					})
+				}
+			}
+			l.class("drain")
+			l.wantHolders("the first drains", "", first+" "+second+" "+sixth, "")
+			var got []error
+			eventually(t, "clients have learned who it is now", func() (bool, string) {
+				return l.learned(first, l.gates[1]) && l.learned(sixth, l.gates[1]), l.router.run("ip neigh")
+			})
+			got = broken(conns)
+			if c.ring && len(got) > 0 {
+				t.Errorf("%d of %d connections are broken: %v", len(got), len(conns), got[0])
+			}
+			if !c.ring && len(got) == 0 {
+				t.Error("no connection is broken: the ring shows nothing")
+			}
+			if !c.ring {
+				return
+			}
+			l.class("full")
+			l.wantHolders("the first is back", first+" "+sixth, second, "")
+			if got := broken(conns); len(got) > 0 {
+				t.Errorf("%d of %d connections are broken after it came back: %v", len(got), len(conns), got[0])
+			}
+		})
+	}
+}
+
+// dial opens ten connections to each address from the neighbour.
+func (l *layer2) dial(to ...string) (all []net.Conn) {
+	l.t.Helper()
+	l.router.do(func() {
+		for _, a := range to {
+			for range 10 {
+				c, err := net.DialTimeout("tcp", net.JoinHostPort(a, "80"), time.Minute)
+				must(l.t, err)
+				l.t.Cleanup(func() { _ = c.Close() })
+				all = append(all, c)
+			}
+		}
+	})
+	if got := broken(all); len(got) > 0 {
+		l.t.Fatalf("new connections: %v", got)
+	}
+	return all
+}
+
+// learned reports whether the neighbour has the MAC address of a gate for an address.
+func (l *layer2) learned(a string, g *gate) bool {
+	return strings.Contains(l.router.run("ip neigh show "+a), strings.Fields(g.run("ip -br link show nodes"))[2])
+}
+
+func TestAKilledKeepalivedStartsAgain(t *testing.T) {
+	l := newLayer2(t, 2)
+	l.class("full", "full")
+	l.wantHolders("each has its own", first+" "+sixth, second)
+	for _, name := range []string{"keepalived.pid", "vrrp.pid"} { // the parent, and the one that works
+		before := l.pid(0, name)
+		must(t, syscall.Kill(before, syscall.SIGKILL))
+		eventually(t, "keepalived runs again", func() (bool, string) {
+			text, err := os.ReadFile(l.vrrp[0].file(name))
+			return err == nil && strings.TrimSpace(string(text)) != strconv.Itoa(before) && len(text) > 0, string(text)
+		})
+		l.wantHolders("each has its own again", first+" "+sixth, second)
+	}
+}
+
+func (l *layer2) pid(i int, name string) int {
+	l.t.Helper()
+	text, err := os.ReadFile(l.vrrp[i].file(name))
+	must(l.t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(l.t, err)
+	return pid
+}
+
+// A neighbour who is no member claims the addresses with the highest priority, without
+// end. Only with the address of a member it would succeed.
+func TestForgedAdvertisementsDoNothing(t *testing.T) {
+	l := newLayer2(t, 2)
+	l.class("full", "full")
+	l.wantHolders("each has its own", first+" "+sixth, second)
+	forge := func(from string, ttl int) (stop func()) {
+		fd := -1
+		l.router.do(func() {
+			var err error
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+			must(t, err)
+		})
+		done, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-done:
+					_ = unix.Close(fd)
+					return
+				case <-tick.C:
+					_ = unix.Sendto(fd, advertisement(from, l.gates[0].at4, ttl), 0, &unix.SockaddrInet4{Addr: addr(l.gates[0].at4).As4()})
+				}
+			}
+		}()
+		return sync.OnceFunc(func() { close(done); <-ended })
+	}
+	for from, ttl := range map[string]int{"192.168.50.1": 255, l.gates[1].at4: 254} {
+		stop := forge(from, ttl)
+		l.class("none")
+		l.wantHolders("the first gave up", "", first+" "+second+" "+sixth)
+		l.class("full")
+		l.wantHolders("the first came back while "+from+" claims its address", first+" "+sixth, second)
+		stop()
+	}
+	stop := forge(l.gates[1].at4, 255)
+	defer stop()
+	eventually(t, "the advertisement of a member counts, so that the ones above were right but for their sender", func() (bool, string) {
+		held := ""
+		l.gates[0].do(func() {
+			all, err := l.vrrp[0].Held()
+			must(t, err)
+			held = fmt.Sprint(all)
+		})
+		return held == "[]", held
+	})
+}
+
+// advertisement returns an IPv4 packet by which a router claims the first address.
+func advertisement(from, to string, ttl int) []byte {
+	src, dst, claimed := addr(from).As4(), addr(to).As4(), addr(first).As4()
+	vrrp := []byte{0x31, 50, 255, 1, 0, 10, 0, 0}
+	vrrp = append(vrrp, claimed[:]...)
+	pseudo := slices.Concat(src[:], dst[:], []byte{0, 112, 0, byte(len(vrrp))}, vrrp)
+	sum := uint32(0)
+	for i := 0; i < len(pseudo); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(pseudo[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(vrrp[6:], ^uint16(sum))
+	ip := []byte{0x45, 0, 0, byte(20 + len(vrrp)), 0, 1, 0, 0, byte(ttl), 112, 0, 0}
+	return slices.Concat(ip, src[:], dst[:], vrrp)
+}
+
+func TestAddressesAreSpreadOverTheMembers(t *testing.T) {
+	four := addrs("192.168.50.21", "192.168.50.22", "192.168.50.23")
+	six := addrs("fd00::21", "fd00::22")
+	for _, c := range []struct {
+		what      string
+		addresses []netip.Addr
+		members   []netip.Addr
+		self      int
+		want      string
+	}{
+		{"one address, first member", addrs(first), four, 0, "50 of 254: [192.168.50.100] []"},
+		{"one address, third member", addrs(first), four, 2, "50 of 252: [192.168.50.100] []"},
+		{"two addresses, second member", addrs(first, second), four, 1, "50 of 253: [192.168.50.100] [], 51 of 254: [192.168.50.101] []"},
+		{"two addresses, third member", addrs(first, second), four, 2, "50 of 252: [192.168.50.100] [], 51 of 253: [192.168.50.101] []"},
+		{"more addresses than members", addrs(first, second, "192.168.50.102"), four[:2], 0, "50 of 254: [192.168.50.100 192.168.50.102] [], 51 of 253: [192.168.50.101] []"},
+		{"both families", addrs(sixth, first), four, 0, "50 of 254: [192.168.50.100] [2001:db8:50::100]"},
+		{"members of IPv6", addrs(sixth, first), six, 1, "50 of 253: [2001:db8:50::100] [192.168.50.100]"},
+		{"a group of one", addrs(first), four[:1], 0, "50 of 254: [192.168.50.100] []"},
+	} {
+		o := VRRPOptions{Interface: "nodes", ID: 50, Interval: time.Second, Addresses: c.addresses, Self: c.members[c.self], Members: c.members}
+		shares, err := o.spread()
+		must(t, err)
+		var got []string
+		for _, s := range shares {
+			got = append(got, fmt.Sprintf("%d of %d: %v %v", s.id, s.priority, s.main, s.other))
+		}
+		if text := strings.Join(got, ", "); text != c.want {
+			t.Errorf("%s: got %s, want %s", c.what, text, c.want)
+		}
+	}
+}
+
+func TestAGroupOfOneHoldsItsAddressesByVRRP(t *testing.T) {
+	l := newLayer2(t, 1)
+	l.class("full")
+	l.wantHolders("it has all", first+" "+second+" "+sixth)
+}
+
+func TestBadVRRPOptionsAreSentences(t *testing.T) {
+	good := VRRPOptions{Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22")}
+	for _, c := range []struct {
+		what   string
+		change func(*VRRPOptions)
+		want   string
+	}{
+		{"an interface with a quote", func(o *VRRPOptions) { o.Interface = `no"des` }, "it needs a name without spaces and special characters"},
+		{"an interface with a line", func(o *VRRPOptions) { o.Interface = "nodes\n}" }, "it needs a name without spaces and special characters"},
+		{"no interface", func(o *VRRPOptions) { o.Interface = "" }, "it needs a name"},
+		{"ID 0", func(o *VRRPOptions) { o.ID = 0 }, "the IDs from 0 to 1"},
+		{"an ID too many", func(o *VRRPOptions) { o.ID = 255 }, "the IDs from 255 to 256"},
+		{"an interval of a minute", func(o *VRRPOptions) { o.Interval = time.Minute }, "it must be 10ms to 40s"},
+		{"not a member", func(o *VRRPOptions) { o.Self = addr("192.168.50.99") }, "it needs this one, 192.168.50.99"},
+		{"nothing of the members' family", func(o *VRRPOptions) { o.Addresses = addrs(sixth) }, "has no address of the same family to move"},
+		{"an interface that is not there", func(o *VRRPOptions) { o.Interface = "missing" }, "keepalived rejects its configuration"},
+	} {
+		o := good
+		c.change(&o)
+		if _, err := NewVRRP(o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got error %v, want %s", c.what, err, c.want)
+		}
+	}
+}
+
+func TestAnUnknownClassIsNone(t *testing.T) {
+	v := &VRRP{o: VRRPOptions{Folder: t.TempDir()}}
+	if err := v.Set("best"); err == nil || !strings.Contains(err.Error(), `the class "best" of this appliance: it must be full, spare, drain or none`) {
+		t.Errorf("got error %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(v.o.Folder, "class")); err != nil || string(text) != "-254\n" {
+		t.Errorf("the file has %q (%v), want that of none", text, err)
+	}
+}
+
+func TestWithoutKeepalivedTheErrorNamesThePackage(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := NewVRRP(VRRPOptions{})
+	if err == nil || !strings.Contains(err.Error(), "install Debian's package keepalived") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// The files are in a folder of their own, and readable by root alone.
+func TestTheFilesOfKeepalivedAreReadableByRootAlone(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "vrrp")
+	h := newHost(t)
+	h.wire("nodes", newHost(t), "far")
+	h.run("ip addr add 192.168.50.21/24 dev nodes")
+	h.do(func() {
+		_, err := NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
+		must(t, err)
+	})
+	must(t, filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		must(t, err)
+		info, err := d.Info()
+		must(t, err)
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has the mode %v", path, info.Mode())
+		}
+		return nil
+	}))
+}
+
+// NewVRRP relies on keepalived to reject what it cannot do.
+func TestKeepalivedRejectsABadConfiguration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keepalived.conf")
+	must(t, os.WriteFile(file, []byte("vrrp_instance x {\n\tinterface lo\n\tvirtual_router_id 0\n}\n"), 0o600))
+	if out, err := exec.Command("keepalived", "--use-file", file, "--vrrp", "--config-test").CombinedOutput(); err == nil {
+		t.Errorf("keepalived accepts it: %s", out)
+	}
+}
