@@ -352,9 +352,10 @@ protocol bgp appliance from calico_peer {
 `, n.addr[0], own.String(), pool, static.String(), c.asn, n.addr[family], c.us, c.ours, export, c.session)
 }
 
-// A bird is a running BIRD 1.6, which speaks one address family.
+// A bird is a running BIRD: 1.6, which speaks one address family, or another.
 type bird struct {
 	t      *testing.T
+	folder string // with the programs of another BIRD; empty: 1.6
 	node   *node
 	config birdConfig
 	dir    string
@@ -390,6 +391,9 @@ func (b *bird) write() {
 
 func (b *bird) program(name string) string {
 	b.t.Helper()
+	if b.folder != "" {
+		return filepath.Join(b.folder, name)
+	}
 	folder, err := debian.BIRD(b.t.Context(), 1, b.t.Output())
 	if err != nil {
 		b.t.Fatal(err)

@@ -103,7 +103,8 @@ func (t *tap) level(r slog.Record) slog.Level {
 		t.keep(r)
 		return slog.LevelDebug // becomes an error of SetPeers
 	case "Closed an accepted connection", "accepted conn is closed to avoid be blocked",
-		"hold timer expired", "prefix limit reached", "failed to unset md5", "failed to send":
+		"hold timer expired", "prefix limit reached", "failed to unset md5", "failed to send",
+		"Expired", "Remote peer signaled BFD down", "Can't dial UDP":
 		return slog.LevelDebug
 	}
 	t.heard.mu.Lock()

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,7 +25,16 @@ type Peer struct {
 	TTLSecurity bool       `json:"ttlSecurity"`          // GTSM (RFC 5082): only packets with TTL 255 count
 	Active      bool       `json:"active"`               // we dial, and the peer cannot connect; false: the peer connects
 	Port        uint16     `json:"port,omitzero"`        // to dial; 0 is 179
-	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit
+	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit, for an upstream router 1,000
+	Upstream    bool       `json:"upstream,omitempty"`   // a router to announce to, and never to learn from; we dial it
+	BFD         BFD        `json:"-"`                    // for an upstream router; the zero BFD is none
+}
+
+// BFD are the settings of Bidirectional Forwarding Detection (RFC 5880, single hop). A peer that is
+// silent for Multiplier intervals is lost.
+type BFD struct {
+	Interval   time.Duration // between two packets, 10 ms to 10 s
+	Multiplier int           // 1 to 255
 }
 
 // PeerState is a peer and the state of its session.
@@ -33,11 +43,14 @@ type PeerState struct {
 
 	State      string      `json:"state"`    // Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271, 8.2.2)
 	Since      time.Time   `json:"since"`    // when it entered State
-	EndOfRIB   bool        `json:"endOfRIB"` // the session is established, and all of its paths have come
+	EndOfRIB   bool        `json:"endOfRIB"` // the session is established, and all of its paths have come; never of an upstream router
 	Received   int         `json:"received"` // prefixes held, those of a lost session included
 	LastLoss   routes.Loss `json:"lastLoss,omitzero"`
 	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
 	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
+
+	BFD       string         `json:"bfd,omitempty"`       // up or down; empty without BFD
+	Announced []netip.Prefix `json:"announced,omitempty"` // to this peer, while the session is established
 }
 
 // A Secret is a string that is never printed: every verb of fmt, every slog
@@ -62,6 +75,9 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // LogValue returns what identifies the peer.
 func (p Peer) LogValue() slog.Value {
+	if p.Upstream {
+		return slog.GroupValue(slog.String("upstream", p.Addr.String()), slog.Uint64("asn", uint64(p.ASN)))
+	}
 	return slog.GroupValue(
 		slog.String("cluster", p.Cluster),
 		slog.String("node", p.Node),
@@ -75,7 +91,22 @@ func (p Peer) withDefaults() Peer {
 	if p.Port == 0 {
 		p.Port = 179
 	}
+	if p.Upstream {
+		p.Active, p.PrefixLimit = true, cmp.Or(p.PrefixLimit, upstreamLimit)
+	}
 	return p
+}
+
+// upstreamLimit is the number of prefixes that an upstream router may send. GoBGP keeps them all,
+// though we use none.
+const upstreamLimit = 1000
+
+// owner names what has the peer's address, in errors.
+func (p Peer) owner() string {
+	if p.Upstream {
+		return "upstream router"
+	}
+	return fmt.Sprintf("node %q of cluster %q", p.Node, p.Cluster)
 }
 
 // session returns p with only the settings that the session depends on.
@@ -86,7 +117,7 @@ func (p Peer) session() Peer {
 
 func (p Peer) check(c Config) error {
 	fail := func(why string) error {
-		return fmt.Errorf("bgp: peer %s (node %q of cluster %q) %s", p.Addr, p.Node, p.Cluster, why)
+		return fmt.Errorf("bgp: peer %s (%s) %s", p.Addr, p.owner(), why)
 	}
 	sameFamily := func(a netip.Addr) bool { return a.Is4() == p.Addr.Is4() }
 	switch {
@@ -100,6 +131,13 @@ func (p Peer) check(c Config) error {
 		return fail("can never connect: we listen on no address of its family, and are not asked to dial it")
 	case len(p.Password) > 80:
 		return fail("has a TCP MD5 password of more than the 80 bytes the kernel takes")
+	case p.Upstream && p.ASN == c.ASN:
+		return fail(fmt.Sprintf("has our own AS number %d, and addresses are announced to other ASes alone: give this appliance (bgp.asn) or the router another one", c.ASN))
+	case p.BFD == BFD{}:
+	case !p.Upstream:
+		return fail("has BFD, which only upstream routers can have")
+	case p.BFD.Interval < 10*time.Millisecond || p.BFD.Interval > 10*time.Second || p.BFD.Multiplier < 1 || p.BFD.Multiplier > 255:
+		return fail(fmt.Sprintf("has a BFD interval of %s and a multiplier of %d: want 10ms to 10s, and 1 to 255", p.BFD.Interval, p.BFD.Multiplier))
 	}
 	return nil
 }
@@ -122,7 +160,7 @@ func (p Peer) config(c Config) *api.Peer {
 			PeerAsn:         p.ASN,
 			AuthPassword:    string(p.Password),
 			// By default GoBGP silently drops a path that has our own AS in it, even
-			// if it replaces a path we hold. We announce nothing, so there is no loop
+			// if it replaces a path we hold. We pass no path on, so there is no loop
 			// to prevent, and we want all paths.
 			AllowOwnAsn: 255,
 		},
@@ -139,6 +177,10 @@ func (p Peer) config(c Config) *api.Peer {
 			Config:       &api.AfiSafiConfig{Family: family, Enabled: true},
 			PrefixLimits: &api.PrefixLimit{Family: family, MaxPrefixes: p.PrefixLimit},
 		}},
+	}
+	if p.BFD != (BFD{}) {
+		every := uint32(p.BFD.Interval.Microseconds())
+		a.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: every, RequiredMinimumReceive: every, DetectionMultiplier: uint32(p.BFD.Multiplier)}
 	}
 	if p.Local.IsValid() {
 		a.Transport.LocalAddress = p.Local.String()

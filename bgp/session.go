@@ -38,9 +38,11 @@ type session struct {
 	messages uint64        // messages received by then
 	hold     time.Duration // the negotiated hold time; zero: not known yet
 
-	paths map[netip.Prefix]path
-	stale bool        // some of paths are lost
-	loss  routes.Loss // the last
+	bfd string // up or down; empty without BFD
+
+	paths map[netip.Prefix]path // none of an upstream router
+	stale bool                  // some of paths are lost
+	loss  routes.Loss           // the last
 	why   string
 	flaps int
 
@@ -116,7 +118,10 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	x.renewAt = time.Time{}
 	switch state {
 	case established:
-		x.eor, x.eorBy, x.asked = false, at.Add(t.endOfRIB), false
+		x.eor, x.asked = false, false
+		if !x.peer.Upstream {
+			x.eorBy = at.Add(t.endOfRIB)
+		}
 		x.heard, x.messages, x.hold = at, 0, 0
 	case openSent:
 		// GoBGP waits 4 minutes for an OPEN. Somebody who connects from the peer's address
@@ -223,6 +228,20 @@ func (x *session) hear(messages uint64, hold time.Duration, now time.Time) {
 	x.hold = hold
 }
 
+// forward notes whether BFD is up, and reports whether that is a change.
+func (x *session) forward(up bool) bool {
+	was := x.bfd
+	switch {
+	case x.peer.BFD == BFD{}:
+		x.bfd = ""
+	case up:
+		x.bfd = "up"
+	default:
+		x.bfd = "down"
+	}
+	return x.bfd != was
+}
+
 // silent reports whether a keepalive is overdue. Keepalives come every third of the hold
 // time (RFC 4271, 4.4). One is overdue after half of the hold time.
 func (x *session) silent(now time.Time) bool {
@@ -265,5 +284,6 @@ func (x *session) report() PeerState {
 		LastLoss:   x.loss,
 		LossReason: x.why,
 		Flaps:      x.flaps,
+		BFD:        x.bfd,
 	}
 }

@@ -1,11 +1,16 @@
-// Package bgp is the BGP speaker. It owns the sessions to the nodes of every cluster. It
-// alone knows what each node announces, and how each lost session ended.
+// Package bgp is the BGP speaker. It owns the sessions to the nodes of every cluster, and
+// to the upstream routers. It alone knows what each node announces, and how each lost
+// session ended.
 //
 // It promises that Offers returns all that the peers announced, one entry for each peer
 // and prefix, and nothing else: it chooses no best path, settles no conflict and believes
-// no announcement. It announces nothing. It offers neither graceful restart nor ADD-PATH,
-// and each session has one address family, that of the peer's address. The paths of a
-// lost session stay among the offers, marked with the cause and the time of the loss.
+// no announcement. It offers neither graceful restart nor ADD-PATH, and each session has
+// one address family, that of the peer's address. The paths of a lost session stay among
+// the offers, marked with the cause and the time of the loss.
+//
+// It announces nothing to a node. What Announce announces, the upstream routers hear. They
+// have a GoBGP of their own, so the GoBGPs that have nodes as peers never hold a prefix to
+// announce. Nothing that an upstream router sends becomes an offer.
 //
 // Its limit: it does not know who may announce what, nor how long an offer counts after
 // its session. routes.Verify decides both. This package only removes lost offers at some
@@ -96,6 +101,13 @@ type Speaker struct {
 	deaf     error              // why it does not listen; guarded by ops
 	relisten time.Time          // when it tries again; guarded by ops
 
+	// A node must never hear a prefix of ours, so the upstream routers have a GoBGP without
+	// nodes. It does not listen: a router may be passive.
+	announcer  *server.BgpServer             // nil: no peer is an upstream router; written with ops and mu held, read with one of them
+	unannounce context.CancelFunc            // ends the announcer's watcher; guarded by ops
+	wish       map[netip.Prefix]Announcement // of the last Announce; guarded by ops
+	announced  map[netip.Prefix]Announcement // in the announcer; written with ops and mu held, read with one of them
+
 	worker  sync.WaitGroup
 	changed chan struct{}
 	wake    chan struct{} // to the worker: a session has changed its state
@@ -138,7 +150,7 @@ func start(ctx context.Context, c Config, p pace) (*Speaker, error) {
 		sessions: make(map[netip.Addr]*session),
 	}
 	s.dialer = s.server()
-	if err = s.open(ctx, s.dialer, -1, nil); err == nil {
+	if err = s.open(ctx, s.dialer, nodes, -1, nil); err == nil {
 		err = s.Listen(c.Listen, c.Port)
 	}
 	if err != nil {
@@ -160,18 +172,24 @@ func (s *Speaker) server() *server.BgpServer {
 	return b
 }
 
-// servers returns the GoBGPs in use: one, or two if the speaker listens.
+// servers returns the GoBGPs in use: one, another if the speaker listens, and another if it has
+// upstream routers.
 func (s *Speaker) servers() []*server.BgpServer {
-	if s.listener == nil {
-		return []*server.BgpServer{s.dialer}
+	all := []*server.BgpServer{s.dialer}
+	for _, b := range []*server.BgpServer{s.listener, s.announcer} {
+		if b != nil {
+			all = append(all, b)
+		}
 	}
-	return []*server.BgpServer{s.dialer, s.listener}
+	return all
 }
 
-// of returns the GoBGP for a peer; nil if the speaker does not listen now. Called with ops
-// held.
+// of returns the GoBGP for a peer; nil if it does not run now. Called with ops held.
 func (s *Speaker) of(p Peer) *server.BgpServer {
-	if p.Active {
+	switch {
+	case p.Upstream:
+		return s.announcer
+	case p.Active:
 		return s.dialer
 	}
 	return s.listener
@@ -233,7 +251,7 @@ func (s *Speaker) Listen(addrs []netip.Addr, port uint16) error {
 func (s *Speaker) openListener() error {
 	b := s.server()
 	ctx, unwatch := context.WithCancel(s.ctx)
-	if err := s.open(ctx, b, int32(s.config.Port), s.config.Listen); err != nil {
+	if err := s.open(ctx, b, nodes, int32(s.config.Port), s.config.Listen); err != nil {
 		unwatch()
 		b.Stop()
 		return err
@@ -267,9 +285,17 @@ func (s *Speaker) closeListener() {
 	s.tap.hears()
 }
 
-// open configures a GoBGP: it listens at the port (-1: nowhere), sets policies that reject
-// all imports and exports, and starts the watcher. All of it comes before the first peer.
-func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, addrs []netip.Addr) error {
+// A side is the kind of peers that a GoBGP has.
+type side int
+
+const (
+	nodes     side = iota // they announce to us
+	upstreams             // we announce to them
+)
+
+// open configures a GoBGP: it listens at the port (-1: nowhere), sets its policies, and starts
+// the watcher. All of it comes before the first peer.
+func (s *Speaker) open(ctx context.Context, b *server.BgpServer, to side, port int32, addrs []netip.Addr) error {
 	listen := make([]string, len(addrs))
 	for i, a := range addrs {
 		listen[i] = a.String()
@@ -280,25 +306,31 @@ func (s *Speaker) open(ctx context.Context, b *server.BgpServer, port int32, add
 		ListenPort:      port,
 		ListenAddresses: listen,
 		Families:        []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
-		// We choose no best path. GoBGP would do so for each path and each peer.
-		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{DisableBestPathSelection: true},
 	}})
 	if err != nil {
 		return s.explain(err)
 	}
 	// REJECT on EXPORT announces nothing. REJECT on IMPORT keeps the RIB empty, too, so
-	// that there is nothing to announce. We read the paths before any policy.
+	// that there is nothing to announce. We read the paths of nodes before any policy.
+	var policies []*api.Policy
+	if to == upstreams {
+		policies = []*api.Policy{ours}
+		if err := b.AddPolicy(ctx, &api.AddPolicyRequest{Policy: ours}); err != nil {
+			return fmt.Errorf("bgp: define a policy: %w", err)
+		}
+	}
 	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
 		err := b.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Name:          "global",
 			Direction:     d,
+			Policies:      policies,
 			DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
 		}})
 		if err != nil {
 			return fmt.Errorf("bgp: close the RIB (%s): %w", d, err)
 		}
 	}
-	return s.watch(ctx, b)
+	return s.watch(ctx, b, to)
 }
 
 func (s *Speaker) explain(err error) error {
@@ -378,7 +410,11 @@ func (s *Speaker) Peers() []PeerState {
 	defer s.mu.Unlock()
 	all := make([]PeerState, 0, len(s.sessions))
 	for _, x := range s.sorted() {
-		all = append(all, x.report())
+		p := x.report()
+		if x.peer.Upstream && x.state == established {
+			p.Announced = s.announcedTo(x.peer)
+		}
+		all = append(all, p)
 	}
 	return all
 }
@@ -388,7 +424,8 @@ func (s *Speaker) Peers() []PeerState {
 // nothing. Calling it again with the same peers does nothing but try once more
 // what failed. The error joins one sentence for each peer that is not set up,
 // at every call until it is; no such peer stops the others. A peer that cannot
-// connect because Listen has failed is kept without a sentence.
+// connect because Listen has failed is kept without a sentence. If a node has the
+// address of an upstream router, the router is the peer.
 func (s *Speaker) SetPeers(peers []Peer) error {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -404,8 +441,12 @@ func (s *Speaker) SetPeers(peers []Peer) error {
 			continue
 		}
 		if other, twice := want[p.Addr]; twice {
-			errs = append(errs, fmt.Errorf("bgp: peer %s is asked for twice, as node %q of cluster %q and as node %q of cluster %q: the first is kept",
-				p.Addr, other.Node, other.Cluster, p.Node, p.Cluster))
+			if p.Upstream && !other.Upstream {
+				// The operator names the upstream routers, and a cluster its nodes.
+				p, other = other, p
+				want[other.Addr] = other
+			}
+			errs = append(errs, fmt.Errorf("bgp: peer %s is asked for twice, as %s and as %s: the first is kept", p.Addr, other.owner(), p.owner()))
 			continue
 		}
 		want[p.Addr] = p
@@ -419,10 +460,17 @@ func (s *Speaker) SetPeers(peers []Peer) error {
 			errs = append(errs, err)
 		}
 	}
+	upstream := slices.ContainsFunc(slices.Collect(maps.Values(want)), func(p Peer) bool { return p.Upstream })
+	if upstream {
+		errs = append(errs, s.openAnnouncer())
+	}
 	for _, a := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
 		if err := s.ensure(want[a]); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	if !upstream {
+		s.closeAnnouncer()
 	}
 	if listener := s.tap.deaf(); listener != nil {
 		errs = append(errs, listener)
@@ -500,7 +548,7 @@ func (s *Speaker) ensure(p Peer) error {
 func (s *Speaker) add(x *session, p Peer) error {
 	b := s.of(p)
 	if b == nil {
-		return nil // Listen returns why
+		return nil // Listen, or openAnnouncer, returns why
 	}
 	s.mark(x, true)
 	s.tap.forget(p.Addr)
@@ -580,13 +628,15 @@ func (s *Speaker) say(ctx context.Context) {
 	}
 }
 
-// hear asks GoBGP for the number of messages that each session has received.
+// hear asks GoBGP for the number of messages that each session has received, and for the state of
+// its BFD.
 func (s *Speaker) hear(ctx context.Context) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	type count struct {
 		messages uint64
 		hold     time.Duration
+		bfd      bool
 	}
 	counts := map[netip.Addr]count{}
 	for _, b := range s.servers() {
@@ -595,6 +645,7 @@ func (s *Speaker) hear(ctx context.Context) {
 				counts[a.Unmap()] = count{
 					p.GetState().GetMessages().GetReceived().GetTotal(),
 					time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+					p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
 				}
 			}
 		})
@@ -606,10 +657,17 @@ func (s *Speaker) hear(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for a, x := range s.sessions {
-		if c, ok := counts[a]; ok && x.state == established {
+		c, ok := counts[a]
+		if ok && x.state == established {
 			x.hear(c.messages, c.hold, now)
 		} else {
 			x.heard = now
+		}
+		if was := x.bfd; x.forward(ok && c.bfd) && was != "" {
+			r := slog.NewRecord(now, slog.LevelInfo, "BFD session "+x.bfd, 0)
+			r.Add("peer", x.peer)
+			s.unsaid = append(s.unsaid, r)
+			s.knock()
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 )
 
 // watch starts the one watcher of a GoBGP: what UPDATEs carried before any policy, the
-// End-of-RIBs, and the states of the peers, in one queue and so in true order.
+// End-of-RIBs, and the states of the peers, in one queue and so in true order. It does not
+// see what upstream routers send.
 //
 // GoBGP's view after policy does not suffice: when a session ends, GoBGP withdraws its
 // paths there before it reports the new state, and such a withdrawal looks like the
@@ -25,12 +27,16 @@ import (
 // WatchAdjInWithdraw, which we do not use. It reports the new state after the reader of
 // the session has ended. So a withdrawal here always came in an UPDATE, and always before
 // the loss.
-func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
+func (s *Speaker) watch(ctx context.Context, b *server.BgpServer, of side) error {
+	what := []server.WatchOption{server.WatchPeer()}
+	if of == nodes {
+		what = append(what, server.WatchUpdate(true, "", ""), server.WatchEor(true))
+	}
 	err := b.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPathUpdate: func(paths []*apiutil.Path, at time.Time) { s.onPaths(b, paths, at) },
 		OnPathEor:    func(p *apiutil.Path, _ time.Time) { s.onEndOfRIB(b, p) },
 		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, at time.Time) { s.onState(b, e, at) },
-	}, server.WatchPeer(), server.WatchUpdate(true, "", ""), server.WatchEor(true))
+	}, what...)
 	if err != nil {
 		return fmt.Errorf("bgp: watch the sessions: %w", err)
 	}
@@ -39,7 +45,7 @@ func (s *Speaker) watch(ctx context.Context, b *server.BgpServer) error {
 
 // inUse reports whether a GoBGP is in use. Events of a replaced one are ignored. Called
 // with mu held.
-func (s *Speaker) inUse(b *server.BgpServer) bool { return b == s.dialer || b == s.listener }
+func (s *Speaker) inUse(b *server.BgpServer) bool { return slices.Contains(s.servers(), b) }
 
 func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path, at time.Time) {
 	s.mu.Lock()
@@ -144,7 +150,11 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 		} else {
 			x.renewSoon(at, s.pace)
 		}
-		r := slog.NewRecord(at, slog.LevelWarn, "BGP session lost", 0)
+		level := slog.LevelWarn
+		if x.peer.Upstream && now.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
+			level = slog.LevelError // nothing is announced to it until it changes
+		}
+		r := slog.NewRecord(at, level, "BGP session lost", 0)
 		r.Add("peer", x.peer, "cause", string(cause), "reason", why)
 		s.unsaid = append(s.unsaid, r)
 	case state == established:
@@ -162,15 +172,19 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 	}
 }
 
-// reconfigured is how GoBGP names a Cease for Other Configuration Change (RFC 4486).
-var reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
+// GoBGP's names of a Cease for Other Configuration Change and of one for an Administrative Reset
+// (RFC 4486). We never reset a peer, but GoBGP's BFD does.
+var (
+	reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
+	resetByBFD   = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET).String()
+)
 
 // lossOf returns how an established session ended.
 func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	if p.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
 		// GoBGP sends the NOTIFICATION, closes, and then reports that it
 		// could not read.
-		return routes.Refused, "more prefixes than the peer is allowed"
+		return routes.Refused, "more prefixes than the peer is allowed: an upstream router has to export none to us"
 	}
 	switch p.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
@@ -186,6 +200,10 @@ func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
 		return routes.Refused, "the peer asked for a hold time of 0, which would leave its loss unseen"
 	default:
-		return routes.Refused, strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
+		why := strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
+		if why == resetByBFD {
+			why = "BFD is down: we did not hear the peer for the detection time, or it did not hear us"
+		}
+		return routes.Refused, why
 	}
 }
