@@ -69,8 +69,8 @@ func defaults() *config.Config {
 		StateDir: "/var/lib/sallyport",
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
 		Group: config.Group{
-			Port: 9179, Share: true, SecondChance: true, Drain: config.Drain{Timeout: time.Minute},
-			Upstream: config.Upstream{HoldTime: 9 * time.Second, BFD: config.BFD{Interval: 300 * time.Millisecond, Multiplier: 3}},
+			Port: 7477, Share: true, SecondChance: true, Drain: config.Drain{Timeout: time.Minute},
+			Upstream: config.Upstream{BFD: config.BFD{Interval: 300 * time.Millisecond, Multiplier: 3}},
 		},
 		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
 	}

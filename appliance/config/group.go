@@ -24,7 +24,7 @@ type Group struct {
 	// All appliances of the group, at most 8, in the same order on each; identity names this one.
 	Members []Member `json:"members" jsonschema:"required"`
 	// Port on which the members talk to each other: UDP for the heartbeat, TCP for HAProxy's peers.
-	Port uint16 `json:"port" jsonschema:"default=9179,minimum=1,maximum=65535"`
+	Port uint16 `json:"port" jsonschema:"default=7477,minimum=1,maximum=65535"`
 	// Share rate limits, session cookies and TLS session tickets among the members.
 	Share bool `json:"share" jsonschema:"default=true"`
 	// Pass packets of connections that another member holds on to that member, so that an established TCP connection survives when routers move it. The members then need a network in common.
@@ -54,19 +54,17 @@ type Member struct {
 
 // Drain says how an appliance leaves on purpose.
 type Drain struct {
-	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h.
+	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h. A stop by systemd waits 90 seconds at most, unless TimeoutStopSec of the unit is longer.
 	Timeout time.Duration `json:"timeout" jsonschema:"default=60s"`
 }
 
 // Upstream is the routers that the service addresses are announced to by BGP.
 type Upstream struct {
-	// AS number of the routers.
+	// AS number of the routers, another one than bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
 	// The routers. The appliance dials them.
 	Peers []Router `json:"peers"`
-	// BGP hold time of these sessions, in whole seconds from 3s to 65535s. It counts where BFD is off: with BFD a lost appliance is noticed sooner.
-	HoldTime time.Duration `json:"holdTime" jsonschema:"default=9s"`
-	// Bidirectional Forwarding Detection (RFC 5881) with the routers; false: none.
+	// Bidirectional Forwarding Detection (RFC 5881) with the routers, so that they notice a lost appliance before bgp.holdTime has passed; false: none.
 	BFD BFD `json:"bfd"`
 }
 
@@ -184,6 +182,8 @@ func (c *Config) checkGroupMembers(p *problems) {
 			p.add(at+".address", notAMachine, m.Address)
 		case j < i:
 			p.add(at+".address", "%s is already the address of %s", m.Address, members[j].Name)
+		case m.Address.Is4() != members[0].Address.Is4():
+			p.add(at+".address", "%s is not of the family of %s, the address of %s; members need addresses of one family, IPv4 or IPv6", m.Address, members[0].Address, members[0].Name)
 		default:
 			c.checkNotInPool(p, at+".address", m.Address)
 		}
@@ -267,8 +267,13 @@ func (c *Config) checkUpstream(p *problems) {
 	if len(u.Peers) == 0 && (!p.given(at+".peers") || len(p.list) == 0) {
 		p.add(at, "peers is missing; give the routers, such as [{address: 192.168.50.1}]")
 	}
-	if u.HoldTime < 3*time.Second || u.HoldTime > 65535*time.Second || u.HoldTime%time.Second != 0 {
-		p.add(at+".holdTime", "%s is not allowed; allowed: whole seconds from 3s to 65535s", u.HoldTime)
+	if u.ASN == c.BGP.ASN {
+		p.add(at+".asn", "%d is bgp.asn, that of the appliance; addresses are announced to other ASes alone: give the appliance or the routers another one", u.ASN)
+	}
+	for i, addr := range c.Group.Addresses {
+		if len(u.Peers) > 0 && !slices.ContainsFunc(u.Peers, func(r Router) bool { return r.Address.Is4() == addr.Is4() }) {
+			p.add(fmt.Sprintf("group.addresses[%d]", i), "%s is announced to nobody: no router in group.upstream.peers has an address of its family", addr)
+		}
 	}
 	if b := u.BFD; b != (BFD{}) && (b.Interval < 50*time.Millisecond || b.Interval > 10*time.Second || b.Interval%time.Millisecond != 0) {
 		p.add(at+".bfd.interval", "%s is not allowed; allowed: whole milliseconds from 50ms to 10s", b.Interval)
@@ -287,6 +292,9 @@ func (c *Config) checkUpstream(p *problems) {
 		}
 		if !r.Address.IsGlobalUnicast() {
 			p.add(at+".address", notAMachine, r.Address)
+		}
+		if r.ASN == c.BGP.ASN && r.ASN != u.ASN {
+			p.add(at+".asn", "%d is bgp.asn, that of the appliance; addresses are announced to other ASes alone", r.ASN)
 		}
 		if j := slices.IndexFunc(u.Peers, func(o Router) bool { return o.Address == r.Address }); j < i {
 			p.add(at+".address", "%s is already the address of group.upstream.peers[%d]", r.Address, j)

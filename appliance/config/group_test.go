@@ -27,18 +27,17 @@ group:
   secret: ` + key + `
   addresses: [203.0.113.10, "2001:db8::10"]
   members: [{name: gate-1, address: 192.168.50.21}, {name: gate-2, address: 192.168.50.22}]
-  upstream: {asn: 64512, peers: [{address: 192.168.50.1}]}
+  upstream: {asn: 64512, peers: [{address: 192.168.50.1}, {address: "fd00::1"}]}
 `
 
 func TestGroupKeysSetTheirFields(t *testing.T) {
-	c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, "upstream: {asn: 64512, peers: [{address: 192.168.50.1}]}", `port: 7000
+	c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, `upstream: {asn: 64512, peers: [{address: 192.168.50.1}, {address: "fd00::1"}]}`, `port: 7000
   share: false
   secondChance: false
   drain: {timeout: 5s}
   upstream:
     asn: 64512
     peers: [{address: 192.168.50.1, password: tops3cret, ttlSecurity: true, port: 1790}, {address: "fd00::1", asn: 64513}]
-    holdTime: 3s
     bfd: {interval: 100ms, multiplier: 5}`, 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +47,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
 		Members: []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
 		Port:    7000, Drain: config.Drain{Timeout: 5 * time.Second},
 		Upstream: config.Upstream{
-			ASN: 64512, HoldTime: 3 * time.Second, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5},
+			ASN: 64512, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5},
 			Peers: []config.Router{
 				{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Password: config.NewSecret("tops3cret"), TTLSecurity: true, Port: 1790},
 				{Address: netip.MustParseAddr("fd00::1"), ASN: 64513, Port: 179},
@@ -119,15 +118,18 @@ func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a member as text":             {"{name: gate-2, address: 192.168.50.22}", "gate-2", `f.yaml:9: group.members[1]: a single value is given where keys are expected; allowed: name, address`},
 		"a drain without end":          {"group:\n", "group:\n  drain: {timeout: 2h}\n", `f.yaml:6: group.drain.timeout: 2h0m0s is not allowed; allowed: 1s to 1h`},
 		"no AS number upstream":        {"asn: 64512, ", "", `f.yaml:10: group.upstream: asn is missing; give the AS number of the routers`},
-		"no router":                    {", peers: [{address: 192.168.50.1}]", "", `f.yaml:10: group.upstream: peers is missing; give the routers, such as [{address: 192.168.50.1}]`},
-		"a router without an address":  {"{address: 192.168.50.1}", "{port: 179}", `f.yaml:10: group.upstream.peers[0]: address is missing`},
+		"no router":                    {", peers: [{address: 192.168.50.1}, {address: \"fd00::1\"}]", "", `f.yaml:10: group.upstream: peers is missing; give the routers, such as [{address: 192.168.50.1}]`},
+		"a router without an address":  {"{address: 192.168.50.1}", "{port: 179}, {address: 192.168.50.1}", `f.yaml:10: group.upstream.peers[0]: address is missing`},
 		"a router twice":               {"{address: 192.168.50.1}", "{address: 192.168.50.1}, {address: 192.168.50.1, port: 180}", `f.yaml:10: group.upstream.peers[1].address: 192.168.50.1 is already the address of group.upstream.peers[0]`},
-		"a router that is a member":    {"address: 192.168.50.1}]", "address: 192.168.50.22}]", `f.yaml:10: group.upstream.peers[0].address: 192.168.50.22 is the address of the member gate-2, and not of a router`},
-		"a router that is the service": {"address: 192.168.50.1}]", "address: 203.0.113.10}]", `f.yaml:10: group.upstream.peers[0].address: 203.0.113.10 is a service address of the group, and not a router`},
+		"a router that is a member":    {"address: 192.168.50.1}", "address: 192.168.50.22}", `f.yaml:10: group.upstream.peers[0].address: 192.168.50.22 is the address of the member gate-2, and not of a router`},
+		"a router that is the service": {"address: 192.168.50.1}", "address: 203.0.113.10}", `f.yaml:10: group.upstream.peers[0].address: 203.0.113.10 is a service address of the group, and not a router`},
 		"a router that is a reflector": {"group:\n", "  bgp: {routeReflectors: [192.168.50.1]}\ngroup:\n", `f.yaml:11: group.upstream.peers[0].address: 192.168.50.1 is a route reflector (clusters[0].bgp.routeReflectors), to which nothing is announced`},
 		"a router's key and its file":  {"{address: 192.168.50.1}", "{address: 192.168.50.1, password: tops3cret, passwordFile: /b}", `f.yaml:10: group.upstream.peers[0].passwordFile: password is given too; keep one of the two`},
 		"a router's key too long":      {"{address: 192.168.50.1}", "{address: 192.168.50.1, password: " + strings.Repeat("tops3cret", 9) + "}", `f.yaml:10: group.upstream.peers[0].password: the key has 81 bytes; allowed: 1 to 80`},
-		"a hold time too short":        {"asn: 64512", "asn: 64512, holdTime: 1s", `f.yaml:10: group.upstream.holdTime: 1s is not allowed; allowed: whole seconds from 3s to 65535s`},
+		"our own AS number":            {"asn: 64512", "asn: 65000", `f.yaml:10: group.upstream.asn: 65000 is bgp.asn, that of the appliance; addresses are announced to other ASes alone: give the appliance or the routers another one`},
+		"a router of our AS number":    {"address: 192.168.50.1}", "address: 192.168.50.1, asn: 65000}", `f.yaml:10: group.upstream.peers[0].asn: 65000 is bgp.asn, that of the appliance; addresses are announced to other ASes alone`},
+		"no router for IPv6":           {", {address: \"fd00::1\"}", "", `f.yaml:8: group.addresses[1]: 2001:db8::10 is announced to nobody: no router in group.upstream.peers has an address of its family`},
+		"members of two families":      {"192.168.50.22", "\"fd00::22\"", `f.yaml:9: group.members[1].address: fd00::22 is not of the family of 192.168.50.21, the address of gate-1; members need addresses of one family, IPv4 or IPv6`},
 		"a BFD interval too short":     {"asn: 64512", "asn: 64512, bfd: {interval: 1ms}", `f.yaml:10: group.upstream.bfd.interval: 1ms is not allowed; allowed: whole milliseconds from 50ms to 10s`},
 		"a BFD multiplier of one":      {"asn: 64512", "asn: 64512, bfd: {multiplier: 1}", `f.yaml:10: group.upstream.bfd.multiplier: "1" is not allowed; allowed: a whole number from 2 to 50`},
 		"BFD as a word":                {"asn: 64512", "asn: 64512, bfd: true", `f.yaml:10: group.upstream.bfd: a single value is given where keys are expected; allowed: interval, multiplier, or false`},
