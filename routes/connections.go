@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -12,7 +13,7 @@ import (
 
 // Of the kernel's include/net/tcp_states.h and include/uapi/linux/inet_diag.h.
 const (
-	tcpSynSent, tcpSynRecv, tcpTimeWait, tcpListen = 2, 3, 6, 10
+	tcpEstablished, tcpSynSent, tcpSynRecv, tcpFinWait1, tcpTimeWait, tcpCloseWait, tcpListen = 1, 2, 3, 4, 6, 8, 10
 
 	retransmitting = 1 // the value of idiag_timer
 )
@@ -55,6 +56,20 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 			n++
 		case !errors.Is(err, unix.ENOENT): // it has ended by itself
 			return fmt.Errorf("ending the connection to %s: %w", to, err)
+		}
+		return nil
+	})
+	return n, err
+}
+
+// Held returns how many TCP connections to these addresses of this machine still have
+// something to say: those that are open, and those that this machine has closed while
+// data is under way.
+func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
+	err = connections(func(s *netlink.Socket, _ netip.AddrPort) error {
+		own, _ := netip.AddrFromSlice(s.ID.Source)
+		if slices.Contains(addrs, own.Unmap()) && slices.Contains([]uint8{tcpEstablished, tcpFinWait1, tcpCloseWait}, s.State) {
+			n++
 		}
 		return nil
 	})

@@ -138,3 +138,45 @@ func TestConnectionsToAMuteEndAreAborted(t *testing.T) {
 	say(t, conns[ends[1]])
 	say(t, conns[ends[3]])
 }
+
+func TestHeldConnectionsAreCountedByOwnAddress(t *testing.T) {
+	wire(t, "192.168.50.21/24", "fd00:50::21/64", "203.0.113.10/32", "2001:db8::10/128")
+	k := open(t, KernelConfig{})
+	// A listener on the IPv6 wildcard takes IPv4 clients, too: the kernel then shows
+	// their connections as IPv6.
+	l, err := net.Listen("tcp", ":8080")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	service := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")}
+	var served []net.Conn
+	for end, from := range map[string]string{"203.0.113.10:8080": "192.168.50.21:0", "[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0"} {
+		c, err := (&net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(addrPort(from))}).Dial("tcp", end)
+		must(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		s, err := l.Accept()
+		must(t, err)
+		served = append(served, s)
+	}
+	held := func(want int) {
+		t.Helper()
+		deadline, look := time.After(patience), time.NewTicker(10*time.Millisecond)
+		defer look.Stop()
+		for {
+			n, err := k.Held(service)
+			must(t, err)
+			if n == want {
+				return
+			}
+			select {
+			case <-look.C:
+			case <-deadline:
+				t.Fatalf("%d connections are held, want %d", n, want)
+			}
+		}
+	}
+	held(2)
+	for _, s := range served {
+		must(t, s.Close())
+	}
+	held(0) // a client may keep its end open
+}
