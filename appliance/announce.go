@@ -24,8 +24,7 @@ type Facts struct {
 	Missing int           // wanted routes that the kernel does not hold
 
 	Clusters []ClusterFacts
-
-	Checked, Up int // open servers with a health check, and those that pass it
+	Down     bool // servers are open and checked, and none passes its check
 
 	Draining bool // asked to leave
 	Forced   bool // and to do so even if no other member is full
@@ -55,6 +54,9 @@ const (
 	// doubtful is how long an appliance stays full although a route is missing or rounds
 	// fail. Most of such failures end sooner, and a move breaks connections.
 	doubtful = 10 * time.Second
+	// restarting is how long an appliance stays full without a HAProxy. One that was
+	// killed is back within this time, and refuses fewer connections than a move breaks.
+	restarting = time.Second
 	// firstWait and longestWait bound how long an appliance is steady before it is full.
 	// A return moves more connections than a loss, so that an appliance that flaps is
 	// worse than a dead one.
@@ -70,20 +72,20 @@ const (
 // An appliance whose HAProxy answers is at least spare, unless it drains and another
 // member is full, or the operator forces it. So no group is without an announcement
 // while one of its HAProxies answers. Full takes steady facts: firstWait, doubled by each
-// loss within flapping, up to longestWait. Other classes take effect at once; only a
-// failure that may pass waits until it is doubtful.
+// loss within flapping, up to longestWait. Other classes take effect at once, but for
+// failures that often pass by themselves.
 func Fit(now time.Time, facts Facts, before Fitness) Fitness {
 	next := before
 	next.Why = ""
 	if now.Sub(before.lost) >= flapping {
 		next.wait = firstWait
 	}
-	class, why, passing := facts.class()
-	if passing && before.Class == Full {
+	class, why, grace := facts.class()
+	if grace > 0 && before.Class == Full {
 		if next.doubt.IsZero() {
 			next.doubt = now
 		}
-		if now.Sub(next.doubt) < doubtful {
+		if now.Sub(next.doubt) < grace {
 			return next
 		}
 	}
@@ -110,53 +112,52 @@ func Fit(now time.Time, facts Facts, before Fitness) Fitness {
 	return next
 }
 
-// class returns the class that the facts alone allow, and why it is not full. passing
-// reports that the reason is one of those that often pass by themselves.
-func (f Facts) class() (class Class, why string, passing bool) {
+// class returns the class that the facts alone allow, and why it is not full. grace is how
+// long an appliance that is full stays so.
+func (f Facts) class() (class Class, why string, grace time.Duration) {
 	switch {
-	case f.HAProxy != "":
-		return None, "HAProxy does not answer: " + f.HAProxy, false
 	case f.Draining && f.Forced:
-		return None, "it drains, by force", false
+		return None, "it drains, by force", 0
 	case f.Draining && f.Others:
-		return None, "it drains", false
+		return None, "it drains", 0
+	case f.HAProxy != "":
+		return None, "HAProxy does not answer: " + f.HAProxy, restarting
 	case f.Draining:
-		return Spare, "it drains, and stays the last resort because no other member is full", false
+		return Spare, "it drains, and stays the last resort because no other member is full", 0
 	}
-	if why, passing := f.weak(); why != "" {
-		return Spare, why, passing
+	if why, grace := f.weak(); why != "" {
+		return Spare, why, grace
 	}
-	return Full, "", false
+	return Full, "", 0
 }
 
-// weak returns why others would serve better; empty: nobody would. passing reports that
-// the reason is one of those that often pass by themselves.
-func (f Facts) weak() (why string, passing bool) {
+// weak returns why others would serve better; empty: nobody would. grace is that of class.
+func (f Facts) weak() (why string, grace time.Duration) {
 	for _, c := range f.Clusters {
 		if c.Lost {
-			return fmt.Sprintf("every BGP session with cluster %s was lost at once", c.Name), false
+			return fmt.Sprintf("every BGP session with cluster %s was lost at once", c.Name), 0
 		}
 	}
-	if f.Checked > 0 && f.Up == 0 {
-		return "every open server fails its health check", false
+	if f.Down {
+		return "every open server fails its health check", 0
 	}
 	for _, c := range f.Clusters {
 		switch {
 		case !c.Live:
-			return fmt.Sprintf("the API of cluster %s has not answered since the start", c.Name), true
+			return fmt.Sprintf("the API of cluster %s has not answered since the start", c.Name), doubtful
 		case f.Age < patience && c.Heard < c.Peers:
-			return fmt.Sprintf("%d of %d BGP peers of cluster %s have not sent all their routes since the start", c.Peers-c.Heard, c.Peers, c.Name), true
+			return fmt.Sprintf("%d of %d BGP peers of cluster %s have not sent all their routes since the start", c.Peers-c.Heard, c.Peers, c.Name), doubtful
 		case c.Peers > 0 && c.Heard == 0:
-			return fmt.Sprintf("no BGP peer of cluster %s has sent all its routes since the start", c.Name), true
+			return fmt.Sprintf("no BGP peer of cluster %s has sent all its routes since the start", c.Name), doubtful
 		}
 	}
 	switch {
 	case !f.Settled:
-		return "the first rounds have not ended yet", true
+		return "the first rounds have not ended yet", doubtful
 	case f.Failing != "":
-		return "rounds fail: " + f.Failing, true
+		return "rounds fail: " + f.Failing, doubtful
 	case f.Missing > 0:
-		return fmt.Sprintf("%s not in the kernel", Counted(f.Missing, "wanted route")), true
+		return fmt.Sprintf("%s not in the kernel", Counted(f.Missing, "wanted route")), doubtful
 	}
-	return "", false
+	return "", 0
 }

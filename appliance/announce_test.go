@@ -10,7 +10,7 @@ import (
 
 // serving holds the facts of an appliance that lacks nothing.
 func serving() Facts {
-	return Facts{Age: time.Hour, Settled: true, Clusters: []ClusterFacts{{Name: "demo", Live: true, Peers: 3, Heard: 3}}, Checked: 5, Up: 5}
+	return Facts{Age: time.Hour, Settled: true, Clusters: []ClusterFacts{{Name: "demo", Live: true, Peers: 3, Heard: 3}}}
 }
 
 func TestTheClassFollowsTheFacts(t *testing.T) {
@@ -30,9 +30,7 @@ func TestTheClassFollowsTheFacts(t *testing.T) {
 		"the first rounds":                 {func(f *Facts) { f.Settled = false }, Spare, "the first rounds have not ended yet"},
 		"rounds fail":                      {func(f *Facts) { f.Failing = "no memory" }, Spare, "rounds fail: no memory"},
 		"routes are missing":               {func(f *Facts) { f.Missing = 2 }, Spare, "2 wanted routes not in the kernel"},
-		"one server of five is down":       {func(f *Facts) { f.Up = 4 }, Full, ""},
-		"every server is down":             {func(f *Facts) { f.Up = 0 }, Spare, "every open server fails its health check"},
-		"nothing is open":                  {func(f *Facts) { f.Checked, f.Up = 0, 0 }, Full, ""},
+		"every server is down":             {func(f *Facts) { f.Down = true }, Spare, "every open server fails its health check"},
 		"it drains, another is full":       {func(f *Facts) { f.Draining, f.Others = true, true }, None, "it drains"},
 		"it drains, no other is full":      {func(f *Facts) { f.Draining = true }, Spare, "it drains, and stays the last resort because no other member is full"},
 		"it drains by force":               {func(f *Facts) { f.Draining, f.Forced = true, true }, None, "it drains, by force"},
@@ -76,16 +74,18 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}, moment{time.Second, slow, Spare}),
 		"a route that comes back in time counts for nothing": append(slices.Clone(start),
 			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}, moment{time.Second, good, Full}, moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}),
-		"a dead HAProxy counts at once, and a new one is the last resort first": append(slices.Clone(start),
-			moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+		"a HAProxy that is back within a second counts for nothing": append(slices.Clone(start),
+			moment{time.Second, dead, Full}, moment{900 * time.Millisecond, dead, Full}, moment{time.Second, good, Full}, moment{time.Second, dead, Full}),
+		"a dead HAProxy counts after a second, and a new one is the last resort first": append(slices.Clone(start),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"a failure begins the wait anew": append(slices.Clone(start),
-			moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, slow, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, slow, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"the second loss within ten minutes doubles the wait": append(slices.Clone(start),
-			moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
-			moment{time.Minute, dead, None}, moment{time.Second, good, Spare}, moment{5 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
+			moment{time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{5 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"a loss after eleven minutes does not": append(slices.Clone(start),
-			moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
-			moment{11 * time.Minute, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
+			moment{11 * time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
 		"a drain is no loss": append(slices.Clone(start),
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
@@ -123,7 +123,7 @@ func anyFacts(r *rand.Rand) Facts {
 		case 5:
 			f.Clusters = append(f.Clusters, ClusterFacts{Name: "two", Live: r.IntN(2) == 0, Lost: r.IntN(2) == 0, Peers: r.IntN(3), Heard: r.IntN(3)})
 		case 6:
-			f.Up = 0
+			f.Down = true
 		case 7:
 			f.Age = time.Duration(r.IntN(60)) * time.Second
 		case 8:

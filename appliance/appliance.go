@@ -20,6 +20,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/routes"
+	"sallyport/routes/address"
 )
 
 // Hooks connects the appliance with the program that runs it.
@@ -106,7 +107,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l := &loop{
 		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		pictures: newPictures(cfg.StateDir, log),
-		atStart:  cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
+		hold:     address.Set, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
+		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
 	l.counts.duration = newHistogram()
 	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
@@ -128,6 +130,20 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 			})
 		})
 		return w
+	}
+
+	l.join = func(ctx context.Context, cfg *config.Config) (pulse, func()) {
+		p, wait := newPulse(ctx, cfg, func(err error) {
+			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in", reopen)
+		})
+		ended := make(chan struct{})
+		answers := control(l.view.Load, l.drains, kernel.Held, func() { knock(l.knock) }, time.Now)
+		wg.Go(func() {
+			defer close(ended)
+			serveControl(ctx, ControlSocket(cfg.HAProxy.RunDir), answers, log)
+			wait()
+		})
+		return p, func() { <-ended }
 	}
 
 	described := func(by func(*view, haproxy.Info) Status) Status {

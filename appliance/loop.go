@@ -29,6 +29,7 @@ type (
 		SetPeers([]bgp.Peer) error
 		Peers() []bgp.PeerState
 		Offers() ([]routes.Offer, error)
+		Announce([]bgp.Announcement) error
 		Changed() <-chan struct{}
 	}
 	watcher interface {
@@ -104,6 +105,9 @@ type loop struct {
 	proxy    proxy
 	alive    func() // called after each knock or tick
 	admit    func(Admission) error
+	hold     func([]netip.Addr) ([]netip.Addr, error)              // puts the addresses of the group on lo
+	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat and the control socket until the context ends
+	version  string
 
 	atStart  *config.Config                                         // the configuration of the start
 	load     func() (*config.Config, error)                         // reads the configuration file
@@ -133,6 +137,13 @@ type loop struct {
 	admitted  *Admission      // last given to the firewall; nil: none yet
 	doubt     doubt
 	pictures  *pictures
+
+	member   *member // nil: in no group
+	alone    bool    // what a group had is given back
+	drains   *drains
+	fit      Fitness
+	fitSince time.Time // since when it has the class of fit
+	failing  error     // of the last round: why it could not read or act
 
 	view   atomic.Pointer[view]
 	counts counts
@@ -177,7 +188,7 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
-		if l.doubt.fresh(l.now()) {
+		if l.doubt.fresh(l.now()) || !l.fit.doubt.IsZero() {
 			rest = min(rest, doubtTick)
 		}
 		timer.Reset(rest)
@@ -240,7 +251,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// The actual state.
-	have, haveErr := l.have(topologies, local)
+	have, kernelErr, proxyErr := l.have(topologies, local)
+	haveErr := errors.Join(kernelErr, proxyErr)
 	if haveErr == nil {
 		v.have = have
 		if l.adopted == nil {
@@ -253,7 +265,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 	// The wanted state.
 	peers, contested := l.peers(topologies)
-	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(peers))
+	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(peers, routers(l.cfg))))
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
@@ -288,7 +300,19 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	if len(v.config.Former) > 0 {
 		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)
 	}
-	if v.err = errors.Join(peersErr, offersErr, haveErr); offersErr != nil || haveErr != nil || !mayAct {
+	v.err = errors.Join(peersErr, offersErr, haveErr)
+	silent := ""
+	switch {
+	case proxyErr != nil:
+		silent = proxyErr.Error()
+	case info.Worker == 0:
+		silent = "it has no worker"
+	}
+	groupErr := l.represent(v, silent)
+	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
+	l.failing = errors.Join(offersErr, kernelErr)
+	defer func() { v.err = errors.Join(v.err, groupErr) }()
+	if offersErr != nil || haveErr != nil || !mayAct {
 		return false
 	}
 
@@ -298,8 +322,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	// The steps from the actual state to the wanted one.
 	v.steps = l.planner.plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
-	v.err = errors.Join(v.err, admitErr, err)
+	v.err, l.failing = errors.Join(v.err, admitErr, err), err
 	l.settled = l.settled || err == nil && !progress
+	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
 		l.publish(compiled)
 		l.keep()
@@ -458,12 +483,12 @@ func unguarded(peers []bgp.Peer) (clusters []string) {
 }
 
 // have reads the actual state from the kernel and HAProxy.
-func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have, err error) {
-	if have.Routes, have.Conflicts, err = l.kernel.List(); err != nil {
-		return have, fmt.Errorf("reading our routes from the kernel: %w", err)
+func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have, kernelErr, proxyErr error) {
+	if have.Routes, have.Conflicts, kernelErr = l.kernel.List(); kernelErr != nil {
+		kernelErr = fmt.Errorf("reading our routes from the kernel: %w", kernelErr)
 	}
-	if have.Backends, err = l.proxy.Servers(); err != nil {
-		return have, fmt.Errorf("reading the servers from HAProxy: %w", err)
+	if have.Backends, proxyErr = l.proxy.Servers(); proxyErr != nil {
+		proxyErr = fmt.Errorf("reading the servers from HAProxy: %w", proxyErr)
 	}
 	have.Direct = map[netip.Addr]bool{}
 	for _, t := range topologies {
@@ -478,7 +503,7 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 			}
 		}
 	}
-	return have, nil
+	return have, kernelErr, proxyErr
 }
 
 // take takes the steps of the view: the routes one by one, the servers by one Apply. A

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -36,6 +37,16 @@ type fakeSpeaker struct {
 	down   map[netip.Addr]bool // peers whose session was lost
 	offers []routes.Offer
 	err    error
+
+	announced []bgp.Announcement
+	deaf      error // of Announce
+}
+
+func (f *fakeSpeaker) Announce(all []bgp.Announcement) error {
+	if f.deaf == nil {
+		f.announced = all
+	}
+	return f.deaf
 }
 
 func (f *fakeSpeaker) Listen([]netip.Addr, uint16) error { return nil }
@@ -219,6 +230,8 @@ func newScene(t testing.TB) *scene {
 		settings: settings{cfg: &config.Config{BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute}}},
 		log:      slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
+		hold:     func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
+		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
 	}

@@ -73,6 +73,12 @@ var (
 	backendsDesc     = desc("backends", "Backends.")
 	noServersDesc    = desc("backends_without_open_server", "Backends that have servers, none of them open.")
 	problemsDesc     = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.", "cluster", "reason")
+	classDesc        = desc("group_class", "1 for the class of this appliance in its group: full, spare or none.", "group", "class")
+	drainingDesc     = desc("group_draining", "1 while the appliance drains.", "group")
+	memberDesc       = desc("group_member_up", "1 while the other member's heartbeat is heard.", "group", "member")
+	addressDesc      = desc("group_address_held", "1 while this machine has the service address on lo.", "group", "address")
+	announcedDesc    = desc("group_address_announced", "1 for each router that has the service address from this appliance.", "group", "address", "peer")
+	bfdDesc          = desc("bfd_up", "1 while BFD with the router is up.", "peer")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
 	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
@@ -122,7 +128,27 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
 		}
 	}
+	if g := s.Group; g != nil {
+		for _, class := range []Class{Full, Spare, None} {
+			gauge(classDesc, one(g.Class == class), g.Name, string(class))
+		}
+		gauge(drainingDesc, one(g.Draining), g.Name)
+		for _, m := range g.Members {
+			if !m.Self {
+				gauge(memberDesc, one(m.Alive), g.Name, m.Name)
+			}
+		}
+		for _, a := range g.Addresses {
+			gauge(addressDesc, one(a.Held), g.Name, a.Address.String())
+			for _, router := range a.Announced {
+				gauge(announcedDesc, 1, g.Name, a.Address.String(), router.String())
+			}
+		}
+	}
 	for _, p := range s.Peers {
+		if p.BFD != "" {
+			gauge(bfdDesc, one(p.BFD == "up"), p.Addr.String())
+		}
 		gauge(peerDesc, one(p.State == established), p.Cluster, p.Node, p.Addr.String())
 		gauge(prefixesDesc, float64(p.Received), p.Cluster, p.Node, p.Addr.String())
 		counter(flapsDesc, uint64(p.Flaps), p.Cluster, p.Node, p.Addr.String())

@@ -306,7 +306,7 @@ func TestThePortsOfTheMachineAreTakenFromTheStart(t *testing.T) {
 			if got := slices.Sorted(maps.Keys(taken(cfg))); !slices.Equal(got, row.tcp) {
 				t.Errorf("TCP: got %d, want %d", got, row.tcp)
 			}
-			if got := slices.Sorted(maps.Keys(reserved(cfg))); !slices.Equal(got, row.udp) {
+			if got := slices.Sorted(maps.Keys(takenUDP(cfg))); !slices.Equal(got, row.udp) {
 				t.Errorf("UDP: got %d, want %d", got, row.udp)
 			}
 		})

@@ -27,6 +27,7 @@ type settings struct {
 	base            string            // text of haproxy.base
 	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
 	sources         []source          // in the order of the file
+	sum             string            // of what the members of a group have the same
 }
 
 // source is a cluster of the configuration file.
@@ -45,7 +46,7 @@ func (s source) watched() source {
 // settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
-	s := settings{cfg: cfg, names: ownNames(cfg), taken: taken(cfg), takenUDP: reserved(cfg)}
+	s := settings{cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg)}
 	if cfg.HAProxy.Base != "" {
 		text, err := os.ReadFile(cfg.HAProxy.Base)
 		if err != nil {
@@ -99,8 +100,23 @@ func reserved(cfg *config.Config) map[uint16]string {
 	for _, port := range cfg.HAProxy.ReservedPorts {
 		ports[port] = "another program of this machine (haproxy.reservedPorts of the configuration file)"
 	}
+	if cfg.Group.Exists() {
+		ports[cfg.Group.Port] = "the group of appliances"
+	}
 	return ports
 }
+
+// takenUDP returns the UDP ports that no cluster can use, with their owners.
+func takenUDP(cfg *config.Config) map[uint16]string {
+	ports := reserved(cfg)
+	if cfg.Group.Upstream.Exists() {
+		ports[bfdPort] = "BFD"
+	}
+	return ports
+}
+
+// bfdPort is the UDP port of BFD (RFC 5881, section 4).
+const bfdPort = 3784
 
 // taken returns the TCP ports that no cluster can use, with their owners.
 func taken(cfg *config.Config) map[uint16]string {
@@ -166,6 +182,7 @@ func (l *loop) use(ctx context.Context, s settings) {
 		}
 		l.close = l.serve(s.cfg.Status.Listen)
 	}
+	l.enter(ctx)
 	l.follow(ctx)
 }
 

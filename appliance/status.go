@@ -25,6 +25,7 @@ type Status struct {
 
 	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`
+	Group    *GroupStatus    `json:"group,omitempty"` // nil: this appliance is in no group
 	Peers    []bgp.PeerState `json:"peers"`
 	Routes   []RouteStatus   `json:"routes"`
 	Refused  RefusedStatus   `json:"refused"`
@@ -144,7 +145,7 @@ func (v *view) head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.settings.cfg.Identity, Config: v.file,
 		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
-		Peers: v.peers, Refused: refused(v.refusals), HAProxy: info, Capacity: v.capacity,
+		Group: v.group, Peers: v.peers, Refused: refused(v.refusals), HAProxy: info, Capacity: v.capacity,
 		Round: RoundStatus{At: v.at, Took: v.took},
 	}
 	for _, step := range v.steps[:min(len(v.steps), 100)] {

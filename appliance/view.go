@@ -38,6 +38,9 @@ type view struct {
 	notReady  []string
 	warnings  []string
 	capacity  []haproxy.Capacity
+	fit       Fitness
+	left      bool         // drained: nothing is announced, and HAProxy ends what is kept
+	group     *GroupStatus // nil: in no group
 
 	connections int // that HAProxy is configured to accept; 0: nobody says
 }
@@ -94,6 +97,11 @@ func (l *loop) judge(v *view) {
 	for _, sentence := range v.contested {
 		warn("%s", sentence)
 	}
+	if v.group != nil {
+		for _, sentence := range v.group.warnings(v) {
+			warn("%s", sentence)
+		}
+	}
 	l.measure(v, warn)
 	l.miss(v, warn)
 	l.withheld(v, warn)
@@ -101,8 +109,9 @@ func (l *loop) judge(v *view) {
 		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.Format(time.TimeOnly))
 	}
 	if age := v.at.Sub(l.started); age < patience {
-		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !l.heard[p.Addr] }); silent > 0 {
-			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits for another %s", silent, len(v.peers), (patience - age).Round(time.Second))
+		nodes := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream })
+		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream && !l.heard[p.Addr] }); silent > 0 {
+			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits for another %s", silent, nodes, (patience - age).Round(time.Second))
 		}
 	}
 	if !l.settled {
@@ -173,6 +182,8 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		}
 		switch {
 		case lasted < patience || down[p.Addr]:
+		case p.Upstream:
+			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: does it have this appliance as a neighbour, may we reach its port, and are AS numbers, password, TTL security and BFD the same on both sides?", netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		case p.Active:
 			warn("cluster %s: %s has accepted no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides? %s", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted, expected)
 		default:

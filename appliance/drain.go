@@ -1,0 +1,219 @@
+package appliance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+// A drain is the wish that this appliance leaves its group.
+type drain struct {
+	Boot   string    `json:"boot"` // of the machine, by bootID
+	Since  time.Time `json:"since"`
+	Forced bool      `json:"forced,omitempty"` // even if no other member is full
+}
+
+// drains keeps the drain in a file, so that a restart of the process does not end it. A
+// reboot does: an appliance that was updated comes back by itself. Its methods are safe
+// for concurrent use.
+type drains struct {
+	path string
+	boot string // empty: nothing is kept
+
+	mu   sync.Mutex
+	wish *drain // nil: none
+}
+
+// bootID returns what Linux calls this boot of the machine; empty if it cannot be read.
+func bootID() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
+}
+
+// openDrains returns the drain that an earlier process of this boot kept.
+func openDrains(stateDir, boot string) *drains {
+	d := &drains{path: filepath.Join(stateDir, "drain"), boot: boot}
+	f, err := haproxy.OpenRegular(d.path, 4096)
+	if err != nil {
+		return d
+	}
+	defer f.Close() //nolint:errcheck // only read
+	var wish drain
+	if err := json.NewDecoder(f).Decode(&wish); err == nil && boot != "" && wish.Boot == boot {
+		d.wish = &wish
+	}
+	return d
+}
+
+// get returns the drain in force; nil: there is none.
+func (d *drains) get() *drain {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.wish
+}
+
+// begin drains. kept says that a restart of the process goes on draining. The drain is in
+// force after an error, too.
+func (d *drains) begin(now time.Time, forced, kept bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	wish := drain{d.boot, now, forced}
+	if d.wish != nil {
+		wish.Since, wish.Forced = d.wish.Since, forced || d.wish.Forced
+	}
+	d.wish = &wish
+	if !kept {
+		return nil
+	}
+	if err := d.save(wish); err != nil {
+		return fmt.Errorf("the appliance drains, but a restart of sallyport ends that: %w", err)
+	}
+	return nil
+}
+
+// save replaces the file in one step.
+func (d *drains) save(wish drain) error {
+	f, err := os.CreateTemp(filepath.Dir(d.path), ".drain-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // removes nothing after the rename
+	if err := errors.Join(json.NewEncoder(f).Encode(wish), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), d.path)
+}
+
+// end ends the drain. After an error it may come back with the next process.
+func (d *drains) end() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wish = nil
+	if err := os.Remove(d.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the appliance serves again, but a restart of sallyport drains it: %w", err)
+	}
+	return nil
+}
+
+// DrainStatus is the answer of the control socket.
+type DrainStatus struct {
+	Group       string        `json:"group"`
+	Draining    bool          `json:"draining"`
+	Class       Class         `json:"class"`
+	Why         string        `json:"why,omitempty"`
+	Left        bool          `json:"left"`        // it drains, nothing is announced, and HAProxy ends what is kept
+	Connections int           `json:"connections"` // TCP connections to the service addresses
+	Timeout     time.Duration `json:"timeoutNanoseconds"`
+	Error       string        `json:"error,omitempty"` // of the last round
+}
+
+// ControlSocket returns the path of the socket on which the process takes drain and
+// undrain. There is none without a group.
+func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
+
+// control serves the control socket:
+//
+//	GET  /drain    DrainStatus as JSON
+//	POST /drain    drains; force=true: even if no other member is full; stopping=true:
+//	               the same, and only until the process ends
+//	POST /undrain  ends the drain
+//
+// Whoever may connect may do all of that: the socket has mode 0600.
+func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(), now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter) {
+		v := view()
+		g := v.settings.cfg.Group
+		s := DrainStatus{Group: g.Name, Draining: drains.get() != nil, Class: v.fit.Class, Why: v.fit.Why, Timeout: g.Drain.Timeout}
+		// The view may be older than the wish.
+		s.Left = s.Draining && v.left
+		var err error
+		if s.Connections, err = held(g.Addresses); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		if v.err != nil {
+			s.Error = v.err.Error()
+		}
+		writeJSON(w, s)
+	}
+	mux.HandleFunc("GET /drain", func(w http.ResponseWriter, _ *http.Request) { answer(w) })
+	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) {
+		stopping := r.FormValue("stopping") == "true"
+		forced := stopping || r.FormValue("force") == "true"
+		if why := view().alone(); why != "" && !forced {
+			http.Error(w, why+"; --force drains all the same, and nobody serves then", http.StatusConflict)
+			return
+		}
+		err := drains.begin(now(), forced, !stopping)
+		knock()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		answer(w)
+	})
+	mux.HandleFunc("POST /undrain", func(w http.ResponseWriter, _ *http.Request) {
+		err := drains.end()
+		knock()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		answer(w)
+	})
+	return mux
+}
+
+// alone returns why no other member would serve if this one left; empty: one would.
+func (v *view) alone() string {
+	if v.group == nil || len(v.group.Members) < 2 {
+		return "this appliance is the only member of its group"
+	}
+	if v.group.others() {
+		return ""
+	}
+	var others []string
+	for _, m := range v.group.Members {
+		if !m.Self {
+			others = append(others, m.Name+" "+m.state())
+		}
+	}
+	return "no other member of the group is full: " + strings.Join(others, ", ")
+}
+
+// serveControl listens on the control socket until ctx ends.
+func serveControl(ctx context.Context, path string, h http.Handler, log *slog.Logger) {
+	// What an earlier process left: two processes never share HAProxy's run directory.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Error("the control socket cannot be replaced; sallyport drain does not work", "path", path, "err", err)
+		return
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err == nil {
+		err = os.Chmod(path, 0o600)
+	}
+	if err != nil {
+		log.Error("the control socket cannot be opened; sallyport drain does not work", "path", path, "err", err)
+		return
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		log.Error("the control socket broke; sallyport drain does not work", "path", path, "err", err)
+	}
+}

@@ -1,0 +1,372 @@
+package appliance
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/appliance/group"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+)
+
+// pulse is the heartbeat. The real one is group.Pulse; tests replace it with a fake.
+type pulse interface {
+	Say(group.Word)
+	Heard() []group.Heard
+	Changed() <-chan struct{}
+}
+
+// member is this appliance as a member of its group. Owned by the goroutine of the loop.
+type member struct {
+	of    config.Group
+	self  string
+	pulse pulse
+	leave func() // ends the heartbeat and the control socket
+}
+
+// enter makes this appliance a member of the group of the settings, or of none. It keeps
+// what is the same.
+func (l *loop) enter(ctx context.Context) {
+	cfg := l.cfg
+	if m := l.member; m != nil {
+		if m.self == cfg.Identity && reflect.DeepEqual(m.of, cfg.Group) {
+			return
+		}
+		m.leave()
+		l.member = nil
+	}
+	if !cfg.Group.Exists() {
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	pulse, wait := l.join(ctx, cfg)
+	go relay(ctx, pulse.Changed(), l.knock)
+	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, leave: func() { end(); wait() }}
+}
+
+// represent brings the group's addresses to what this appliance is fit for: on lo, and
+// announced. It tells the other members. Without a group it gives back, once, what an
+// earlier configuration or process has left.
+//
+// It comes before the steps, so that HAProxy is reloaded after the withdrawal. It does not
+// depend on what the round can read: an appliance that cannot read has to leave.
+func (l *loop) represent(v *view, silent string) error {
+	if l.member == nil {
+		if l.alone {
+			return nil
+		}
+		_, err := l.hold(nil)
+		err = errors.Join(err, l.speaker.Announce(nil))
+		l.alone = err == nil
+		return err
+	}
+	l.alone = false
+	g, heard := &l.member.of, l.member.pulse.Heard()
+	wish := l.drains.get()
+	facts := l.facts(v, silent)
+	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
+
+	was := l.fit
+	l.fit = Fit(v.at, facts, was)
+	if l.fit.Class != was.Class {
+		l.fitSince = v.at
+		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
+	}
+	have, err := l.hold(g.Addresses)
+	var announcements []bgp.Announcement
+	if l.fit.Class != None {
+		for _, a := range have {
+			announcements = append(announcements, bgp.Announcement{Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: l.fit.Class == Spare})
+		}
+	}
+	withdrawn := l.speaker.Announce(announcements)
+	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
+	l.member.pulse.Say(group.Word{
+		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
+	})
+	v.fit = l.fit
+	v.group = groupStatus(l, v, heard, have)
+	return errors.Join(err, withdrawn)
+}
+
+// facts returns what the round knows of this appliance as a place for traffic.
+func (l *loop) facts(v *view, silent string) Facts {
+	f := Facts{Age: v.at.Sub(l.started), HAProxy: silent, Settled: l.settled}
+	if l.failing != nil {
+		f.Failing = l.failing.Error()
+	}
+	if silent == "" {
+		for p, via := range v.want.Routes {
+			if v.have.Routes[p] != via {
+				f.Missing++
+			}
+		}
+		for s := range v.have.servers() {
+			if s.State == haproxy.Open && s.Check == haproxy.Up {
+				f.Down = false
+				break
+			}
+			f.Down = f.Down || s.State == haproxy.Open && s.Check == haproxy.Down
+		}
+	}
+	for _, c := range l.clusters {
+		if c.gone {
+			continue
+		}
+		cf := ClusterFacts{Name: c.name, Live: c.live}
+		_, cf.Lost = v.static[c.name]
+		for _, p := range v.peers {
+			if p.Cluster == c.name && !p.Upstream {
+				cf.Peers++
+				if l.heard[p.Addr] {
+					cf.Heard++
+				}
+			}
+		}
+		f.Clusters = append(f.Clusters, cf)
+	}
+	return f
+}
+
+func someoneIsFull(heard []group.Heard) bool {
+	return slices.ContainsFunc(heard, func(h group.Heard) bool {
+		return h.Alive && Class(h.Word.Class) == Full && !h.Word.Draining
+	})
+}
+
+// routers returns the routers that the group's addresses are announced to, as BGP peers.
+func routers(cfg *config.Config) (peers []bgp.Peer) {
+	u := &cfg.Group.Upstream
+	for _, r := range u.Peers {
+		peers = append(peers, bgp.Peer{
+			Upstream: true, Active: true, Addr: r.Address, Port: r.Port, ASN: r.ASN, Password: bgp.Secret(r.Password.Reveal()), TTLSecurity: r.TTLSecurity,
+			BFD: bgp.BFD{Interval: u.BFD.Interval, Multiplier: u.BFD.Multiplier},
+		})
+	}
+	return peers
+}
+
+// sumOf returns a sum of what all members of a group have to have the same in their
+// files. It depends on no secret, and on no path.
+func sumOf(cfg *config.Config) string {
+	type served struct {
+		Name    string
+		Pools   []netip.Prefix
+		Ingress config.Ingress
+	}
+	all := struct {
+		Group    config.Group
+		Clusters []served
+		HTTP     []netip.AddrPort
+		HTTPS    []netip.AddrPort
+	}{Group: cfg.Group, HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS}
+	all.Group.SecretFile, all.Group.Upstream = "", config.Upstream{}
+	for _, c := range cfg.Clusters {
+		all.Clusters = append(all.Clusters, served{c.Name, c.Pools, c.Ingress})
+	}
+	text, _ := json.Marshal(all) // a Secret is a placeholder there
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// latePulse is a heartbeat whose socket may not open at first: the address of the member
+// may come later. Until then nobody is heard.
+type latePulse struct {
+	members []config.Member // without this one
+	opened  time.Time
+	value   atomic.Pointer[group.Pulse]
+	why     atomic.Pointer[error]
+	changed chan struct{}
+}
+
+// run tries until the socket opens, and then beats. It gives up when ctx ends.
+func (p *latePulse) run(ctx context.Context, open func() (*group.Pulse, error), failed func(error)) {
+	for ctx.Err() == nil {
+		pulse, err := open()
+		if err == nil {
+			p.value.Store(pulse)
+			p.why.Store(nil)
+			go relay(ctx, pulse.Changed(), p.changed)
+			knock(p.changed)
+			err = pulse.Run(ctx)
+			p.value.Store(nil)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.why.Store(&err)
+		failed(err)
+		knock(p.changed)
+		select {
+		case <-ctx.Done():
+		case <-time.After(reopen):
+		}
+	}
+}
+
+func (p *latePulse) Say(w group.Word) {
+	if pulse := p.value.Load(); pulse != nil {
+		pulse.Say(w)
+	}
+}
+
+func (p *latePulse) Heard() (all []group.Heard) {
+	if pulse := p.value.Load(); pulse != nil {
+		return pulse.Heard()
+	}
+	problem := ""
+	if why := p.why.Load(); why != nil && *why != nil {
+		problem = fmt.Sprintf("This appliance hears nobody: %s.", *why)
+	}
+	for _, m := range p.members {
+		all = append(all, group.Heard{Member: group.Member(m), Age: time.Since(p.opened), Problem: problem})
+	}
+	return all
+}
+
+func (p *latePulse) Changed() <-chan struct{} { return p.changed }
+
+// newPulse returns the heartbeat of a member, and a function that waits for its end after
+// that of ctx. A group of one needs none.
+func newPulse(ctx context.Context, cfg *config.Config, failed func(error)) (p *latePulse, wait func()) {
+	p = &latePulse{opened: time.Now(), changed: make(chan struct{}, 1)}
+	o := group.Options{Self: cfg.Identity, Secret: cfg.Group.Key(), Port: cfg.Group.Port}
+	for _, m := range cfg.Group.Members {
+		o.Members = append(o.Members, group.Member(m))
+		if m.Name != cfg.Identity {
+			p.members = append(p.members, m)
+		}
+	}
+	if len(p.members) == 0 {
+		return p, func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.run(ctx, func() (*group.Pulse, error) { return group.Listen(o) }, failed)
+	}()
+	return p, func() { <-ended }
+}
+
+// GroupStatus is this appliance and its group.
+type GroupStatus struct {
+	Name      string           `json:"name"`
+	Class     Class            `json:"class"`
+	Why       string           `json:"why,omitempty"` // why it is not full
+	Since     time.Time        `json:"since"`         // of the class
+	Draining  bool             `json:"draining,omitempty"`
+	Addresses []AddressOfGroup `json:"addresses"`
+	Members   []MemberStatus   `json:"members"` // as the file lists them, then others that speak with the group's secret
+}
+
+// AddressOfGroup is a service address.
+type AddressOfGroup struct {
+	Address   netip.Addr   `json:"address"`
+	Held      bool         `json:"held"`                // this machine has it on lo
+	Announced []netip.Addr `json:"announced,omitempty"` // the routers that have it from this appliance
+}
+
+// MemberStatus is a member of the group, as it was last heard.
+type MemberStatus struct {
+	Name     string        `json:"name"`
+	Address  netip.Addr    `json:"address"`
+	Self     bool          `json:"self,omitempty"`
+	Alive    bool          `json:"alive"`
+	Class    Class         `json:"class,omitempty"`
+	Draining bool          `json:"draining,omitempty"`
+	Version  string        `json:"version,omitempty"`
+	Age      time.Duration `json:"ageNanoseconds"`           // since its last word
+	For      time.Duration `json:"forNanoseconds,omitempty"` // how long it has had this class
+	Differs  bool          `json:"differs,omitempty"`        // its configuration is another one
+	Problem  string        `json:"problem,omitempty"`
+}
+
+// state returns in words what is known of a member.
+func (m MemberStatus) state() string {
+	switch {
+	case !m.Alive && m.Class == "":
+		return "has not been heard"
+	case !m.Alive:
+		return fmt.Sprintf("has been silent for %s", m.Age.Round(time.Second))
+	case m.Draining:
+		return "drains"
+	}
+	return "is " + string(m.Class)
+}
+
+// others reports whether another member is full and does not drain.
+func (s *GroupStatus) others() bool {
+	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Alive && m.Class == Full && !m.Draining })
+}
+
+// groupStatus describes the group after a round.
+func groupStatus(l *loop, v *view, heard []group.Heard, held []netip.Addr) *GroupStatus {
+	g := &l.member.of
+	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil}
+	for _, a := range g.Addresses {
+		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a)}
+		for _, p := range v.peers {
+			if slices.ContainsFunc(p.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
+				of.Announced = append(of.Announced, p.Addr)
+			}
+		}
+		s.Addresses = append(s.Addresses, of)
+	}
+	add := func(h group.Heard) {
+		s.Members = append(s.Members, MemberStatus{
+			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: Class(h.Word.Class), Draining: h.Word.Draining, Version: h.Word.Version,
+			Age: h.Age, For: h.Word.Since, Differs: h.Alive && h.Word.Config != "" && h.Word.Config != l.settings.sum, Problem: h.Problem,
+		})
+	}
+	for _, m := range g.Members {
+		if m.Name == l.member.self {
+			s.Members = append(s.Members, MemberStatus{
+				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining, Version: l.version, For: v.at.Sub(l.fitSince),
+			})
+			continue
+		}
+		if i := slices.IndexFunc(heard, func(h group.Heard) bool { return h.Member == group.Member(m) }); i >= 0 {
+			add(heard[i])
+			heard = slices.Delete(slices.Clone(heard), i, i+1)
+		}
+	}
+	for _, h := range heard {
+		add(h)
+	}
+	return s
+}
+
+// warnings returns what in the group needs attention, one sentence each.
+func (s *GroupStatus) warnings(v *view) (all []string) {
+	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if s.Class != Full {
+		warn("group %s: this appliance is %s: %s", s.Name, s.Class, s.Why)
+	}
+	for _, a := range s.Addresses {
+		if !a.Held {
+			warn("group %s: this machine does not have the address %s on lo, so it is not announced", s.Name, a.Address)
+		}
+	}
+	for _, m := range s.Members {
+		switch {
+		case m.Problem != "":
+			warn("group %s: %s", s.Name, m.Problem)
+		case !m.Self && !m.Alive:
+			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name, m.Address, m.state(), v.settings.cfg.Group.Port)
+		case m.Differs:
+			warn("group %s: %s has another configuration: compare the files, except identity and secrets", s.Name, m.Name)
+		}
+	}
+	return all
+}

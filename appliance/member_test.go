@@ -1,0 +1,413 @@
+package appliance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/appliance/config"
+	"sallyport/appliance/group"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+)
+
+type fakePulse struct {
+	said  group.Word
+	heard []group.Heard
+}
+
+func (f *fakePulse) Say(w group.Word)         { f.said = w }
+func (f *fakePulse) Heard() []group.Heard     { return f.heard }
+func (f *fakePulse) Changed() <-chan struct{} { return nil }
+
+// hear sets what the pulse hears of gate-2.
+func (f *fakePulse) hear(class Class, draining bool) {
+	f.heard = []group.Heard{{
+		Member: group.Member{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}, Alive: class != "", Age: 50 * time.Millisecond,
+		Word: group.Word{Class: string(class), Draining: draining},
+	}}
+}
+
+// newPair returns a scene of a settled member of a group of two. The other one is full.
+func newPair(t *testing.T) (*scene, *fakePulse) {
+	t.Helper()
+	s, p := newScene(t), new(fakePulse)
+	s.proxy.info = haproxy.Info{Worker: 1}
+	s.cfg.Identity = "gate-1"
+	s.cfg.Group = config.Group{
+		Name: "edge", Secret: config.NewSecret("c2VjcmV0"), Addresses: addrs("203.0.113.10", "2001:db8::10"), Port: 7477, Drain: config.Drain{Timeout: time.Minute},
+		Members:  []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
+		Upstream: config.Upstream{Peers: []config.Router{{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Port: 179}}},
+	}
+	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
+	p.hear(Full, false)
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	return s, p
+}
+
+// pass runs rounds for a time, two a second.
+func (s *scene) pass(t *testing.T, d time.Duration) {
+	t.Helper()
+	for end := s.clock.Add(d); s.clock.Before(end); {
+		s.clock = s.clock.Add(500 * time.Millisecond)
+		s.settle(t)
+	}
+}
+
+// announced returns the announcements in words.
+func (f *fakeSpeaker) words() string {
+	var all []string
+	for _, a := range f.announced {
+		word := a.Prefix.String()
+		if a.LastResort {
+			word += " as last resort"
+		}
+		all = append(all, word)
+	}
+	return strings.Join(all, ", ")
+}
+
+func expectWords(t *testing.T, s *scene, want string) {
+	t.Helper()
+	if got := s.speaker.words(); got != want {
+		t.Errorf("announced is %q, want %q (class %s: %s)", got, want, s.fit.Class, s.fit.Why)
+	}
+}
+
+const (
+	both       = "203.0.113.10/32, 2001:db8::10/128"
+	asResort   = "203.0.113.10/32 as last resort, 2001:db8::10/128 as last resort"
+	firstSteps = 10 * time.Second
+)
+
+func TestAMemberAnnouncesAsItIsFit(t *testing.T) {
+	s, p := newPair(t)
+	expectWords(t, s, asResort)
+	s.pass(t, firstSteps)
+	expectWords(t, s, both)
+	if p.said.Class != "full" || p.said.Draining {
+		t.Errorf("it says %+v, want that it is full", p.said)
+	}
+
+	s.proxy.err = errors.New("connection refused")
+	s.clock = s.clock.Add(500 * time.Millisecond)
+	s.round(t.Context())
+	expectWords(t, s, both) // a HAProxy that was killed may be back soon
+	s.clock = s.clock.Add(time.Second)
+	s.round(t.Context())
+	expectWords(t, s, "")
+	s.proxy.err = nil
+	s.settle(t)
+	expectWords(t, s, asResort)
+	s.pass(t, firstSteps)
+	expectWords(t, s, both)
+}
+
+func TestLosingTheAPIServerChangesNothing(t *testing.T) {
+	s, _ := newPair(t)
+	s.pass(t, firstSteps)
+	s.watcher.err = errors.New("connection refused")
+	s.pass(t, 2*time.Minute)
+	expectWords(t, s, both)
+}
+
+func TestAStartWithoutTheAPIServerIsTheLastResort(t *testing.T) {
+	s, _ := newPair(t)
+	s.pass(t, firstSteps)
+	s.clusters[0].live, s.watcher.err = false, errors.New("connection refused")
+	s.fit = Fitness{}
+	s.pass(t, time.Minute)
+	expectWords(t, s, asResort)
+}
+
+func TestAnAddressThatIsNotOnLoIsNotAnnounced(t *testing.T) {
+	s, _ := newPair(t)
+	s.pass(t, firstSteps)
+	s.hold = func([]netip.Addr) ([]netip.Addr, error) { return addrs("203.0.113.10"), errors.New("IPv6 is off") }
+	s.settle(t)
+	expectWords(t, s, "203.0.113.10/32")
+	v := s.view.Load()
+	if v.err == nil || v.err.Error() != "IPv6 is off" {
+		t.Errorf("the round has error %v, want that of the address", v.err)
+	}
+	if v.group.Addresses[1].Held || !v.group.Addresses[0].Held {
+		t.Errorf("held are %+v, want the first alone", v.group.Addresses)
+	}
+	s.pass(t, time.Minute)
+	if s.fit.Class != Full {
+		t.Errorf("class %s (%s), want full: the other address is served well", s.fit.Class, s.fit.Why)
+	}
+}
+
+func TestUpstreamRoutersArePeersAndNoNodes(t *testing.T) {
+	s, _ := newPair(t)
+	var routers, nodes int
+	for _, p := range s.speaker.peers {
+		if p.Upstream {
+			routers++
+			if p.Addr != netip.MustParseAddr("192.168.50.1") || p.ASN != 64512 || !p.Active {
+				t.Errorf("router %+v", p)
+			}
+		} else {
+			nodes++
+		}
+	}
+	if routers != 1 || nodes != 2 {
+		t.Errorf("got %d routers and %d nodes, want 1 and 2", routers, nodes)
+	}
+	s.pass(t, firstSteps)
+	if s.fit.Class != Full || len(s.view.Load().notReady) > 0 {
+		t.Errorf("class %s (%s), not ready %q: a router has no routes for us to wait for", s.fit.Class, s.fit.Why, s.view.Load().notReady)
+	}
+}
+
+func TestADrainWithdrawsAndThenReloads(t *testing.T) {
+	s, p := newPair(t)
+	s.pass(t, firstSteps)
+	if err := s.drains.begin(s.clock, false, true); err != nil {
+		t.Fatal(err)
+	}
+	s.speaker.deaf = errors.New("no")
+	s.settle(t)
+	if v := s.view.Load(); v.config.Leaving || v.left {
+		t.Error("HAProxy is reloaded although the withdrawal failed")
+	}
+	s.speaker.deaf = nil
+	s.settle(t)
+	expectWords(t, s, "")
+	if v := s.view.Load(); !v.config.Leaving || !v.left {
+		t.Errorf("HAProxy leaves: %t, all is done: %t; want both", v.config.Leaving, v.left)
+	}
+	if !p.said.Draining || p.said.Class != "none" {
+		t.Errorf("it says %+v, want that it drains", p.said)
+	}
+
+	p.hear("", false) // the other one dies
+	s.settle(t)
+	expectWords(t, s, asResort)
+	if s.view.Load().config.Leaving {
+		t.Error("HAProxy leaves, and nobody else serves")
+	}
+
+	p.hear(Full, false)
+	if err := s.drains.end(); err != nil {
+		t.Fatal(err)
+	}
+	s.pass(t, firstSteps)
+	expectWords(t, s, both)
+	if s.view.Load().config.Leaving {
+		t.Error("HAProxy leaves after the drain")
+	}
+}
+
+func TestWithoutAGroupWhatAnotherProcessLeftIsGivenBackOnce(t *testing.T) {
+	s := newScene(t)
+	calls := 0
+	s.hold = func(want []netip.Addr) ([]netip.Addr, error) {
+		calls++
+		if want != nil {
+			t.Errorf("%v on lo", want)
+		}
+		if calls == 1 {
+			return nil, errors.New("busy")
+		}
+		return nil, nil
+	}
+	s.speaker.announced = []bgp.Announcement{{}}
+	s.settle(t)
+	s.pass(t, time.Minute)
+	if calls != 2 || s.speaker.announced != nil {
+		t.Errorf("%d calls, %v announced; want one after the first that failed, and nothing", calls, s.speaker.announced)
+	}
+	if v := s.view.Load(); v.group != nil || v.config.Leaving {
+		t.Errorf("group %+v", v.group)
+	}
+}
+
+func TestTheSumIsTheSameForAllMembersOfAGroup(t *testing.T) {
+	s, _ := newPair(t)
+	one := *s.cfg
+	one.Clusters = []config.Cluster{{Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"}}}
+	two := one
+	two.Identity, two.StateDir, two.BGP.Listen = "gate-2", "/x", addrs("192.168.50.22")
+	two.Clusters = []config.Cluster{{Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/b"}, BGP: config.Peering{Password: config.NewSecret("x")}}}
+	if sumOf(&one) != sumOf(&two) {
+		t.Error("the sums of two members differ")
+	}
+	two.Clusters = []config.Cluster{{Name: "demo", Ingress: config.Ingress{Class: "other"}}}
+	if sumOf(&one) == sumOf(&two) {
+		t.Error("another class of Ingresses does not change the sum")
+	}
+}
+
+func TestADrainOutlivesTheProcessAndNotTheBoot(t *testing.T) {
+	dir, now := t.TempDir(), time.Unix(1000, 0).UTC()
+	if err := openDrains(dir, "one").begin(now, true, true); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := openDrains(dir, "one").get(), (&drain{"one", now, true}); got == nil || *got != *want {
+		t.Errorf("after a restart: got %+v, want %+v", got, want)
+	}
+	if got := openDrains(dir, "two").get(); got != nil {
+		t.Errorf("after a reboot: got %+v, want none", got)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "drain")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v; want mode 0600", info, err)
+	}
+	if err := openDrains(dir, "one").end(); err != nil {
+		t.Fatal(err)
+	}
+	if got := openDrains(dir, "one").get(); got != nil {
+		t.Errorf("after undrain: got %+v, want none", got)
+	}
+	if err := openDrains(dir, "one").begin(now, true, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := openDrains(dir, "one").get(); got != nil {
+		t.Errorf("after a stop: got %+v, want none", got)
+	}
+	for name, text := range map[string]string{"no JSON": "{", "another boot": `{"boot":"two"}`, "empty": ""} {
+		if err := os.WriteFile(filepath.Join(dir, "drain"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := openDrains(dir, "one").get(); got != nil {
+			t.Errorf("%s: got %+v, want none", name, got)
+		}
+	}
+}
+
+func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
+	for name, row := range map[string]struct {
+		hear func(*fakePulse)
+		form url.Values
+		want string // of the answer; empty: it drains
+	}{
+		"the other is full":           {func(p *fakePulse) { p.hear(Full, false) }, nil, ""},
+		"the other is spare":          {func(p *fakePulse) { p.hear(Spare, false) }, nil, "no other member of the group is full: gate-2 is spare; --force drains all the same, and nobody serves then\n"},
+		"the other drains":            {func(p *fakePulse) { p.hear(Full, true) }, nil, "no other member of the group is full: gate-2 drains; --force drains all the same, and nobody serves then\n"},
+		"the other was never heard":   {func(p *fakePulse) { p.hear("", false) }, nil, "no other member of the group is full: gate-2 has not been heard; --force drains all the same, and nobody serves then\n"},
+		"nobody was heard, by force":  {func(p *fakePulse) { p.hear("", false) }, url.Values{"force": {"true"}}, ""},
+		"nobody was heard, at a stop": {func(p *fakePulse) { p.hear("", false) }, url.Values{"stopping": {"true"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := newPair(t)
+			s.pass(t, firstSteps)
+			row.hear(p)
+			s.settle(t)
+			knocked := 0
+			handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 7, nil }, func() { knocked++ }, func() time.Time { return s.clock })
+			ask := func(method, path string) (DrainStatus, string) {
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, httptest.NewRequest(method, path, http.NoBody))
+				var status DrainStatus
+				if w.Code == http.StatusOK {
+					if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil {
+						t.Fatal(err)
+					}
+					return status, ""
+				}
+				return status, w.Body.String()
+			}
+			if _, got := ask("POST", "/drain?"+row.form.Encode()); got != row.want {
+				t.Fatalf("got %q, want %q", got, row.want)
+			}
+			if row.want != "" {
+				if s.drains.get() != nil || knocked > 0 {
+					t.Error("it drains all the same")
+				}
+				return
+			}
+			if status, _ := ask("GET", "/drain"); !status.Draining || status.Left {
+				t.Errorf("before a round: got %+v", status)
+			}
+			s.settle(t)
+			want := DrainStatus{Group: "edge", Draining: true, Class: None, Why: "it drains", Left: true, Connections: 7, Timeout: time.Minute}
+			if row.form != nil {
+				want.Why = "it drains, by force"
+			}
+			got, _ := ask("GET", "/drain")
+			if diff := cmp.Diff(want, got); diff != "" || knocked != 1 {
+				t.Errorf("%d knocks; want -, got +:\n%s", knocked, diff)
+			}
+			if got, _ := ask("POST", "/undrain"); got.Draining || got.Left {
+				t.Errorf("after undrain: got %+v", got)
+			}
+		})
+	}
+}
+
+func TestTheControlSocketIsOursAlone(t *testing.T) {
+	s, _ := newPair(t)
+	dir, err := os.MkdirTemp("", "control") // short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := ControlSocket(dir)
+	if err := os.WriteFile(path, nil, 0o600); err != nil { // an earlier process was killed
+		t.Fatal(err)
+	}
+	handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 0, nil }, func() {}, time.Now)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		serveControl(t.Context(), path, handler, s.log)
+	}()
+	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}}
+	for {
+		answer, err := client.Get("http://sallyport/drain")
+		if err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				t.Errorf("got %s", answer.Status)
+			}
+			break
+		}
+		select {
+		case <-ended:
+			t.Fatal("the socket is not served")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v; want mode 0600", info, err)
+	}
+}
+
+func TestTheStatusShowsTheGroup(t *testing.T) {
+	s, p := newPair(t)
+	s.pass(t, firstSteps)
+	stranger := group.Heard{Member: group.Member{Name: "gate-9", Address: netip.MustParseAddr("192.168.50.29")}, Problem: "gate-9 is not in group.members."}
+	p.heard[0].Word.Config, p.heard[0].Word.Version = "another", "v2"
+	p.heard = append(p.heard, stranger)
+	s.settle(t)
+	v := s.view.Load()
+	got := fmt.Sprintf("%+v", v.group.Members)
+	want := fmt.Sprintf("%+v", []MemberStatus{
+		{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: Full, For: v.at.Sub(s.fitSince)},
+		{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: Full, Age: 50 * time.Millisecond, Version: "v2", Differs: true},
+		{Name: "gate-9", Address: stranger.Member.Address, Problem: stranger.Problem},
+	})
+	if got != want {
+		t.Errorf("\ngot  %s\nwant %s", got, want)
+	}
+	for _, sentence := range []string{"group edge: gate-2 has another configuration: compare the files, except identity and secrets", "group edge: gate-9 is not in group.members."} {
+		if !strings.Contains(strings.Join(v.warnings, "\n"), sentence) {
+			t.Errorf("no warning %q in %q", sentence, v.warnings)
+		}
+	}
+}
