@@ -137,16 +137,9 @@ func endpointFlags(cmd *cobra.Command) func() (string, error) {
 		if address != "" {
 			return address, nil
 		}
-		cfg, err := config.Load(path)
-		switch {
-		case err == nil:
-		case cmd.Flags().Changed("config"):
-			return "", badConfig(err)
-		default: // an appliance may still run with the file as it was
-			if !errors.Is(err, fs.ErrNotExist) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s cannot be used; --address names the status endpoint: %v\n", path, err)
-			}
-			cfg = config.Default()
+		cfg, err := runningConfig(cmd, path, "--address names the status endpoint")
+		if err != nil {
+			return "", err
 		}
 		listen := cfg.Status.Listen
 		if listen.Addr().IsUnspecified() {
@@ -158,6 +151,22 @@ func endpointFlags(cmd *cobra.Command) func() (string, error) {
 		}
 		return listen.String(), nil
 	}
+}
+
+// runningConfig returns the configuration of the appliance that runs here. It may still run
+// with the file as it was: if the usual file cannot be used, the defaults count, after a
+// warning that says what helps.
+func runningConfig(cmd *cobra.Command, path, remedy string) (*config.Config, error) {
+	cfg, err := config.Load(path)
+	switch {
+	case err == nil:
+		return cfg, nil
+	case cmd.Flags().Changed("config"):
+		return nil, badConfig(err)
+	case !errors.Is(err, fs.ErrNotExist):
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s cannot be used; %s: %v\n", path, remedy, err)
+	}
+	return config.Default(), nil
 }
 
 // ask requests a JSON page of the status endpoint.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -42,6 +43,51 @@ var parts = []part{
 		func(s appliance.Status) any { return s.Clusters },
 	},
 	{
+		"members", "Members of the group",
+		[]string{"MEMBER", "ADDRESS", "CLASS", "FOR", "HEARD", "VERSION", "PROBLEM"},
+		0,
+		func(s appliance.Status, row func(bool, ...any)) {
+			if s.Group == nil {
+				return
+			}
+			for _, m := range s.Group.Members {
+				class, heard, problem := string(m.Class), m.Age.Round(time.Millisecond).String()+" ago", m.Problem
+				switch {
+				case m.Self:
+					heard = "this one"
+				case !m.Alive:
+					class = "silent"
+				}
+				if m.Draining {
+					class += ", drains"
+				}
+				if m.Differs && problem == "" {
+					problem = "has another configuration"
+				}
+				row(m.Alive && m.Class == appliance.Full && problem == "", m.Name, m.Address, class, m.For.Round(time.Second), heard, m.Version, problem)
+			}
+		},
+		func(s appliance.Status) any { return s.Group },
+	},
+	{
+		"addresses", "Service addresses",
+		[]string{"ADDRESS", "HELD", "ANNOUNCED-TO"},
+		0,
+		func(s appliance.Status, row func(bool, ...any)) {
+			if s.Group == nil {
+				return
+			}
+			for _, a := range s.Group.Addresses {
+				routers := make([]string, len(a.Announced))
+				for i, r := range a.Announced {
+					routers[i] = r.String()
+				}
+				row(a.Held, a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"))
+			}
+		},
+		func(s appliance.Status) any { return s.Group },
+	},
+	{
 		"peers", "BGP peers",
 		[]string{"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB"},
 		3,
@@ -51,7 +97,15 @@ var parts = []part{
 				if loss != "" {
 					loss = ago(s.Now, p.LastLoss.At) + " ago: " + loss
 				}
-				row(p.State == "Established", p.Node, p.Addr, p.ASN, p.State, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB))
+				name := p.Node
+				if p.Upstream {
+					name = "(router)"
+				}
+				state := p.State
+				if p.BFD != "" {
+					state += ",BFD-" + p.BFD
+				}
+				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB))
 			}
 		},
 		func(s appliance.Status) any { return s.Peers },
@@ -269,7 +323,7 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	for _, p := range parts {
 		empty := true
 		p.rows(s, func(bool, ...any) { empty = false })
-		if empty && (p.name == "refusals" || p.name == "problems" || p.name == "capacity") {
+		if empty && slices.Contains([]string{"members", "addresses", "refusals", "problems", "capacity"}, p.name) {
 			continue
 		}
 		t.title(p.title)

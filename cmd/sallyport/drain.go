@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance"
+)
+
+// drainPoll is the time between two questions of drain --wait.
+const drainPoll = 200 * time.Millisecond
+
+func drainCommand() *cobra.Command {
+	var path string
+	var wait, force, stopping bool
+	cmd := &cobra.Command{
+		Use:   "drain",
+		Short: "Let the other members of the group take over from this appliance",
+		Long: `Let the other members of the group take over from this appliance. It withdraws the
+service addresses, and HAProxy closes each connection that is kept after its next
+answer. What goes on longer, such as a WebSocket or a download, goes on. Everything else
+of the appliance runs as before, until "sallyport undrain".
+
+A restart of sallyport does not end the drain, a reboot of the machine does. The command
+is refused while no other member is full, because nobody would serve then. If the last of
+the others fails later, the appliance announces the addresses again, as the last resort.`,
+		Example: `  sallyport drain --wait
+  sallyport drain --force`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connections to the service addresses are left, at most for group.drain.timeout")
+	cmd.Flags().BoolVar(&force, "force", false, "drain even if no other member is full")
+	cmd.Flags().BoolVar(&stopping, "stopping", false, "drain even if no other member is full, and only until the process ends; do nothing if no appliance runs here, or in no group (for the unit file)")
+	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		socket, err := controlSocket(cmd, path)
+		if err != nil {
+			return err
+		}
+		status, err := socket.send(cmd.Context(), http.MethodPost, fmt.Sprintf("/drain?force=%t&stopping=%t", force, stopping))
+		if stopping && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) {
+			return nil
+		}
+		if err != nil || !wait {
+			return err
+		}
+		return socket.wait(cmd, status)
+	})
+	return cmd
+}
+
+func undrainCommand() *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use:   "undrain",
+		Short: "End a drain: serve again",
+		Long: `End a drain: the appliance announces the service addresses again, at first as the last
+resort, and plainly once it has served well for some seconds.`,
+		Example: "  sallyport undrain",
+		Args:    cobra.NoArgs,
+	}
+	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
+	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		socket, err := controlSocket(cmd, path)
+		if err != nil {
+			return err
+		}
+		_, err = socket.send(cmd.Context(), http.MethodPost, "/undrain")
+		return err
+	})
+	return cmd
+}
+
+// A control is the path of the control socket of the appliance that runs here.
+type control string
+
+func controlSocket(cmd *cobra.Command, path string) (control, error) {
+	cfg, err := runningConfig(cmd, path, "the default of haproxy.runDir is used")
+	if err != nil {
+		return "", err
+	}
+	return control(appliance.ControlSocket(cfg.HAProxy.RunDir)), nil
+}
+
+// send sends one request, and returns the state afterwards.
+func (c control) send(ctx context.Context, method, page string) (s appliance.DrainStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://sallyport"+page, http.NoBody)
+	if err != nil {
+		return s, err
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", string(c))
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return s, fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration have a group? %w", string(c), err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return s, fmt.Errorf("read the answer of %s: %w", string(c), err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return s, errors.New(strings.Map(printable, strings.TrimSpace(string(body))))
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, fmt.Errorf("%s does not answer like an appliance of this version: %w", string(c), err)
+	}
+	return s, nil
+}
+
+// wait waits until the appliance has left and holds no connection, or until its timeout.
+func (c control) wait(cmd *cobra.Command, s appliance.DrainStatus) error {
+	began := time.Now()
+	for {
+		lasted := time.Since(began)
+		switch {
+		case !s.Draining:
+			return errors.New("the drain was ended meanwhile, by sallyport undrain")
+		case s.Left && s.Connections == 0:
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "drained: no connections are left")
+			return err
+		case lasted >= s.Timeout && s.Left:
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "drained, but after %s (group.drain.timeout) %s\n", s.Timeout, left(s.Connections))
+			return err
+		case lasted >= s.Timeout:
+			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class, strings.Map(printable, s.Why+s.Error))
+		}
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-time.After(drainPoll):
+		}
+		next, err := c.send(cmd.Context(), http.MethodGet, "/drain")
+		if err != nil {
+			return err
+		}
+		if next.Left && !s.Left && next.Connections > 0 {
+			fmt.Fprintf(cmd.OutOrStdout(), "withdrawn: %s\n", left(next.Connections))
+		}
+		s = next
+	}
+}
+
+// left tells in words how many connections are left.
+func left(n int) string {
+	verb := "are"
+	if n == 1 {
+		verb = "is"
+	}
+	return appliance.Counted(n, "connection") + " " + verb + " left"
+}

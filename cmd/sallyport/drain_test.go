@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/appliance"
+)
+
+// gate serves the control socket of an appliance, which answers with one state after
+// another and repeats the last. It returns the path of a configuration file, and what was
+// asked.
+func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked func() []string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gate") // short: the path of a socket has 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path = filepath.Join(dir, "sallyport.yaml")
+	if err := os.WriteFile(path, []byte("clusters: [{kubeconfig: none}]\nhaproxy: {runDir: "+dir+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if len(states) == 0 {
+		return path, nil
+	}
+	var requests []string
+	listener, err := net.Listen("unix", appliance.ControlSocket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests = append(requests, r.Method+" "+r.URL.String())
+		if states[0].Why == "refused" {
+			http.Error(w, "no other member of the group is full: gate-2 \x1b[31m", http.StatusConflict)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(states[0])
+		if len(states) > 1 {
+			states = states[1:]
+		}
+	}))
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(server.Close)
+	return path, func() []string { server.Close(); return requests }
+}
+
+func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
+	state := func(left bool, connections int, timeout time.Duration) appliance.DrainStatus {
+		return appliance.DrainStatus{Group: "edge", Draining: true, Class: appliance.None, Why: "it drains", Left: left, Connections: connections, Timeout: timeout}
+	}
+	spare := state(false, 3, 0)
+	spare.Class, spare.Why = appliance.Spare, "no other member is full"
+	ended := state(false, 3, time.Minute)
+	ended.Draining = false
+	for name, row := range map[string]struct {
+		args   string
+		states []appliance.DrainStatus
+		code   int
+		want   string // of stdout
+		stderr string
+		asked  int
+	}{
+		"without waiting":      {"", []appliance.DrainStatus{state(false, 9, time.Minute)}, 0, "", "", 1},
+		"nothing is left":      {"--wait", []appliance.DrainStatus{state(false, 9, time.Minute), state(true, 9, time.Minute), state(true, 1, time.Minute), state(true, 0, time.Minute)}, 0, "withdrawn: 9 connections are left\ndrained: no connections are left\n", "", 4},
+		"one does not end":     {"--wait", []appliance.DrainStatus{state(true, 1, 0)}, 0, "drained, but after 0s (group.drain.timeout) 1 connection is left\n", "", 1},
+		"it does not leave":    {"--wait", []appliance.DrainStatus{spare}, 1, "", "the appliance has not left after 0s: it is spare: no other member is full\n", 1},
+		"somebody undrains it": {"--wait", []appliance.DrainStatus{state(false, 3, time.Minute), ended}, 1, "", "the drain was ended meanwhile, by sallyport undrain\n", 2},
+		"it is refused":        {"--wait", []appliance.DrainStatus{{Why: "refused"}}, 1, "", "no other member of the group is full: gate-2 ?[31m\n", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, asked := gate(t, row.states...)
+			code, stdout, stderr := sallyport(append([]string{"drain", "--config", path}, strings.Fields(row.args)...)...)
+			if code != row.code || stdout != row.want || stderr != row.stderr {
+				t.Errorf("got %d, %q, %q; want %d, %q, %q", code, stdout, stderr, row.code, row.want, row.stderr)
+			}
+			if got := asked(); len(got) != row.asked || got[0] != "POST /drain?force=false&stopping=false" {
+				t.Errorf("asked %q, want %d requests, the first to drain", got, row.asked)
+			}
+		})
+	}
+}
+
+func TestDrainSaysWhereNoApplianceAnswers(t *testing.T) {
+	path, _ := gate(t)
+	if code, _, stderr := sallyport("drain", "--config", path); code != 1 || !strings.Contains(stderr, "no appliance of a group answers at "+filepath.Dir(path)+"/control.sock: does it run, and does its configuration have a group?") {
+		t.Errorf("got %d, %q", code, stderr)
+	}
+	if code, stdout, stderr := sallyport("drain", "--wait", "--stopping", "--config", path); code != 0 || stdout != "" || stderr != "" {
+		t.Errorf("at a stop: got %d, %q, %q; want nothing", code, stdout, stderr)
+	}
+}
+
+func TestUndrainAsksOnce(t *testing.T) {
+	path, asked := gate(t, appliance.DrainStatus{})
+	if code, _, stderr := sallyport("undrain", "--config", path); code != 0 {
+		t.Fatal(stderr)
+	}
+	if got := asked(); len(got) != 1 || got[0] != "POST /undrain" {
+		t.Errorf("asked %q, want POST /undrain", got)
+	}
+}
+
+func TestStatusShowsTheGroup(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"group": {"name": "edge", "class": "full",
+  "addresses": [{"address": "203.0.113.10", "held": true, "announced": ["192.168.50.1", "192.168.50.2"]}, {"address": "2001:db8::10", "held": false}],
+  "members": [
+    {"name": "gate-1", "address": "192.168.50.21", "self": true, "alive": true, "class": "full", "forNanoseconds": 60000000000, "version": "v1"},
+    {"name": "gate-2", "address": "192.168.50.22", "alive": true, "class": "none", "draining": true, "ageNanoseconds": 40000000, "forNanoseconds": 2000000000, "version": "v2", "differs": true},
+    {"name": "gate-3", "address": "192.168.50.23", "alive": false, "class": "full", "ageNanoseconds": 5000000000, "problem": "Packets of gate-3 are not signed."}]},
+  "peers": [{"upstream": true, "address": "192.168.50.1", "asn": 64512, "state": "Established", "bfd": "up"}]}`))
+	}))
+	t.Cleanup(server.Close)
+	var all strings.Builder
+	for _, part := range []string{"members", "addresses", "peers"} {
+		code, got, stderr := sallyport("status", part, "--address", strings.TrimPrefix(server.URL, "http://"))
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		all.WriteString(got + "\n")
+	}
+	golden(t, "status-group.txt", []byte(all.String()))
+}
