@@ -122,6 +122,9 @@ const bfdPort = 3784
 func taken(cfg *config.Config) map[uint16]string {
 	ports := reserved(cfg)
 	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
+	if cfg.Group.Exists() {
+		ports[cfg.Group.Port] = "the group of appliances"
+	}
 	for _, a := range cfg.HAProxy.HTTP {
 		ports[a.Port()] = "HTTP"
 	}

@@ -43,7 +43,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if b.TCP {
 		text.WriteString("  mode tcp\n")
 	}
-	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, keyOfCookies(r.opt.Secret))
+	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, r.cookies)
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
 			text.WriteString("  " + told.Replace(line) + "\n")

@@ -55,6 +55,7 @@ type Shape struct {
 	Extras      []*Extra    // sorted by Name
 	Userlists   []*Userlist // sorted by Name
 	DefaultCert []byte      // as Cert.PEM, for names without one; empty: a self-signed one
+	Group       *Group      // nil: this HAProxy is alone
 
 	// Inspect looks at the name in a TLS handshake before HAProxy answers it, which
 	// Routes of Passthrough need. It costs every TLS connection a second hop
@@ -78,6 +79,7 @@ func (s *Shape) differences(o *Shape) (all []string) {
 		{s.Inspect, o.Inspect, "TLS passthrough begins or ends"},
 		{s.Leaving, o.Leaving, "the appliance leaves its group, or returns"},
 		{s.Streams, o.Streams, "TCP ports changed"},
+		{s.Group, o.Group, "the group of appliances changed"},
 		{[]any{s.Tune, s.Process}, []any{o.Tune, o.Process}, "settings of the process changed"},
 		{s.Tables, o.Tables, "limits changed"},
 		{s.Userlists, o.Userlists, "users changed"},
@@ -102,6 +104,9 @@ func (s *Shape) listeners() []netip.AddrPort {
 		for _, a := range addresses(s.Bind.HTTP, s.Bind.HTTPS) {
 			all = append(all, netip.AddrPortFrom(a, stream.Port))
 		}
+	}
+	if s.sharesTables() && s.Group != nil && s.Group.At.IsValid() {
+		all = append(all, s.Group.At)
 	}
 	return all
 }

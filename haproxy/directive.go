@@ -244,8 +244,8 @@ type Cookie struct {
 }
 
 // Directive returns "cookie". The value of the cookie is a hash of the server's
-// address. It stays the same over every reload and restart, and differs on every
-// appliance.
+// address. It stays the same over every reload and restart, and in all of a Group. It
+// differs on every other appliance.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
 		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", shown(c.Name))
@@ -283,8 +283,8 @@ func (c Cookie) Directive() (Directive, error) {
 	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
 }
 
-// cookieKey is the placeholder for the key of the hash. Each installation has a key of
-// its own: with a common key anybody could find out a server's address from its cookie.
+// cookieKey is the placeholder for the key of the hash. Each installation, or Group, has a
+// key of its own: with a common key anybody could find out a server's address from its cookie.
 const cookieKey = "\x03"
 
 // keyOfCookies derives the key of the hash from the secret, without revealing the

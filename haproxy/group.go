@@ -7,19 +7,91 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
 	"math/big"
+	"net/netip"
 	"path"
 	"slices"
 	"time"
 )
 
-// What one HAProxy has counted of its clients, another one can take over: by HAProxy's
-// peers (HAProxy Configuration Manual, "peers"). After a reload the old worker passes its
-// tables on to the new one, at an address where the new one listens.
+// A Group makes this HAProxy one of several that serve the same clients. They tell each
+// other how many requests they have counted of each client, by HAProxy's peers (HAProxy
+// Configuration Manual, "peers"), and read each other's cookies.
 //
-// HAProxy 2.6 passes on nothing before it has learned from another, or has waited 5 s for
+// What one tells overrides what the other has counted: the counts are not added. So a
+// limit is exact for a client that meets one of them at a time, and for any other client
+// it lies between that limit and as many times the limit as there are members.
+type Group struct {
+	Self   string         // name of this one
+	At     netip.AddrPort // where it listens for the others, an address of this machine; invalid: it only dials them
+	Others []Peer         // sorted by Name
+	Secret Secret         // the same for all
+}
+
+// A Peer is another HAProxy of a Group.
+type Peer struct {
+	Name string
+	At   netip.AddrPort
+}
+
+// A Secret holds bytes that stay out of logs.
+type Secret []byte
+
+// String returns none of the Secret.
+func (s Secret) String() string { return "secret" }
+
+// GoString returns none of the Secret.
+func (s Secret) GoString() string { return "secret" }
+
+// LogValue returns none of the Secret, for slog.
+func (s Secret) LogValue() slog.Value { return slog.StringValue("secret") }
+
+func (g *Group) validate() error {
+	if g == nil {
+		return nil
+	}
+	errs := []error{named("member", g.Others, func(p Peer) string { return p.Name })}
+	if !isName(g.Self) {
+		errs = append(errs, notAName("member", g.Self))
+	}
+	if len(g.Secret) < sha256.Size {
+		errs = append(errs, fmt.Errorf("the secret of the group has %d bytes; at least %d are needed", len(g.Secret), sha256.Size))
+	}
+	for _, p := range g.Others {
+		if p.Name == g.Self {
+			errs = append(errs, fmt.Errorf("member %q is this one; allowed are the names of the others", p.Name))
+		}
+		if !p.At.IsValid() || p.At.Port() == 0 || p.At.Addr().Zone() != "" {
+			errs = append(errs, fmt.Errorf("member %q has the address %s: needs an address without a zone, and a port", p.Name, p.At))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// group returns the Group of a Shape. A HAProxy that has none is alone in one of its own:
+// after a reload, the old worker tells the new one what it has counted.
+//
+// HAProxy 2.6 tells nothing before it has learned from another, or has waited 5 s for
 // that. So a reload within 5 s of its start forgets what it has counted in them.
+func (o RenderOptions) group(s *Shape) Group {
+	if s.Group == nil {
+		return Group{Self: "local", Secret: Secret(o.Secret)}
+	}
+	return *s.Group
+}
+
+// cookieKey returns the key of the hash that is the value of a cookie.
+func (o RenderOptions) cookieKey(s *Shape) string {
+	if s.Group == nil {
+		return keyOfCookies(o.Secret)
+	}
+	return hex.EncodeToString(derive(s.Group.Secret, "cookies", 16))
+}
 
 // peersSection is the name of the section that lists the peers.
 const peersSection = "sallyport"
@@ -31,11 +103,8 @@ const (
 	peerTrust = "_peers.ca.pem" // the authority that has signed the certificates of all
 )
 
-// alone is the name of the only peer.
-const alone = "local"
-
-// sharesTables reports whether a worker passes on any table. What it counts of concurrent
-// requests is its own: they end in the worker in which they began.
+// sharesTables reports whether another worker learns any table of this one. What a worker
+// counts of concurrent requests is its own: they end in the worker in which they began.
 func (s *Shape) sharesTables() bool {
 	return slices.ContainsFunc(s.Tables, func(t Table) bool { return t.Period != 0 })
 }
@@ -45,24 +114,32 @@ func (h *head) writePeers() {
 	if !h.sharesTables() {
 		return
 	}
+	g := h.opt.group(h.Shape)
 	h.section("global") // after the operator's own lines: the last name counts
-	h.line("localpeer", alone)
+	h.line("localpeer", g.Self)
 	h.section("peers", peersSection)
-	// Anybody else on this machine could connect, and tell what was never counted.
+	// Whoever can connect could report requests that nobody has sent. Every user of this
+	// machine can.
 	tls := "ssl verify required crt " + peerCert + " ca-file " + peerTrust
-	h.line("bind", h.peering(), tls)
-	h.line("server", alone, tls)
+	// The new worker listens where it listens for the others. Without such an address it
+	// does so at an abstract one, for the same reason as in passage.
+	bind := "bind abns@" + path.Dir(h.opt.StatsSocket) + "/peers"
+	if g.At.IsValid() {
+		bind = bindText(g.At)
+	}
+	h.line(bind, tls)
+	h.line("server", g.Self, tls)
+	for _, p := range g.Others {
+		h.line("server", p.Name, p.At.String(), tls)
+	}
 }
 
-// peering returns the address at which the new worker hears what the old one has counted.
-// It is no path, for the same reason as in passage.
-func (h *head) peering() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/peers" }
-
-// peerExtras returns the files of a peer. They depend on the secret and its name alone.
-func peerExtras(secret []byte, name string) []*Extra {
-	authority, key := peerKey(secret, "authority of peers"), peerKey(secret, "peer "+name)
+// peerFiles returns the files of this peer. All peers derive the same authority, so each
+// accepts the certificates of the others, and nobody else's.
+func (g Group) peerFiles() []*Extra {
+	authority, key := peerKey(g.Secret, "authority of peers"), peerKey(g.Secret, "peer "+g.Self)
 	issuer := issue("authority of peers", authority, nil, authority)
-	own := issue("peer "+name, key, issuer, authority)
+	own := issue("peer "+g.Self, key, issuer, authority)
 	pkcs8, _ := x509.MarshalPKCS8PrivateKey(key) // it knows Ed25519
 	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	return []*Extra{

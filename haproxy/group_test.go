@@ -2,6 +2,11 @@ package haproxy
 
 import (
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,7 +17,7 @@ func TestAReloadForgetsNoRateLimit(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		const most = 3
-		cfg := r.rateLimited(most)
+		cfg := r.rateLimited(limitedTo(most, backend("app", origin(t, "ok"))))
 		r.settle(cfg, states(cfg, Open))
 		r.mayPassOn()
 		for n := range most {
@@ -38,6 +43,122 @@ func TestAReloadForgetsNoRateLimit(t *testing.T) {
 	})
 }
 
+func TestAGroupSharesRateLimitsAndCookies(t *testing.T) {
+	all := binaries(t)
+	for i, binary := range all {
+		other := all[(i+1)%len(all)] // members are updated one by one
+		t.Run(filepath.Base(filepath.Dir(binary))+" and "+filepath.Base(filepath.Dir(other)), func(t *testing.T) {
+			const most = 3
+			app := sticky(t, limitedTo(most, backend("app", origin(t, "ok"))))
+			one, two, stranger := newMember(t, binary, "one"), newMember(t, other, "two"), newMember(t, binary, "three")
+			group := []*member{one, two, stranger}
+			for _, m := range group {
+				m.wish = m.rateLimited(app).grouped(m, "a secret of the group", group...)
+			}
+			stranger.wish.Group.Secret = secretOf("another")
+			for _, m := range group {
+				m.settle(m.wish, states(m.wish, Open))
+			}
+			one.mayPassOn()
+			if a, b, c := one.cookie(), two.cookie(), stranger.cookie(); a != b || a == "" || a == c {
+				t.Errorf("cookies of one server: %q at one, %q at two, %q at a stranger; want one and two equal, and the stranger's different", a, b, c)
+			}
+			one.eventually("the limit is used up", func() bool { return one.get("app.test", "/") == "429" })
+			two.eventually("two has counted what one has", func() bool { return two.counted("rate") >= most })
+			if got := two.get("app.test", "/"); got != "429" {
+				t.Errorf("two answers %q to a client that has used up its limit at one, want 429", got)
+			}
+			stranger.eventually("the stranger has tried in vain", func() bool { return stranger.peer("one") == "CONN" && stranger.peer("two") == "CONN" })
+			if got := one.peer("three"); got == "ESTA" {
+				t.Error("one has a session with a stranger")
+			}
+			if got := stranger.counted("rate"); got > 1 { // its own
+				t.Errorf("a stranger has counted %d requests, want none of the others", got)
+			}
+
+			// The order of members is that of their names everywhere, and a change takes a reload.
+			next := *one.wish
+			next.Group = &Group{Self: "one", At: one.at, Secret: next.Group.Secret, Others: next.Group.Others[1:]}
+			if res := one.apply(&next, states(&next, Open)); !res.Reloaded || res.Reason != "the group of appliances changed" {
+				t.Errorf("without the stranger: got %+v, want a reload", res)
+			}
+			one.eventually("the new worker has counted what the old one has", func() bool { return one.counted("rate") >= most })
+			one.eventually("the old worker ends", func() bool {
+				procs, err := one.p.master.show()
+				return err == nil && len(procs.old) == 0
+			})
+			one.end() // Run would start it again
+			one.settle(&next, states(&next, Open))
+			one.eventually("a HAProxy that starts learns what the group has counted", func() bool { return one.counted("rate") >= most })
+		})
+	}
+}
+
+func TestASecretIsNotShown(t *testing.T) {
+	cfg := &Config{Shape: Shape{Group: &Group{Self: "one", Secret: secretOf("word")}}}
+	var text strings.Builder
+	slog.New(slog.NewTextHandler(&text, nil)).Info("group", "group", *cfg.Group, "secret", cfg.Group.Secret)
+	for _, form := range []string{"%v", "%+v", "%#v", "%s"} {
+		fmt.Fprintf(&text, form, *cfg.Group)
+	}
+	if word := fmt.Sprint([]byte(secretOf("word"))[:4]); strings.Contains(text.String(), "word") || strings.Contains(text.String(), strings.Trim(word, "[]")) || strings.Contains(text.String(), "0x77") {
+		t.Errorf("it is in %s", text.String())
+	}
+}
+
+func TestAGroupThatHAProxyCannotHaveIsRejected(t *testing.T) {
+	at := netip.MustParseAddrPort("192.0.2.1:9179")
+	for want, g := range map[string]Group{
+		"not a name that HAProxy can use": {Self: "one two", Secret: secretOf("a")},
+		"has 3 bytes":                     {Self: "one", Secret: Secret("abc")},
+		"is this one":                     {Self: "one", Secret: secretOf("a"), Others: []Peer{{"one", at}}},
+		"must be sorted by name":          {Self: "one", Secret: secretOf("a"), Others: []Peer{{"two", at}, {"three", at}}},
+		"needs an address":                {Self: "one", Secret: secretOf("a"), Others: []Peer{{"two", netip.AddrPort{}}}},
+	} {
+		if err := (&Config{Shape: Shape{Group: &g}}).Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "abc") {
+			t.Errorf("%+v: got %v, want %q", g, err, want)
+		}
+	}
+}
+
+// member is a HAProxy of a group.
+type member struct {
+	*rig
+	name string
+	at   netip.AddrPort
+	wish *Config
+}
+
+func newMember(t *testing.T, binary, name string) *member {
+	return &member{rig: newRig(t, binary), name: name, at: freePort(t)}
+}
+
+// grouped returns the configuration for a member of a group.
+func (c *Config) grouped(self *member, secret string, all ...*member) *Config {
+	next := *c
+	next.Group = &Group{Self: self.name, At: self.at, Secret: secretOf(secret)}
+	for _, m := range all {
+		if m != self {
+			next.Group.Others = append(next.Group.Others, Peer{m.name, m.at})
+		}
+	}
+	slices.SortFunc(next.Group.Others, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
+	return &next
+}
+
+func secretOf(text string) Secret { return Secret(strings.Repeat(text+" ", 32)) }
+
+// sticky gives the clients of a backend a cookie.
+func sticky(t *testing.T, b *Backend) *Backend {
+	t.Helper()
+	d, err := Cookie{Name: "SRV"}.Directive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Directives = append(b.Directives, d)
+	return b
+}
+
 func TestWithoutALimitNothingIsPassedOn(t *testing.T) {
 	for name, tables := range map[string][]Table{"no table": nil, "concurrent requests": {{Name: "conns", Size: 10}}} {
 		cfg := &Config{Shape: Shape{Tables: tables}}
@@ -50,15 +171,39 @@ func TestWithoutALimitNothingIsPassedOn(t *testing.T) {
 	}
 }
 
-// rateLimited returns a configuration of one application whose clients may send that many
-// requests in an hour.
-func (r *rig) rateLimited(requests int) *Config {
-	app := backend("app", origin(r.t, "ok"))
-	table := Table{Name: "rate", Size: 1000, Period: time.Hour}
-	app.Directives = []Directive{Limit(table, requests, 429, Networks{})}
-	cfg := r.config(app)
-	cfg.Tables = []Table{table}
+// rateTable is the table of limitedTo.
+var rateTable = Table{Name: "rate", Size: 1000, Period: time.Hour}
+
+// limitedTo lets each client of a backend send that many requests in an hour.
+func limitedTo(requests int, b *Backend) *Backend {
+	b.Directives = append(b.Directives, Limit(rateTable, requests, 429, Networks{}))
+	return b
+}
+
+// rateLimited returns a configuration of backends with limitedTo.
+func (r *rig) rateLimited(backends ...*Backend) *Config {
+	cfg := r.config(backends...)
+	cfg.Tables = []Table{rateTable}
 	return cfg
+}
+
+// cookie returns the cookie that leads a client to the server of its first request.
+func (r *rig) cookie() string {
+	r.t.Helper()
+	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.http.String(), http.NoBody)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	request.Host = "app.test"
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	for _, c := range answer.Cookies() {
+		return c.Value
+	}
+	return ""
 }
 
 // counted returns how many requests the worker has counted in a table with one client.
@@ -71,6 +216,20 @@ func (r *rig) counted(table string) (n int) {
 	_, rest, _ := strings.Cut(answer, "http_req_rate(3600000)=")
 	_, _ = fmt.Sscan(rest, &n)
 	return n
+}
+
+// peer returns what the worker reports of its last session with a peer: ESTA, if there is
+// one now; CONN, if it did not come about.
+func (r *rig) peer(name string) string {
+	r.t.Helper()
+	answer, err := r.p.worker.read("show peers")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(answer, " id="+name+"(")
+	_, rest, _ = strings.Cut(rest, " last_status=")
+	word, _, _ := strings.Cut(rest, " ")
+	return word
 }
 
 // mayPassOn waits until the worker would pass on its tables: HAProxy 2.6 has then learned

@@ -7,6 +7,7 @@ import (
 	"hash"
 	"io/fs"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -78,7 +79,7 @@ type outline struct {
 // fileSet holds files that HAProxy reads when it starts, and no more.
 type fileSet struct {
 	of    []*Extra
-	peers bool // the files of a peer are among them
+	peer  *Group // whose files are among them; nil: none
 	files map[string]rendered
 	shape []byte // their names and hashes
 }
@@ -119,8 +120,9 @@ type renderer struct {
 	tables    *tableFiles // the last ones; nil: none yet
 	hosts     hostRows
 
-	headOf   Shape // the last head was made for it,
-	headAsks bool  // and for certificates that ask clients for theirs, or not
+	headOf   Shape  // the last head was made for it,
+	headAsks bool   // and for certificates that ask clients for theirs, or not
+	cookies  string // the key of cookies in the fragments
 }
 
 // rendered is a file with the hash of its content.
@@ -148,6 +150,9 @@ var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", 
 // outline returns what cfg comes to, with its servers in these states, for a worker
 // in which some backends have these slots. A worker that reads the files has none.
 func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
+	if key := r.opt.cookieKey(&cfg.Shape); key != r.cookies {
+		r.last, r.fragments, r.cookies = nil, nil, key
+	}
 	was := r.last
 	if was == nil {
 		was = &outline{cfg: &Config{}}
@@ -262,15 +267,18 @@ func (o *outline) refusable() string {
 
 // renderExtras returns the files that HAProxy reads when it starts, and no more.
 func (r *renderer) renderExtras(cfg *Config) *fileSet {
-	shares := cfg.sharesTables()
-	if r.last != nil && same(r.last.extras.of, cfg.Extras) && r.last.extras.peers == shares {
+	all, peer := cfg.Extras, (*Group)(nil)
+	if cfg.sharesTables() {
+		g := r.opt.group(&cfg.Shape)
+		peer = &g
+	}
+	if r.last != nil && same(r.last.extras.of, cfg.Extras) && reflect.DeepEqual(r.last.extras.peer, peer) {
 		return r.last.extras
 	}
-	set := &fileSet{of: cfg.Extras, peers: shares, files: make(map[string]rendered, len(cfg.Extras)+2)}
-	all := cfg.Extras
-	if shares {
-		all = slices.Concat(all, peerExtras([]byte(r.opt.Secret), alone))
+	if peer != nil {
+		all = slices.Concat(all, peer.peerFiles())
 	}
+	set := &fileSet{of: cfg.Extras, peer: peer, files: make(map[string]rendered, len(all))}
 	for _, e := range all {
 		sum := sha256.Sum256(e.Content)
 		set.files[extraDir+e.Name] = rendered{file: File{e.Content, 0o600}, sum: sum}

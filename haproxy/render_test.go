@@ -153,6 +153,14 @@ func goldens(t testing.TB) map[string]*Config {
 				{Name: "db", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")}},
 			},
 		},
+		"a group": {
+			Shape: Shape{
+				Bind:   Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Tables: []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}},
+				Group:  &Group{Self: "gate-1", At: addr("[::1]:9179"), Secret: secretOf("a"), Others: []Peer{{"gate-2", addr("192.0.2.2:9179")}, {"gate-3", addr("[2001:db8::3]:9179")}}},
+			},
+			Backends: []*Backend{{Name: "a", Directives: cookies(t), Servers: []Server{server("10.0.0.1:80")}}},
+		},
 		"settings and base text": {
 			Shape: Shape{
 				Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
@@ -618,6 +626,8 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 				one.Set(reflect.New(one.Type().Elem()))
 			}
 			f.Set(reflect.Append(f, one))
+		case reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
 		case reflect.String:
 			f.SetString("other")
 		case reflect.Int:

@@ -59,7 +59,7 @@ func (c *Config) validate(valid *Config) error {
 
 func (s *Shape) validate() error {
 	errs := []error{
-		s.Bind.validate(), s.Tune.validate(), s.Process.validate(),
+		s.Bind.validate(), s.Tune.validate(), s.Process.validate(), s.Group.validate(),
 		named("file", s.Extras, func(e *Extra) string { return e.Name }), named("userlist", s.Userlists, func(u *Userlist) string { return u.Name }),
 		named("choice", s.Choices, func(c *Choice) string { return c.Name }), named("table", s.Tables, func(t Table) string { return t.Name }),
 	}

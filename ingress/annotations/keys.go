@@ -78,7 +78,7 @@ var (
 	})
 	cookiePersistence = define(cookie, Doc{
 		Name: "cookie-persistence", Scopes: everywhere, Format: "name of a cookie",
-		Effect: "Another name for session-cookie-name, which overrides it. The value of the cookie is always a hash of the server's address, with a key of the appliance's own, and survives reloads and restarts.",
+		Effect: "Another name for session-cookie-name, which overrides it. The value of the cookie is always a hash of the server's address, with a key of the appliance's or the group's own, and survives reloads and restarts.",
 	})
 	cookieNoDynamic = define(cookie, Doc{
 		Name: "cookie-persistence-no-dynamic", Scopes: everywhere, Format: "name of a cookie",
