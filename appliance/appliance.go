@@ -159,8 +159,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	head := func() Status { return described((*view).head) }
 	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
-	site := &page.Site{Page: (&pages{view: l.view.Load, head: head}).page}
-	answers := answering(func() []string { return l.view.Load().settings.names }, handler(site, status, head, explain, registry))
+	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes}).page}
+	answers := answering(func() []string { return l.view.Load().settings.names }, handler(site, status, head, explain, &l.changes, registry))
 	l.serve = func(addr netip.AddrPort) (end func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})

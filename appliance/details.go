@@ -99,7 +99,7 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 		return page.Page{}, false
 	}
 	facts := []page.Fact{
-		{Name: "cluster", Cell: page.Cell{Text: n.cluster, Href: address("cluster", n.cluster)}},
+		{Name: "cluster", Cell: page.Cell{Text: n.cluster, Href: pathOf("cluster", n.cluster)}},
 		{Name: "AS", Cell: page.Cell{Text: fmt.Sprint(n.node.ASN)}},
 	}
 	for _, s := range n.peers {
@@ -112,7 +112,7 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 	if n.node.Down {
 		facts = append(facts, page.Fact{Name: "Kubernetes", Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad}})
 	}
-	p := q.detail(n.mark(), "Node "+n.name, q.serversInWords(n.counts), facts, page.Link{Text: n.cluster, Href: address("cluster", n.cluster)}, page.Link{Text: n.name})
+	p := q.detail(n.mark(), "Node "+n.name, q.serversInWords(n.counts), facts, page.Link{Text: n.cluster, Href: pathOf("cluster", n.cluster)}, page.Link{Text: n.name})
 	for _, s := range n.peers {
 		if s.State != established {
 			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Bad, Text: sessionDown(s, q.at)})
@@ -129,7 +129,17 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 		}
 	}
 	p.Sections = append(p.Sections, page.Section{ID: "blocks", Title: "Blocks", Table: blocks}, q.theServers(some))
-	return p, true
+	return q.withChanges(p, "node "+n.name+" "), true
+}
+
+// withChanges adds the last changes that have a name in their text.
+func (q *request) withChanges(p page.Page, name string) page.Page {
+	changes := q.changes(rowsShown, name)
+	changes.Filter, changes.Table.Total, changes.Table.Next, changes.Table.Prev = nil, 0, "", ""
+	if len(changes.Table.Rows) > 0 {
+		p.Sections = append(p.Sections, changes)
+	}
+	return p
 }
 
 // theServers lists some servers, which may be none.
@@ -162,12 +172,12 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			route = page.Cell{Text: "wanted via " + b.via.String() + ", and not in the kernel", Mark: page.Bad}
 		}
 		facts := []page.Fact{
-			{Name: "node", Cell: page.Cell{Text: b.affinity.Node, Href: address("node", cluster, b.affinity.Node)}},
+			{Name: "node", Cell: page.Cell{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)}},
 			{Name: "BlockAffinity", Cell: page.Cell{Text: cmp.Or(b.affinity.State, "confirmed")}},
 			{Name: "route", Cell: route},
 		}
 		p := q.detail(route.Mark, "Block "+prefix.String(), q.serversInWords(b.counts), facts,
-			page.Link{Text: cluster, Href: address("cluster", cluster)}, page.Link{Text: b.affinity.Node, Href: address("node", cluster, b.affinity.Node)}, page.Link{Text: prefix.String()})
+			page.Link{Text: cluster, Href: pathOf("cluster", cluster)}, page.Link{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)}, page.Link{Text: prefix.String()})
 		if !b.installed {
 			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.whyNoRouteTo(n, b)}}
 		}
@@ -194,7 +204,7 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))})
 		}
 		p.Sections = append(p.Sections, q.theServers(some))
-		return p, true
+		return q.withChanges(p, prefix.String()), true
 	}
 	return page.Page{}, false
 }
@@ -220,7 +230,7 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 		r := q.config.Routes[i]
 		return r.Backend == name || r.Canary == name
 	}))
-	return p, true
+	return q.withChanges(p, " of "+name+" "), true
 }
 
 // ruleList lists hosts and paths.
@@ -236,9 +246,9 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 		}
 		in := page.Cell{}
 		if ref := q.granted[i]; ref.Name != "" {
-			in = page.Cell{Text: ref.Namespace + "/" + ref.Name, Href: address("ingress", ref.Cluster, ref.Namespace, ref.Name)}
+			in = page.Cell{Text: ref.Namespace + "/" + ref.Name, Href: pathOf("ingress", ref.Cluster, ref.Namespace, ref.Name)}
 		}
-		backend := page.Cell{Text: r.Backend, Href: address("backend", r.Backend)}
+		backend := page.Cell{Text: r.Backend, Href: pathOf("backend", r.Backend)}
 		if r.Backend == "" {
 			backend = page.Cell{Text: "404", Mark: page.Warn}
 		}
@@ -264,13 +274,13 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 		return page.Page{}, false
 	}
 	first := q.index.servers[some[0]]
-	facts := []page.Fact{{Name: "node", Cell: page.Cell{Text: first.node.name, Href: address("node", cluster, first.node.name)}}}
+	facts := []page.Fact{{Name: "node", Cell: page.Cell{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}}}
 	if b := first.block; b != nil {
 		facts = append(facts, page.Fact{Name: "block", Cell: page.Cell{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true}})
 	}
 	mark := sum.door().Mark.Worse(sum.pods().Mark)
-	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts, page.Link{Text: cluster, Href: address("cluster", cluster)},
-		page.Link{Text: first.node.name, Href: address("node", cluster, first.node.name)}, page.Link{Text: pod})
+	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts, page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
+		page.Link{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}, page.Link{Text: pod})
 	for _, i := range some {
 		if why := q.why(q.index.servers[i]); why != "" {
 			p.Sections[0].Lines = []page.Line{{Mark: mark, Text: why}}
@@ -301,7 +311,7 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 	}
 	mark := sum.door().Mark.Worse(sum.pods().Mark)
 	p := q.detail(mark, "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
-		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: address("cluster", cluster)}},
+		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: pathOf("cluster", cluster)}},
 		{Name: "namespace", Cell: page.Cell{Text: namespace, Href: "/ingresses?q=" + namespace + "%2F"}},
 	}, page.Link{Text: "Ingresses", Href: "/ingresses"}, page.Link{Text: namespace + "/" + name})
 	for _, problem := range e.Problems {
@@ -321,7 +331,7 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 	keys := &page.Table{Columns: columns("backend", "key", "~value", "set by"), Empty: "none: every key has its default"}
 	for _, b := range e.Backends {
 		for _, k := range b.Keys {
-			keys.Rows = append(keys.Rows, []page.Cell{{Text: b.Name, Href: address("backend", b.Name)}, {Text: k.Key, Mono: true}, {Text: k.Value, Mono: true}, {Text: k.Scope}})
+			keys.Rows = append(keys.Rows, []page.Cell{{Text: b.Name, Href: pathOf("backend", b.Name)}, {Text: k.Key, Mono: true}, {Text: k.Value, Mono: true}, {Text: k.Scope}})
 		}
 	}
 	p.Sections = append(p.Sections, page.Section{ID: "keys", Title: "Keys in effect", Table: keys}, q.theServers(some))

@@ -80,8 +80,8 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 // row describes the path over one node.
 func (x *index) row(n *nodeIndex) page.Row {
 	r := page.Row{Server: n.counts.door(), Route: n.door(), Pods: n.counts.pods()}
-	r.Node = page.Box{Title: n.name, Href: address("node", n.cluster, n.name), Lines: []string{n.where(len(x.clusters) > 1)}}
-	r.Pods.Href = address("node", n.cluster, n.name) + "#servers"
+	r.Node = page.Box{Title: n.name, Href: pathOf("node", n.cluster, n.name), Lines: []string{n.where(len(x.clusters) > 1)}}
+	r.Pods.Href = pathOf("node", n.cluster, n.name) + "#servers"
 	r.Node.Mark = r.Route.Mark
 	if n == &x.homeless || n.name == "" {
 		r.Node, r.Pods.Href = page.Box{Title: "no node", Lines: []string{"at addresses of no known node"}, Mark: page.Bad}, "/servers?state=closed"

@@ -145,8 +145,9 @@ type loop struct {
 	fitSince time.Time // since when it has the class of fit
 	failing  error     // of the last round: why it could not read or act
 
-	view   atomic.Pointer[view]
-	counts counts
+	view    atomic.Pointer[view]
+	counts  counts
+	changes timeline
 }
 
 // begin makes the loop ready for its first round.
@@ -227,6 +228,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	defer func() {
 		v.took = l.now().Sub(begin)
 		l.judge(v)
+		l.noteView(l.view.Load(), v)
 		l.view.Store(v)
 		l.counts.round(v)
 	}()
@@ -543,6 +545,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		l.counts.step(step)
 	}
 	l.tellRoutes(changed)
+	noteSteps(l, v, changed)
 	progress = len(changed) > 0
 	if progress {
 		// Connections to servers that lost their route would hang until they time out.
@@ -553,7 +556,11 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if len(servers) == 0 && l.applied.still(v.config, v.at) {
 		return progress, errors.Join(errs...)
 	}
+	before := l.now()
 	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
+	if result.Reloaded {
+		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: l.now().Sub(before)})
+	}
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
 	if errors.Is(err, haproxy.ErrUnfit) {
 		l.vetter.blame(ctx, v.config, v.at)
@@ -576,6 +583,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		}
 	}
 	l.tellServers(done)
+	noteSteps(l, v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
 }
 
@@ -585,6 +593,7 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
 		l.log.Info("connections closed", "count", n, "servers", len(ends), "why", why)
+		l.changes.add(Change{At: l.now(), Kind: serverChange, What: Counted(n, "connection") + " to " + Counted(len(ends), "server") + " closed", Why: why})
 	}
 	return err
 }
@@ -686,10 +695,12 @@ func (l *loop) tellRefusals(refusals []routes.Refusal) {
 		}
 		if told++; told <= screenful {
 			l.log.Warn("offer refused", "cluster", r.Offer.Cluster, "peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "reason", r.Reason, "why", r.Why)
+			l.changes.add(Change{At: l.now(), Kind: offerChange, What: fmt.Sprintf("offer of %s by %s refused", r.Offer.Prefix, r.Offer.Peer), Why: r.Why, Bad: true})
 		}
 	}
 	if told > screenful {
 		l.log.Warn("more offers refused: see the status page", "count", told-screenful)
+		l.changes.add(Change{At: l.now(), Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful), Bad: true})
 	}
 	l.refused = now
 }

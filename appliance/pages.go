@@ -21,6 +21,7 @@ import (
 type pages struct {
 	view    func() *view
 	head    func() Status
+	changes *timeline
 	indexes indexes
 }
 
@@ -50,7 +51,7 @@ type request struct {
 //	/backend/NAME                        one backend: its servers, and what leads to it
 //	/pod/CLUSTER/NAMESPACE/NAME          the servers of one pod
 //	/ingress/CLUSTER/NAMESPACE/NAME      what became of one Ingress
-//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems
+//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems, /changes
 //	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns
 //	/warnings                            all sentences that need attention
 //	/search?q=                           what has that text in its name
@@ -102,8 +103,8 @@ func (p *pages) page(r *http.Request) (page.Page, bool) {
 	return result, true
 }
 
-// address returns the address of a page; each part may have any letters.
-func address(kind string, names ...string) string {
+// pathOf returns the path of a page; each part may have any letters.
+func pathOf(kind string, names ...string) string {
 	for _, n := range names {
 		kind += "/" + url.PathEscape(n)
 	}
@@ -111,7 +112,7 @@ func address(kind string, names ...string) string {
 }
 
 func blockAddress(cluster string, p netip.Prefix) string {
-	return address("block", cluster) + "/" + p.String()
+	return pathOf("block", cluster) + "/" + p.String()
 }
 
 func podAddress(cluster, pod string) string {
@@ -119,7 +120,7 @@ func podAddress(cluster, pod string) string {
 	if !ok {
 		return ""
 	}
-	return address("pod", cluster, namespace, name)
+	return pathOf("pod", cluster, namespace, name)
 }
 
 // appliance returns how the appliance is, in a mark.
@@ -162,6 +163,10 @@ func (q *request) first() page.Page {
 		}
 		section.Table.Total, section.Table.Next = 0, ""
 		p.Sections = append(p.Sections, section)
+	}
+	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
+		changes.More, changes.Filter, changes.Table.Total, changes.Table.Next = &page.Link{Text: "all", Href: "/changes"}, nil, 0, ""
+		p.Sections = append(p.Sections, changes)
 	}
 	p.Sections = append(p.Sections, q.versions())
 	return p
@@ -251,6 +256,8 @@ func (q *request) list(kind string, size int) (page.Section, int) {
 		return q.problemList(size, func(ingress.Problem) bool { return true })
 	case "capacity":
 		return q.capacityList(size)
+	case "changes":
+		return q.changes(size, ""), 0
 	}
 	return page.Section{}, 0
 }
@@ -328,7 +335,7 @@ func (q *request) clusterCell(name string) page.Cell {
 	if len(q.clusters) < 2 {
 		return page.Cell{}
 	}
-	return page.Cell{Text: name, Href: address("cluster", name)}
+	return page.Cell{Text: name, Href: pathOf("cluster", name)}
 }
 
 // faulty returns the state that a filter has for a mark.
@@ -346,7 +353,7 @@ func (q *request) nodeList(nodes []*nodeIndex, size int) (page.Section, int) {
 		why := q.row(n).Why
 		route, server := n.door(), n.counts.door()
 		return []page.Cell{
-			{Text: cmp.Or(n.name, "no node"), Href: address("node", n.cluster, n.name)}, {Text: n.where(false), Mono: true}, q.clusterCell(n.cluster),
+			{Text: cmp.Or(n.name, "no node"), Href: pathOf("node", n.cluster, n.name)}, {Text: n.where(false), Mono: true}, q.clusterCell(n.cluster),
 			{Text: route.Label, Mark: route.Mark}, {Text: server.Label, Mark: server.Mark}, {Text: strings.Join(why, "; ")},
 		}
 	}, columns("node", "address", "cluster", "routes", "open servers", "~why")...)
@@ -381,7 +388,7 @@ func (q *request) peerList(size int) (page.Section, int) {
 		if !p.LastLoss.At.IsZero() {
 			loss.Note = page.Ago(q.status.Now, p.LastLoss.At) + " ago"
 		}
-		name := page.Cell{Text: p.Node, Href: address("node", p.Cluster, p.Node)}
+		name := page.Cell{Text: p.Node, Href: pathOf("node", p.Cluster, p.Node)}
 		if p.Node == "" {
 			name = page.Cell{Text: "route reflector"}
 		}
@@ -425,7 +432,7 @@ func (q *request) blockRow(b *blockIndex) []page.Cell {
 	}
 	return []page.Cell{
 		{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true},
-		{Text: via, Mono: true}, {Text: b.affinity.Node, Href: address("node", b.cluster, b.affinity.Node)}, q.clusterCell(b.cluster),
+		{Text: via, Mono: true}, {Text: b.affinity.Node, Href: pathOf("node", b.cluster, b.affinity.Node)}, q.clusterCell(b.cluster),
 		state, {Text: fmt.Sprintf("%s of %s", page.Comma(b.counts.open+b.counts.failing), page.Comma(b.counts.all))}, {Text: why},
 	}
 }
@@ -471,7 +478,7 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
 		}
 		return []page.Cell{
-			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: address("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)}, q.clusterCell(in.ref.Cluster),
+			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)}, q.clusterCell(in.ref.Cluster),
 			hosts, {Text: page.Comma(len(in.routes))}, {Text: sum.door().Label, Mark: mark}, problems,
 		}
 	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "problems")...)
@@ -507,7 +514,7 @@ func (q *request) backendList(size int) (page.Section, int) {
 	}, func(i int) []page.Cell {
 		b := at(i)
 		return []page.Cell{
-			{Text: b.name, Href: address("backend", b.name)}, {Text: b.origin()}, {Text: b.counts.door().Label, Mark: b.mark()},
+			{Text: b.name, Href: pathOf("backend", b.name)}, {Text: b.origin()}, {Text: b.counts.door().Label, Mark: b.mark()},
 			some(b.counts.failing), some(b.counts.draining), {Text: q.whyBackend(b)},
 		}
 	}, columns("backend", "~of", "open servers", ">failing", ">draining", "~why")...)
@@ -584,7 +591,7 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		name := q.index.backends[s.backend].name
 		return []page.Cell{
 			{Text: s.word(), Mark: s.mark()}, {Text: s.addr().String(), Mono: true}, pod,
-			{Text: s.node.name, Href: address("node", s.node.cluster, s.node.name)}, {Text: name, Href: address("backend", name)},
+			{Text: s.node.name, Href: pathOf("node", s.node.cluster, s.node.name)}, {Text: name, Href: pathOf("backend", name)},
 			{Text: s.check}, sessions, {Text: q.why(s)},
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
@@ -602,7 +609,7 @@ func (q *request) clusterList(size int) (page.Section, int) {
 			state = page.Cell{Text: "unknown", Mark: page.Bad}
 		}
 		return []page.Cell{
-			{Text: c.Name, Href: address("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes"}, {Text: page.Comma(c.Blocks), Href: "/routes"}, {Text: c.APIGroup}, {Text: c.Error},
+			{Text: c.Name, Href: pathOf("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes"}, {Text: page.Comma(c.Blocks), Href: "/routes"}, {Text: c.APIGroup}, {Text: c.Error},
 		}
 	}, columns("cluster", "API", ">nodes", ">blocks", "Calico's objects", "~error")...)
 	t.Empty = cmp.Or(t.Empty, "none")
@@ -659,7 +666,7 @@ func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Sec
 	}, func(p ingress.Problem) []page.Cell {
 		object := page.Cell{Text: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name)}
 		if p.Kind == "Ingress" {
-			object.Href = address("ingress", p.Cluster, p.Namespace, p.Name)
+			object.Href = pathOf("ingress", p.Cluster, p.Namespace, p.Name)
 		}
 		return []page.Cell{object, q.clusterCell(p.Cluster), {Text: p.Reason, Mark: page.Warn}, {Text: p.Why}}
 	}, columns("object", "cluster", "reason", "~why")...)
@@ -678,4 +685,24 @@ func (q *request) capacityList(size int) (page.Section, int) {
 	}, columns("resource", "in use", "~what to do")...)
 	t.Empty = cmp.Or(t.Empty, "not known")
 	return page.Section{ID: "capacity", Title: "Capacity", Table: t, Filter: q.filter("resource")}, n
+}
+
+// changes lists the last changes, the newest first. With a name, it lists those that have
+// the name in their text.
+func (q *request) changes(size int, name string) page.Section {
+	t, _ := paged(q, size, q.pages.changes.since(time.Time{}), func(c Change, text string) bool {
+		return has(text, c.What, c.Why) && q.inState(c.Kind) && (name == "" || strings.Contains(c.What, name))
+	}, func(c Change) []page.Cell {
+		what := page.Cell{Text: c.What}
+		if c.Bad {
+			what.Mark = page.Warn
+		}
+		took := page.Cell{}
+		if c.Took > 0 {
+			took.Text = c.Took.Round(100 * time.Microsecond).String()
+		}
+		return []page.Cell{{Text: c.At.UTC().Format("2006-01-02 15:04:05"), Mono: true}, {Text: c.Kind}, what, {Text: c.Why}, took}
+	}, columns("time (UTC)", "kind", "~what", "~why", ">took")...)
+	t.Empty = cmp.Or(t.Empty, "none since the start of the process")
+	return page.Section{ID: "changes", Title: "Recent changes", Table: t, Filter: q.filter("text", serverChange, routeChange, sessionChange, reloadChange, offerChange, limitChange, stateChange, configChange)}
 }

@@ -28,10 +28,11 @@ import (
 //	/live     the sections of one of these pages, as they change (server-sent events)
 //	/status   the same for programs: Status as JSON
 //	/explain  what became of one Ingress, request or address, as JSON: see explain
+//	/events   the last changes, the newest first, as JSON: Change; ?since=1h bounds their age
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), registry *prometheus.Registry) http.Handler {
+func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", site)
 	mux.HandleFunc("GET /live", site.Live)
@@ -46,6 +47,18 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 			return
 		}
 		writeJSON(w, answer)
+	})
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
+		ago := r.URL.Query().Get("since")
+		since, err := time.ParseDuration(ago)
+		switch {
+		case ago == "":
+			writeJSON(w, changes.since(time.Time{}))
+		case err != nil || since < 0:
+			http.Error(w, "since has to be a duration, such as 90s, 15m or 1h", http.StatusBadRequest)
+		default:
+			writeJSON(w, changes.since(time.Now().Add(-since)))
+		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })

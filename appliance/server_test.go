@@ -33,8 +33,8 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	status, head := described((*view).status), described((*view).head)
 	s.counts.duration = newHistogram()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts}
-	site := &page.Site{Page: (&pages{view: s.view.Load, head: head}).page}
-	return handler(site, status, head, s.view.Load().explain, registry(m)), m
+	site := &page.Site{Page: (&pages{view: s.view.Load, head: head, changes: &s.changes}).page}
+	return handler(site, status, head, s.view.Load().explain, &s.changes, registry(m)), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {

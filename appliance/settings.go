@@ -155,10 +155,12 @@ func (l *loop) reload(ctx context.Context) {
 	if err != nil {
 		l.file.Errors = strings.Split(err.Error(), "\n")
 		l.log.Error("the configuration file has a mistake; the configuration in use stays", "err", err)
+		l.changes.add(Change{At: l.now(), Kind: configChange, What: "the configuration file has a mistake; the configuration in use stays", Why: err.Error(), Bad: true})
 		return
 	}
 	l.file = ConfigStatus{Read: l.now(), Waiting: waiting}
 	l.log.Info("configuration file read again", "clusters", len(s.sources))
+	l.changes.add(Change{At: l.now(), Kind: configChange, What: "configuration file read again"})
 	for _, warning := range s.cfg.Warnings {
 		l.log.Warn("configuration", "warning", warning)
 	}

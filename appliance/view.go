@@ -146,6 +146,7 @@ func (l *loop) measure(v *view, warn func(string, ...any)) {
 		}
 		if !l.near[c.Resource] {
 			l.log.Warn("a limit is near", "resource", c.Resource, "used", c.Used, "limit", c.Limit, "remedy", c.Remedy)
+			l.changes.add(Change{At: v.at, Kind: limitChange, What: c.Resource + ": " + c.Amount() + " in use", Why: c.Remedy, Bad: true})
 		}
 		l.near[c.Resource] = true
 		warn("%s", c)

@@ -1,0 +1,137 @@
+package appliance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sallyport/bgp"
+	"sallyport/haproxy"
+)
+
+// A Change is something that the appliance changed, or that changed around it.
+type Change struct {
+	At   time.Time     `json:"at"`
+	Kind string        `json:"kind"` // one of the change kinds
+	What string        `json:"what"`
+	Why  string        `json:"why,omitempty"`
+	Took time.Duration `json:"tookNanoseconds,omitzero"` // from the beginning of the round that saw the reason; zero: nothing was done
+	Bad  bool          `json:"bad,omitempty"`            // it needs attention
+}
+
+// The kinds of changes.
+const (
+	serverChange  = "server"
+	routeChange   = "route"
+	sessionChange = "session"
+	reloadChange  = "reload"
+	offerChange   = "offer"
+	limitChange   = "limit"
+	stateChange   = "state"
+	configChange  = "configuration"
+)
+
+// changesKept bounds the memory of a timeline: some 300 bytes a change.
+const changesKept = 2000
+
+// A timeline holds the last changes, in memory alone. The loop adds to it where it logs;
+// anyone may read. The zero value is ready to use.
+type timeline struct {
+	mu   sync.Mutex
+	ring []Change
+	next int // the place of the oldest, once the ring is full
+}
+
+func (t *timeline) add(c Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.ring) < changesKept {
+		t.ring = append(t.ring, c)
+		return
+	}
+	t.ring[t.next] = c
+	t.next = (t.next + 1) % changesKept
+}
+
+// since returns the changes from a time on, the newest first.
+func (t *timeline) since(at time.Time) []Change {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []Change{}
+	for i := range t.ring {
+		c := t.ring[(t.next+len(t.ring)-1-i)%len(t.ring)]
+		if c.At.Before(at) {
+			break
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// noteSteps adds what a round did: each route and server, and beyond a screenful only how
+// many more.
+func noteSteps[S Step](l *loop, v *view, steps []S) {
+	for i, step := range steps {
+		c := Change{At: l.now(), Took: l.now().Sub(v.at)}
+		switch s := any(step).(type) {
+		case SetServer:
+			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State), s.Why
+		case AddRoute:
+			c.Kind, c.What, c.Why = routeChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
+		case DropRoute:
+			c.Kind, c.What, c.Why = routeChange, fmt.Sprintf("%s removed", s.Prefix), "no verified offer is left"
+		}
+		if i == screenful {
+			c.What, c.Why = fmt.Sprintf("%d more changed in the same round", len(steps)-screenful), ""
+			l.changes.add(c)
+			return
+		}
+		l.changes.add(c)
+	}
+}
+
+// server names a server by its address, and its pod if that is known.
+func (v *view) server(id haproxy.ServerID) string {
+	at, ok := slices.BinarySearchFunc(v.want.Backends, id.Backend, func(b *haproxy.Backend, name string) int { return strings.Compare(b.Name, name) })
+	if ok {
+		for _, s := range v.want.Backends[at].Servers {
+			if s.Name == id.Server {
+				return strings.TrimSpace(s.Addr.String() + " " + s.Pod)
+			}
+		}
+	}
+	return id.Server
+}
+
+// noteView adds what changed around the appliance between two rounds: BGP sessions, and
+// whether it is ready.
+func (l *loop) noteView(last, v *view) {
+	if last == nil {
+		return
+	}
+	was := make(map[string]bgp.PeerState, len(last.peers))
+	for _, p := range last.peers {
+		was[p.Addr.String()] = p
+	}
+	for _, p := range v.peers {
+		before := was[p.Addr.String()]
+		switch up, wasUp := p.State == established, before.State == established; {
+		case up && !wasUp:
+			l.changes.add(Change{At: v.at, Kind: sessionChange, What: fmt.Sprintf("BGP session with %s (%s) is established", whose(p.Peer), p.Addr)})
+		case !up && wasUp:
+			why := p.LossReason
+			if why == "" {
+				why = string(p.LastLoss.Cause)
+			}
+			l.changes.add(Change{At: v.at, Kind: sessionChange, What: fmt.Sprintf("BGP session with %s (%s) is lost", whose(p.Peer), p.Addr), Why: why, Bad: true})
+		}
+	}
+	switch ready, wasReady := len(v.notReady) == 0, len(last.notReady) == 0; {
+	case ready && !wasReady:
+		l.changes.add(Change{At: v.at, Kind: stateChange, What: "the appliance is ready"})
+	case !ready && wasReady:
+		l.changes.add(Change{At: v.at, Kind: stateChange, What: "the appliance is not ready", Why: v.notReady[0], Bad: true})
+	}
+}
