@@ -76,6 +76,7 @@ func setupCommand() *cobra.Command {
 func upCommand(name *string) *cobra.Command {
 	var opts world.Options
 	var images []string
+	var router string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring a lab up; if it is up already, leave it so",
@@ -85,6 +86,12 @@ func upCommand(name *string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = *name
 			opts.Images = map[string]string{}
+			switch router {
+			case "bird", "none", "":
+				opts.Router = router == "bird" || router == "" && opts.Appliances > 1
+			default:
+				return fmt.Errorf("--router %q: want bird or none", router)
+			}
 			for _, i := range images {
 				ref, program, ok := strings.Cut(i, "=")
 				if !ok || ref == "" || program == "" {
@@ -104,6 +111,8 @@ func upCommand(name *string) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&images, "image", nil, "image reference and the program that stands for it, REF=PATH; may be repeated")
 	flags.IntVar(&opts.Workers, "workers", 2, "number of workers")
+	flags.IntVar(&opts.Appliances, "appliances", 1, "number of hosts for appliances, 1 to 8: appliance, appliance2...")
+	flags.StringVar(&router, "router", "", "bird: a router between the client and the appliances, with BGP, BFD and ECMP (default if there are several appliances), or none")
 	flags.BoolVar(&opts.IPv6, "ipv6", false, "both families")
 	flags.BoolVar(&opts.IPv6Only, "ipv6-only", false, "with --calico real: pods, Services and BGP have IPv6 alone")
 	flags.IntVar(&opts.Site, "site", 0, "0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an appliance need a site each")

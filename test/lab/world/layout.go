@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // The networks of Services, in every lab.
@@ -35,10 +36,22 @@ func (o Options) pool6() netip.Prefix {
 
 // The hosts of every lab beside its workers.
 const (
-	Appliance = "appliance" // where the operator starts sallyport
+	Appliance = "appliance" // where the operator starts sallyport; ApplianceHost names the further ones
 	Client    = "client"    // where requests come from
 	Master    = "master"    // the control plane's node
+	Router    = "router"    // between client and appliances, if the lab has one
 )
+
+// ApplianceHost returns the name of the nth host for an appliance, from 1: appliance, appliance2...
+func ApplianceHost(n int) string {
+	if n == 1 {
+		return Appliance
+	}
+	return fmt.Sprint(Appliance, n)
+}
+
+// maxAppliances bounds the plan of addresses: octets .21, then .12 to .18.
+const maxAppliances = 8
 
 // firstWorker is the last octet of worker1's address; the others follow.
 const firstWorker = 23
@@ -51,7 +64,7 @@ const maxNodes = 100
 var docBlocks = map[int]int{22: 49, 23: 171, 24: 189}
 
 // Host is one machine of the lab: a network namespace with one interface,
-// eth0, on the lan.
+// eth0, on the lan. With a router the client is behind it, on a network of its own.
 type Host struct {
 	Name   string         `json:"name"`
 	Netns  string         `json:"netns"`            // as in /run/netns
@@ -79,7 +92,7 @@ func checkNode(name string) error {
 	if !hostName.MatchString(name) {
 		return fmt.Errorf("node name %q: want a lower-case letter, then up to 13 letters, digits or dashes", name)
 	}
-	if slices.Contains([]string{Appliance, Client, lanHost, uplink}, name) {
+	if strings.HasPrefix(name, Appliance) || slices.Contains([]string{Client, Router, lanHost, uplink}, name) {
 		return fmt.Errorf("node name %q: taken by another host of the lab", name)
 	}
 	return nil
@@ -88,10 +101,29 @@ func checkNode(name string) error {
 // plan returns the hosts of a new lab.
 func (o Options) plan() []Host {
 	hosts := []Host{o.host(Client, 10), o.host(Appliance, 21), o.node(Master, 22)}
+	for n := 2; n <= o.Appliances; n++ {
+		hosts = append(hosts, o.host(ApplianceHost(n), 10+n))
+	}
+	if o.Router {
+		hosts[0] = o.outside(Client, 10)
+		hosts = append(hosts, o.host(Router, routerOctet))
+	}
 	for i := range o.Workers {
 		hosts = append(hosts, o.node(fmt.Sprintf("worker%d", i+1), firstWorker+i))
 	}
 	return hosts
+}
+
+// routerOctet ends the router's address on the lan. The .1 is that of this machine.
+const routerOctet = 2
+
+// outside returns a host with an address in the network behind the router.
+func (o Options) outside(name string, octet int) Host {
+	h := Host{Name: name, Netns: netnsName(o.Name, name), Addr: netip.MustParsePrefix(fmt.Sprintf("198.51.100.%d/24", octet))}
+	if o.IPv6 {
+		h.Addr6 = netip.MustParsePrefix(fmt.Sprintf("2001:db8:100::%d/64", octet))
+	}
+	return h
 }
 
 // next returns a node that joins, with the lowest free address.

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -29,8 +30,22 @@ func TestTheHostsAreThoseOfTheDocuments(t *testing.T) {
 	}
 }
 
+func TestSeveralAppliancesAndARouterHaveHosts(t *testing.T) {
+	want := []string{
+		"client 198.51.100.10/24 2001:db8:100::10/64", "appliance 192.168.50.21/24 fd00:50::21/64", "master 192.168.50.22/24 fd00:50::22/64",
+		"appliance2 192.168.50.12/24 fd00:50::12/64", "appliance3 192.168.50.13/24 fd00:50::13/64", "router 192.168.50.2/24 fd00:50::2/64",
+	}
+	var got []string
+	for _, h := range (Options{Name: "demo", Appliances: 3, Router: true, IPv6: true}).plan() {
+		got = append(got, fmt.Sprint(h.Name, " ", h.Addr, " ", h.Addr6))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestNoTwoNodesMeet(t *testing.T) {
-	full := Options{Name: "demo", Workers: maxNodes - 1, IPv6: true}
+	full := Options{Name: "demo", Workers: maxNodes - 1, Appliances: maxAppliances, IPv6: true}
 	hosts := full.plan()
 	seen := map[netip.Prefix]string{}
 	beside := full

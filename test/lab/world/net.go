@@ -67,6 +67,12 @@ func makeLan(ctx context.Context, ns string) error {
 
 // makeHost creates a host's namespace and connects it to the lan.
 func makeHost(ctx context.Context, lan string, h Host) error {
+	return connect(ctx, lan, h, fmt.Sprintf("link set dev %s master %s up", h.Name, lanHost))
+}
+
+// connect creates a host's namespace and a cable from it to another namespace. There the cable's
+// end has the host's name, and the lines of ip commands set it up.
+func connect(ctx context.Context, to string, h Host, lines ...string) error {
 	if err := ip(ctx, "netns", "add", h.Netns); err != nil {
 		return err
 	}
@@ -77,13 +83,10 @@ func makeHost(ctx context.Context, lan string, h Host) error {
 	if err := sysctl(ctx, h.Netns, settings...); err != nil {
 		return err
 	}
-	if err := ipBatch(ctx, lan,
-		fmt.Sprintf("link add name %s type veth peer name eth0 netns %s", h.Name, h.Netns),
-		fmt.Sprintf("link set dev %s master %s up", h.Name, lanHost),
-	); err != nil {
+	if err := ipBatch(ctx, to, append([]string{fmt.Sprintf("link add name %s type veth peer name eth0 netns %s", h.Name, h.Netns)}, lines...)...); err != nil {
 		return err
 	}
-	lines := []string{
+	lines = []string{
 		"link set lo up",
 		fmt.Sprintf("address add %s broadcast + dev eth0", h.Addr),
 		"link set eth0 up",

@@ -423,8 +423,8 @@ func named(ns string, h Host) bool {
 	return len(ns) > len(h.Netns) && ns[:len(h.Netns)+1] == h.Netns+"-"
 }
 
-// KillNode pulls a node's cable: no packet leaves it any more, so no session is closed properly.
-// Its processes run on.
+// KillNode pulls the cable of a node, of an appliance or of the router: no packet leaves it any
+// more, so no session is closed properly. Its processes run on.
 func (l *Lab) KillNode(ctx context.Context, name string) error { return l.cable(ctx, name, "down") }
 
 // ReviveNode plugs the cable in again.
@@ -433,8 +433,8 @@ func (l *Lab) ReviveNode(ctx context.Context, name string) error { return l.cabl
 func (l *Lab) cable(ctx context.Context, name, state string) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if _, err := l.node(name); err != nil {
-		return err
+	if _, ok := l.Host(name); !ok {
+		return fmt.Errorf("no host is called %q", name)
 	}
 	return l.setCable(ctx, name, state)
 }
@@ -458,8 +458,10 @@ func (l *Lab) RestartCalico(ctx context.Context, name string, down time.Duration
 
 // BIRD runs birdc on a node, for the BIRD of IPv6 if the family is 6.
 func (l *Lab) BIRD(ctx context.Context, name string, family int, args ...string) (string, error) {
-	if _, err := l.node(name); err != nil {
-		return "", err
+	if name != Router || l.router == nil {
+		if _, err := l.node(name); err != nil {
+			return "", err
+		}
 	}
 	cmd, err := birdc(ctx, l.path("nodes", name), family, args...)
 	if err != nil {
@@ -512,6 +514,10 @@ func (d *daemon) apply(l *Lab, c bird.Config) error {
 	if err != nil {
 		return err
 	}
+	return d.applyText(l, text)
+}
+
+func (d *daemon) applyText(l *Lab, text []byte) error {
 	if bytes.Equal(text, d.config) {
 		return nil
 	}
@@ -603,7 +609,7 @@ func (l *Lab) startBare() error {
 	return nil
 }
 
-// joinBare starts the BIRDs of a node with its block, and with the appliance as neighbour, since
+// joinBare starts the BIRDs of a node with its block, and with the appliances as neighbours, since
 // there is no API to configure them.
 func (l *Lab) joinBare(h Host) error {
 	n, err := l.newNode(h)
@@ -613,12 +619,11 @@ func (l *Lab) joinBare(h Host) error {
 	l.mu.Lock()
 	l.nodes[h.Name] = n
 	l.mu.Unlock()
-	appliance, _ := l.Host(Appliance)
 	return n.configure(l, func(source netip.Addr) (bird.Config, error) {
 		c := bird.Config{Node: h.Name, Version: l.opts.Bird, RouterID: h.Addr.Addr(), Source: source, AS: l.opts.AS}
-		neighbour, pool := appliance.Addr.Addr(), l.opts.pool4()
+		pool := l.opts.pool4()
 		if source.Is6() {
-			neighbour, pool = appliance.Addr6.Addr(), l.opts.pool6()
+			pool = l.opts.pool6()
 		}
 		for _, b := range h.Blocks {
 			if b.Addr().Is4() == source.Is4() {
@@ -626,7 +631,13 @@ func (l *Lab) joinBare(h Host) error {
 			}
 		}
 		c.Pools = []bird.Pool{{Prefix: pool}}
-		c.Peers = []bird.Peer{{Name: protocolName("Global", neighbour, 0), Addr: neighbour, AS: l.opts.PeerAS}}
+		for _, a := range l.appliances() {
+			for _, neighbour := range a.addrs() {
+				if neighbour.Is4() == source.Is4() {
+					c.Peers = append(c.Peers, bird.Peer{Name: protocolName("Global", neighbour, 0), Addr: neighbour, AS: l.opts.PeerAS})
+				}
+			}
+		}
 		return c, nil
 	})
 }

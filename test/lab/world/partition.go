@@ -55,6 +55,9 @@ func (l *Lab) twoHosts(a, b string) error {
 		if _, ok := l.Host(name); !ok {
 			return fmt.Errorf("no host is called %q", name)
 		}
+		if name == Client && l.opts.Router {
+			return fmt.Errorf("the client is behind the router: partition %s", Router)
+		}
 	}
 	if a == b {
 		return errors.New("a partition is between two hosts")

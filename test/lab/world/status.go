@@ -67,6 +67,9 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 				hs.Sessions = append(hs.Sessions, l.sessions(ctx, h.Name, family(a))...)
 			}
 		}
+		if h.Name == Router {
+			hs.Sessions = l.sessions(ctx, Router, 4)
+		}
 		s.Hosts = append(s.Hosts, hs)
 	}
 	return s, nil

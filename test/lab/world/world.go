@@ -1,5 +1,6 @@
-// Package world builds the lab: a Kubernetes cluster with Calico's BGP, an
-// appliance's host and a client's host, of real parts on one machine.
+// Package world builds the lab: a Kubernetes cluster with Calico's BGP, hosts for
+// one appliance or several, a client's host and, between them, a router if asked
+// for, of real parts on one machine.
 //
 // It owns a lab's network namespaces (sp-NAME-…), its processes and its directory below
 // /run/sallyport-lab. It alone knows the plan of addresses, how to start the parts of
@@ -48,6 +49,8 @@ type Options struct {
 	IPv6       bool              `json:"ipv6,omitempty"`       // both families
 	IPv6Only   bool              `json:"ipv6Only,omitempty"`   // pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
 	Site       int               `json:"site,omitempty"`       // 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
+	Appliances int               `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
+	Router     bool              `json:"router,omitempty"`     // a router with BGP, BFD and ECMP between the client and the appliances
 	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
@@ -58,7 +61,7 @@ type Options struct {
 	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
 
 	// Bare leaves out the control plane: no API, no pods. Each node announces its block from the start
-	// to the appliance, whose AS is PeerAS.
+	// to the appliances, whose AS is PeerAS.
 	Bare   bool   `json:"bare,omitempty"`
 	PeerAS uint32 `json:"peerAS,omitempty"` // zero means AS
 
@@ -93,6 +96,7 @@ type Lab struct {
 	mu       sync.Mutex // guards the two below
 	hosts    []Host
 	nodes    map[string]*node
+	router   *node // nil if the lab has none; written before Up returns
 
 	parting    sync.Mutex // guards the one below, and the rules made of it
 	partitions []partition
@@ -113,6 +117,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts.AS = cmp.Or(opts.AS, DefaultAS)
 	opts.PeerAS = cmp.Or(opts.PeerAS, opts.AS)
 	opts.Bird = cmp.Or(opts.Bird, 1)
+	opts.Appliances = cmp.Or(opts.Appliances, 1)
 	opts.Calico = cmp.Or(opts.Calico, StandIn)
 	opts.IPv6 = opts.IPv6 || opts.IPv6Only
 	if err := opts.check(); err != nil {
@@ -152,6 +157,9 @@ func (o Options) check() error {
 	}
 	if o.Site < 0 || o.Site > maxSite {
 		return fmt.Errorf("site %d: want 0 to %d", o.Site, maxSite)
+	}
+	if o.Appliances < 1 || o.Appliances > maxAppliances {
+		return fmt.Errorf("%d appliances: want 1 to %d", o.Appliances, maxAppliances)
 	}
 	if o.Bird != 1 && o.Bird != 2 {
 		return fmt.Errorf("BIRD %d: want 1 or 2", o.Bird)
@@ -236,8 +244,16 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 		return err
 	}
 	for _, h := range l.Hosts() {
+		if h.Name == Client && l.opts.Router {
+			continue // startRouter connects it
+		}
 		if err := makeHost(ctx, lan, h); err != nil {
 			return err
+		}
+	}
+	if l.opts.Router {
+		if err := l.startRouter(ctx); err != nil {
+			return fmt.Errorf("router: %w", err)
 		}
 	}
 	if !l.opts.HostAccess {
@@ -268,6 +284,9 @@ func (l *Lab) Down() error {
 	l.mu.Unlock()
 	for _, n := range nodes {
 		failed = append(failed, l.calico.stop(n))
+	}
+	if l.router != nil {
+		failed = append(failed, l.router.stopBird())
 	}
 	for _, p := range l.parts {
 		failed = append(failed, p.end(0))

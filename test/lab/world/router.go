@@ -1,0 +1,96 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sallyport/test/lab/debian"
+)
+
+// RouterAS is the AS number of the router.
+const RouterAS = 64512
+
+// appliances returns the hosts for appliances.
+func (l *Lab) appliances() (all []Host) {
+	for n := range l.opts.Appliances {
+		h, _ := l.Host(ApplianceHost(n + 1))
+		all = append(all, h)
+	}
+	return all
+}
+
+// startRouter makes the router's host forward between the client's network and the lan, and starts
+// its BIRD. The appliances reach the client through it.
+func (l *Lab) startRouter(ctx context.Context) error {
+	h, _ := l.Host(Router)
+	client, _ := l.Host(Client)
+	inside := l.opts.outside(Router, 1)
+	lines := []string{"link set dev client up", fmt.Sprintf("address add %s broadcast + dev client", inside.Addr)}
+	if inside.Addr6.IsValid() {
+		lines = append(lines, fmt.Sprintf("address add %s dev client nodad", inside.Addr6))
+	}
+	// A hash of addresses and ports chooses among equal routes, as in routers' hardware.
+	if err := sysctl(ctx, h.Netns, "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1",
+		"net.ipv4.fib_multipath_hash_policy=1", "net.ipv6.fib_multipath_hash_policy=1"); err != nil {
+		return err
+	}
+	if err := connect(ctx, h.Netns, client, lines...); err != nil {
+		return err
+	}
+	for _, to := range append(l.appliances(), client) {
+		via := h
+		if to.Name == Client {
+			via = inside
+		}
+		for _, a := range via.addrs() {
+			if err := ipBatch(ctx, to.Netns, "route add default via "+a.String()); err != nil {
+				return err
+			}
+		}
+	}
+	programs, err := debian.BIRD(ctx, 2, l.progress)
+	if err != nil {
+		return err
+	}
+	d := &daemon{
+		name: "bird-" + Router, ns: h.Netns, program: filepath.Join(programs, "bird"), client: filepath.Join(programs, "birdc"),
+		dir: l.path("nodes", Router, "4"),
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return err
+	}
+	l.router = &node{Host: h, birds: []*daemon{d}}
+	return d.applyText(l, l.routerConfig(h))
+}
+
+// routerConfig returns the router's configuration: sessions of each family with each appliance,
+// which connects, in whatever AS it is. BIRD refuses a peer for a minute after its BFD went down,
+// unless "error wait time" is shorter.
+func (l *Lab) routerConfig(h Host) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, `log stderr all;
+router id %s;
+protocol device { scan time 1; }
+protocol bfd { interface "eth0" { interval 300 ms; multiplier 3; }; }
+protocol kernel kernel4 { scan time 2; merge paths on; ipv4 { import none; export where source = RTS_BGP; }; }
+protocol kernel kernel6 { scan time 2; merge paths on; ipv6 { import none; export where source = RTS_BGP; }; }
+`, h.Addr.Addr())
+	for _, appliance := range l.appliances() {
+		for i, a := range appliance.addrs() {
+			local, channel := h.addrs()[i], map[bool]string{true: "ipv4", false: "ipv6"}[a.Is4()]
+			fmt.Fprintf(&b, `protocol bgp %s_%s {
+  local %s as %d;
+  neighbor %s external;
+  passive on;
+  bfd on;
+  error wait time 1, 1;
+  %s { import where net.len = %d; export none; };
+}
+`, strings.ReplaceAll(appliance.Name, "-", "_"), channel, local, RouterAS, a, channel, a.BitLen())
+		}
+	}
+	return []byte(b.String())
+}
