@@ -23,6 +23,7 @@ func (q *request) search() page.Page {
 	p := page.Page{Title: "search, " + q.status.Identity, Mark: q.mark(), Query: text, Crumbs: []page.Link{{Text: "search"}}}
 	state := page.Section{ID: "state", Title: "Search for " + text}
 	found := 0
+	q.state = ""
 	q.query.Del("state")
 	q.query.Del("page")
 	if text == "" {
@@ -148,7 +149,7 @@ func (q *request) theServers(some []int) page.Section {
 		some = []int{}
 	}
 	section, n := q.serverList(some, rowsPaged)
-	if n <= rowsPaged && q.query.Get("q") == "" && q.query.Get("state") == "" {
+	if n <= rowsPaged && q.query.Get("q") == "" && q.state == "" {
 		section.Filter, section.Table.Total = nil, 0
 	}
 	return section

@@ -124,10 +124,7 @@ func (x *index) groupRow(nodes []*nodeIndex, line, href string) page.Row {
 	var sum nodeIndex
 	empty := 0
 	for _, n := range nodes {
-		sum.counts.all += n.counts.all
-		sum.counts.open += n.counts.open
-		sum.counts.failing += n.counts.failing
-		sum.counts.draining += n.counts.draining
+		sum.counts.sum(n.counts)
 		sum.blocks = append(sum.blocks, n.blocks...)
 		if n.counts.all == 0 {
 			empty++

@@ -31,10 +31,12 @@ type index struct {
 	backends []backendIndex
 	backend  map[string]int
 	granted  []ingress.ObjectRef // of each route of config
-	all      serverCounts
-	planned  map[haproxy.ServerID]SetServer
-	match    func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
-	owns     func(netip.Addr) *blockIndex                      // the block of an address
+
+	ingresses func() []*ingressIndex
+	all       serverCounts
+	planned   map[haproxy.ServerID]SetServer
+	match     func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
+	owns      func(netip.Addr) *blockIndex                      // the block of an address
 }
 
 type nodeName struct{ cluster, name string }
@@ -52,6 +54,10 @@ func (c *serverCounts) add(s serverIndex) {
 	case s.state == haproxy.Drain:
 		c.draining++
 	}
+}
+
+func (c *serverCounts) sum(o serverCounts) {
+	c.all, c.open, c.failing, c.draining = c.all+o.all, c.open+o.open, c.failing+o.failing, c.draining+o.draining
 }
 
 // closed returns how many servers are neither open nor draining.
@@ -164,6 +170,7 @@ func newIndex(v *view) *index {
 	}
 	x.countServers(byAddr)
 	x.granted = v.compiled.Granted()
+	x.ingresses = sync.OnceValue(x.findIngresses)
 	return x
 }
 
@@ -274,11 +281,13 @@ type ingressIndex struct {
 	hosts    []string
 	routes   []int // of config.Routes
 	problems int
+	counts   serverCounts // of the backends that the routes lead to
+	mark     page.Mark
 }
 
-// ingresses returns the Ingresses that are served or have a problem, by cluster,
+// findIngresses returns the Ingresses that are served or have a problem, by cluster,
 // namespace and name.
-func (x *index) ingresses() []*ingressIndex {
+func (x *index) findIngresses() []*ingressIndex {
 	of := map[ingress.ObjectRef]*ingressIndex{}
 	get := func(ref ingress.ObjectRef) *ingressIndex {
 		ref.UID = ""
@@ -309,6 +318,20 @@ func (x *index) ingresses() []*ingressIndex {
 	}
 	all := make([]*ingressIndex, 0, len(of))
 	for _, in := range of {
+		for i, route := range in.routes {
+			name := x.config.Routes[route].Backend
+			at, known := x.backend[name]
+			if known && !slices.ContainsFunc(in.routes[:i], func(before int) bool { return x.config.Routes[before].Backend == name }) {
+				in.counts.sum(x.backends[at].counts)
+			}
+		}
+		in.mark = in.counts.door().Mark.Worse(in.counts.pods().Mark)
+		if in.counts.all == 0 {
+			in.mark = page.Bad
+		}
+		if in.problems > 0 {
+			in.mark = in.mark.Worse(page.Warn)
+		}
 		all = append(all, in)
 	}
 	slices.SortFunc(all, func(a, b *ingressIndex) int {

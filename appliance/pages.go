@@ -40,6 +40,7 @@ type request struct {
 	path     string
 	segments []string
 	query    url.Values
+	state    string // ?state=
 }
 
 // page returns the page of a request:
@@ -58,6 +59,7 @@ type request struct {
 func (p *pages) page(r *http.Request) (page.Page, bool) {
 	v := p.view()
 	q := &request{index: p.indexes.of(v), pages: p, status: p.head(), path: r.URL.Path, query: r.URL.Query()}
+	q.state = q.query.Get("state")
 	for segment := range strings.SplitSeq(strings.Trim(r.URL.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(segment)
 		if err != nil {
@@ -294,7 +296,7 @@ func paged[T any](q *request, size int, items []T, keep func(item T, text string
 	for _, item := range kept[from:min(from+size, len(kept))] {
 		t.Rows = append(t.Rows, row(item))
 	}
-	if text != "" || q.query.Get("state") != "" {
+	if text != "" || q.state != "" {
 		t.Empty = "none that matches"
 	}
 	return t, len(kept)
@@ -320,15 +322,12 @@ func (q *request) filter(hint string, states ...string) *page.Filter {
 		f.States = []page.Choice{{Value: "", Text: "any state"}}
 	}
 	for _, s := range states {
-		f.States = append(f.States, page.Choice{Value: s, Text: s, Chosen: q.query.Get("state") == s})
+		f.States = append(f.States, page.Choice{Value: s, Text: s, Chosen: q.state == s})
 	}
 	return f
 }
 
-func (q *request) inState(is string) bool {
-	state := q.query.Get("state")
-	return state == "" || state == is
-}
+func (q *request) inState(is string) bool { return q.state == "" || q.state == is }
 
 // clusterCell names a cluster where there are several.
 func (q *request) clusterCell(name string) page.Cell {
@@ -438,37 +437,12 @@ func (q *request) blockRow(b *blockIndex) []page.Cell {
 }
 
 func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int) {
-	marks := func(in *ingressIndex) (page.Mark, serverCounts) {
-		var sum serverCounts
-		seen := map[string]bool{}
-		for _, i := range in.routes {
-			name := q.config.Routes[i].Backend
-			if at, ok := q.backend[name]; ok && !seen[name] {
-				seen[name] = true
-				c := q.backends[at].counts
-				sum.all, sum.open, sum.failing, sum.draining = sum.all+c.all, sum.open+c.open, sum.failing+c.failing, sum.draining+c.draining
-			}
-		}
-		mark := sum.door().Mark
-		if sum.all == 0 || sum.failing > 0 && sum.open == 0 {
-			mark = page.Bad
-		}
-		if in.problems > 0 {
-			mark = mark.Worse(page.Warn)
-		}
-		return mark, sum
-	}
 	if size == rowsShown {
-		all = firstOf(all, size, func(in *ingressIndex) bool { m, _ := marks(in); return faulty(m) == "broken" })
+		all = firstOf(all, size, func(in *ingressIndex) bool { return faulty(in.mark) == "broken" })
 	}
 	t, n := paged(q, size, all, func(in *ingressIndex, text string) bool {
-		if !has(text, append(in.hosts, in.ref.Namespace+"/"+in.ref.Name)...) {
-			return false
-		}
-		m, _ := marks(in)
-		return q.inState(faulty(m))
+		return q.inState(faulty(in.mark)) && (text == "" || has(text, in.ref.Namespace+"/"+in.ref.Name) || has(text, in.hosts...))
 	}, func(in *ingressIndex) []page.Cell {
-		mark, sum := marks(in)
 		hosts := page.Cell{Text: strings.Join(in.hosts[:min(3, len(in.hosts))], ", ")}
 		if more := len(in.hosts) - 3; more > 0 {
 			hosts.Note = "and " + page.Comma(more) + " more"
@@ -479,7 +453,7 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 		}
 		return []page.Cell{
 			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)}, q.clusterCell(in.ref.Cluster),
-			hosts, {Text: page.Comma(len(in.routes))}, {Text: sum.door().Label, Mark: mark}, problems,
+			hosts, {Text: page.Comma(len(in.routes))}, {Text: in.counts.door().Label, Mark: in.mark}, problems,
 		}
 	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "problems")...)
 	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
@@ -510,7 +484,7 @@ func (q *request) backendList(size int) (page.Section, int) {
 		all = firstOf(all, size, func(i int) bool { return faulty(at(i).mark()) == "broken" })
 	}
 	t, n := paged(q, size, all, func(i int, text string) bool {
-		return has(text, at(i).name, at(i).origin()) && q.inState(faulty(at(i).mark()))
+		return q.inState(faulty(at(i).mark())) && (text == "" || has(text, at(i).name, at(i).origin()))
 	}, func(i int) []page.Cell {
 		b := at(i)
 		return []page.Cell{

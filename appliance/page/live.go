@@ -11,7 +11,7 @@ import (
 
 const (
 	// viewers bounds the streams at once. A page without a stream reloads itself.
-	viewers = 32
+	viewers = 16
 	// beat is the time between two looks for a viewer. A page that takes longer to draw
 	// is drawn less often, so that viewers cost a bounded part of one processor.
 	beat = time.Second
@@ -104,7 +104,7 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		rest.Reset(max(beat, 20*took))
+		rest.Reset(max(beat, 30*took))
 	}
 }
 
