@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -300,12 +301,10 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 		url := site(t, wide(t, n))
 		pages := map[string]string{"": "/"}
 		if n == 7 {
-			for kind, path := range map[string]string{
+			maps.Copy(pages, map[string]string{
 				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26", "-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
 				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
-			} {
-				pages[kind] = path
-			}
+			})
 		}
 		for kind, path := range pages {
 			for _, l := range looks {

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -367,7 +368,9 @@ func TestTheControlSocketIsOursAlone(t *testing.T) {
 		defer close(ended)
 		serveControl(t.Context(), path, handler, s.log)
 	}()
-	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", path) }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
 	for {
 		answer, err := client.Get("http://sallyport/drain")
 		if err == nil {

@@ -352,8 +352,12 @@ func (q *request) nodeList(nodes []*nodeIndex, size int) (page.Section, int) {
 		why := q.row(n).Why
 		route, server := n.door(), n.counts.door()
 		return []page.Cell{
-			{Text: cmp.Or(n.name, "no node"), Href: pathOf("node", n.cluster, n.name)}, {Text: n.where(false), Mono: true}, q.clusterCell(n.cluster),
-			{Text: route.Label, Mark: route.Mark}, {Text: server.Label, Mark: server.Mark}, {Text: strings.Join(why, "; ")},
+			{Text: cmp.Or(n.name, "no node"), Href: pathOf("node", n.cluster, n.name)},
+			{Text: n.where(false), Mono: true},
+			q.clusterCell(n.cluster),
+			{Text: route.Label, Mark: route.Mark},
+			{Text: server.Label, Mark: server.Mark},
+			{Text: strings.Join(why, "; ")},
 		}
 	}, columns("node", "address", "cluster", "routes", "open servers", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no cluster has a node")
@@ -431,8 +435,12 @@ func (q *request) blockRow(b *blockIndex) []page.Cell {
 	}
 	return []page.Cell{
 		{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true},
-		{Text: via, Mono: true}, {Text: b.affinity.Node, Href: pathOf("node", b.cluster, b.affinity.Node)}, q.clusterCell(b.cluster),
-		state, {Text: fmt.Sprintf("%s of %s", page.Comma(b.counts.open+b.counts.failing), page.Comma(b.counts.all))}, {Text: why},
+		{Text: via, Mono: true},
+		{Text: b.affinity.Node, Href: pathOf("node", b.cluster, b.affinity.Node)},
+		q.clusterCell(b.cluster),
+		state,
+		{Text: fmt.Sprintf("%s of %s", page.Comma(b.counts.open+b.counts.failing), page.Comma(b.counts.all))},
+		{Text: why},
 	}
 }
 
@@ -452,8 +460,12 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
 		}
 		return []page.Cell{
-			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)}, q.clusterCell(in.ref.Cluster),
-			hosts, {Text: page.Comma(len(in.routes))}, {Text: in.counts.door().Label, Mark: in.mark}, problems,
+			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)},
+			q.clusterCell(in.ref.Cluster),
+			hosts,
+			{Text: page.Comma(len(in.routes))},
+			{Text: in.counts.door().Label, Mark: in.mark},
+			problems,
 		}
 	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "problems")...)
 	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
@@ -488,8 +500,11 @@ func (q *request) backendList(size int) (page.Section, int) {
 	}, func(i int) []page.Cell {
 		b := at(i)
 		return []page.Cell{
-			{Text: b.name, Href: pathOf("backend", b.name)}, {Text: b.origin()}, {Text: b.counts.door().Label, Mark: b.mark()},
-			some(b.counts.failing), some(b.counts.draining), {Text: q.whyBackend(b)},
+			{Text: b.name, Href: pathOf("backend", b.name)},
+			{Text: b.origin()},
+			{Text: b.counts.door().Label, Mark: b.mark()},
+			some(b.counts.failing), some(b.counts.draining),
+			{Text: q.whyBackend(b)},
 		}
 	}, columns("backend", "~of", "open servers", ">failing", ">draining", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
@@ -564,9 +579,14 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		}
 		name := q.index.backends[s.backend].name
 		return []page.Cell{
-			{Text: s.word(), Mark: s.mark()}, {Text: s.addr().String(), Mono: true}, pod,
-			{Text: s.node.name, Href: pathOf("node", s.node.cluster, s.node.name)}, {Text: name, Href: pathOf("backend", name)},
-			{Text: s.check}, sessions, {Text: q.why(s)},
+			{Text: s.word(), Mark: s.mark()},
+			{Text: s.addr().String(), Mono: true},
+			pod,
+			{Text: s.node.name, Href: pathOf("node", s.node.cluster, s.node.name)},
+			{Text: name, Href: pathOf("backend", name)},
+			{Text: s.check},
+			sessions,
+			{Text: q.why(s)},
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no endpoint")

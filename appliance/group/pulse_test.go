@@ -410,21 +410,31 @@ func TestAMistakeIsASentenceOnBothSides(t *testing.T) {
 		secret      []byte
 		here, there []string
 	}{
-		{"another secret", "gate-2", gates[:2], bytes.Repeat([]byte("o"), 32),
+		{
+			"another secret", "gate-2", gates[:2], bytes.Repeat([]byte("o"), 32),
 			[]string{"gate-2 192.168.50.22 silent: Packets of gate-2 at 192.168.50.22 are not signed with the secret of this group: compare group.secret on both."},
-			[]string{"gate-1 192.168.50.21 silent: Packets of gate-1 at 192.168.50.21 are not signed with the secret of this group: compare group.secret on both."}},
-		{"a name that is not in the list", "gate-9", list("gate-9 192.168.50.29", "gate-1 192.168.50.21"), secret,
+			[]string{"gate-1 192.168.50.21 silent: Packets of gate-1 at 192.168.50.21 are not signed with the secret of this group: compare group.secret on both."},
+		},
+		{
+			"a name that is not in the list", "gate-9", list("gate-9 192.168.50.29", "gate-1 192.168.50.21"), secret,
 			[]string{"gate-2 192.168.50.22 silent", "gate-9 192.168.50.29 silent: gate-9 at 192.168.50.29 has the secret of this group, but is not in group.members: add it on every member, or give it another group."},
-			[]string{"gate-1 192.168.50.21 alive: gate-1 does not have gate-9 in its group.members: add it there."}},
-		{"the name of a member with another address", "gate-2", list("gate-2 192.168.50.29", "gate-1 192.168.50.21"), secret,
+			[]string{"gate-1 192.168.50.21 alive: gate-1 does not have gate-9 in its group.members: add it there."},
+		},
+		{
+			"the name of a member with another address", "gate-2", list("gate-2 192.168.50.29", "gate-1 192.168.50.21"), secret,
 			[]string{"gate-2 192.168.50.22 silent: Another appliance has the name gate-2, too: give each an identity of its own.", "gate-2 192.168.50.29 silent: gate-2 speaks from 192.168.50.29, but group.members has it at another address: there are two of this name, or one list is wrong."},
-			[]string{"gate-1 192.168.50.21 alive: gate-1 has another address for gate-2 in its group.members than 192.168.50.29: there are two of this name, or one list is wrong."}},
-		{"a member's name for the receiver's address", "gate-2", list("gate-2 192.168.50.22", "gate-8 192.168.50.21"), secret,
+			[]string{"gate-1 192.168.50.21 alive: gate-1 has another address for gate-2 in its group.members than 192.168.50.29: there are two of this name, or one list is wrong."},
+		},
+		{
+			"a member's name for the receiver's address", "gate-2", list("gate-2 192.168.50.22", "gate-8 192.168.50.21"), secret,
 			[]string{"gate-2 192.168.50.22 alive: gate-2 does not have gate-1 in its group.members: add it there."},
-			[]string{"gate-8 192.168.50.21 silent", "gate-1 192.168.50.21 silent: gate-1 at 192.168.50.21 has the secret of this group, but is not in group.members: add it on every member, or give it another group."}},
-		{"the name of the receiver", "gate-1", list("gate-1 192.168.50.29", "gate-7 192.168.50.21"), secret,
+			[]string{"gate-8 192.168.50.21 silent", "gate-1 192.168.50.21 silent: gate-1 at 192.168.50.21 has the secret of this group, but is not in group.members: add it on every member, or give it another group."},
+		},
+		{
+			"the name of the receiver", "gate-1", list("gate-1 192.168.50.29", "gate-7 192.168.50.21"), secret,
 			[]string{"gate-2 192.168.50.22 silent", "gate-1 192.168.50.29 silent: The appliance at 192.168.50.29 has the name gate-1 like this one: give each an identity of its own."},
-			[]string{"gate-7 192.168.50.21 silent", "gate-1 192.168.50.21 silent: The appliance at 192.168.50.21 has the name gate-1 like this one: give each an identity of its own."}},
+			[]string{"gate-7 192.168.50.21 silent", "gate-1 192.168.50.21 silent: The appliance at 192.168.50.21 has the name gate-1 like this one: give each an identity of its own."},
+		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

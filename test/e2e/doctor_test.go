@@ -134,7 +134,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	})
 	r.sub("two clusters have a pool in common", func(_ *testing.T, r *testbed) {
 		first := text[strings.Index(text, "- {name: lab"):strings.Index(text, "\nhaproxy:")]
-		r.finds(with(r, first, first+"\n"+strings.Replace(first, "name: lab", "name: twin", 1)), appliance.Failed, "pools", "of cluster lab and", "of cluster twin have addresses in common")
+		twin := strings.NewReplacer("name: lab", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
+		r.finds(with(r, first, first+"\n"+twin), appliance.Failed, "pools", "of cluster lab and", "of cluster twin have addresses in common")
 	})
 
 	r.start()
@@ -149,7 +150,7 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.apply(manifests)
 		r.healthy(file)
 	})
-	r.sub("a route is refused", func(_ *testing.T, r *testbed) {
+	r.sub("a node has an AS number that is none", func(_ *testing.T, r *testbed) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/ASNumber=many")
 		r.finds(file, appliance.Doubt, "appliance", "projectcalico.org/ASNumber")
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/ASNumber-")
