@@ -32,10 +32,11 @@ const limit = 2 * time.Minute
 // servers are real.
 type testbed struct {
 	*rig.Rig
-	kube   kubernetes.Interface
-	pods   []string // their addresses
-	size   int      // Services there are
-	poller *rig.Child
+	kube    kubernetes.Interface
+	pods    []string  // their addresses
+	size    int       // Services there are
+	started time.Time // when the appliance was, for these Services
+	poller  *rig.Child
 
 	unchecked bool // HAProxy checks no server of new Services
 }
@@ -134,7 +135,7 @@ func (s *testbed) grow(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	s.size = n
+	s.size, s.started = n, time.Now()
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
