@@ -107,7 +107,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l := &loop{
 		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		pictures: newPictures(cfg.StateDir, log),
-		hold:     address.Set, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
+		hold:     address.Set, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
 	l.counts.duration = newHistogram()

@@ -107,6 +107,7 @@ type loop struct {
 	admit    func(Admission) error
 	hold     func([]netip.Addr) ([]netip.Addr, error)              // puts the addresses of the group on lo
 	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat and the control socket until the context ends
+	chance   secondChance
 	version  string
 
 	atStart  *config.Config                                         // the configuration of the start
@@ -139,7 +140,8 @@ type loop struct {
 	pictures  *pictures
 
 	member   *member // nil: in no group
-	alone    bool    // what a group had is given back
+	ring     ring
+	alone    bool // what a group had is given back
 	drains   *drains
 	fit      Fitness
 	fitSince time.Time // since when it has the class of fit
@@ -311,7 +313,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	case info.Worker == 0:
 		silent = "it has no worker"
 	}
-	groupErr := l.represent(v, silent)
+	groupErr := l.represent(ctx, v, silent)
 	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
 	l.failing = errors.Join(offersErr, kernelErr)
 	defer func() { v.err = errors.Join(v.err, groupErr) }()

@@ -61,8 +61,9 @@ func (l *loop) enter(ctx context.Context) {
 //
 // It comes before the steps, so that HAProxy is reloaded after the withdrawal. It does not
 // depend on what the round can read: an appliance that cannot read has to leave.
-func (l *loop) represent(v *view, silent string) error {
+func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 	if l.member == nil {
+		l.passOn(ctx, v.at, nil)
 		if l.alone {
 			return nil
 		}
@@ -95,6 +96,7 @@ func (l *loop) represent(v *view, silent string) error {
 	l.member.pulse.Say(group.Word{
 		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
 	})
+	l.passOn(ctx, v.at, heard)
 	v.fit = l.fit
 	v.group = groupStatus(l, v, heard, have)
 	return errors.Join(err, withdrawn)
@@ -267,6 +269,7 @@ type GroupStatus struct {
 	Since     time.Time        `json:"since"`         // of the class
 	Draining  bool             `json:"draining,omitempty"`
 	Addresses []AddressOfGroup `json:"addresses"`
+	Ring      RingStatus       `json:"ring"`
 	Members   []MemberStatus   `json:"members"` // as the file lists them, then others that speak with the group's secret
 }
 
@@ -313,7 +316,7 @@ func (s *GroupStatus) others() bool {
 // groupStatus describes the group after a round.
 func groupStatus(l *loop, v *view, heard []group.Heard, held []netip.Addr) *GroupStatus {
 	g := &l.member.of
-	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil}
+	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil, Ring: l.ring.status()}
 	for _, a := range g.Addresses {
 		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a)}
 		for _, p := range v.peers {
@@ -357,6 +360,9 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 		if !a.Held {
 			warn("group %s: this machine does not have the address %s on lo, so it is not announced", s.Name, a.Address)
 		}
+	}
+	if s.Ring.Problem != "" {
+		warn("group %s: %s", s.Name, s.Ring.Problem)
 	}
 	for _, m := range s.Members {
 		switch {

@@ -22,6 +22,7 @@ import (
 	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
+	"sallyport/routes/address"
 )
 
 type fakePulse struct {
@@ -32,6 +33,21 @@ type fakePulse struct {
 func (f *fakePulse) Say(w group.Word)         { f.said = w }
 func (f *fakePulse) Heard() []group.Heard     { return f.heard }
 func (f *fakePulse) Changed() <-chan struct{} { return nil }
+
+// fakeRing is a kernel with a ring.
+type fakeRing struct {
+	set     []string // the members of each ring, and of those that are silent
+	cookies uint64
+	err     error
+}
+
+func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
+	f.set = append(f.set, fmt.Sprint(r.Self, r.Members, r.Silent))
+	return f.err
+}
+func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
+func (f *fakeRing) Passed(context.Context) (uint64, error) { return 5, nil }
+func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }
 
 // hear sets what the pulse hears of gate-2.
 func (f *fakePulse) hear(class Class, draining bool) {
@@ -52,6 +68,8 @@ func newPair(t *testing.T) (*scene, *fakePulse) {
 		Members:  []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
 		Upstream: config.Upstream{Peers: []config.Router{{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Port: 179}}},
 	}
+	s.chance = new(fakeRing)
+	s.cfg.Group.SecondChance = true
 	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
 	p.hear(Full, false)
 	s.speaker.announce(block1, node1)
@@ -413,4 +431,58 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 			t.Errorf("no warning %q in %q", sentence, v.warnings)
 		}
 	}
+}
+
+func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
+	s, p := newPair(t)
+	kernel := s.chance.(*fakeRing)
+	expect := func(when string, want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, kernel.set); diff != "" {
+			t.Errorf("%s: want -, got +:\n%s", when, diff)
+		}
+		kernel.set = nil
+	}
+	const alive, silent = "192.168.50.21 [192.168.50.22] []", "192.168.50.21 [] [192.168.50.22]"
+	expect("at the start", alive)
+	if got, want := s.view.Load().group.Ring, (RingStatus{Members: 2, Passed: 5}); got != want {
+		t.Errorf("status: got %+v, want %+v", got, want)
+	}
+	s.pass(t, 9*time.Second)
+	expect("soon after")
+	s.pass(t, 2*time.Second)
+	expect("before the kernel forgets it", alive)
+	p.hear(None, true)
+	s.settle(t)
+	expect("while the other one drains")
+	p.hear("", false)
+	s.settle(t)
+	expect("when the other one is silent", silent)
+	p.hear(Full, false)
+	s.settle(t)
+	expect("when it speaks again", alive)
+
+	kernel.cookies = 1
+	s.settle(t)
+	expect("when the kernel sends SYN cookies", silent)
+	s.pass(t, 29*time.Second)
+	kernel.set = nil
+	s.pass(t, 2*time.Second)
+	expect("when it has sent none for a while", alive)
+
+	kernel.err = errors.New("second chance is off: no nft")
+	p.hear("", false)
+	s.settle(t)
+	expect("when it fails", silent)
+	if v := s.view.Load(); v.err != nil || !strings.Contains(strings.Join(v.warnings, "\n"), "group edge: second chance is off: no nft") {
+		t.Errorf("error %v, warnings %q; want a warning", v.err, v.warnings)
+	}
+	s.pass(t, time.Second)
+	expect("a second later", silent)
+
+	s.member.of.SecondChance = false
+	s.settle(t)
+	expect("without second chance", "none")
+	s.pass(t, time.Minute)
+	expect("afterwards")
 }

@@ -1,0 +1,129 @@
+package appliance
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"sallyport/appliance/group"
+	"sallyport/routes/address"
+)
+
+// secondChance is the ring in the kernel. The real one is kernelRing; tests replace it
+// with a fake.
+type secondChance interface {
+	Set(context.Context, address.Ring) error
+	Clear(context.Context) error
+	Passed(context.Context) (uint64, error)
+	Cookies() (uint64, error)
+}
+
+// kernelRing is the ring of package address.
+type kernelRing struct{}
+
+func (kernelRing) Set(ctx context.Context, r address.Ring) error { return address.SetRing(ctx, r) }
+func (kernelRing) Clear(ctx context.Context) error               { return address.ClearRing(ctx) }
+func (kernelRing) Passed(ctx context.Context) (uint64, error)    { return address.Passed(ctx) }
+func (kernelRing) Cookies() (uint64, error)                      { return address.SYNCookies() }
+
+const (
+	// ringEvery is the time after which the same ring is set again, well within the time
+	// for which the kernel follows it.
+	ringEvery = 10 * time.Second
+	// ringRetry is the time after which a ring that failed is tried again.
+	ringRetry = time.Second
+	// flooded is how long there is no ring after the kernel has sent a SYN cookie.
+	flooded = 30 * time.Second
+)
+
+// ring is the ring that this process has set last. Owned by the goroutine of the loop.
+type ring struct {
+	of      address.Ring
+	at      time.Time // when; zero: never, or it was cleared
+	err     error     // why there is none
+	passed  uint64
+	cookies uint64
+	counted bool      // cookies is known
+	flood   time.Time // when the kernel last sent a SYN cookie
+}
+
+// RingStatus is second chance on this appliance.
+type RingStatus struct {
+	Members int    `json:"members"` // that packets of unknown connections go around, with this one; 0: there is no ring
+	Passed  uint64 `json:"passed"`  // packets that went on to the next member
+	Problem string `json:"problem,omitempty"`
+}
+
+func (r *ring) status() RingStatus {
+	s := RingStatus{Passed: r.passed}
+	switch {
+	case r.err != nil:
+		s.Problem = r.err.Error()
+	case !r.at.IsZero() && len(r.of.Members) > 0:
+		s.Members = 1 + len(r.of.Members)
+	}
+	return s
+}
+
+// passOn keeps the ring of the members that are alive, whatever their class: one that
+// drains still holds connections.
+func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
+	r := &l.ring
+	m := l.member
+	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
+		// Rules of an earlier process have lapsed by themselves.
+		if !r.at.IsZero() && l.chance.Clear(ctx) == nil {
+			*r = ring{}
+		}
+		return
+	}
+	cookies, err := l.chance.Cookies()
+	if grown := err == nil && r.counted && cookies > r.cookies; grown {
+		if now.Sub(r.flood) >= flooded {
+			l.log.Warn("the kernel sends SYN cookies, so second chance pauses", "for", flooded)
+		}
+		r.flood = now
+	}
+	r.cookies, r.counted = cookies, err == nil
+	want := address.Ring{Addresses: m.of.Addresses}
+	for _, other := range m.of.Members {
+		if other.Name == m.self {
+			want.Self = other.Address
+		}
+	}
+	for _, h := range heard {
+		switch {
+		case h.Alive && now.Sub(r.flood) >= flooded:
+			want.Members = append(want.Members, h.Member.Address)
+		case m.has(h.Member):
+			want.Silent = append(want.Silent, h.Member.Address)
+		}
+	}
+	again := ringEvery
+	if r.err != nil {
+		again = ringRetry
+	}
+	if !r.at.IsZero() && now.Sub(r.at) < again && reflect.DeepEqual(want, r.of) {
+		return
+	}
+	was := r.err
+	r.of, r.at, r.err = want, now, l.chance.Set(ctx, want)
+	if r.err != nil && (was == nil || was.Error() != r.err.Error()) {
+		l.log.Warn("second chance is off", "err", r.err)
+	}
+	if r.err == nil && len(want.Members) > 0 {
+		if passed, err := l.chance.Passed(ctx); err == nil {
+			r.passed = passed
+		}
+	}
+}
+
+// has reports whether the file lists a member.
+func (m *member) has(who group.Member) bool {
+	for _, other := range m.of.Members {
+		if group.Member(other) == who {
+			return true
+		}
+	}
+	return false
+}
