@@ -159,7 +159,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	head := func() Status { return described((*view).head) }
 	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
-	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes}).page}
+	var taken samples
+	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
 	answers := answering(func() []string { return l.view.Load().settings.names }, handler(site, status, head, explain, &l.changes, registry))
 	l.serve = func(addr netip.AddrPort) (end func()) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -181,6 +182,10 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("the supervision of HAProxy ended", "err", err)
 		}
+	})
+
+	wg.Go(func() {
+		taken.run(ctx, proxy.Load, func() int { return l.view.Load().tally().servers[haproxy.Open] })
 	})
 
 	alive, said := l.alive, false

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -266,6 +267,10 @@ func wide(t *testing.T, n int) *scene {
 	s.settle(t)
 	s.clock = s.clock.Add(time.Hour)
 	s.round(t.Context())
+	for i := range samplesKept {
+		x := float64(i)
+		s.samples.add(sample{requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1), failed: math.Max(0, 3*math.Sin(x/40)-2.4), response: 14 + 4*math.Sin(x/23), open: float64(10 * n)})
+	}
 	return s
 }
 

@@ -210,6 +210,7 @@ type scene struct {
 	kernel  *fakeKernel
 	proxy   *fakeProxy
 	watcher *fakeWatcher
+	samples *samples // for the page
 	clock   time.Time
 }
 
@@ -224,6 +225,7 @@ func newScene(t testing.TB) *scene {
 		kernel:  &fakeKernel{routes: routes.Table{}, networks: prefixes("192.168.50.0/24")},
 		proxy:   &fakeProxy{},
 		watcher: &fakeWatcher{snapshot: demoSnapshot("demo")},
+		samples: &samples{},
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	s.loop = &loop{

@@ -22,6 +22,7 @@ type pages struct {
 	view    func() *view
 	head    func() Status
 	changes *timeline
+	samples *samples
 	indexes indexes
 }
 
@@ -147,12 +148,19 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
 	})
+	if plots := q.pages.samples.plots(); plots != nil {
+		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
+	}
 	if n := len(s.Warnings); n > 0 {
 		warnings := page.Section{ID: "warnings", Title: "Warnings", Lines: lines(page.Warn, s.Warnings[:min(n, linesShown)])}
 		if n > linesShown {
 			warnings.More = &page.Link{Text: "all " + page.Comma(n), Href: "/warnings"}
 		}
 		p.Sections = append(p.Sections, warnings)
+	}
+	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
+		changes.More, changes.Filter, changes.Table.Total, changes.Table.Next = &page.Link{Text: "all", Href: "/changes"}, nil, 0, ""
+		p.Sections = append(p.Sections, changes)
 	}
 	for _, list := range []string{"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters", "certificates", "capacity"} {
 		section, total := q.list(list, rowsShown)
@@ -165,10 +173,6 @@ func (q *request) first() page.Page {
 		}
 		section.Table.Total, section.Table.Next = 0, ""
 		p.Sections = append(p.Sections, section)
-	}
-	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
-		changes.More, changes.Filter, changes.Table.Total, changes.Table.Next = &page.Link{Text: "all", Href: "/changes"}, nil, 0, ""
-		p.Sections = append(p.Sections, changes)
 	}
 	p.Sections = append(p.Sections, q.versions())
 	return p

@@ -1,0 +1,113 @@
+package appliance
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"sallyport/appliance/page"
+	"sallyport/haproxy"
+)
+
+const (
+	sampleEvery = 10 * time.Second
+	samplesKept = 360 // an hour
+	pointsShown = 120 // of a plot: each is the mean of three samples
+)
+
+// A sample is the load of the appliance during ten seconds.
+type sample struct {
+	requests, failed float64 // per second; NaN: not known
+	response         float64 // milliseconds; NaN: there was no request
+	open             float64 // servers
+}
+
+// samples holds the samples of the last hour, in memory alone. The zero value is ready to
+// use.
+type samples struct {
+	mu   sync.Mutex
+	ring [samplesKept]sample
+	n    int // samples taken since the start
+}
+
+func (s *samples) add(x sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ring[s.n%samplesKept] = x
+	s.n++
+}
+
+// run takes samples until ctx ends. It reads HAProxy's statistics beside the loop, which
+// does not wait for it.
+func (s *samples) run(ctx context.Context, read func(haproxy.Load) (haproxy.Load, error), open func() int) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	var before haproxy.Load
+	var at time.Time // of before; zero: it is not known
+	for {
+		load, err := read(before)
+		now := time.Now()
+		switch {
+		case err != nil: // the loop reports an HAProxy that does not answer
+			s.add(sample{math.NaN(), math.NaN(), math.NaN(), float64(open())})
+			at = time.Time{}
+		case at.IsZero():
+			before, at = load, now
+		default:
+			s.add(rate(before, load, now.Sub(at), open()))
+			before, at = load, now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// rate returns the sample between two readings. If there
+// are fewer requests than before, a reload has set all counters to zero.
+func rate(before, after haproxy.Load, during time.Duration, open int) sample {
+	if after.Requests < before.Requests {
+		before = haproxy.Load{}
+	}
+	per := func(was, is uint64) float64 { return float64(is-min(was, is)) / during.Seconds() }
+	x := sample{per(before.Requests, after.Requests), per(before.Failed, after.Failed), math.NaN(), float64(open)}
+	if after.Response > 0 {
+		x.response = float64(after.Response) / float64(time.Millisecond)
+	}
+	return x
+}
+
+// plots draws the samples, or nothing before there are two.
+func (s *samples) plots() []page.Plot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n < 2 {
+		return nil
+	}
+	plot := func(title, unit string, of func(sample) float64) page.Plot {
+		const mean = samplesKept / pointsShown
+		p := page.Plot{Title: title, Unit: unit, Every: mean * sampleEvery}
+		// Groups of three begin at the start of the process, so that a point that is
+		// drawn stays as it is.
+		for from := max(0, s.n-samplesKept) / mean * mean; from < s.n; from += mean {
+			sum, known := 0.0, 0
+			for i := max(from, s.n-samplesKept); i < min(from+mean, s.n); i++ {
+				if v := of(s.ring[i%samplesKept]); !math.IsNaN(v) {
+					sum += v
+					known++
+				}
+			}
+			p.Points = append(p.Points, sum/float64(known)) // NaN if none is known
+		}
+		return p
+	}
+	return []page.Plot{
+		plot("requests", "/s", func(x sample) float64 { return x.requests }),
+		plot("failed (5xx)", "/s", func(x sample) float64 { return x.failed }),
+		plot("response time", "ms", func(x sample) float64 { return x.response }),
+		plot("open servers", "", func(x sample) float64 { return x.open }),
+	}
+}

@@ -1,0 +1,58 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+func TestSamplesAreRatesOverTenSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var s samples
+		loads := []haproxy.Load{{Requests: 100, Failed: 1}, {Requests: 300, Failed: 1, Response: 5 * time.Millisecond}, {Requests: 50, Failed: 10}, {}, {Requests: 10}, {Requests: 20}}
+		reads := 0
+		go s.run(ctx, func(haproxy.Load) (haproxy.Load, error) {
+			reads++
+			if reads == 4 {
+				return haproxy.Load{}, errors.New("no answer")
+			}
+			return loads[reads-1], nil
+		}, func() int { return 7 })
+		time.Sleep(5*sampleEvery + time.Second) //nolint:forbidigo // synctest's clock
+		cancel()
+		synctest.Wait()
+		want := []sample{{20, 0, 5, 7}, {5, 1, math.NaN(), 7}, {math.NaN(), math.NaN(), math.NaN(), 7}, {1, 0, math.NaN(), 7}}
+		if s.n != len(want) {
+			t.Fatalf("%d samples, want %d", s.n, len(want))
+		}
+		same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
+		for i, w := range want {
+			if g := s.ring[i]; !same(g.requests, w.requests) || !same(g.failed, w.failed) || !same(g.response, w.response) || g.open != w.open {
+				t.Errorf("sample %d: got %v, want %v", i, g, w)
+			}
+		}
+	})
+}
+
+func TestPlotsShowTheLastHour(t *testing.T) {
+	var s samples
+	for i := range 2 * samplesKept {
+		s.add(sample{requests: float64(i), response: math.NaN()})
+	}
+	all := s.plots()
+	if len(all) != 4 || len(all[0].Points) != pointsShown {
+		t.Fatalf("%d plots", len(all))
+	}
+	if first, last := all[0].Points[0], all[0].Points[pointsShown-1]; first != samplesKept+1 || last != 2*samplesKept-2 {
+		t.Errorf("from %v to %v", first, last)
+	}
+	if !math.IsNaN(all[2].Points[0]) {
+		t.Error("a response time without requests is known")
+	}
+}
