@@ -63,7 +63,7 @@ func Set(want []netip.Addr) (have []netip.Addr, err error) {
 	}
 	var errs []error
 	for p, ours := range there {
-		if ours && !(p.IsSingleIP() && slices.Contains(want, p.Addr())) {
+		if ours && (!p.IsSingleIP() || !slices.Contains(want, p.Addr())) {
 			errs = append(errs, change(unix.RTM_DELADDR, index, p))
 		}
 	}
@@ -125,7 +125,7 @@ func change(message, link int, p netip.Prefix) error {
 	if p.Addr().Is6() {
 		// For the same reason the address is deprecated (RFC 6724, rule 3): IPv6 has no
 		// scope host. It is valid for ever.
-		lifetime := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: 0, Valid: ^uint32(0)}}
+		lifetime := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: 0, Valid: ^uint32(0)}} //nolint:misspell // the field's name
 		req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, lifetime.Serialize()))
 	}
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)

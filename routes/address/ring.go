@@ -114,7 +114,10 @@ func (r Ring) set(ctx context.Context) error {
 		}
 		text.WriteString(rules.text(f, wanted))
 	}
-	return nft(ctx, text.String())
+	if err := nft(ctx, text.String()); err != nil || rules.next == hop6 {
+		return err
+	}
+	return unpoint()
 }
 
 // ClearRing removes all rules of ours. No rules is success.

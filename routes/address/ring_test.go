@@ -59,7 +59,7 @@ func newWorld(t *testing.T, gates int) *world {
 		g.run("ip addr add " + g.at4 + "/24 dev nodes && ip addr add " + g.at6 + "/64 dev nodes nodad && ip route add default via 192.168.50.1 && ip -6 route add default via 2001:db8:50::1")
 		g.set(service4, service6)
 		w.gates = append(w.gates, g)
-		g.serve()
+		g.serve("tcp4", "tcp6")
 	}
 	for _, g := range w.gates {
 		// A route of IPv6 leaves out a next hop whose neighbour is not known yet.
@@ -75,9 +75,9 @@ func newWorld(t *testing.T, gates int) *world {
 }
 
 // serve listens on port 80 of all addresses, and returns to each client what it sends.
-func (g *gate) serve() {
+func (g *gate) serve(networks ...string) {
 	g.t.Helper()
-	for _, network := range []string{"tcp4", "tcp6"} {
+	for _, network := range networks {
 		g.do(func() {
 			l, err := net.Listen(network, ":80")
 			must(g.t, err)
@@ -251,6 +251,32 @@ func TestConnectionsBreakWithoutARing(t *testing.T) {
 	w.route(2, 3)
 	if got := len(broken(conns)); got == 0 {
 		t.Error("no connection is broken")
+	}
+}
+
+// HAProxy's "bind :::80 v4v6" is one socket for both families.
+func TestASocketOfBothFamiliesIsFoundAsAListener(t *testing.T) {
+	w := newWorld(t, 2)
+	for _, g := range w.gates {
+		g.die()
+		g.serve("tcp")
+	}
+	w.route(1)
+	conns := w.connect(10, 0)
+	w.ring(1, 2)
+	w.route(2)
+	wantUnbroken(t, "after the move", conns)
+}
+
+func TestARingWithoutIPv6LeavesNothingOfIt(t *testing.T) {
+	w := newWorld(t, 2)
+	w.ring(1, 2)
+	g := w.gates[0]
+	g.do(func() {
+		must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4), Self: addr(g.at4), Members: addrs(w.gates[1].at4)}))
+	})
+	if got := g.run("nft list tables; ip -6 neigh show nud permanent dev nodes"); got != "table ip "+table {
+		t.Errorf("got %s, want the table of IPv4 alone", got)
 	}
 }
 
