@@ -204,7 +204,7 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.run.orders(want, states, p.opt.Dir)
 	cmds := slices.Concat(o.down, o.up, o.rows)
-	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove)
+	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
 	if len(o.rows)+len(o.whole) > 0 || o.certs {
 		// From now on the worker's rows and certificates are not those of any files.
 		if p.run.gen != ahead {
@@ -226,6 +226,9 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		if err := p.worker.replaceMap(p.path(path), want.tables().rows[path]); err != nil {
 			return err
 		}
+	}
+	if err := p.worker.turn(p.path(ticketFile), o.turns); err != nil {
+		return err
 	}
 	if err := errors.Join(p.remove(o.remove, res), unfit); err != nil {
 		return err

@@ -30,6 +30,7 @@ type Config struct {
 	Backends       []*Backend // sorted by Name
 	Certs          []*Cert    // sorted by Name
 	Lists          []*List    // sorted by Name; all that directives name
+	Period         int        // whose keys encrypt the TLS tickets of a Group: PeriodOf now
 
 	// Former are backends of the configuration before, none of them in Backends, sorted by
 	// Name (see Proxy.Former). While a reload has to wait, routes still lead to them.
@@ -40,7 +41,7 @@ type Config struct {
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
 }
 
 // Shape is the part of a Config that only a reload changes.

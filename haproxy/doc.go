@@ -55,7 +55,7 @@
 // (directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go), the
 // settings of clusters and operators for the process (global.go, base.go), the files that
 // objects bring (extra.go, pair.go, part.go), what one HAProxy takes over from another
-// (group.go), and the conditions of routes (choice.go). Outside of a round, vet.go and
-// blame.go ask HAProxy's program about texts and configurations, notices.go hears what
-// HAProxy's checks find, and master.go speaks to HAProxy's master process.
+// (group.go, ticket.go), and the conditions of routes (choice.go). Outside of a round,
+// vet.go and blame.go ask HAProxy's program about texts and configurations, notices.go
+// hears what HAProxy's checks find, and master.go speaks to HAProxy's master process.
 package haproxy

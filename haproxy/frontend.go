@@ -247,8 +247,11 @@ func (h *head) tls(alpn string) string {
 // space.
 func (h *head) handshake() (words string) {
 	p := h.Process
-	if h.asksClients() {
+	switch {
+	case h.asksClients():
 		words = " no-tls-tickets"
+	case h.Group != nil:
+		words = " tls-ticket-keys " + h.opt.Dir + "/" + ticketFile
 	}
 	if p.StrictSNI {
 		words += " strict-sni"

@@ -107,9 +107,13 @@ func (h *head) writeGlobal() {
 	if h.Process.QUIC.Port != 0 {
 		global = append(global, limitedQUIC)
 	}
+	tickets := " no-tls-tickets"
+	if h.Group != nil {
+		tickets = ""
+	}
 	global = append(global,
 		"tune.ssl.default-dh-param 2048",
-		"ssl-default-bind-options ssl-min-ver TLSv1.2 no-tls-tickets",
+		"ssl-default-bind-options ssl-min-ver TLSv1.2"+tickets,
 		"ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"+
 			"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
 		"ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256",

@@ -12,12 +12,13 @@ type orders struct {
 	rows  []string // commands for single rows of maps and lists
 	whole []string // maps and lists, by path, that change in one piece
 	certs bool     // certificates change; which commands that takes, only the worker can say
+	turns []string // keys of TLS tickets to tell
 }
 
 // orders compares the worker with the outline that it should run, in the directory
 // dir.
 func (r *running) orders(want *outline, states States, dir string) orders {
-	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends)}
+	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends), turns: turns(r.tickets, want.tickets)}
 	if tables := want.tables(); r.tables != tables {
 		for _, path := range slices.Sorted(maps.Keys(tables.rows)) {
 			if strings.HasPrefix(path, mapDir) && len(want.cfg.Bind.HTTP)+len(want.cfg.Bind.HTTPS) == 0 {
@@ -175,6 +176,9 @@ func (r *running) heard(o *outline, steps serverSteps) {
 	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends[name].Servers) == 0 })
 	r.tables, r.rows = o.tables(), o.tables().rows
 	r.certs, r.entries = o.certs, o.certs.entries
+	if len(r.tickets) > 0 {
+		r.tickets = o.tickets
+	}
 }
 
 // changed returns the worker's backends with some of them replaced. It leaves the
@@ -193,7 +197,7 @@ func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
 // certificates of want that fit them; and those backends of want that have slots. It
 // keeps h. It returns the states of its servers, too.
 func within(want *Config, states States, have *Config, in slots, h held) (*Config, States) {
-	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend}, make(States, len(have.Backends))
+	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period}, make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
 			l = want.Lists[i]

@@ -127,6 +127,7 @@ type running struct {
 	picture
 	rows    map[string][]row     // of maps and lists, by path
 	entries map[string]certEntry // of certificates; nil: not known
+	tickets []string             // the keys of TLS tickets; none: it has not loaded any
 
 	// What the worker has confirmed, to compare by pointer; nil: not known. A backend whose
 	// fragment is the same here has the right servers.
@@ -356,6 +357,11 @@ func (p *Proxy) know() error {
 			if run.rows[path], err = p.worker.table(p.path(path)); err != nil {
 				run.shape = "" // its maps are not ours
 			}
+		}
+	}
+	if _, shared := p.disk.have[ticketFile]; shared {
+		if run.tickets, err = p.worker.tickets(p.path(ticketFile)); err != nil {
+			return err
 		}
 	}
 	run.slots = slotsOf(run.rows[namesMap])

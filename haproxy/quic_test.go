@@ -47,6 +47,7 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 		cfg := r.config(app)
 		cfg.Certs = []*Cert{{Name: "app.pem", Hosts: []string{"app.test"}, PEM: a.issue(t, "app.test")}}
 		cfg.Process.QUIC = QUIC{Port: r.https.Port(), MaxAge: 60}
+		cfg.Group = &Group{Self: "one", Secret: secretOf("a")} // TLS tickets, too
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 		ask := func() string {
 			transport := &http3.Transport{TLSClientConfig: &tls.Config{ServerName: "app.test", InsecureSkipVerify: true}} //nolint:gosec // the certificate is what is looked at

@@ -72,8 +72,9 @@ type outline struct {
 	made     *tableFiles // see tables; nil: not yet
 	extras   *fileSet
 	certs    *certFiles
-	slots    slots  // the backends that have a spare one in the worker, and their own in the files
-	shape    string // as Files.Shape
+	tickets  []string // the keys of TLS tickets; none: HAProxy makes no tickets
+	slots    slots    // the backends that have a spare one in the worker, and their own in the files
+	shape    string   // as Files.Shape
 }
 
 // fileSet holds files that HAProxy reads when it starts, and no more.
@@ -157,7 +158,7 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, slots: in, by: r, head: r.renderHead(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), head: r.renderHead(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
 		o.shape = was.shape
@@ -218,6 +219,10 @@ func (o *outline) files(dir string) Files {
 	for path, rows := range o.tables().rows {
 		text := renderMap(rows)
 		out.Content[path], out.sums[path] = File{text, 0o600}, sha256.Sum256(text)
+	}
+	if len(o.tickets) > 0 {
+		text := []byte(strings.Join(o.tickets, "\n") + "\n")
+		out.Content[ticketFile], out.sums[ticketFile] = File{text, 0o600}, sha256.Sum256(text)
 	}
 	keys := keysText(o.cfg.Backends)
 	spares := o.sparesText(dir)

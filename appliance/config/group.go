@@ -25,7 +25,7 @@ type Group struct {
 	Members []Member `json:"members" jsonschema:"required"`
 	// Port on which the members talk to each other: UDP for the heartbeat, TCP for HAProxy's peers.
 	Port uint16 `json:"port" jsonschema:"default=7477,minimum=1,maximum=65535"`
-	// Share rate limits, session cookies and TLS session tickets among the members. The members do not add up what they count: a client whose connections reach several of them at once may send as many times rate-limit-requests as there are members.
+	// Share rate limits, session cookies and TLS session tickets among the members. The members do not add up what they count: a client whose connections reach several of them at once may send as many times rate-limit-requests as there are members. Who learns the secret of the group can read recorded TLS 1.2 connections that began with a ticket; not those of TLS 1.3.
 	Share bool `json:"share" jsonschema:"default=true"`
 	// Pass packets of connections that another member holds on to that member, so that an established TCP connection survives when routers move it. The members then need a network in common.
 	SecondChance bool `json:"secondChance" jsonschema:"default=true"`
