@@ -328,6 +328,23 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	}
 }
 
+func TestEventsShowTheNewestLast(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/events" || r.URL.Query().Get("since") != "10m0s" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte(`[{"at": "2026-01-02T03:04:06Z", "kind": "server", "what": "a pod is closed", "why": "no verified\u001b route", "tookNanoseconds": 1200000, "bad": true},
+			{"at": "2026-01-02T03:04:05Z", "kind": "session", "what": "worker1 is lost"}]`))
+	}))
+	t.Cleanup(server.Close)
+	code, out, stderr := sallyport("events", "--since", "10m", "--address", strings.TrimPrefix(server.URL, "http://"))
+	lines := strings.Split(out, "\n")
+	if code != 0 || len(lines) != 4 || !strings.Contains(lines[1], "session  worker1 is lost  -") || !strings.Contains(lines[2], "server   a pod is closed  1.2ms  no verified? route") {
+		t.Errorf("got exit code %d, %q and %q", code, stderr, out)
+	}
+}
+
 func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 	asked := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

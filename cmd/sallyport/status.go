@@ -50,7 +50,7 @@ a part shows that part alone.`,
 	}
 	endpoint := endpointFlags(cmd)
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "wide", "json", "yaml")
-	watch := cmd.Flags().BoolP("watch", "w", false, "show it again every 2 seconds, until interrupted")
+	watch := watchFlag(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		write := func(t writer, s appliance.Status) { writeStatus(t, s, output.value == "wide") }
 		var pick func(appliance.Status) any // the part alone, as JSON
@@ -62,6 +62,10 @@ a part shows that part alone.`,
 		return again(cmd, *watch, func() error { return show(cmd, endpoint, "/status", output, pick, write) })
 	})
 	return cmd
+}
+
+func watchFlag(cmd *cobra.Command) *bool {
+	return cmd.Flags().BoolP("watch", "w", false, "show it again every 2 seconds, until interrupted")
 }
 
 // again runs a command's work once, or every 2 seconds until the command is interrupted. On
