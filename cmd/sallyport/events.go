@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,8 +42,7 @@ func writeEvents(t writer, changes []appliance.Change) {
 		return
 	}
 	t.line("AT", "KIND", "WHAT", "TOOK", "WHY")
-	for i := len(changes) - 1; i >= 0; i-- {
-		c := changes[i]
+	for _, c := range slices.Backward(changes) {
 		if c.Bad {
 			t.alarm()
 		}
