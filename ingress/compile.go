@@ -147,7 +147,8 @@ func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 //
 // Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are
 // remembered separately: a new or lost endpoint changes the backends of its Service
-// alone.
+// alone. A changed Ingress changes the routing of those alone that share a host, a
+// Service or a Secret with it, as a rule (see amend).
 type Compiler struct {
 	// Taken are the ports that no TCP service can have, each with its owner, as
 	// "HTTPS". TakenUDP are the ports that QUIC cannot have.
@@ -174,9 +175,10 @@ type Compiler struct {
 	judged   bool // they have changed since
 
 	// What the last Compile did not find in its memory, for tests.
-	made struct{ claims, parts int }
+	made struct{ claims, routed, parts int }
 
 	routing *routing
+	linked  map[link][]member                     // the Ingresses of routing by their links; nil until amend needs them
 	parts   []part                                // one for each of routing.needs
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
 	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
@@ -219,12 +221,12 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old, judged := c.worlds, c.judged
-	c.made.claims, c.made.parts = 0, 0
+	c.made.claims, c.made.routed, c.made.parts = 0, 0, 0
 	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
 	resized := c.Room != c.room
 	c.judged, c.unknown, c.room = false, c.Unknown, c.Room
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
-	moved := rerouted
+	moved, amended := rerouted, false
 	worlds := make([]*world, len(snaps))
 	for i, s := range snaps {
 		var was world
@@ -254,7 +256,8 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.Options.ErrorFiles).Data)
 			w.refused = found.refused
 		}
-		if !same || other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses {
+		amended = amended || !same
+		if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses {
 			rerouted = true
 		}
 		// The owners of the last Result change nothing when they come back.
@@ -271,16 +274,24 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		worlds[i] = w
 	}
 	c.worlds = worlds
-	if !rerouted && !moved && !resized {
+	if !rerouted && !amended && !moved && !resized {
 		return c.result
 	}
 
 	needed := c.routing
-	if rerouted {
-		c.routing = c.route(worlds)
-		if needed != nil {
-			c.routing.reuse(needed)
+	if amended && !rerouted {
+		if next := c.amend(old, worlds); next != nil {
+			c.routing = next
+		} else {
+			rerouted = true
 		}
+	}
+	if rerouted {
+		c.routing, c.linked = c.route(worlds), nil
+		c.forgetOthers()
+	}
+	if needed != nil && needed != c.routing {
+		c.routing.reuse(needed)
 	}
 	c.build(needed, touched)
 	c.result = c.routing.Result
@@ -313,19 +324,21 @@ func speaker(worlds []*world) *world {
 // build makes a part for each need of the routing. It keeps a part that neither the
 // new routing nor an endpoint has changed; before is the routing of the parts so far.
 func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
-	was := make(map[string]int) // backend to its place in the old parts
+	if before == c.routing {
+		c.touch(touched)
+		return
+	}
+	var was []need
 	if before != nil {
-		if before == c.routing {
-			c.touch(touched)
-			return
-		}
-		for i, n := range before.needs {
-			was[n.name] = i
-		}
+		was = before.needs
 	}
 	parts := make([]part, len(c.routing.needs))
+	j := 0 // the place in was: both are sorted by name
 	for i, n := range c.routing.needs {
-		j, known := was[n.name]
+		for j < len(was) && was[j].name < n.name {
+			j++
+		}
+		known := j < len(was) && was[j].name == n.name
 		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.service] {
 			parts[i] = c.parts[j]
 			continue
@@ -342,7 +355,8 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	for w, services := range touched {
 		for service := range services {
-			for _, i := range c.routing.users[w][service] {
+			for _, name := range c.routing.users[w][service] {
+				i, _ := slices.BinarySearchFunc(c.routing.needs, name, func(n need, name string) int { return cmp.Compare(n.name, name) })
 				p := c.part(c.routing.needs[i])
 				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
 					p.backend = c.parts[i].backend

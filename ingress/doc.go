@@ -31,6 +31,7 @@
 // order, of which route (routing.go) is the middle:
 //
 //	compile.go                compares the objects with those of the round before
+//	amend.go                  routes only the few Ingresses that a change concerns, if that is enough
 //	ingresses.go, class.go    collect claims; the rest knows no Ingress (claims.go)
 //	hosts.go                  assigns each host to an owner
 //	limits.go                 bounds what each namespace claims

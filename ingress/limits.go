@@ -41,7 +41,7 @@ func (b *builder) limit() {
 			return annotations.Conditional(b.layer(s))
 		})
 		if len(refused) > 0 {
-			*c = kept
+			*c, b.limited = kept, true
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
 		}
 	}

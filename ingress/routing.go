@@ -27,8 +27,9 @@ type routing struct {
 	owner    map[routeKey]*claim
 	canaries map[routeKey]*claim
 	chosen   map[routeKey][]conditional
-	needs    []need                 // sorted by name
-	users    []map[serviceKey][]int // by world and Service: indices of its needs
+	needs    []need                    // sorted by name
+	users    []map[serviceKey][]string // by world and Service: the names of its needs
+	limited  bool                      // a claim is beyond a limit of its namespace
 
 	// Between since (included) and until (excluded) no certificate expires or
 	// becomes valid. Zero is open.
@@ -116,6 +117,12 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if !reflect.DeepEqual(all.Clients, b.demanded) {
 		b.demanded, b.settled = all.Clients, nil
 	}
+	if b.layers == nil {
+		b.layers = make(map[*corev1.Service]annotations.Layer)
+	}
+	if b.settled == nil {
+		b.settled = make(map[settledFor]*settings)
+	}
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
@@ -141,9 +148,9 @@ func (b *builder) assemble() {
 		b.Config.Routes = append(b.Config.Routes, b.routed[key])
 	}
 	b.needs = make([]need, 0, len(b.needed))
-	b.users = make([]map[serviceKey][]int, len(b.of))
+	b.users = make([]map[serviceKey][]string, len(b.of))
 	for i := range b.users {
-		b.users[i] = make(map[serviceKey][]int)
+		b.users[i] = make(map[serviceKey][]string)
 	}
 	seen := make(map[haproxy.Question]bool)
 	ask := func(questions []haproxy.Question) {
@@ -155,10 +162,10 @@ func (b *builder) assemble() {
 		}
 	}
 	ask(b.asked)
-	for i, name := range sortedKeys(b.needed) {
+	for _, name := range sortedKeys(b.needed) {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
-		b.users[n.world][n.service] = append(b.users[n.world][n.service], i)
+		b.users[n.world][n.service] = append(b.users[n.world][n.service], name)
 		b.Config.Tables = append(b.Config.Tables, n.settings.Tables...)
 		b.Config.Userlists, b.Config.Extras = append(b.Config.Userlists, n.settings.Userlists...), append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
@@ -176,9 +183,14 @@ func (b *builder) assemble() {
 	b.Config.Userlists = distinct(b.Config.Userlists, func(u *haproxy.Userlist) string { return u.Name })
 	b.Config.Lists = distinct(b.Config.Lists, func(l *haproxy.List) string { return l.Name })
 	b.Config.Extras = distinct(b.Config.Extras, func(e *haproxy.Extra) string { return e.Name })
-	for _, claim := range b.claims {
-		if claim.effective {
-			b.Served = append(b.Served, claim.ref)
+	b.serve()
+}
+
+// serve lists the claims of which something is in effect.
+func (r *routing) serve() {
+	for _, c := range r.claims {
+		if c.effective {
+			r.Served = append(r.Served, c.ref)
 		}
 	}
 }
@@ -221,16 +233,19 @@ func (b *builder) collect() {
 		}
 	}
 	b.parsed = parsed
-	b.forget()
-	slices.SortStableFunc(b.claims, func(a, b *claim) int {
-		return cmp.Or(
-			cmp.Compare(a.world, b.world),
-			a.created.Compare(b.created),
-			cmp.Compare(a.ref.Namespace, b.ref.Namespace),
-			cmp.Compare(a.ref.Name, b.ref.Name),
-			cmp.Compare(a.ref.Kind, b.ref.Kind),
-		)
-	})
+	b.made.routed += len(b.claims)
+	slices.SortStableFunc(b.claims, older)
+}
+
+// older is negative if the first of two claims counts as the older one.
+func older(a, b *claim) int {
+	return cmp.Or(
+		cmp.Compare(a.world, b.world),
+		a.created.Compare(b.created),
+		cmp.Compare(a.ref.Namespace, b.ref.Namespace),
+		cmp.Compare(a.ref.Name, b.ref.Name),
+		cmp.Compare(a.ref.Kind, b.ref.Kind),
+	)
 }
 
 // maxPatterns bounds the regular expressions of a host. HAProxy tries them one after
@@ -584,9 +599,11 @@ func (b *builder) add(n need, c *claim) {
 }
 
 func (b *builder) keys() []routeKey {
-	return slices.SortedFunc(maps.Keys(b.routed), func(a, b routeKey) int {
-		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
-	})
+	return slices.SortedFunc(maps.Keys(b.routed), compareRoutes)
+}
+
+func compareRoutes(a, b routeKey) int {
+	return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
 }
 
 // certify finds the certificate of each host. The older claim to a host brings it.
@@ -723,13 +740,26 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 	// doubts reports a certificate from the first instant after NotAfter.
 	for _, edge := range []time.Time{p.leaf.NotBefore, p.leaf.NotAfter.Add(1)} {
 		if edge.After(at) {
-			if b.until.IsZero() || edge.Before(b.until) {
-				b.until = edge
-			}
-		} else if edge.After(b.since) {
-			b.since = edge
+			b.until = earliest(b.until, edge)
+		} else {
+			b.since = latest(b.since, edge)
 		}
 	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// earliest returns the earlier time that is not zero.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // spell returns the name of a claim, as the problem of another claim shows it.

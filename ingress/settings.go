@@ -176,26 +176,25 @@ type settledFor struct {
 }
 
 // forget drops from memory what belongs to objects that are gone.
-func (b *builder) forget() {
-	if b.layers == nil {
-		b.layers = make(map[*corev1.Service]annotations.Layer)
-	}
-	if b.settled == nil {
-		b.settled = make(map[settledFor]*settings)
-	}
-	here := make(map[any]bool, len(b.claims))
-	for _, w := range b.worlds {
+func (c *Compiler) forget(gone func(object any) bool) {
+	maps.DeleteFunc(c.layers, func(s *corev1.Service, _ annotations.Layer) bool { return gone(s) })
+	maps.DeleteFunc(c.settled, func(f settledFor, _ *settings) bool {
+		return f.claimant != nil && gone(f.claimant) || f.service != nil && gone(f.service)
+	})
+}
+
+// forgetOthers drops from memory what belongs to no object that is here.
+func (c *Compiler) forgetOthers() {
+	here := make(map[any]bool, len(c.routing.claims))
+	for _, w := range c.worlds {
 		for _, s := range w.Services {
 			here[s] = true
 		}
 	}
-	for _, c := range b.claims {
-		here[c.claimant] = true
+	for _, claim := range c.routing.claims {
+		here[claim.claimant] = true
 	}
-	maps.DeleteFunc(b.layers, func(s *corev1.Service, _ annotations.Layer) bool { return !here[s] })
-	maps.DeleteFunc(b.settled, func(f settledFor, _ *settings) bool {
-		return f.claimant != nil && !here[f.claimant] || f.service != nil && !here[f.service]
-	})
+	c.forget(func(object any) bool { return !here[object] })
 }
 
 // settle returns the settings of a backend of a claim. service is nil if it does not

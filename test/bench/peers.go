@@ -76,7 +76,7 @@ func peers(ctx context.Context, b *bench) (err error) {
 		if err := f.grow(ctx, n); err != nil {
 			return err
 		}
-		took, err := f.one(ctx, b.samples)
+		took, err := f.one(ctx, b.samples/2)
 		if err != nil {
 			return err
 		}

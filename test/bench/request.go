@@ -45,7 +45,7 @@ const (
 	slice = 100 * time.Millisecond
 	// rounds is the number of slices of each side in row 1. Rows with several figures
 	// take half as many.
-	rounds = 60
+	rounds = 40
 )
 
 // A crowd is what the cluster has beside the Ingress of host app.test, whose requests are

@@ -1,0 +1,396 @@
+package ingress
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+// Most changes concern few Ingresses of many. amend routes these few alone, as they were
+// and as they are, and replaces the one by the other in the routing before.
+//
+// That is right only if no other Ingress changes what they get, and they change nothing
+// for others. So to the few belong all that share a link with one of them: a host, a
+// Service, or a Secret. Some things are for all: wildcard hosts and defaults, conditions
+// and regular expressions, limits that are reached, keys of the whole process. Where one of
+// these is concerned, amend returns nil, and all is decided anew.
+
+// A link is a thing through which one Ingress changes what another gets.
+type link struct {
+	kind  linkKind
+	world int // of a Service or Secret
+	name  serviceKey
+}
+
+type linkKind int
+
+const (
+	byHost linkKind = iota
+	toService
+	toSecret
+	toAnyHost // for the hosts that a certificate names
+)
+
+func hostLink(host string) link { return link{kind: byHost, name: serviceKey{name: host}} }
+
+// links returns the links of a claim.
+func (c *claim) links(world int) (all []link) {
+	for _, host := range c.names {
+		all = append(all, hostLink(host))
+	}
+	for _, p := range c.paths {
+		all = append(all, link{toService, world, p.to.service})
+	}
+	if c.fallback != nil {
+		all = append(all, link{toService, world, c.fallback.service})
+	}
+	for _, t := range c.tls {
+		all = append(all, link{toSecret, world, serviceKey{c.ref.Namespace, t.secret}})
+		if len(t.hosts) == 0 {
+			all = append(all, anyHost)
+		}
+	}
+	return all
+}
+
+var anyHost = link{kind: toAnyHost}
+
+// A member is an Ingress of a world.
+type member struct {
+	world int
+	*networkingv1.Ingress
+}
+
+// fewMembers bounds how many Ingresses are routed alone.
+const fewMembers = 200
+
+// amend returns the routing of the worlds now, whose Ingresses and Services alone may
+// differ from those before. It returns nil if all has to be decided anew.
+func (c *Compiler) amend(before, now []*world) *routing {
+	old := c.routing
+	if old.limited {
+		return nil
+	}
+	var gone, come []member
+	var open []link // to look at
+	lost := make(map[any]bool)
+	for i, w := range now {
+		was := before[i]
+		if !w.others().Same(was.others()) {
+			return nil
+		}
+		ours := classesOf(w)
+		for _, ing := range missing(was.Ingresses, w.Ingresses) {
+			if known := c.parsed[ing]; known != nil {
+				gone = append(gone, member{i, ing})
+				open, lost[known.claimant] = append(open, known.links(i)...), true
+			}
+		}
+		for _, ing := range missing(w.Ingresses, was.Ingresses) {
+			if ours.has(ing) {
+				c.made.claims++
+				c.parsed[ing] = readIngress(w.Cluster, ing)
+				come, open = append(come, member{i, ing}), append(open, c.parsed[ing].links(i)...)
+			}
+		}
+		for _, s := range missing(was.Services, w.Services) {
+			open, lost[s] = append(open, link{toService, i, keyOf(s)}), true
+		}
+		for _, s := range missing(w.Services, was.Services) {
+			open = append(open, link{toService, i, keyOf(s)})
+		}
+	}
+	if c.linked == nil {
+		c.linked = make(map[link][]member, 2*len(old.claims))
+		for i, w := range before {
+			for _, ing := range w.Ingresses {
+				c.join(member{i, ing})
+			}
+		}
+	}
+	few, ok := c.neighbours(open)
+	if !ok {
+		return nil
+	}
+	few = slices.DeleteFunc(few, func(m member) bool { return slices.Contains(gone, m) })
+	if !c.plain(now, slices.Concat(few, come)) {
+		return nil
+	}
+	then := c.routeAlone(before, slices.Concat(few, gone))
+	r := old.replace(then, c.routeAlone(now, slices.Concat(few, come)), now)
+	if r == nil || !r.roomy(come) {
+		return nil
+	}
+	for _, m := range gone {
+		c.leave(m)
+		delete(c.parsed, m.Ingress)
+	}
+	for _, m := range come {
+		c.join(m)
+	}
+	c.forget(func(o any) bool { return lost[o] })
+	return r
+}
+
+// others returns the objects that amend takes to be unchanged.
+func (o Objects) others() Objects {
+	o.Ingresses, o.Services, o.Slices = nil, nil, nil
+	return o
+}
+
+// missing returns the entries of a list that another list does not have. Most of both are
+// the same, in the same order.
+func missing[T comparable](list, from []T) (all []T) {
+	for len(list) > 0 && len(from) > 0 && list[0] == from[0] {
+		list, from = list[1:], from[1:]
+	}
+	for len(list) > 0 && len(from) > 0 && list[len(list)-1] == from[len(from)-1] {
+		list, from = list[:len(list)-1], from[:len(from)-1]
+	}
+	has := make(map[T]bool, len(from))
+	for _, x := range from {
+		has[x] = true
+	}
+	for _, x := range list {
+		if !has[x] {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+func (c *Compiler) join(m member) {
+	if known := c.parsed[m.Ingress]; known != nil {
+		for _, l := range known.links(m.world) {
+			c.linked[l] = append(c.linked[l], m)
+		}
+	}
+}
+
+func (c *Compiler) leave(m member) {
+	for _, l := range c.parsed[m.Ingress].links(m.world) {
+		c.linked[l] = slices.DeleteFunc(c.linked[l], func(o member) bool { return o == m })
+		if len(c.linked[l]) == 0 {
+			delete(c.linked, l)
+		}
+	}
+}
+
+// neighbours returns all members with one of these links, and all that share a link with
+// one of them. ok is false if there are too many, or one of the links concerns hosts that
+// are not named.
+func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
+	if len(c.linked[anyHost])+len(c.linked[hostLink("")]) > 0 {
+		return nil, false
+	}
+	seen, in := make(map[link]bool), make(map[member]bool)
+	for len(open) > 0 {
+		l := open[0]
+		open = open[1:]
+		if seen[l] {
+			continue
+		}
+		seen[l] = true
+		if host := l.name.name; l.kind == byHost {
+			_, parent, _ := strings.Cut(host, ".")
+			if host == "" || strings.HasPrefix(host, "*") || len(c.linked[hostLink("*."+parent)]) > 0 {
+				return nil, false
+			}
+		}
+		if l == anyHost || len(c.linked[l]) > fewMembers {
+			return nil, false
+		}
+		for _, m := range c.linked[l] {
+			if in[m] {
+				continue
+			}
+			in[m], all = true, append(all, m)
+			open = append(open, c.parsed[m.Ingress].links(m.world)...)
+		}
+		if len(all) > fewMembers {
+			return nil, false
+		}
+	}
+	return all, true
+}
+
+// plain reports whether no member has a path that counts for a limit of its own: a regular
+// expression, or a Service with a condition.
+func (c *Compiler) plain(worlds []*world, members []member) bool {
+	return !slices.ContainsFunc(members, func(m member) bool {
+		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
+			service, ok := find(worlds[m.world].Services, p.to.service)
+			return p.match == haproxy.Regexp || ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
+		})
+	})
+}
+
+// routeAlone returns the routing of worlds that have these Ingresses and no other.
+func (c *Compiler) routeAlone(worlds []*world, members []member) *routing {
+	alone := *c // it shares what is remembered
+	alone.routing, alone.worlds = nil, make([]*world, len(worlds))
+	for i, w := range worlds {
+		part := *w
+		part.Ingresses = nil
+		for _, m := range members {
+			if m.world == i {
+				part.Ingresses = append(part.Ingresses, m.Ingress)
+			}
+		}
+		slices.SortFunc(part.Ingresses, byName)
+		alone.worlds[i] = &part
+	}
+	r := alone.route(alone.worlds)
+	c.made.routed += len(r.claims)
+	maps.Copy(c.pairs, alone.pairs)
+	return r
+}
+
+// replace returns the routing with one part of it replaced by another. It returns nil if
+// they differ in something that other parts have, too.
+func (r *routing) replace(then, now *routing, worlds []*world) *routing {
+	common := func(r *routing) []any {
+		config := r.Config
+		config.Routes, config.Certs = nil, nil
+		return []any{config, r.Questions}
+	}
+	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
+	if !reflect.DeepEqual(common(then), common(now)) || len(then.Refused)+len(now.Refused) > 0 ||
+		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
+		return nil
+	}
+	lost, found := setOf(then.Problems), setOf(now.Problems)
+	next := *r
+	next.of = worlds
+	next.Problems = nil
+	for _, p := range r.Problems {
+		if !lost[p] || found[p] {
+			next.Problems = append(next.Problems, p)
+		}
+	}
+	for _, list := range [][]Problem{then.Problems, now.Problems} {
+		for _, p := range list {
+			if lost[p] != found[p] && p.Kind == "ConfigMap" {
+				return nil // others may have caused it as well
+			}
+			if !lost[p] {
+				next.Problems = append(next.Problems, p)
+			}
+		}
+	}
+	next.since = latest(r.since, now.since)
+	next.until = earliest(r.until, now.until)
+	next.claims = exchange(r.claims, then.claims, now.claims, older)
+	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
+	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
+	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
+	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, func(a, b haproxy.Route) int {
+		return compareRoutes(routeKey{a.Host, a.Path, a.Match}, routeKey{b.Host, b.Path, b.Match})
+	})
+	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
+	next.exchangeNeeds(then.needs, now.needs)
+	next.Owners = maps.Clone(r.Owners)
+	for cluster, was := range then.Owners {
+		if is := now.Owners[cluster]; !is.equal(was) {
+			next.Owners[cluster] = &HostOwners{Namespaces: exchangeKeys(r.Owners[cluster].Namespaces, was.Namespaces, is.Namespaces)}
+		}
+	}
+	next.Served = nil
+	next.serve()
+	return &next
+}
+
+// exchangeNeeds replaces needs. It leaves alone what both lists have: that may be of others,
+// too.
+func (r *routing) exchangeNeeds(then, now []need) {
+	lost, found := setOf(then), setOf(now)
+	then = slices.DeleteFunc(slices.Clone(then), func(n need) bool { return found[n] })
+	now = slices.DeleteFunc(slices.Clone(now), func(n need) bool { return lost[n] })
+	r.needs = exchange(r.needs, then, now, func(a, b need) int { return cmp.Compare(a.name, b.name) })
+	r.users = slices.Clone(r.users)
+	mine := make(map[int]bool) // worlds whose map is a clone
+	change := func(n need, to func(names []string) []string) {
+		if !mine[n.world] {
+			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
+		}
+		users := r.users[n.world]
+		if users[n.service] = to(slices.Clone(users[n.service])); len(users[n.service]) == 0 {
+			delete(users, n.service)
+		}
+	}
+	for _, n := range then {
+		change(n, func(names []string) []string {
+			return slices.DeleteFunc(names, func(name string) bool { return name == n.name })
+		})
+	}
+	for _, n := range now {
+		change(n, func(names []string) []string { return append(names, n.name) })
+	}
+}
+
+// roomy reports whether the namespaces of these Ingresses are within their limits even if no
+// thing of theirs is counted twice.
+func (r *routing) roomy(come []member) bool {
+	for _, m := range come {
+		limits := r.of[m.world].Options.Limits
+		var hosts, paths, certs int
+		for _, c := range r.claims {
+			if c.world == m.world && c.ref.Namespace == m.Namespace {
+				hosts, paths, certs = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls)
+			}
+		}
+		within := func(count, most int) bool { return most == 0 || count <= most }
+		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) || !within(certs, limits.Certificates) {
+			return false
+		}
+	}
+	return true
+}
+
+// exchange returns a sorted list without the entries of one sorted list, and with those of
+// another.
+func exchange[T any](list, gone, come []T, compare func(a, b T) int) []T {
+	if len(gone)+len(come) == 0 {
+		return list
+	}
+	out := make([]T, 0, len(list)+len(come))
+	for _, x := range list {
+		for len(come) > 0 && compare(come[0], x) < 0 {
+			out, come = append(out, come[0]), come[1:]
+		}
+		if len(gone) > 0 && compare(gone[0], x) == 0 {
+			gone = gone[1:]
+			continue
+		}
+		out = append(out, x)
+	}
+	return append(out, come...)
+}
+
+// exchangeKeys returns a map without the keys of one map, and with the entries of another.
+func exchangeKeys[K comparable, V any](m, gone, come map[K]V) map[K]V {
+	if len(gone)+len(come) == 0 {
+		return m
+	}
+	out := maps.Clone(m)
+	for k := range gone {
+		delete(out, k)
+	}
+	maps.Copy(out, come)
+	return out
+}
+
+func setOf[T comparable](list []T) map[T]bool {
+	set := make(map[T]bool, len(list))
+	for _, x := range list {
+		set[x] = true
+	}
+	return set
+}
