@@ -35,8 +35,11 @@ const (
 	byHost linkKind = iota
 	toService
 	toSecret
-	toAnyHost // for the hosts that a certificate names
+	toAnyHost
 )
+
+// anyHost is the link of a claim whose certificate names the hosts.
+var anyHost = link{kind: toAnyHost}
 
 func hostLink(host string) link { return link{kind: byHost, name: serviceKey{name: host}} }
 
@@ -60,83 +63,96 @@ func (c *claim) links(world int) (all []link) {
 	return all
 }
 
-var anyHost = link{kind: toAnyHost}
-
 // A member is an Ingress of a world.
 type member struct {
 	world int
 	*networkingv1.Ingress
 }
 
-// fewMembers bounds how many Ingresses are routed alone.
+// fewMembers bounds how many Ingresses change, and how many others share links with them, if
+// they are routed alone.
 const fewMembers = 200
 
-// amend returns the routing of the worlds now, whose Ingresses and Services alone may
-// differ from those before. It returns nil if all has to be decided anew.
+// An edit is what changed from one round to the next.
+type edit struct {
+	gone, come []member
+	open       []link       // of gone and come, and to changed Services
+	lost       map[any]bool // objects and claimants of before
+}
+
+// amend returns the routing of the worlds now, whose objects alone may differ from those
+// before. It returns nil if all has to be decided anew.
 func (c *Compiler) amend(before, now []*world) *routing {
-	old := c.routing
-	if old.limited {
+	d, ok := c.compare(before, now)
+	if !ok {
+		c.linked = nil
 		return nil
 	}
-	var gone, come []member
-	var open []link // to look at
-	lost := make(map[any]bool)
-	for i, w := range now {
-		was := before[i]
-		if !w.others().Same(was.others()) {
-			return nil
-		}
-		ours := classesOf(w)
-		for _, ing := range missing(was.Ingresses, w.Ingresses) {
-			if known := c.parsed[ing]; known != nil {
-				gone = append(gone, member{i, ing})
-				open, lost[known.claimant] = append(open, known.links(i)...), true
-			}
-		}
-		for _, ing := range missing(w.Ingresses, was.Ingresses) {
-			if ours.has(ing) {
-				c.made.claims++
-				c.parsed[ing] = readIngress(w.Cluster, ing)
-				come, open = append(come, member{i, ing}), append(open, c.parsed[ing].links(i)...)
-			}
-		}
-		for _, s := range missing(was.Services, w.Services) {
-			open, lost[s] = append(open, link{toService, i, keyOf(s)}), true
-		}
-		for _, s := range missing(w.Services, was.Services) {
-			open = append(open, link{toService, i, keyOf(s)})
-		}
-	}
 	if c.linked == nil {
-		c.linked = make(map[link][]member, 2*len(old.claims))
+		c.linked = make(map[link][]member, 2*len(c.parsed))
 		for i, w := range before {
 			for _, ing := range w.Ingresses {
 				c.join(member{i, ing})
 			}
 		}
 	}
-	few, ok := c.neighbours(open)
-	if !ok {
-		return nil
-	}
-	few = slices.DeleteFunc(few, func(m member) bool { return slices.Contains(gone, m) })
-	if !c.plain(now, slices.Concat(few, come)) {
-		return nil
-	}
-	then := c.routeAlone(before, slices.Concat(few, gone))
-	r := old.replace(then, c.routeAlone(now, slices.Concat(few, come)), now)
-	if r == nil || !r.roomy(come) {
-		return nil
-	}
-	for _, m := range gone {
+	few, ok := c.neighbours(d.open)
+	few = slices.DeleteFunc(few, func(m member) bool { return slices.Contains(d.gone, m) })
+	for _, m := range d.gone {
 		c.leave(m)
-		delete(c.parsed, m.Ingress)
 	}
-	for _, m := range come {
+	for _, m := range d.come {
 		c.join(m)
 	}
-	c.forget(func(o any) bool { return lost[o] })
+	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) {
+		return nil
+	}
+	r := c.routing.replace(c.routeAlone(before, slices.Concat(few, d.gone)), c.routeAlone(now, slices.Concat(few, d.come)), now)
+	if r == nil || !r.roomy(d.come) {
+		return nil
+	}
+	for _, m := range d.gone {
+		delete(c.parsed, m.Ingress)
+	}
+	c.forget(func(o any) bool { return d.lost[o] })
 	return r
+}
+
+// compare finds out what changed, and reads the Ingresses that came. ok is false if other
+// objects than Ingresses, Services and endpoints changed, or too many.
+func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
+	d.lost = make(map[any]bool)
+	for i, w := range now {
+		was := before[i]
+		if !w.others().Same(was.others()) {
+			return d, false
+		}
+		ours := classesOf(w)
+		gone, come := missing(was.Ingresses, w.Ingresses), missing(w.Ingresses, was.Ingresses)
+		if len(gone)+len(come) > fewMembers {
+			return d, false
+		}
+		for _, ing := range gone {
+			if known := c.parsed[ing]; known != nil {
+				d.gone, d.open = append(d.gone, member{i, ing}), append(d.open, known.links(i)...)
+				d.lost[known.claimant] = true
+			}
+		}
+		for _, ing := range come {
+			if ours.has(ing) {
+				c.made.claims++
+				c.parsed[ing] = readIngress(w.Cluster, ing)
+				d.come, d.open = append(d.come, member{i, ing}), append(d.open, c.parsed[ing].links(i)...)
+			}
+		}
+		for _, s := range missing(was.Services, w.Services) {
+			d.open, d.lost[s] = append(d.open, link{toService, i, keyOf(s)}), true
+		}
+		for _, s := range missing(w.Services, was.Services) {
+			d.open = append(d.open, link{toService, i, keyOf(s)})
+		}
+	}
+	return d, true
 }
 
 // others returns the objects that amend takes to be unchanged.
@@ -166,6 +182,7 @@ func missing[T comparable](list, from []T) (all []T) {
 	return all
 }
 
+// join adds a member to those with its links.
 func (c *Compiler) join(m member) {
 	if known := c.parsed[m.Ingress]; known != nil {
 		for _, l := range known.links(m.world) {
@@ -174,6 +191,7 @@ func (c *Compiler) join(m member) {
 	}
 }
 
+// leave removes a member from those with its links.
 func (c *Compiler) leave(m member) {
 	for _, l := range c.parsed[m.Ingress].links(m.world) {
 		c.linked[l] = slices.DeleteFunc(c.linked[l], func(o member) bool { return o == m })
@@ -338,11 +356,15 @@ func (r *routing) exchangeNeeds(then, now []need) {
 // roomy reports whether the namespaces of these Ingresses are within their limits even if no
 // thing of theirs is counted twice.
 func (r *routing) roomy(come []member) bool {
+	tenants := make(map[tenant]bool)
 	for _, m := range come {
-		limits := r.of[m.world].Options.Limits
+		tenants[tenant{m.world, m.Namespace}] = true
+	}
+	for of := range tenants {
+		limits := r.of[of.world].Options.Limits
 		var hosts, paths, certs int
 		for _, c := range r.claims {
-			if c.world == m.world && c.ref.Namespace == m.Namespace {
+			if c.world == of.world && c.ref.Namespace == of.namespace {
 				hosts, paths, certs = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls)
 			}
 		}

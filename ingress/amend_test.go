@@ -75,9 +75,9 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			if c.made.routed > 0 {
 				all++
-				if c.linked != nil {
-					alone++
-				}
+			}
+			if c.made.amended {
+				alone++
 			}
 			for i := range snaps {
 				if rapid.Bool().Draw(t, "owners come back") {

@@ -175,10 +175,13 @@ type Compiler struct {
 	judged   bool // they have changed since
 
 	// What the last Compile did not find in its memory, for tests.
-	made struct{ claims, routed, parts int }
+	made struct {
+		claims, routed, parts int
+		amended               bool // the routing is the one before, with a part replaced
+	}
 
 	routing *routing
-	linked  map[link][]member                     // the Ingresses of routing by their links; nil until amend needs them
+	linked  map[link][]member                     // the Ingresses of the worlds by their links; nil until amend needs them
 	parts   []part                                // one for each of routing.needs
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
 	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
@@ -221,7 +224,7 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old, judged := c.worlds, c.judged
-	c.made.claims, c.made.routed, c.made.parts = 0, 0, 0
+	c.made.claims, c.made.routed, c.made.parts, c.made.amended = 0, 0, 0, false
 	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
 	resized := c.Room != c.room
 	c.judged, c.unknown, c.room = false, c.Unknown, c.Room
@@ -279,15 +282,18 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	}
 
 	needed := c.routing
-	if amended && !rerouted {
+	switch {
+	case rerouted:
+		c.linked = nil
+	case amended:
 		if next := c.amend(old, worlds); next != nil {
-			c.routing = next
+			c.routing, c.made.amended = next, true
 		} else {
 			rerouted = true
 		}
 	}
 	if rerouted {
-		c.routing, c.linked = c.route(worlds), nil
+		c.routing = c.route(worlds)
 		c.forgetOthers()
 	}
 	if needed != nil && needed != c.routing {
