@@ -39,6 +39,7 @@ type fakeRing struct {
 	set     []string // the members of each ring, and of those that are silent
 	cookies uint64
 	err     error
+	answers bool // the machine of a member that is silent
 }
 
 func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
@@ -48,6 +49,9 @@ func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
 func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
 func (f *fakeRing) Passed(context.Context) (uint64, error) { return 5, nil }
 func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }
+func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
+	return f.answers && at == netip.MustParseAddrPort("192.168.50.22:7477")
+}
 
 // hear sets what the pulse hears of gate-2.
 func (f *fakePulse) hear(class Class, draining bool) {
@@ -462,6 +466,20 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	s.settle(t)
 	expect("when it speaks again", alive)
 
+	kernel.answers = true
+	p.hear("", false)
+	s.pass(t, 5*time.Second)
+	expect("while the process of the other one is dead, and its machine is not")
+	kernel.answers = false
+	s.settle(t)
+	expect("when its machine dies, too", silent)
+	kernel.answers = true
+	s.settle(t)
+	expect("when that machine answers, and its process does not")
+	p.hear(Full, false)
+	s.settle(t)
+	expect("when it speaks at last", alive)
+
 	kernel.cookies = 1
 	s.settle(t)
 	expect("when the kernel sends SYN cookies", silent)
@@ -470,6 +488,7 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	s.pass(t, 2*time.Second)
 	expect("when it has sent none for a while", alive)
 
+	kernel.answers = false
 	kernel.err = errors.New("second chance is off: no nft")
 	p.hear("", false)
 	s.settle(t)

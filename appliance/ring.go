@@ -2,7 +2,11 @@ package appliance
 
 import (
 	"context"
+	"errors"
+	"net"
+	"net/netip"
 	"reflect"
+	"syscall"
 	"time"
 
 	"sallyport/appliance/group"
@@ -16,6 +20,7 @@ type secondChance interface {
 	Clear(context.Context) error
 	Passed(context.Context) (uint64, error)
 	Cookies() (uint64, error)
+	Answers(context.Context, netip.AddrPort) bool
 }
 
 // kernelRing is the ring of package address.
@@ -26,12 +31,24 @@ func (kernelRing) Clear(ctx context.Context) error               { return addres
 func (kernelRing) Passed(ctx context.Context) (uint64, error)    { return address.Passed(ctx) }
 func (kernelRing) Cookies() (uint64, error)                      { return address.SYNCookies() }
 
+// Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
+// alive in both cases.
+func (kernelRing) Answers(ctx context.Context, at netip.AddrPort) bool {
+	conn, err := (&net.Dialer{Timeout: quickly}).DialContext(ctx, "tcp", at.String())
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+}
+
 const (
 	// ringEvery is the time after which the same ring is set again, well within the time
 	// for which the kernel follows it.
 	ringEvery = 10 * time.Second
 	// ringRetry is the time after which a ring that failed is tried again.
 	ringRetry = time.Second
+	// quickly bounds how long a round waits for the machine of a member that fell silent.
+	quickly = 50 * time.Millisecond
 	// flooded is how long there is no ring after the kernel has sent a SYN cookie.
 	flooded = 30 * time.Second
 )
@@ -45,6 +62,7 @@ type ring struct {
 	cookies uint64
 	counted bool      // cookies is known
 	flood   time.Time // when the kernel last sent a SYN cookie
+	live    map[netip.Addr]bool
 }
 
 // RingStatus is second chance on this appliance.
@@ -66,7 +84,8 @@ func (r *ring) status() RingStatus {
 }
 
 // passOn keeps the ring of the members that are alive, whatever their class: one that
-// drains still holds connections.
+// drains still holds connections. So does one whose sallyport has died, as long as its
+// machine answers. A machine that did not answer once has to be heard again.
 func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 	r := &l.ring
 	m := l.member
@@ -91,14 +110,20 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 			want.Self = other.Address
 		}
 	}
+	live := map[netip.Addr]bool{}
 	for _, h := range heard {
-		switch {
-		case h.Alive && now.Sub(r.flood) >= flooded:
-			want.Members = append(want.Members, h.Member.Address)
-		case m.has(h.Member):
-			want.Silent = append(want.Silent, h.Member.Address)
+		a := h.Member.Address
+		if !m.has(h.Member) {
+			continue
+		}
+		live[a] = h.Alive || r.live[a] && l.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
+		if live[a] && now.Sub(r.flood) >= flooded {
+			want.Members = append(want.Members, a)
+		} else {
+			want.Silent = append(want.Silent, a)
 		}
 	}
+	r.live = live
 	again := ringEvery
 	if r.err != nil {
 		again = ringRetry
