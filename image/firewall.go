@@ -76,6 +76,7 @@ func firewall(cfg *config.Config) string {
 			}
 			line("\t\t%s%s saddr %s tcp dport %d accept", to(addr), family, set, cfg.BGP.Port)
 		}
+		joinGroup(line, cfg)
 		if len(cfg.System.MaintenanceKey) > 0 {
 			// On the address of the status endpoint, unless that is loopback.
 			at := cfg.Status.Listen.Addr()
@@ -84,7 +85,11 @@ func firewall(cfg *config.Config) string {
 			}
 			openOne(line, netip.AddrPortFrom(at, 22))
 		}
-		line("\t\ttcp dport != { 22, %d, %d } tcp dport @services_tcp accept", cfg.BGP.Port, cfg.Status.Listen.Port())
+		own := fmt.Sprintf("22, %d, %d", cfg.BGP.Port, cfg.Status.Listen.Port())
+		if cfg.Group.Exists() {
+			own += fmt.Sprintf(", %d", cfg.Group.Port)
+		}
+		line("\t\ttcp dport != { %s } tcp dport @services_tcp accept", own)
 		line("\t\tudp dport @services_udp accept")
 	}
 	line("\t}")
@@ -93,6 +98,42 @@ func firewall(cfg *config.Config) string {
 	}
 	line("}")
 	return b.String()
+}
+
+// joinGroup writes the rules for the group: the heartbeat and HAProxy's peers of the other
+// members, and BFD of the routers. A TTL of 255 proves that a router is on the link (RFC
+// 5881, section 5); the program does not look at it.
+func joinGroup(line func(string, ...any), cfg *config.Config) {
+	g := &cfg.Group
+	for _, m := range others(cfg) {
+		line("\t\t%s udp dport %d accept", from(m.Address), g.Port)
+		if g.Share {
+			line("\t\t%s tcp dport %d accept", from(m.Address), g.Port)
+		}
+	}
+	if g.Upstream.BFD == (config.BFD{}) {
+		return
+	}
+	for _, r := range g.Upstream.Peers {
+		hops := "ip ttl 255"
+		if r.Address.Is6() {
+			hops = "ip6 hoplimit 255"
+		}
+		line("\t\t%s %s udp dport 3784 accept", from(r.Address), hops)
+	}
+}
+
+// others returns the other members of the group.
+func others(cfg *config.Config) []config.Member {
+	return slices.DeleteFunc(slices.Clone(cfg.Group.Members), func(m config.Member) bool { return m.Name == cfg.Identity })
+}
+
+// from returns an nft expression for packets from an address.
+func from(addr netip.Addr) string {
+	if addr.Is4() {
+		return fmt.Sprintf("ip saddr %s", addr)
+	}
+	return fmt.Sprintf("ip6 saddr %s", addr)
 }
 
 // sets lists the sets that the process fills.
@@ -129,6 +170,9 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	for _, at := range served(cfg) {
 		ports = append(ports, at.Port())
 	}
+	if cfg.Group.Exists() && cfg.Group.Share {
+		ports = append(ports, cfg.Group.Port)
+	}
 	slices.Sort(ports)
 	for _, port := range slices.Compact(ports) {
 		line("\t\ttcp sport %d %s goto refused", port, opens)
@@ -147,6 +191,11 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	line("\t\tip daddr 127.0.0.1 udp dport 514 accept") // HAProxy's default log server
 	line("\t\tip daddr . udp dport @logs4 accept")
 	line("\t\tip6 daddr . udp dport @logs6 accept")
+	if cfg.Group.Share {
+		for _, m := range others(cfg) {
+			line("\t\t%saddr %s tcp dport %d accept", map[bool]string{true: "ip d", false: "ip6 d"}[m.Address.Is4()], m.Address, cfg.Group.Port)
+		}
+	}
 	line("\t\tgoto refused")
 	line("\t}")
 	line("\tchain refused {")
