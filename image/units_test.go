@@ -255,3 +255,35 @@ func TestOnlyTheStatePartitionGrows(t *testing.T) {
 		}
 	}
 }
+
+// The line of the unit runs with a systemctl that has one job, and a sallyport that tells
+// how it was started.
+func TestAStopDrainsAndARestartDoesNot(t *testing.T) {
+	unit, err := os.ReadFile(filepath.Join(unitDir, "sallyport.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^ExecStop=/usr/bin/sh -c '(.*)'$`).FindStringSubmatch(string(unit))
+	if line == nil {
+		t.Fatal("the unit has no ExecStop of this form")
+	}
+	script := strings.NewReplacer("$$", "$", "%n", "sallyport.service").Replace(line[1])
+	bin := t.TempDir()
+	for name, text := range map[string]string{"systemctl": "echo \"$* $JOB\"", "sallyport": "echo sallyport \"$@\""} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+	}
+	const drains = "sallyport drain --wait --stopping\n"
+	for job, want := range map[string]string{
+		"1234 sallyport.service stop running":    drains,
+		"1234 sallyport.service restart running": "",
+		"":                                       drains, // systemctl cannot ask
+	} {
+		cmd := exec.Command("/bin/sh", "-c", script)
+		cmd.Env = []string{"PATH=" + bin, "JOB=" + job}
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("job %q: got %q, %v, want %q", job, out, err, want)
+		}
+	}
+}
