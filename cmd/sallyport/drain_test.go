@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport/appliance"
+	"sallyport/appliance/config"
 )
 
 // gate serves the control socket of an appliance, which answers with one state after
@@ -129,4 +130,21 @@ func TestStatusShowsTheGroup(t *testing.T) {
 		all.WriteString(got + "\n")
 	}
 	golden(t, "status-group.txt", []byte(all.String()))
+}
+
+func TestTheManifestsPeerWithEveryMemberOfAGroup(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sallyport.yaml")
+	text := strings.Replace(config.GroupExample, "secretFile: /etc/sallyport/group.key ", "secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY= ", 1)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, got, stderr := sallyport("manifests", "--offline", "--config", path)
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, peer := range []string{"192.168.50.21", "192.168.50.22"} {
+		if n := strings.Count(got, "peerIP: \""+peer+"\"\n"); n != 1 {
+			t.Errorf("%d BGPPeers for %s, want one", n, peer)
+		}
+	}
 }

@@ -205,7 +205,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 	if w.CalicoAPI == config.AutoGroup {
 		w.CalicoAPI = cluster.Calico.APIGroup
 	}
-	w.Peers, err = f.peers(cfg.BGP)
+	w.Peers, err = f.peers(cfg)
 	return w, cluster, err
 }
 
@@ -292,8 +292,10 @@ func (f manifestsFlags) read() (*config.Config, *config.Cluster, error) {
 	return nil, nil, fmt.Errorf("--cluster %q is not in %s; allowed: %s", f.cluster, name, strings.Join(names, ", "))
 }
 
-// peers returns the addresses of --address, or else those of bgp.listen.
-func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
+// peers returns the addresses of --address, or else those of bgp.listen and of all members
+// of the group.
+func (f manifestsFlags) peers(cfg *config.Config) ([]peer, error) {
+	bgp := cfg.BGP
 	var addrs []netip.Addr
 	for _, text := range f.addresses {
 		addr, err := netip.ParseAddr(text)
@@ -304,6 +306,11 @@ func (f manifestsFlags) peers(bgp config.BGP) ([]peer, error) {
 	}
 	if len(addrs) == 0 {
 		addrs = slices.DeleteFunc(slices.Clone(bgp.Listen), func(a netip.Addr) bool { return a.IsUnspecified() })
+		for _, m := range cfg.Group.Members {
+			if !slices.Contains(addrs, m.Address) {
+				addrs = append(addrs, m.Address)
+			}
+		}
 	}
 	if len(addrs) == 0 {
 		return nil, errors.New("--address is missing: give the address at which the nodes reach the appliance, or a configuration file whose bgp.listen has it")
