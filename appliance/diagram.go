@@ -22,15 +22,18 @@ const (
 func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 	d := &page.Diagram{Clients: page.Box{Title: "clients"}, Appliance: page.Box{Title: s.Identity, Mark: page.Good}}
 	if x.config != nil {
-		for _, a := range slices.Concat(x.config.Bind.HTTP, x.config.Bind.HTTPS)[:min(4, len(x.config.Bind.HTTP)+len(x.config.Bind.HTTPS))] {
-			host := a.Addr().String()
-			if a.Addr().IsUnspecified() {
-				host = "port"
+		for _, a := range slices.Concat(x.config.Bind.HTTP, x.config.Bind.HTTPS) {
+			line := fmt.Sprintf("port %d", a.Port())
+			if !a.Addr().IsUnspecified() {
+				line = a.String()
 			}
-			d.Clients.Lines = append(d.Clients.Lines, strings.TrimSpace(fmt.Sprintf("%s %d", host, a.Port())))
+			if !slices.Contains(d.Clients.Lines, line) && len(d.Clients.Lines) < 4 {
+				d.Clients.Lines = append(d.Clients.Lines, line)
+			}
 		}
 	}
-	d.Appliance.Lines = append(d.Appliance.Lines, "HAProxy "+s.HAProxy.Version)
+	version, _, _ := strings.Cut(s.HAProxy.Version, "-") // without the distribution's
+	d.Appliance.Lines = append(d.Appliance.Lines, "HAProxy "+version)
 	switch {
 	case !s.Ready:
 		d.Appliance.Mark = page.Bad
@@ -234,11 +237,6 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	case b.via.IsValid():
 		return fmt.Sprintf("the route %s via %s is not in the kernel", p, b.via)
 	}
-	for _, r := range x.refusals {
-		if r.Offer.Prefix == p {
-			return fmt.Sprintf("the offer of %s by %s was refused: %s", p, r.Offer.Peer, r.Why)
-		}
-	}
 	var speakers []bgp.PeerState
 	if n != nil {
 		speakers = n.peers
@@ -246,6 +244,11 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	for _, s := range speakers {
 		if s.State != established && s.Addr.Is4() == p.Addr().Is4() {
 			return sessionDown(s, x.at)
+		}
+	}
+	for _, r := range x.refusals {
+		if r.Offer.Prefix == p {
+			return fmt.Sprintf("the offer of %s by %s was refused: %s", p, r.Offer.Peer, r.Why)
 		}
 	}
 	for _, c := range x.clusters {

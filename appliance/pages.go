@@ -126,12 +126,12 @@ func podAddress(cluster, pod string) string {
 	return pathOf("pod", cluster, namespace, name)
 }
 
-// appliance returns how the appliance is, in a mark.
+// mark returns how the appliance is.
 func (q *request) mark() page.Mark {
 	switch {
 	case !q.status.Ready:
 		return page.Bad
-	case len(q.status.Warnings) > 0:
+	case len(q.status.Warnings) > 0 || q.all.closed()+q.all.failing > 0:
 		return page.Warn
 	}
 	return page.Good
@@ -697,7 +697,7 @@ func (q *request) changes(size int, name string) page.Section {
 		}
 		took := page.Cell{}
 		if c.Took > 0 {
-			took.Text = c.Took.Round(100 * time.Microsecond).String()
+			took.Text = fmt.Sprintf("%.1f ms", c.Took.Seconds()*1000)
 		}
 		return []page.Cell{{Text: c.At.UTC().Format("2006-01-02 15:04:05"), Mono: true}, {Text: c.Kind}, what, {Text: c.Why}, took}
 	}, columns("time (UTC)", "kind", "~what", "~why", ">took")...)

@@ -74,21 +74,21 @@ func rate(before, after haproxy.Load, during time.Duration, open int) sample {
 	}
 	per := func(was, is uint64) float64 { return float64(is-min(was, is)) / during.Seconds() }
 	x := sample{per(before.Requests, after.Requests), per(before.Failed, after.Failed), math.NaN(), float64(open)}
-	if after.Response > 0 {
+	if after.Response >= 0 {
 		x.response = float64(after.Response) / float64(time.Millisecond)
 	}
 	return x
 }
 
-// plots draws the samples, or nothing before there are two.
+// plots draws the samples, or nothing while they are too few for a curve.
 func (s *samples) plots() []page.Plot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.n < 2 {
+	const mean = samplesKept / pointsShown
+	if s.n <= mean { // a curve has two points
 		return nil
 	}
 	plot := func(title, unit string, of func(sample) float64) page.Plot {
-		const mean = samplesKept / pointsShown
 		p := page.Plot{Title: title, Unit: unit, Every: mean * sampleEvery}
 		// Groups of three begin at the start of the process, so that a point that is
 		// drawn stays as it is.
@@ -104,10 +104,14 @@ func (s *samples) plots() []page.Plot {
 		}
 		return p
 	}
-	return []page.Plot{
+	all := []page.Plot{
 		plot("requests", "/s", func(x sample) float64 { return x.requests }),
 		plot("failed (5xx)", "/s", func(x sample) float64 { return x.failed }),
 		plot("response time", "ms", func(x sample) float64 { return x.response }),
 		plot("open servers", "", func(x sample) float64 { return x.open }),
 	}
+	for i, v := range all[3].Points {
+		all[3].Points[i] = math.Round(v)
+	}
+	return all
 }

@@ -15,7 +15,7 @@ func TestSamplesAreRatesOverTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var s samples
-		loads := []haproxy.Load{{Requests: 100, Failed: 1}, {Requests: 300, Failed: 1, Response: 5 * time.Millisecond}, {Requests: 50, Failed: 10}, {}, {Requests: 10}, {Requests: 20}}
+		loads := []haproxy.Load{{Requests: 100, Failed: 1}, {Requests: 300, Failed: 1, Response: 5 * time.Millisecond}, {Requests: 50, Failed: 10, Response: -1}, {}, {Requests: 10, Response: -1}, {Requests: 20, Response: -1}}
 		reads := 0
 		go s.run(ctx, func(haproxy.Load) (haproxy.Load, error) {
 			reads++

@@ -78,6 +78,9 @@ func noteSteps[S Step](l *loop, v *view, steps []S) {
 		switch s := any(step).(type) {
 		case SetServer:
 			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State), s.Why
+			if s.State == haproxy.Absent {
+				c.What = fmt.Sprintf("%s of %s is deleted", v.server(s.ID), s.ID.Backend)
+			}
 		case AddRoute:
 			c.Kind, c.What, c.Why = routeChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
 		case DropRoute:
@@ -101,6 +104,9 @@ func (v *view) server(id haproxy.ServerID) string {
 				return strings.TrimSpace(s.Addr.String() + " " + s.Pod)
 			}
 		}
+	}
+	if live, ok := v.have.Backends[id.Backend].Find(id.Server); ok {
+		return live.Addr.String()
 	}
 	return id.Server
 }

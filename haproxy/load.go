@@ -14,7 +14,7 @@ import (
 type Load struct {
 	Requests uint64        // by HTTP, of clients
 	Failed   uint64        // of those, answered with a status from 500 to 599
-	Response time.Duration // from the request to the first byte of the answer: the mean of the backends that had requests since the Load before, by their requests
+	Response time.Duration // from the request to the first byte of the answer: the mean of the backends that had requests since the Load before, by their requests; negative: there was no request
 
 	backends map[string]uint64 // requests
 }
@@ -57,6 +57,7 @@ func readLoad(answer string, before Load) (Load, error) {
 		row, err := r.Read()
 		switch {
 		case errors.Is(err, io.EOF):
+			t.Response = -1
 			if weight > 0 {
 				t.Response = time.Duration(sum / weight * float64(time.Millisecond))
 			}

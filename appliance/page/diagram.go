@@ -177,7 +177,7 @@ func (s *svg) label(d Door, x, y int) {
 
 func (d *Diagram) narrow() string {
 	const (
-		width, spine, left, letters = 340, 14, 34, 46
+		width, spine, left, letters = 340, 14, 34, 42
 		step                        = 18
 	)
 	var s, body svg
