@@ -132,6 +132,22 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return w
 	}
 
+	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
+	l.byVRRP = func(ctx context.Context, cfg *config.Config) (vrrp, error) {
+		o := vrrpOptions(cfg)
+		o.Log = log
+		v, err := address.NewVRRP(o)
+		if err != nil {
+			return nil, err
+		}
+		wg.Go(func() {
+			keepalived.Lock()
+			defer keepalived.Unlock()
+			v.Run(ctx)
+		})
+		return v, nil
+	}
+
 	l.join = func(ctx context.Context, cfg *config.Config) (pulse, func()) {
 		p, wait := newPulse(ctx, cfg, func(err error) {
 			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in", reopen)

@@ -106,6 +106,7 @@ type loop struct {
 	alive    func() // called after each knock or tick
 	admit    func(Admission) error
 	hold     func([]netip.Addr) ([]netip.Addr, error)              // puts the addresses of the group on lo
+	byVRRP   func(context.Context, *config.Config) (vrrp, error)   // runs VRRP until the context ends
 	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat and the control socket until the context ends
 	chance   secondChance
 	version  string

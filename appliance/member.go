@@ -32,7 +32,8 @@ type member struct {
 	of    config.Group
 	self  string
 	pulse pulse
-	leave func() // ends the heartbeat and the control socket
+	turns turns
+	leave func() // ends the heartbeat, the control socket and VRRP
 }
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps
@@ -52,7 +53,8 @@ func (l *loop) enter(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	pulse, wait := l.join(ctx, cfg)
 	go relay(ctx, pulse.Changed(), l.knock)
-	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, leave: func() { end(); wait() }}
+	start := func() (vrrp, error) { return l.byVRRP(ctx, cfg) }
+	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, turns: turns{start: start}, leave: func() { end(); wait() }}
 }
 
 // represent brings the group's addresses to what this appliance is fit for: on lo, and
@@ -92,13 +94,15 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 		}
 	}
 	withdrawn := l.speaker.Announce(announcements)
+	taken, failed := l.takeTurns(v.at, facts.Draining, silent == "")
+	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	l.member.pulse.Say(group.Word{
 		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
 	})
 	l.passOn(ctx, v.at, heard)
 	v.fit = l.fit
-	v.group = groupStatus(l, v, heard, have)
+	v.group = groupStatus(l, v, heard, have, taken)
 	return errors.Join(err, withdrawn)
 }
 
@@ -278,6 +282,7 @@ type AddressOfGroup struct {
 	Address   netip.Addr   `json:"address"`
 	Held      bool         `json:"held"`                // this machine has it on lo
 	Announced []netip.Addr `json:"announced,omitempty"` // the routers that have it from this appliance
+	VRRP      bool         `json:"vrrp,omitempty"`      // this appliance has it by VRRP
 }
 
 // MemberStatus is a member of the group, as it was last heard.
@@ -314,11 +319,11 @@ func (s *GroupStatus) others() bool {
 }
 
 // groupStatus describes the group after a round.
-func groupStatus(l *loop, v *view, heard []group.Heard, held []netip.Addr) *GroupStatus {
+func groupStatus(l *loop, v *view, heard []group.Heard, held, taken []netip.Addr) *GroupStatus {
 	g := &l.member.of
 	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil, Ring: l.ring.status()}
 	for _, a := range g.Addresses {
-		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a)}
+		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
 		for _, p := range v.peers {
 			if slices.ContainsFunc(p.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
 				of.Announced = append(of.Announced, p.Addr)

@@ -19,7 +19,7 @@ type Group struct {
 	Secret Secret `json:"secret"`
 	// File that holds the key, instead of secret.
 	SecretFile string `json:"secretFile"`
-	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine and to no network of the nodes.
+	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine. Only with vrrp they may be in the network of the members.
 	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
 	// All appliances of the group, at most 8, in the same order on each; identity names this one.
 	Members []Member `json:"members" jsonschema:"required"`
@@ -33,6 +33,8 @@ type Group struct {
 	Drain Drain `json:"drain"`
 	// The routers that the service addresses are announced to. Without them nothing is announced.
 	Upstream Upstream `json:"upstream"`
+	// VRRP (RFC 5798) between the members, for a network without routers that speak BGP. It needs Debian's package keepalived.
+	VRRP VRRP `json:"vrrp"`
 }
 
 // Exists reports whether the file has a group.
@@ -70,6 +72,20 @@ type Upstream struct {
 
 // Exists reports whether the file names a router.
 func (u *Upstream) Exists() bool { return len(u.Peers) > 0 }
+
+// VRRP gives each service address to one member, and to another one when that member is
+// not fit to serve.
+type VRRP struct {
+	// Interface that gets the addresses, in the network of the members. Without an interface there is no VRRP.
+	Interface string `json:"interface" jsonschema:"required"`
+	// First virtual router ID. The group uses as many in a row as it has members, or addresses if these are fewer; nothing else in the network may use them.
+	ID int `json:"id" jsonschema:"default=50,minimum=1,maximum=255"`
+	// Time between two advertisements, from 100ms to 10s in hundredths of a second. A lost member is noticed after three to four of them.
+	Interval time.Duration `json:"interval" jsonschema:"default=300ms"`
+}
+
+// Exists reports whether the file asks for VRRP.
+func (v *VRRP) Exists() bool { return v.Interface != "" }
 
 // Router is a router that the service addresses are announced to.
 type Router struct {
@@ -148,6 +164,7 @@ func (c *Config) checkGroup(p *problems) {
 	}
 	c.checkServiceAddresses(p)
 	c.checkUpstream(p)
+	c.checkVRRP(p)
 }
 
 // checkSecret rejects a key that is not base64, or too short. It quotes nothing of it.
@@ -300,6 +317,42 @@ func (c *Config) checkUpstream(p *problems) {
 			p.add(at+".address", "%s is already the address of group.upstream.peers[%d]", r.Address, j)
 		}
 		c.checkRouter(p, at+".address", r.Address)
+	}
+}
+
+// interfaceName matches a name that needs no quotes in keepalived's configuration.
+var interfaceName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,14}$`)
+
+func (c *Config) checkVRRP(p *problems) {
+	const at = "group.vrrp"
+	g := &c.Group
+	v := &g.VRRP
+	if !p.given(at) {
+		return
+	}
+	switch {
+	case v.Interface == "":
+		p.add(at, "interface is missing; give the one in the network of the members")
+	case !interfaceName.MatchString(v.Interface):
+		p.add(at+".interface", "%q is not allowed; allowed: up to 15 letters, digits and - _ .", v.Interface)
+	}
+	if v.Interval < 100*time.Millisecond || v.Interval > 10*time.Second || v.Interval%(10*time.Millisecond) != 0 {
+		p.add(at+".interval", "%s is not allowed; allowed: hundredths of a second from 100ms to 10s", v.Interval)
+	}
+	if len(g.Members) == 0 || len(g.Addresses) == 0 {
+		return // reported already
+	}
+	same := 0
+	for _, a := range g.Addresses {
+		if a.Is4() == g.Members[0].Address.Is4() {
+			same++
+		}
+	}
+	if same == 0 {
+		p.add(at, "no service address is of the family of %s, the address of %s; VRRP needs one, or members with addresses of the other family", g.Members[0].Address, g.Members[0].Name)
+	}
+	if last := v.ID + min(same, len(g.Members)) - 1; last > 255 {
+		p.add(at+".id", "%d is not allowed; the group uses the IDs %d to %d, and 255 is the greatest", v.ID, v.ID, last)
 	}
 }
 

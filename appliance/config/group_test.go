@@ -38,7 +38,8 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
   upstream:
     asn: 64512
     peers: [{address: 192.168.50.1, password: tops3cret, ttlSecurity: true, port: 1790}, {address: "fd00::1", asn: 64513}]
-    bfd: {interval: 100ms, multiplier: 5}`, 1)))
+    bfd: {interval: 100ms, multiplier: 5}
+  vrrp: {interface: nodes, id: 7, interval: 1s}`, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
 				{Address: netip.MustParseAddr("fd00::1"), ASN: 64513, Port: 179},
 			},
 		},
+		VRRP: config.VRRP{Interface: "nodes", ID: 7, Interval: time.Second},
 	}
 	if diff := cmp.Diff(want, c.Group, values); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)
@@ -95,6 +97,11 @@ func TestBFDCanBeTurnedOff(t *testing.T) {
 
 func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 	for name, row := range map[string]struct{ from, to, want string }{
+		"VRRP without an interface":    {"group:\n", "group:\n  vrrp: {id: 7}\n", `f.yaml:6: group.vrrp: interface is missing; give the one in the network of the members`},
+		"VRRP on a strange interface":  {"group:\n", "group:\n  vrrp: {interface: \"no}des\"}\n", `f.yaml:6: group.vrrp.interface: "no}des" is not allowed; allowed: up to 15 letters, digits and - _ .`},
+		"VRRP each millisecond":        {"group:\n", "group:\n  vrrp: {interface: nodes, interval: 1ms}\n", `f.yaml:6: group.vrrp.interval: 1ms is not allowed; allowed: hundredths of a second from 100ms to 10s`},
+		"VRRP without an address":      {"addresses: [203.0.113.10, \"2001:db8::10\"]", "addresses: [\"2001:db8::10\", \"2001:db8::11\"]\n  vrrp: {interface: nodes}", `f.yaml:9: group.vrrp: no service address is of the family of 192.168.50.21, the address of gate-1; VRRP needs one, or members with addresses of the other family`},
+		"VRRP beyond its IDs":          {"addresses: [203.0.113.10, \"2001:db8::10\"]", "addresses: [203.0.113.10, 203.0.113.11, \"2001:db8::10\"]\n  vrrp: {interface: nodes, id: 255}", `f.yaml:9: group.vrrp.id: 255 is not allowed; the group uses the IDs 255 to 256, and 255 is the greatest`},
 		"no name":                      {"  name: edge\n", "", `f.yaml:5: group: name is missing`},
 		"a name with capitals":         {"edge", "Edge", `f.yaml:6: group.name: "Edge" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
 		"no secret":                    {"  secret: " + key + "\n", "", `f.yaml:5: group: secret is missing; openssl rand -base64 32 makes one, the same for all members (secretFile names a file that holds it)`},

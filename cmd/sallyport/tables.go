@@ -82,6 +82,9 @@ var parts = []part{
 				for i, r := range a.Announced {
 					routers[i] = r.String()
 				}
+				if a.VRRP {
+					routers = append(routers, "VRRP")
+				}
 				row(a.Held, a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"))
 			}
 		},

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,7 @@ type VRRP struct {
 	o       VRRPOptions
 	program string
 	shares  []share
+	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil: one runs
 }
 
 // A share is the addresses that move together: a virtual router.
@@ -227,7 +229,8 @@ func (v *VRRP) write(name, text string) error {
 	return nil
 }
 
-// Held returns the addresses that this appliance has by VRRP now.
+// Held returns the addresses that this appliance has by VRRP now. It is an error if
+// keepalived has ended and did not come up again.
 func (v *VRRP) Held() (held []netip.Addr, err error) {
 	link, err := netlink.LinkByName(v.o.Interface)
 	if err != nil {
@@ -241,6 +244,13 @@ func (v *VRRP) Held() (held []netip.Addr, err error) {
 		if _, ok := there[netip.PrefixFrom(a, a.BitLen())]; ok {
 			held = append(held, a)
 		}
+	}
+	if why := v.ended.Load(); why != nil {
+		hint := ""
+		if strings.Contains(*why, "permission") {
+			hint = "; it needs CAP_NET_ADMIN, CAP_NET_RAW and sockets of AF_PACKET: give them to the service"
+		}
+		return held, fmt.Errorf("VRRP stands still, since keepalived ended: %s%s", *why, hint)
 	}
 	return held, nil
 }
@@ -260,6 +270,7 @@ func (v *VRRP) Run(ctx context.Context) {
 		if time.Since(began) > calm {
 			pause = 0
 		}
+		v.ended.Store(&last)
 		v.o.Log.Error("keepalived ended, and starts again", "error", err, "last", last, "pause", pause)
 		timer := time.NewTimer(pause)
 		select {
@@ -301,11 +312,17 @@ func (v *VRRP) keepalived(ctx context.Context) (last string, err error) {
 func (v *VRRP) follow(out io.Reader) (last string) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		// "Mon Nov 23 02:00:00 2026: (share_50) Entering MASTER STATE"
-		last = lines.Text()
-		if _, text, ok := strings.Cut(last, ": "); ok {
-			last = text
+		line := lines.Text()
+		if _, text, ok := strings.Cut(line, ": "); ok {
+			line = text
 		}
-		v.o.Log.Debug("keepalived", "line", last)
+		v.o.Log.Debug("keepalived", "line", line)
+		switch {
+		case strings.Contains(line, " STATE"): // an instance runs
+			v.ended.Store(nil)
+		case !strings.HasPrefix(line, "Stopp"): // it ends with why it stopped, and that it did
+			last = line
+		}
 	}
 	return last
 }

@@ -1,0 +1,74 @@
+package appliance
+
+import (
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/routes/address"
+)
+
+// vrrp is keepalived. The real one is address.VRRP; tests replace it with a fake.
+type vrrp interface {
+	Set(class string) error
+	Held() ([]netip.Addr, error)
+}
+
+// vrrpRetry is the time after which keepalived is tried again if it is missing, or rejects
+// its configuration.
+const vrrpRetry = 10 * time.Second
+
+// turns is VRRP of this member. Owned by the goroutine of the loop.
+type turns struct {
+	start func() (vrrp, error)
+	runs  vrrp      // nil: not yet
+	tried time.Time // when it was started last
+	err   error     // why it does not run
+}
+
+// takeTurns tells VRRP the class of this appliance, and returns the addresses that this
+// appliance has by VRRP. A group may have none: then it does nothing.
+//
+// An appliance that drains keeps its addresses until another one has them, provided its
+// HAProxy answers.
+func (l *loop) takeTurns(now time.Time, draining, answers bool) ([]netip.Addr, error) {
+	m := l.member
+	if !m.of.VRRP.Exists() {
+		return nil, nil
+	}
+	t := &m.turns
+	if t.runs == nil {
+		if !t.tried.IsZero() && now.Sub(t.tried) < vrrpRetry {
+			return nil, t.err
+		}
+		t.tried = now
+		if t.runs, t.err = t.start(); t.err != nil {
+			t.runs = nil
+			return nil, t.err
+		}
+	}
+	class := string(l.fit.Class)
+	if l.fit.Class == None && draining && answers {
+		class = "drain"
+	}
+	set := t.runs.Set(class)
+	held, err := t.runs.Held()
+	return held, errors.Join(set, err)
+}
+
+// vrrpOptions returns the options of package address for a configuration with VRRP.
+func vrrpOptions(cfg *config.Config) address.VRRPOptions {
+	g := &cfg.Group
+	o := address.VRRPOptions{
+		Folder: filepath.Join(cfg.HAProxy.RunDir, "vrrp"), Interface: g.VRRP.Interface, ID: g.VRRP.ID, Interval: g.VRRP.Interval, Addresses: g.Addresses,
+	}
+	for _, m := range g.Members {
+		o.Members = append(o.Members, m.Address)
+		if m.Name == cfg.Identity {
+			o.Self = m.Address
+		}
+	}
+	return o
+}
