@@ -200,6 +200,11 @@ func (b *Backend) sticky() bool {
 	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.sticky })
 }
 
+// hashes reports whether a hash of the request chooses the server.
+func (b *Backend) hashes() bool {
+	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.hashes })
+}
+
 // sameShape reports whether two backends differ in their servers at most: what
 // else there is, only a reload changes.
 func (b *Backend) sameShape(o *Backend) bool {

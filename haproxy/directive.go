@@ -21,6 +21,7 @@ type Directive struct {
 	phase    phase
 	tcp      bool   // a TCP backend can have it
 	sticky   bool   // it gives clients a cookie that leads them back to their server
+	hashes   bool   // a hash of the request chooses the server
 	userlist string // the userlist that it names; empty: none
 	text     string // one line, or several with "\n" in between
 }
@@ -138,6 +139,11 @@ var algorithms = []struct {
 	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true, false},
 }
 
+// hashKey is the option by which a server's address decides which requests a hash chooses
+// the server for. It is so on every HAProxy then, and after a reload. HAProxy 2.6 does not
+// have the option: there it is the server's number, which depends on what came before it.
+const hashKey = "hash-key addr-port"
+
 // Balance returns "balance" with an algorithm as HAProxy's manual writes it. static-rr
 // becomes roundrobin, which does the same while weights stay as they are. rdp-cookie is
 // for TCP and rejected.
@@ -152,9 +158,9 @@ func Balance(algorithm string) (Directive, error) {
 		}
 		text := "balance " + algorithm
 		if a.hash {
-			text += "\nhash-type consistent"
+			text += "\nhash-type consistent\n.if version_atleast(3.0)\ndefault-server " + hashKey + "\n.endif"
 		}
-		return Directive{phase: phaseSection, tcp: a.tcp, text: text}, nil
+		return Directive{phase: phaseSection, tcp: a.tcp, hashes: a.hash, text: text}, nil
 	}
 	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
 		shown(algorithm))

@@ -254,7 +254,7 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("forwarded-for: false"), "without option forwardfor"},
 		{on4("abortonclose: true"), "option abortonclose"},
 		{onAll("abortonclose: true"), "option abortonclose\noption abortonclose"}, // of the backend, and of all
-		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent"},
+		{on4("load-balance: hdr(X-User)"), "balance hdr(X-User)\nhash-type consistent\n.if version_atleast(3.0)\ndefault-server hash-key addr-port\n.endif"},
 		{on4("timeout-server: 5m"), "timeout server 300000ms"},
 		{on4("timeout-check: 300"), "timeout check 300ms"},
 		{on4("timeout-connect: 1s", "timeout-queue: 2s", "timeout-tunnel: 1d"), "timeout connect 1000ms\ntimeout queue 2000ms\ntimeout tunnel 86400000ms"},
@@ -428,6 +428,9 @@ file ca.ca.pem`,
 passed through
 balance source
 hash-type consistent
+.if version_atleast(3.0)
+default-server hash-key addr-port
+.endif
 timeout tunnel 60000ms
 acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found
 tcp-request content reject if !sp_allowed

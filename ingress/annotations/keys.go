@@ -111,7 +111,7 @@ var (
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
 		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", Traffic: anyTraffic,
-		Effect: "How requests are spread over the servers. Algorithms that hash do so consistently.",
+		Effect: "How requests are spread over the servers. Algorithms that hash do so consistently, and from HAProxy 3.0 on in the same way on all members of a group.",
 	})
 	pathRewrite = defineLines(lines(rewrite), Doc{
 		Name: "path-rewrite", Scopes: notOnTheService, Format: "a path; or a regular expression and a path with `\\1`; one a line",
