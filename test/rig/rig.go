@@ -56,6 +56,7 @@ func Compile(ctx context.Context, dir string, names ...string) error {
 type Rig struct {
 	*world.Lab
 	Dir     string // programs, and the appliance's config, state and log
+	machine string // the appliance's host
 	process *exec.Cmd
 	ended   chan struct{} // closed when process has ended
 }
@@ -154,11 +155,41 @@ func New(ctx context.Context, dir string, opts world.Options, manifests ...strin
 	if err != nil {
 		return nil, err
 	}
-	r := &Rig{Lab: lab, Dir: dir}
+	r := &Rig{Lab: lab, Dir: dir, machine: world.Appliance}
 	if err := r.install(ctx, manifests); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// Another returns a rig for the nth appliance of the lab, which has several hosts for them. Its Dir
+// is in that of r, and needs to be configured. The lab goes down with r.
+func (r *Rig) Another(n int) (*Rig, error) {
+	other := &Rig{Lab: r.Lab, Dir: filepath.Join(r.Dir, world.ApplianceHost(n)), machine: world.ApplianceHost(n)}
+	err := os.Mkdir(other.Dir, 0o711) // HAProxy's worker, another user, passes through
+	for _, file := range []string{"sallyport", "app", "kubeconfig"} {
+		err = errors.Join(err, os.Symlink(filepath.Join("..", file), filepath.Join(other.Dir, file)))
+	}
+	return other, err
+}
+
+// Group returns lines for the config files of the lab's appliances, which make the nth a member of
+// a group with these service addresses. The members have the names of their hosts.
+func (r *Rig) Group(n int, addresses ...string) string {
+	var members []string
+	for i := range r.Options().Appliances {
+		host, _ := r.Host(world.ApplianceHost(i + 1))
+		members = append(members, fmt.Sprintf("{name: %s, address: %s}", host.Name, host.Addr.Addr()))
+	}
+	router, _ := r.Host(world.Router)
+	return fmt.Sprintf(`identity: %s
+group:
+  name: lab
+  secret: %s
+  addresses: [%s]
+  members: [%s]
+  upstream: {asn: %d, peers: [{address: %s}]}
+`, world.ApplianceHost(n), strings.Repeat("c2FsbHlwb3J0", 4), strings.Join(addresses, ", "), strings.Join(members, ", "), world.RouterAS, router.Addr.Addr())
 }
 
 func (r *Rig) install(ctx context.Context, more []string) error {
@@ -229,7 +260,7 @@ func (r *Rig) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // the process has its own
-	cmd := r.Command(context.WithoutCancel(ctx), world.Appliance, r.Dir+"/sallyport", "run", "--config", r.Dir+"/sallyport.yaml")
+	cmd := r.Command(context.WithoutCancel(ctx), r.machine, r.Dir+"/sallyport", "run", "--config", r.Dir+"/sallyport.yaml")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err
@@ -295,7 +326,7 @@ func (r *Rig) Close() error { return errors.Join(r.Stop(syscall.SIGKILL), r.Down
 
 // Status returns the appliance's /status.
 func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
-	out, err := r.Exec(ctx, world.Appliance, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
+	out, err := r.Exec(ctx, r.machine, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
 	if err != nil {
 		return s, err
 	}
@@ -505,4 +536,10 @@ func (r *Rig) on(host string, do func() error) error {
 		runtime.UnlockOSThread() // else the thread ends with this goroutine
 	}
 	return err
+}
+
+// Run runs a command of sallyport beside the appliance, with its config file, and returns the output.
+func (r *Rig) Run(ctx context.Context, args ...string) (string, error) {
+	out, err := r.Command(ctx, r.machine, append([]string{r.Dir + "/sallyport"}, append(args, "--config", r.Dir+"/sallyport.yaml")...)...).CombinedOutput()
+	return string(out), err
 }
