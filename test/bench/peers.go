@@ -45,7 +45,7 @@ const (
 	atOnce     = 50 // blocks of each node that are announced at once
 	allBlocks  = someBlocks + atOnce
 	pause      = 10 * time.Millisecond
-	repeats    = 5
+	repeats    = 3
 )
 
 // block returns a block of a node.
