@@ -46,6 +46,7 @@ func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
 	f.set = append(f.set, fmt.Sprint(r.Self, r.Members, r.Silent))
 	return f.err
 }
+
 func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
 func (f *fakeRing) Passed(context.Context) (uint64, error) { return 5, nil }
 func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }

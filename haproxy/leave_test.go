@@ -30,6 +30,7 @@ func TestWhoLeavesClosesKeptConnectionsAfterAnAnswer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				defer func() { _ = answer.Body.Close() }()
 				if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK {
 					t.Fatalf("got %d %q, %v", answer.StatusCode, body, err)
 				}

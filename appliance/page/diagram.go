@@ -163,8 +163,7 @@ func (d *Diagram) wide() string {
 			s.text(server-32, ys[i]+box+3+why*(j+1), mark.Class(), line)
 		}
 	}
-	s.WriteString("</svg>")
-	return s.String()
+	return s.String() + "</svg>"
 }
 
 // label writes what a door's state is, right of the door: the symbol and a word above the
@@ -222,9 +221,7 @@ func (d *Diagram) narrow() string {
 	}
 	body.line("", spine, begin, spine, last)
 	s.open("narrow", "narrow", width, y, d.Summary)
-	s.WriteString(body.String())
-	s.WriteString("</svg>")
-	return s.String()
+	return s.String() + body.String() + "</svg>"
 }
 
 // cut shortens a text to a number of letters.
@@ -240,7 +237,7 @@ func cut(text string, letters int) string {
 // broken too.
 func wrap(text string, letters int) (lines []string) {
 	line := ""
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		for {
 			switch n := len([]rune(line)) + 1 + len([]rune(word)); {
 			case line == "" && n-1 <= letters:
