@@ -51,12 +51,13 @@ var parts = []part{
 				return
 			}
 			for _, m := range s.Group.Members {
-				class, heard, problem := string(m.Class), m.Age.Round(time.Millisecond).String()+" ago", m.Problem
+				class, lasts := string(m.Class), m.For.Round(time.Second).String()
+				heard, problem := m.Age.Round(time.Millisecond).String()+" ago", m.Problem
 				switch {
 				case m.Self:
 					heard = "this one"
 				case !m.Alive:
-					class = "silent"
+					class, lasts = "silent", ""
 				}
 				if m.Draining {
 					class += ", drains"
@@ -64,7 +65,7 @@ var parts = []part{
 				if m.Differs && problem == "" {
 					problem = "has another configuration"
 				}
-				row(m.Alive && m.Class == appliance.Full && problem == "", m.Name, m.Address, class, m.For.Round(time.Second), heard, m.Version, problem)
+				row(m.Alive && m.Class == appliance.Full && problem == "", m.Name, m.Address, class, lasts, heard, m.Version, problem)
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
