@@ -111,7 +111,7 @@ func (d *Diagram) wide() string {
 		appliance, applianceW     = 186, 172
 		server, route             = 412, 560
 		node, nodeW, pods, podsW  = 672, 206, 930, 209
-		top, box, gap, lineLength = 26, 56, 16, 118
+		top, box, gap, lineLength = 26, 56, 16, 112
 	)
 	var s svg
 	height := top
