@@ -56,7 +56,8 @@ func (t *tally) failures() (n int) {
 type report struct {
 	Phase   string            `json:"phase"`
 	Seconds float64           `json:"seconds"`
-	Gap     float64           `json:"gap"` // ms, the longest time without a good answer to a GET
+	Gap     float64           `json:"gap"`              // ms, the longest time without a good answer to a GET
+	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed to the last, when they were due
 	Classes map[string]*tally `json:"classes"`
 	First   []string          `json:"first,omitempty"` // the first failures
 }
@@ -68,7 +69,8 @@ type phase struct {
 
 	mu     sync.Mutex
 	report report
-	last   time.Time // good answer to a GET
+	last   time.Time    // good answer to a GET
+	failed [2]time.Time // when the first GET that failed was due, and the last
 }
 
 func newPhase(name string) *phase {
@@ -99,6 +101,9 @@ func (p *phase) add(o outcome) {
 	if o.err != nil {
 		why := reason(o.err)
 		t.Failed[why]++
+		if o.class == "GET" {
+			p.failed[0], p.failed[1] = sooner(p.failed[0], o.due), later(p.failed[1], o.due)
+		}
 		if len(p.report.First) < 20 {
 			p.report.First = append(p.report.First, fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why, o.err))
 		}
@@ -117,6 +122,21 @@ func (p *phase) add(o outcome) {
 	}
 }
 
+// sooner returns the sooner of two times; zero is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // end waits for the phase's requests and returns the report.
 func (p *phase) end() report {
 	took := time.Since(p.began)
@@ -124,6 +144,7 @@ func (p *phase) end() report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.report.Seconds = took.Seconds()
+	p.report.Window = ms(p.failed[1].Sub(p.failed[0]))
 	p.report.Gap = max(p.report.Gap, float64(p.began.Add(took).Sub(p.last))/1e6)
 	for _, t := range p.report.Classes {
 		if n := len(t.latency); n > 0 {

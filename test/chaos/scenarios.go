@@ -69,7 +69,24 @@ func suites(soak time.Duration) []suite {
 		target:     "192.168.50.21",
 		scenarios:  some(),
 	}
-	return []suite{main, six, external}
+	group := func(members int) suite {
+		s := suite{
+			suffix:  fmt.Sprintf(", %d members", members),
+			options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: true},
+			asn:     65000,
+			target:  "203.0.113.10",
+			scenarios: []scenario{
+				{21, "a member of a group drained, and back", bounds{gets: true, posts: true, lasting: true}, drainMember},
+				{22, "the process of a member restarted, then killed", bounds{gets: true, posts: true, lasting: true}, restartMember},
+				{23, "a member loses its cable", bounds{window: 1200 * time.Millisecond, slowest: 2 * time.Second, gap: time.Second}, cutMember},
+			},
+		}
+		for n := 2; n <= members; n++ {
+			s.manifests = append(s.manifests, "--address", fmt.Sprintf("192.168.50.%d", 10+n))
+		}
+		return s
+	}
+	return []suite{main, six, external, group(2), group(3)}
 }
 
 // rollout waits until all pods of the Deployment are current and available.

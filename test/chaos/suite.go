@@ -21,10 +21,10 @@ import (
 
 // A suite is a lab with an appliance, and the scenarios to run in it.
 type suite struct {
-	suffix    string // of the scenarios' names
-	options   world.Options
-	manifests []string // flags of `sallyport manifests`
-	config    string   // added to the appliance's config file
+	suffix    string        // of the scenarios' names
+	options   world.Options // with several appliances these are a group, whose service address is the target
+	manifests []string      // flags of `sallyport manifests`
+	config    string        // added to the appliance's config file
 
 	asn        int  // of the appliance, as config says
 	unfiltered bool // nodes tell the appliance all they know
@@ -46,6 +46,7 @@ type scenario struct {
 type bounds struct {
 	gets, posts, lasting bool          // none of these may fail
 	slowest, gap         time.Duration // of a GET, at most
+	window               time.Duration // between the first GET that fails and the last, at most
 	settled              time.Duration // at most
 	inflicted            bool          // the fault itself takes routes away: time exposed is told, not bounded
 }
@@ -53,6 +54,7 @@ type bounds struct {
 // A testbed is a suite's lab while scenarios run.
 type testbed struct {
 	*rig.Rig
+	others   []*rig.Rig // the further members of its group
 	load     *rig.Child
 	observer *observer
 	asn      int      // of the appliance
@@ -111,11 +113,17 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 		return nil, err
 	}
 	s := &testbed{Rig: r, asn: h.asn, pods: replicas, backends: 1}
+	if err := s.form(h); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
 		stop()
 		if s.load != nil {
 			_ = s.load.Close()
+		}
+		for _, other := range s.others {
+			err = errors.Join(err, other.Stop(syscall.SIGKILL))
 		}
 		if keep != "" {
 			if text, rerr := os.ReadFile(r.LogFile()); rerr == nil {
@@ -154,9 +162,26 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	return results, nil
 }
 
+// form makes the appliances of the lab a group, if there are several.
+func (s *testbed) form(h suite) error {
+	if h.options.Appliances < 2 {
+		return nil
+	}
+	err := rig.Configure(s.Dir, h.config+s.Group(1, h.target))
+	for n := 2; n <= h.options.Appliances; n++ {
+		other, failed := s.Another(n)
+		if err = errors.Join(err, failed); err != nil {
+			return err
+		}
+		s.others = append(s.others, other)
+		err = rig.Configure(other.Dir, h.config+s.Group(n, h.target))
+	}
+	return err
+}
+
 // clean removes the files of an earlier suite's appliance.
 func clean(dir string) error {
-	for _, name := range []string{"haproxy", "run", "state", "log", "sallyport.yaml"} {
+	for _, name := range []string{"haproxy", "run", "state", "log", "sallyport.yaml", "appliance2", "appliance3"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return err
 		}
@@ -177,8 +202,10 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 			return err
 		}
 	}
-	if err := s.Start(ctx); err != nil {
-		return err
+	for _, member := range s.members() {
+		if err := member.Start(ctx); err != nil {
+			return err
+		}
 	}
 	return s.settle(ctx)
 }
@@ -247,6 +274,7 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 	breaks(b.lasting && r.Cut > 0, "%d lasting connections were cut", r.Cut)
 	breaks(b.slowest > 0 && r.Max > ms(b.slowest), "a GET took %.0f ms, at most %s is allowed", r.Max, b.slowest)
 	breaks(b.gap > 0 && r.Gap > ms(b.gap), "no good answer for %.0f ms, at most %s is allowed", r.Gap, b.gap)
+	breaks(b.window > 0 && r.Report.Window > ms(b.window), "GETs failed for %.0f ms, at most %s is allowed", r.Report.Window, b.window)
 	breaks(b.settled > 0 && r.Settled > ms(b.settled), "settled after %.0f ms, at most %s is allowed", r.Settled, b.settled)
 	breaks(!b.inflicted && r.Exposed > 0, "open without a route: %s", exposure)
 	if b.inflicted && r.Exposed > 0 {
@@ -258,13 +286,21 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 // open.
 func (s *testbed) settle(ctx context.Context) error {
 	return rig.Eventually(ctx, "all is as it should be", func() error {
-		st, err := s.Status(ctx)
-		if err != nil {
-			return err
+		for _, member := range s.members() {
+			st, err := member.Status(ctx)
+			if err == nil {
+				err = s.settled(st)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		return s.settled(st)
+		return nil
 	})
 }
+
+// members returns all appliances.
+func (s *testbed) members() []*rig.Rig { return append([]*rig.Rig{s.Rig}, s.others...) }
 
 // alone waits until the pods that an earlier scenario ended are gone.
 func (s *testbed) alone(ctx context.Context) error {
@@ -291,7 +327,11 @@ func (s *testbed) settled(st appliance.Status) error {
 			return fmt.Errorf("route %s is not in the kernel", r.Prefix)
 		}
 	}
-	if want := len(st.Peers); len(st.Routes) != want {
+	if st.Group != nil && st.Group.Class != appliance.Full {
+		return fmt.Errorf("it is %s in its group: %s", st.Group.Class, st.Group.Why)
+	}
+	nodes := slices.DeleteFunc(slices.Clone(st.Peers), func(p bgp.PeerState) bool { return p.Upstream })
+	if want := len(nodes); len(st.Routes) != want {
 		return fmt.Errorf("%d routes, not %d", len(st.Routes), want)
 	}
 	if len(st.Backends) != s.backends {
