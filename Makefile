@@ -14,7 +14,7 @@ CUTS     ?= 50
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down test test-calico race check fresh go lint bench profile conformance attack chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test test-calico race check fresh go lint bench profile conformance attack chaos soak fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -41,6 +41,13 @@ test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as
 demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running; CALICO=stand-in has no Calico to compile
 	go build -o .build/ ./test/lab ./test/app
 	test/demo/up $(CALICO)
+
+demo-ha: ready build ## The same with two appliances behind a router: one is drained, killed, updated, and dies, under load
+	go build -o .build/ ./test/lab ./test/app ./test/demo/clients
+	test/demo/group $(CALICO)
+
+demo-ha-down: ## Remove all that make demo-ha brought up
+	test/demo/down demoha
 
 demo-down: ## Remove all that make demo brought up
 	test/demo/down

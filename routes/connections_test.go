@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -143,8 +144,12 @@ func TestHeldConnectionsAreCountedByOwnAddress(t *testing.T) {
 	wire(t, "192.168.50.21/24", "fd00:50::21/64", "203.0.113.10/32", "2001:db8::10/128")
 	k := open(t, KernelConfig{})
 	// A listener on the IPv6 wildcard takes IPv4 clients, too: the kernel then shows
-	// their connections as IPv6.
-	l, err := net.Listen("tcp", ":8080")
+	// their connections as IPv6. Package net asks once in a process whether the kernel can
+	// do that, perhaps in a namespace that cannot, so the option is set here.
+	both := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0) }), err)
+	}}
+	l, err := both.Listen(t.Context(), "tcp6", "[::]:8080")
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	service := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")}
