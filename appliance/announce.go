@@ -24,6 +24,7 @@ type Facts struct {
 	Missing int           // wanted routes that the kernel does not hold
 
 	Clusters []ClusterFacts
+	Isolated bool // no router has a session with it, and no other member is heard
 	Down     bool // servers are open and checked, and none passes its check
 
 	Draining bool // asked to leave
@@ -133,6 +134,11 @@ func (f Facts) class() (class Class, why string, grace time.Duration) {
 
 // weak returns why others would serve better; empty: nobody would. grace is that of class.
 func (f Facts) weak() (why string, grace time.Duration) {
+	if f.Isolated {
+		// It was cut off. Once it is back, it takes a moment until it knows which member
+		// has which connection.
+		return "neither a router nor another member hears it", 0
+	}
 	for _, c := range f.Clusters {
 		if c.Lost {
 			return fmt.Sprintf("every BGP session with cluster %s was lost at once", c.Name), 0

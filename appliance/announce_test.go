@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"sallyport/appliance/group"
+	"sallyport/bgp"
 )
 
 // serving holds the facts of an appliance that lacks nothing.
@@ -30,6 +33,7 @@ func TestTheClassFollowsTheFacts(t *testing.T) {
 		"the first rounds":                 {func(f *Facts) { f.Settled = false }, Spare, "the first rounds have not ended yet"},
 		"rounds fail":                      {func(f *Facts) { f.Failing = "no memory" }, Spare, "rounds fail: no memory"},
 		"routes are missing":               {func(f *Facts) { f.Missing = 2 }, Spare, "2 wanted routes not in the kernel"},
+		"nobody hears it":                  {func(f *Facts) { f.Isolated = true }, Spare, "neither a router nor another member hears it"},
 		"every server is down":             {func(f *Facts) { f.Down = true }, Spare, "every open server fails its health check"},
 		"it drains, another is full":       {func(f *Facts) { f.Draining, f.Others = true, true }, None, "it drains"},
 		"it drains, no other is full":      {func(f *Facts) { f.Draining = true }, Spare, "it drains, and stays the last resort because no other member is full"},
@@ -66,6 +70,7 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 	good := func(*Facts) {}
 	dead := func(f *Facts) { f.HAProxy = "gone" }
 	slow := func(f *Facts) { f.Missing = 1 }
+	cut := func(f *Facts) { f.Isolated = true }
 	drains := func(f *Facts) { f.Draining, f.Others = true, true }
 	start := []moment{{0, good, Spare}, {2 * time.Second, good, Spare}, {time.Second, good, Full}}
 	for name, story := range map[string][]moment{
@@ -86,6 +91,8 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 		"a loss after eleven minutes does not": append(slices.Clone(start),
 			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
 			moment{11 * time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
+		"a cable that is back is the last resort first": append(slices.Clone(start),
+			moment{time.Second, cut, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"a drain is no loss": append(slices.Clone(start),
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
@@ -102,6 +109,29 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAnApplianceIsIsolatedWhenNobodyHearsIt(t *testing.T) {
+	router := func(state string) bgp.PeerState {
+		return bgp.PeerState{Peer: bgp.Peer{Upstream: true}, State: state}
+	}
+	node, silent, alive := bgp.PeerState{State: established}, group.Heard{}, group.Heard{Alive: true}
+	for name, row := range map[string]struct {
+		heard []group.Heard
+		peers []bgp.PeerState
+		want  bool
+	}{
+		"all are there":           {[]group.Heard{alive}, []bgp.PeerState{router(established), node}, false},
+		"the router restarts":     {[]group.Heard{silent, alive}, []bgp.PeerState{router("Active"), node}, false},
+		"the others are dead":     {[]group.Heard{silent}, []bgp.PeerState{router(established), router("Idle")}, false},
+		"its cable is cut":        {[]group.Heard{silent, silent}, []bgp.PeerState{router("Active"), router("Idle"), node}, true},
+		"a group of one":          {nil, []bgp.PeerState{router("Active")}, false},
+		"a group without routers": {[]group.Heard{silent}, []bgp.PeerState{node}, false},
+	} {
+		if got := isolated(row.heard, row.peers); got != row.want {
+			t.Errorf("%s: got %t, want %t", name, got, row.want)
+		}
 	}
 }
 
@@ -124,6 +154,7 @@ func anyFacts(r *rand.Rand) Facts {
 			f.Clusters = append(f.Clusters, ClusterFacts{Name: "two", Live: r.IntN(2) == 0, Lost: r.IntN(2) == 0, Peers: r.IntN(3), Heard: r.IntN(3)})
 		case 6:
 			f.Down = true
+			f.Isolated = r.IntN(2) == 0
 		case 7:
 			f.Age = time.Duration(r.IntN(60)) * time.Second
 		case 8:

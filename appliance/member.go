@@ -78,6 +78,7 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 	g, heard := &l.member.of, l.member.pulse.Heard()
 	wish := l.drains.get()
 	facts := l.facts(v, silent)
+	facts.Isolated = isolated(heard, v.peers)
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
 	was := l.fit
@@ -143,6 +144,15 @@ func (l *loop) facts(v *view, silent string) Facts {
 		f.Clusters = append(f.Clusters, cf)
 	}
 	return f
+}
+
+// isolated reports whether nobody hears this appliance: no member of the group, and none of
+// the routers. One that has no routers or is alone in its group cannot tell.
+func isolated(heard []group.Heard, peers []bgp.PeerState) bool {
+	routers := slices.DeleteFunc(slices.Clone(peers), func(p bgp.PeerState) bool { return !p.Upstream })
+	return len(heard) > 0 && len(routers) > 0 &&
+		!slices.ContainsFunc(heard, func(h group.Heard) bool { return h.Alive }) &&
+		!slices.ContainsFunc(routers, func(p bgp.PeerState) bool { return p.State == established })
 }
 
 func someoneIsFull(heard []group.Heard) bool {
