@@ -78,6 +78,8 @@ var (
 	memberDesc       = desc("group_member_up", "1 while the other member's heartbeat is heard.", "group", "member")
 	addressDesc      = desc("group_address_held", "1 while this machine has the service address on lo.", "group", "address")
 	announcedDesc    = desc("group_address_announced", "1 for each router that has the service address from this appliance.", "group", "address", "peer")
+	ringDesc         = desc("group_second_chance_members", "Members that packets of unknown connections go around, with this one; 0: there is no ring.", "group")
+	passedDesc       = desc("group_second_chance_packets_total", "Packets of unknown connections that went on to the next member.", "group")
 	bfdDesc          = desc("bfd_up", "1 while BFD with the router is up.", "peer")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
@@ -133,6 +135,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			gauge(classDesc, one(g.Class == class), g.Name, string(class))
 		}
 		gauge(drainingDesc, one(g.Draining), g.Name)
+		gauge(ringDesc, float64(g.Ring.Members), g.Name)
+		counter(passedDesc, g.Ring.Passed, g.Name)
 		for _, m := range g.Members {
 			if !m.Self {
 				gauge(memberDesc, one(m.Alive), g.Name, m.Name)
