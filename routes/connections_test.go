@@ -84,6 +84,7 @@ func TestConnectionsToAMuteEndAreAborted(t *testing.T) {
 	for _, end := range ends {
 		c, err := net.DialTimeout("tcp", end, patience)
 		must(t, err)
+		must(t, c.(*net.TCPConn).SetLinger(0)) // a FIN that nobody acknowledges would outlive the test, in a namespace that all share
 		t.Cleanup(func() { _ = c.Close() })
 		say(t, c)
 		conns[end] = c
