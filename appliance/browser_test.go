@@ -302,10 +302,15 @@ func (b *browser) violations(axe string) (all []string) {
 
 func TestPagesAreGoodToLookAt(t *testing.T) {
 	b, axe := newBrowser(t), axe(t)
-	for name, n := range map[string]int{"three-nodes": 3, "seven-nodes": 7, "300-nodes": 300} {
-		url := site(t, wide(t, n))
+	pair, pulse := newPair(t)
+	pair.speaker.state = established
+	pair.pass(t, 4*time.Second)
+	pulse.hear("", false)
+	pair.settle(t)
+	for name, s := range map[string]*scene{"three-nodes": wide(t, 3), "seven-nodes": wide(t, 7), "300-nodes": wide(t, 300), "pair": pair} {
+		url := site(t, s)
 		pages := map[string]string{"": "/"}
-		if n == 7 {
+		if name == "seven-nodes" {
 			maps.Copy(pages, map[string]string{
 				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26", "-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
 				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",

@@ -45,6 +45,8 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 		d.Appliance.Lines = append(d.Appliance.Lines, "ready")
 	}
 
+	drawGroup(d, s.Group)
+
 	var rows, broken []page.Row
 	var good, more []*nodeIndex
 	for _, n := range nodes {

@@ -148,6 +148,7 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
 	})
+	p.Sections = append(p.Sections, groupSections(s.Group)...)
 	if plots := q.pages.samples.plots(); plots != nil {
 		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
 	}
@@ -397,7 +398,7 @@ func (q *request) peerList(size int) (page.Section, int) {
 		}
 		name := page.Cell{Text: p.Node, Href: pathOf("node", p.Cluster, p.Node)}
 		if p.Node == "" {
-			name = page.Cell{Text: "route reflector"}
+			name = page.Cell{Text: map[bool]string{true: "router", false: "route reflector"}[p.Upstream]}
 		}
 		refused := some(refusedBy[p.Addr])
 		if refusedBy[p.Addr] > 0 {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -117,6 +118,25 @@ func TestAnIngressIsExplainedWithItsServers(t *testing.T) {
 		if code, _ := ask(t, h, "/explain?"+query); code != http.StatusNotFound {
 			t.Errorf("%q: want 404, got %d", query, code)
 		}
+	}
+}
+
+func TestThePageShowsTheGroup(t *testing.T) {
+	s, pulse := newPair(t)
+	s.speaker.state = established
+	s.pass(t, 4*time.Second)
+	pulse.hear("", false)
+	s.settle(t)
+	h, _ := endpoint(s)
+	_, page := ask(t, h, "/")
+	for _, want := range []string{"Group edge", "this appliance is full", "gate-2", "silent", "203.0.113.10", "1 of 2 members alive"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	h, _ = endpoint(half(t))
+	if _, page := ask(t, h, "/"); strings.Contains(page, "Group") || strings.Contains(page, "members alive") {
+		t.Error("the page of a single appliance tells of a group")
 	}
 }
 
