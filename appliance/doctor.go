@@ -95,14 +95,7 @@ func (d *doctor) failed(check, saw, remedy, command string) {
 
 // askAppliance reads the status of the appliance that runs with this configuration.
 func (d *doctor) askAppliance(ctx context.Context) {
-	at := d.cfg.Status.Listen
-	if at.Addr().IsUnspecified() {
-		loopback := netip.IPv6Loopback()
-		if at.Addr().Is4() {
-			loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		at = netip.AddrPortFrom(loopback, at.Port())
-	}
+	at := d.cfg.Status.Address()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status", nil)

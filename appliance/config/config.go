@@ -278,6 +278,18 @@ type Status struct {
 	Names []string `json:"names"`
 }
 
+// Address returns where a program on this machine reaches the status endpoint.
+func (s Status) Address() netip.AddrPort {
+	if !s.Listen.Addr().IsUnspecified() {
+		return s.Listen
+	}
+	loopback := netip.IPv6Loopback()
+	if s.Listen.Addr().Is4() {
+		loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.AddrPortFrom(loopback, s.Listen.Port())
+}
+
 // Log is the log, written to standard error.
 type Log struct {
 	// Lowest level that is written.

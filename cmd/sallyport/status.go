@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -145,15 +144,7 @@ func endpointFlags(cmd *cobra.Command) func() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		listen := cfg.Status.Listen
-		if listen.Addr().IsUnspecified() {
-			loopback := netip.IPv6Loopback()
-			if listen.Addr().Is4() {
-				loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-			}
-			listen = netip.AddrPortFrom(loopback, listen.Port())
-		}
-		return listen.String(), nil
+		return cfg.Status.Address().String(), nil
 	}
 }
 
