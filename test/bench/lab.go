@@ -83,6 +83,9 @@ spec:
       containers:
       - {name: app, image: sample-app, ports: [{containerPort: 8080}], readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}}
 `, endpoints)
+	if err := s.ClaimBlocks(ctx, "worker1", "worker2"); err != nil { // wherever the pods land
+		return err
+	}
 	if err := s.Apply(ctx, deployment); err != nil {
 		return err
 	}
