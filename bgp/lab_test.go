@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"sallyport/test/lab/debian"
+	"sallyport/test/namespace"
 )
 
 // roleEnv is the variable with the role of a process of the test binary. Empty: the
@@ -31,7 +32,7 @@ const roleEnv = "SALLYPORT_BGP_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "":
-		os.Exit(inOwnNamespace())
+		os.Exit(namespace.Again(roleEnv + "=test"))
 	case "hold": // a process keeps the namespace alive
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "impostor":
@@ -47,20 +48,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	}
-}
-
-func inOwnNamespace() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), roleEnv+"=test")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
-		if cmd.ProcessState == nil {
-			fmt.Fprintln(os.Stderr, "the tests need a network namespace of their own, run them as root:", err)
-		}
-		return 1
-	}
-	return 0
 }
 
 func run(t *testing.T, name string, args ...string) string {

@@ -7,46 +7,27 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"reflect"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"sallyport/test/namespace"
 )
 
-// TestMain starts this program again in a new network namespace, and runs the tests there.
-// The namespace ends with the process.
 func TestMain(m *testing.M) {
-	const inside = "SALLYPORT_TEST_NETNS"
-	if os.Getenv(inside) != "" {
+	os.Exit(namespace.Main(m, func() error {
 		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "lo:", err)
-			os.Exit(1)
+			return err
 		}
-		os.Exit(m.Run())
-	}
-	runtime.LockOSThread() // Pdeathsig is the death of the thread
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		fmt.Fprintln(os.Stderr, "these tests run as root, in a network namespace of their own:", err)
-		os.Exit(1)
-	}
-	os.Exit(cmd.ProcessState.ExitCode())
+		return netlink.LinkSetUp(lo)
+	}))
 }
 
 const (

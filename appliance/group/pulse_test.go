@@ -14,28 +14,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sallyport/test/namespace"
 )
 
-// TestMain runs the tests in a network namespace, where lo has several IPv6 addresses.
+// TestMain runs the tests where lo has several IPv6 addresses.
 func TestMain(m *testing.M) {
-	const inside = "SALLYPORT_GROUP_TEST"
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr add $a/128 dev lo; done && exec "$0" "$@"`
-	self, err := os.Executable()
-	if err != nil {
-		self = os.Args[0]
-	}
-	cmd := exec.Command("unshare", append([]string{"--net", "--kill-child", "sh", "-c", script, self}, os.Args[1:]...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"=1")
-	if err := cmd.Run(); err != nil {
-		if cmd.ProcessState == nil {
-			fmt.Fprintln(os.Stderr, "these tests run as root, in a network namespace of their own:", err)
-		}
-		os.Exit(1)
-	}
+	os.Exit(namespace.Main(m, func() error {
+		script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr add $a/128 dev lo; done`
+		return exec.Command("sh", "-ec", script).Run()
+	}))
 }
 
 var secret = bytes.Repeat([]byte("s"), 32)

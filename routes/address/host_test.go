@@ -1,7 +1,6 @@
 package address
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -11,28 +10,13 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"sallyport/test/namespace"
 )
 
 // TestMain lets no test reach the machine: the threads of the tests begin in an empty
 // network namespace.
-func TestMain(m *testing.M) {
-	const inside = "SALLYPORT_ADDRESS_TEST"
-	if os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("unshare", append([]string{"--net", "--kill-child", "/proc/self/exe"}, os.Args[1:]...)...)
-	if self, err := os.Executable(); err == nil {
-		cmd.Args[3] = self
-	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inside+"=1")
-	if err := cmd.Run(); err != nil {
-		if cmd.ProcessState == nil {
-			fmt.Fprintln(os.Stderr, "these tests run as root, in a network namespace of their own:", err)
-		}
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(namespace.Main(m, func() error { return nil })) }
 
 // A host is a network namespace of a test.
 type host struct {

@@ -5,33 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"sallyport/test/lab/debian"
 	"sallyport/test/rig"
 )
-
-// again runs this test program once more, in a new network namespace.
-func again(mark string) int {
-	self, err := os.Executable()
-	if err != nil {
-		panic(err)
-	}
-	cmd := exec.Command(self, os.Args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), mark+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		panic(err)
-	}
-	return cmd.ProcessState.ExitCode()
-}
 
 func TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother(t *testing.T) {
 	dir := t.TempDir()
