@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"syscall"
 	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/routes/address"
 )
@@ -113,7 +115,7 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 	live := map[netip.Addr]bool{}
 	for _, h := range heard {
 		a := h.Member.Address
-		if !m.has(h.Member) {
+		if !slices.Contains(m.of.Members, config.Member(h.Member)) {
 			continue
 		}
 		live[a] = h.Alive || r.live[a] && l.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
@@ -141,14 +143,4 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 			r.passed = passed
 		}
 	}
-}
-
-// has reports whether the file lists a member.
-func (m *member) has(who group.Member) bool {
-	for _, other := range m.of.Members {
-		if group.Member(other) == who {
-			return true
-		}
-	}
-	return false
 }

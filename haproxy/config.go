@@ -414,9 +414,8 @@ func Unwanted(want []*Backend, have map[string]*LiveBackend) []string {
 
 // States holds the state that each server should have: those of each backend in the
 // order of Config.Backends, then of Config.Former, and within it in the order of
-// Backend.Servers. A server
-// without an entry should be Absent. Nothing that States points to changes after it was
-// handed over.
+// Backend.Servers. A server without an entry should be Absent. Nothing that States points
+// to changes after it was handed over.
 type States [][]State
 
 // of returns the states of the servers of the backend at an index.

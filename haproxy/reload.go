@@ -62,10 +62,7 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	old := make(map[string]*Backend, len(p.shaped.Backends))
-	for _, b := range p.shaped.Backends {
-		old[b.Name] = b
-	}
+	old := byName(p.shaped.Backends)
 	var added, placed, changed, removed []string
 	for _, b := range cfg.Backends {
 		switch was, in := old[b.Name], p.run.slots[b.Name].as; {

@@ -170,10 +170,7 @@ func missing[T comparable](list, from []T) (all []T) {
 	for len(list) > 0 && len(from) > 0 && list[len(list)-1] == from[len(from)-1] {
 		list, from = list[:len(list)-1], from[:len(from)-1]
 	}
-	has := make(map[T]bool, len(from))
-	for _, x := range from {
-		has[x] = true
-	}
+	has := setOf(from)
 	for _, x := range list {
 		if !has[x] {
 			all = append(all, x)

@@ -237,7 +237,8 @@ func (b *builder) collect() {
 	slices.SortStableFunc(b.claims, older)
 }
 
-// older is negative if the first of two claims counts as the older one.
+// older compares two claims by age: it returns a negative number if the first counts as the
+// older one.
 func older(a, b *claim) int {
 	return cmp.Or(
 		cmp.Compare(a.world, b.world),

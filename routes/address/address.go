@@ -62,9 +62,11 @@ func Set(want []netip.Addr) (have []netip.Addr, err error) {
 		return nil, err
 	}
 	var errs []error
+	changed := false
 	for p, ours := range there {
 		if ours && (!p.IsSingleIP() || !slices.Contains(want, p.Addr())) {
 			errs = append(errs, change(unix.RTM_DELADDR, index, p))
+			changed = true
 		}
 	}
 	for _, a := range want {
@@ -75,15 +77,16 @@ func Set(want []netip.Addr) (have []netip.Addr, err error) {
 		}
 		if _, ok := there[p]; !ok {
 			errs = append(errs, change(unix.RTM_NEWADDR, index, p))
+			changed = true
 		}
 	}
 	if slices.ContainsFunc(want, netip.Addr.Is4) {
 		errs = append(errs, atLeast("arp_ignore", 1), atLeast("arp_announce", 2))
 	}
-	// What counts is what the kernel has now, and not which messages it accepted.
-	there, err = read(index)
-	if err != nil {
-		return nil, errors.Join(append(errs, err)...)
+	if changed { // what counts is what the kernel has now, and not which messages it accepted
+		if there, err = read(index); err != nil {
+			return nil, errors.Join(append(errs, err)...)
+		}
 	}
 	for _, a := range want {
 		if _, ok := there[netip.PrefixFrom(a, a.BitLen())]; ok && !slices.Contains(have, a) {
