@@ -7,14 +7,8 @@ import (
 	"strings"
 
 	"sallyport/appliance/page"
-	"sallyport/bgp"
 	"sallyport/ingress"
 	"sallyport/routes"
-)
-
-type (
-	peerState = bgp.PeerState
-	refusal   = routes.Refusal
 )
 
 // search lists what has a text in its name or address.
@@ -36,12 +30,8 @@ func (q *request) search() page.Page {
 				continue
 			}
 			found += total
-			section.Filter, section.Note = nil, ""
-			if total > rowsShown {
-				section.More = &page.Link{Text: "all " + page.Comma(total), Href: "/" + kind + "?" + q.query.Encode()}
-			}
-			section.Table.Total, section.Table.Next = 0, ""
-			p.Sections = append(p.Sections, section)
+			section.Note = ""
+			p.Sections = append(p.Sections, inShort(section, total, "/"+kind+"?"+q.query.Encode()))
 		}
 		state.Note = page.Count(found, "hit")
 	}
@@ -120,9 +110,10 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 		}
 	}
 	p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, []*nodeIndex{n})})
-	blocks, _ := paged(&request{index: q.index, query: nil, path: q.path}, 1000, n.blocks, func(*blockIndex, string) bool { return true }, q.blockRow,
-		columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")...)
-	blocks.Empty, blocks.Total = "none: the node has no pod yet", 0
+	blocks := &page.Table{Columns: blockColumns, Empty: "none: the node has no pod yet"}
+	for _, b := range n.blocks[:min(len(n.blocks), blocksShown)] {
+		blocks.Rows = append(blocks.Rows, q.blockRow(b))
+	}
 	var some []int
 	for i, s := range q.index.servers {
 		if s.node == n {
@@ -136,9 +127,9 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 // withChanges adds the last changes that have a name in their text.
 func (q *request) withChanges(p page.Page, name string) page.Page {
 	changes := q.changes(rowsShown, name)
-	changes.Filter, changes.Table.Total, changes.Table.Next, changes.Table.Prev = nil, 0, "", ""
+	changes.Table.Prev = ""
 	if len(changes.Table.Rows) > 0 {
-		p.Sections = append(p.Sections, changes)
+		p.Sections = append(p.Sections, inShort(changes, 0, ""))
 	}
 	return p
 }
@@ -182,16 +173,16 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 		if !b.installed {
 			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.whyNoRouteTo(n, b)}}
 		}
-		var refused []refusal
+		var refused []routes.Refusal
 		for _, r := range q.refusals {
 			if r.Offer.Prefix.Overlaps(prefix) {
 				refused = append(refused, r)
 			}
 		}
 		if len(refused) > 0 {
-			t := &page.Table{Columns: columns("prefix", "peer", "reason", "~why")}
+			t := &page.Table{Columns: refusalColumns}
 			for _, r := range refused[:min(len(refused), rowsPaged)] {
-				t.Rows = append(t.Rows, []page.Cell{{Text: r.Offer.Prefix.String(), Mono: true}, {Text: r.Offer.Peer.String(), Mono: true}, {Text: string(r.Reason), Mark: page.Warn}, {Text: r.Why}})
+				t.Rows = append(t.Rows, refusalRow(r))
 			}
 			p.Sections = append(p.Sections, page.Section{ID: "refusals", Title: "Refused offers", Table: t})
 		}
@@ -279,7 +270,7 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 	if b := first.block; b != nil {
 		facts = append(facts, page.Fact{Name: "block", Cell: page.Cell{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true}})
 	}
-	mark := sum.door().Mark.Worse(sum.pods().Mark)
+	mark := sum.mark()
 	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts, page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
 		page.Link{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}, page.Link{Text: pod})
 	for _, i := range some {
@@ -310,7 +301,7 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 			}
 		}
 	}
-	mark := sum.door().Mark.Worse(sum.pods().Mark)
+	mark := sum.mark()
 	p := q.detail(mark, "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
 		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: pathOf("cluster", cluster)}},
 		{Name: "namespace", Cell: page.Cell{Text: namespace, Href: "/ingresses?q=" + namespace + "%2F"}},

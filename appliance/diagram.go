@@ -52,8 +52,8 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 	for _, n := range nodes {
 		row := x.row(n)
 		rows = append(rows, row)
-		switch mark := row.Server.Mark.Worse(row.Route.Mark).Worse(row.Pods.Mark); {
-		case faulty(mark) == "good":
+		switch {
+		case faulty(row.Mark()) == "good":
 			good = append(good, n)
 		case len(broken) < brokenApart:
 			broken = append(broken, row)
@@ -177,6 +177,9 @@ func (c serverCounts) pods() page.Box {
 	}
 	return b
 }
+
+// mark returns how the servers are.
+func (c serverCounts) mark() page.Mark { return c.door().Mark.Worse(c.pods().Mark) }
 
 // door describes the door "route": whether the kernel holds the routes to the blocks.
 func (n *nodeIndex) door() page.Door {
@@ -322,5 +325,5 @@ func (x *index) everything() []*nodeIndex {
 
 // mark returns how the path over a node is.
 func (n *nodeIndex) mark() page.Mark {
-	return n.door().Mark.Worse(n.counts.door().Mark).Worse(n.counts.pods().Mark)
+	return n.door().Mark.Worse(n.counts.mark())
 }

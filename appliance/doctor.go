@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -96,17 +95,14 @@ func (d *doctor) failed(check, saw, remedy, command string) {
 // askAppliance reads the status of the appliance that runs with this configuration.
 func (d *doctor) askAppliance(ctx context.Context) {
 	at := d.cfg.Status.Address()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status", nil)
+	body, err := Ask(ctx, at.String(), "/status")
 	if err == nil {
-		var answer *http.Response
-		if answer, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request); err == nil {
-			defer func() { _ = answer.Body.Close() }()
-			var s Status
-			if err = json.NewDecoder(answer.Body).Decode(&s); err == nil && s.Identity != "" {
-				d.status = &s
-			}
+		var s Status
+		if err = json.Unmarshal(body, &s); err == nil && s.Identity == "" {
+			err = errors.New("its answer names no identity")
+		}
+		if err == nil {
+			d.status = &s
 		}
 	}
 	switch {

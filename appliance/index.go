@@ -179,7 +179,7 @@ func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {
 		return
 	}
 	total := 0
-	for _, b := range x.config.Backends {
+	for _, b := range x.want.Backends {
 		total += len(b.Servers)
 	}
 	x.servers = make([]serverIndex, 0, total)
@@ -227,10 +227,10 @@ func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {
 		bi.n = len(x.servers) - bi.from
 		x.backends, x.backend[name] = append(x.backends, bi), at
 	}
-	for _, b := range x.config.Backends {
+	for _, b := range x.want.Backends {
 		backend(b.Name, b)
 	}
-	for _, name := range haproxy.Unwanted(x.config.Backends, x.have.Backends) {
+	for _, name := range haproxy.Unwanted(x.want.Backends, x.have.Backends) {
 		backend(name, nil)
 	}
 }
@@ -325,7 +325,7 @@ func (x *index) findIngresses() []*ingressIndex {
 				in.counts.sum(x.backends[at].counts)
 			}
 		}
-		in.mark = in.counts.door().Mark.Worse(in.counts.pods().Mark)
+		in.mark = in.counts.mark()
 		if in.counts.all == 0 {
 			in.mark = page.Bad
 		}

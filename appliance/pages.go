@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"sallyport/appliance/page"
+	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/routes"
 )
 
 // pages makes the pages for people of the last view. Whoever looks at a page reads an
@@ -29,6 +31,8 @@ type pages struct {
 const (
 	rowsShown = 8  // of a table on the first page
 	rowsPaged = 50 // of a page of a table
+
+	blocksShown = 1000 // of a node, on its page
 
 	linesShown = 4 // sentences on the first page
 )
@@ -160,23 +164,28 @@ func (q *request) first() page.Page {
 		p.Sections = append(p.Sections, warnings)
 	}
 	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
-		changes.More, changes.Filter, changes.Table.Total, changes.Table.Next = &page.Link{Text: "all", Href: "/changes"}, nil, 0, ""
-		p.Sections = append(p.Sections, changes)
+		changes.More = &page.Link{Text: "all", Href: "/changes"}
+		p.Sections = append(p.Sections, inShort(changes, 0, ""))
 	}
 	for _, list := range []string{"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters", "certificates", "capacity"} {
 		section, total := q.list(list, rowsShown)
 		if total == 0 && (list == "problems" || list == "refusals" || list == "certificates" || list == "capacity") {
 			continue
 		}
-		section.Filter = nil
-		if total > rowsShown {
-			section.More = &page.Link{Text: "all " + page.Comma(total), Href: "/" + list}
-		}
-		section.Table.Total, section.Table.Next = 0, ""
-		p.Sections = append(p.Sections, section)
+		p.Sections = append(p.Sections, inShort(section, total, "/"+list))
 	}
 	p.Sections = append(p.Sections, q.versions())
 	return p
+}
+
+// inShort returns a list without what turns and filters it, and with a link to all of it
+// if that has more.
+func inShort(list page.Section, total int, all string) page.Section {
+	if total > rowsShown {
+		list.More = &page.Link{Text: "all " + page.Comma(total), Href: all}
+	}
+	list.Filter, list.Table.Total, list.Table.Next = nil, 0, ""
+	return list
 }
 
 // warningsPage returns the page with all that needs attention.
@@ -381,10 +390,10 @@ func (q *request) peerList(size int) (page.Section, int) {
 		}
 		return 0
 	}
-	slices.SortStableFunc(peers, func(a, b peerState) int { return cmp.Compare(rank(a.State), rank(b.State)) })
-	t, n := paged(q, size, peers, func(p peerState, text string) bool {
+	slices.SortStableFunc(peers, func(a, b bgp.PeerState) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
 		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) && has(text, p.Node, p.Cluster, p.Addr.String())
-	}, func(p peerState) []page.Cell {
+	}, func(p bgp.PeerState) []page.Cell {
 		state := page.Cell{Text: p.State, Mark: page.Good}
 		if p.State != established {
 			state.Mark = page.Bad
@@ -415,7 +424,7 @@ func (q *request) routeList(size int) (page.Section, int) {
 	slices.SortStableFunc(blocks, func(a, b *blockIndex) int { return cmp.Compare(a.rank(), b.rank()) })
 	t, n := paged(q, size, blocks, func(b *blockIndex, text string) bool {
 		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.installed]) && has(text, b.affinity.Prefix.String(), b.affinity.Node, b.cluster, b.via.String())
-	}, q.blockRow, columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")...)
+	}, q.blockRow, blockColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
 	return page.Section{ID: "routes", Title: "Routes", Table: t, Filter: q.filter("block, next hop or node", "installed", "missing")}, n
 }
@@ -427,6 +436,8 @@ func (b *blockIndex) rank() int {
 	}
 	return 0
 }
+
+var blockColumns = columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")
 
 func (q *request) blockRow(b *blockIndex) []page.Cell {
 	n := q.node[nodeName{b.cluster, b.affinity.Node}]
@@ -456,10 +467,6 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 	t, n := paged(q, size, all, func(in *ingressIndex, text string) bool {
 		return q.inState(faulty(in.mark)) && (text == "" || has(text, in.ref.Namespace+"/"+in.ref.Name) || has(text, in.hosts...))
 	}, func(in *ingressIndex) []page.Cell {
-		hosts := page.Cell{Text: strings.Join(in.hosts[:min(3, len(in.hosts))], ", ")}
-		if more := len(in.hosts) - 3; more > 0 {
-			hosts.Note = "and " + page.Comma(more) + " more"
-		}
 		problems := page.Cell{}
 		if in.problems > 0 {
 			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
@@ -467,7 +474,7 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 		return []page.Cell{
 			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)},
 			q.clusterCell(in.ref.Cluster),
-			hosts,
+			firstFew(in.hosts),
 			{Text: page.Comma(len(in.routes))},
 			{Text: in.counts.door().Label, Mark: in.mark},
 			problems,
@@ -516,6 +523,16 @@ func (q *request) backendList(size int) (page.Section, int) {
 	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.all), Table: t, Filter: q.filter("name or Service", "broken", "good")}, n
 }
 
+// firstFew names the first few hosts, and says how many more there are.
+func firstFew(hosts []string) page.Cell {
+	const few = 3
+	cell := page.Cell{Text: strings.Join(hosts[:min(few, len(hosts))], ", ")}
+	if more := len(hosts) - few; more > 0 {
+		cell.Note = "and " + page.Comma(more) + " more"
+	}
+	return cell
+}
+
 // some returns a number unless it is zero, so that a column of zeros is left out.
 func some(n int) page.Cell {
 	if n == 0 {
@@ -536,7 +553,7 @@ func (b backendIndex) mark() page.Mark {
 	if b.counts.all == 0 {
 		return page.Warn
 	}
-	return b.counts.door().Mark.Worse(b.counts.pods().Mark)
+	return b.counts.mark()
 }
 
 // whyBackend returns the first reason why a server of a backend does not serve.
@@ -639,24 +656,24 @@ func (q *request) certificateList(size int) (page.Section, int) {
 		return has(text, append(slices.Clone(c.Hosts), c.Name)...) && q.inState(map[bool]string{true: "good", false: "expires soon"}[mark == page.Good])
 	}, func(c certificate) []page.Cell {
 		mark, left := state(c)
-		hosts := page.Cell{Text: strings.Join(c.Hosts[:min(3, len(c.Hosts))], ", ")}
-		if more := len(c.Hosts) - 3; more > 0 {
-			hosts.Note = "and " + page.Comma(more) + " more"
-		}
-		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, hosts, {Text: left, Mark: mark, Note: c.expires.UTC().Format("2006-01-02")}}
+		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), {Text: left, Mark: mark, Note: c.expires.UTC().Format("2006-01-02")}}
 	}, columns("certificate", "~names", "expires")...)
 	t.Empty = cmp.Or(t.Empty, "none")
 	return page.Section{ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t, Filter: q.filter("name", "expires soon", "good")}, n
 }
 
 func (q *request) refusalList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.refusals, func(r refusal, text string) bool {
+	t, n := paged(q, size, q.refusals, func(r routes.Refusal, text string) bool {
 		return has(text, r.Offer.Peer.String(), r.Offer.Prefix.String(), string(r.Reason), r.Offer.Cluster)
-	}, func(r refusal) []page.Cell {
-		return []page.Cell{{Text: r.Offer.Prefix.String(), Mono: true}, {Text: r.Offer.Peer.String(), Mono: true}, {Text: string(r.Reason), Mark: page.Warn}, {Text: r.Why}}
-	}, columns("prefix", "peer", "reason", "~why")...)
+	}, refusalRow, refusalColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: every offer became a route")
 	return page.Section{ID: "refusals", Title: "Refused offers", Table: t, Filter: q.filter("prefix, peer or reason")}, n
+}
+
+var refusalColumns = columns("prefix", "peer", "reason", "~why")
+
+func refusalRow(r routes.Refusal) []page.Cell {
+	return []page.Cell{{Text: r.Offer.Prefix.String(), Mono: true}, {Text: r.Offer.Peer.String(), Mono: true}, {Text: string(r.Reason), Mark: page.Warn}, {Text: r.Why}}
 }
 
 func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Section, int) {

@@ -39,8 +39,8 @@ type Door struct {
 	Label string
 }
 
-// mark returns how the whole path is.
-func (r *Row) mark() Mark { return r.Server.Mark.Worse(r.Route.Mark).Worse(r.Pods.Mark) }
+// Mark returns how the whole path is.
+func (r *Row) Mark() Mark { return r.Server.Mark.Worse(r.Route.Mark).Worse(r.Pods.Mark) }
 
 // draw returns the diagram twice, for wide and for narrow screens; the style sheet shows
 // one of them.
@@ -140,7 +140,7 @@ func (d *Diagram) wide() string {
 	s.box(d.Appliance, appliance, top, applianceW, height-top-gap+1)
 	for i, r := range d.Rows {
 		y := ys[i] + box/2
-		mark := r.mark()
+		mark := r.Mark()
 		after := func(d ...Door) string {
 			for _, d := range d {
 				if d.Mark == Bad {
@@ -194,7 +194,7 @@ func (d *Diagram) narrow() string {
 	y += 14
 	last := y
 	for _, r := range d.Rows {
-		mark := r.mark()
+		mark := r.Mark()
 		last = y + 25
 		body.line(mark.Class(), spine, last, left, last)
 		body.box(r.Node, left, y, width-left-1, 50)

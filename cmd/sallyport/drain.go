@@ -18,8 +18,12 @@ import (
 	"sallyport/appliance"
 )
 
-// drainPoll is the time between two questions of drain --wait.
-const drainPoll = 200 * time.Millisecond
+const (
+	// drainPoll is the time between two questions of drain --wait.
+	drainPoll = 200 * time.Millisecond
+	// controlTimeout bounds a request to the control socket.
+	controlTimeout = 10 * time.Second
+)
 
 func drainCommand() *cobra.Command {
 	var path string
@@ -95,7 +99,7 @@ func controlSocket(cmd *cobra.Command, path string) (control, error) {
 
 // send sends one request, and returns the state afterwards.
 func (c control) send(ctx context.Context, method, page string) (s appliance.DrainStatus, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://sallyport"+page, http.NoBody)
 	if err != nil {
@@ -115,7 +119,7 @@ func (c control) send(ctx context.Context, method, page string) (s appliance.Dra
 		return s, fmt.Errorf("read the answer of %s: %w", string(c), err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return s, errors.New(strings.Map(printable, strings.TrimSpace(string(body))))
+		return s, errors.New(strings.Map(appliance.Printable, strings.TrimSpace(string(body))))
 	}
 	if err := json.Unmarshal(body, &s); err != nil {
 		return s, fmt.Errorf("%s does not answer like an appliance of this version: %w", string(c), err)
@@ -138,7 +142,7 @@ func (c control) wait(cmd *cobra.Command, s appliance.DrainStatus) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "drained, but after %s (group.drain.timeout) %s\n", s.Timeout, left(s.Connections))
 			return err
 		case lasted >= s.Timeout:
-			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class, strings.Map(printable, s.Why+s.Error))
+			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class, strings.Map(appliance.Printable, s.Why+s.Error))
 		}
 		select {
 		case <-cmd.Context().Done():

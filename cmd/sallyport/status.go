@@ -1,32 +1,23 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
-)
-
-// statusTimeout bounds the request, statusSize its answer.
-const (
-	statusTimeout = 10 * time.Second
-	statusSize    = 256 << 20
 )
 
 func statusCommand() *cobra.Command {
@@ -97,7 +88,7 @@ func show[T any](cmd *cobra.Command, endpoint func() (string, error), page strin
 	if err != nil {
 		return err
 	}
-	body, err := ask(cmd.Context(), address, page)
+	body, err := appliance.Ask(cmd.Context(), address, page)
 	if err != nil {
 		return err
 	}
@@ -162,40 +153,6 @@ func runningConfig(cmd *cobra.Command, path, remedy string) (*config.Config, err
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s cannot be used; %s: %v\n", path, remedy, err)
 	}
 	return config.Default(), nil
-}
-
-// ask requests a JSON page of the status endpoint.
-func ask(ctx context.Context, address, page string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
-	if err != nil {
-		return nil, fmt.Errorf("--address %q: %w", address, err)
-	}
-	// The transport ignores HTTP_PROXY: an appliance is reached directly.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", address, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, statusSize))
-	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", address, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		said, _, _ := strings.Cut(string(body), "\n")
-		return nil, fmt.Errorf("%s answers %s: %s", address, resp.Status, strings.Map(printable, said))
-	}
-	return body, nil
-}
-
-// printable replaces characters that a terminal would act on.
-func printable(r rune) rune {
-	if unicode.IsPrint(r) {
-		return r
-	}
-	return '?'
 }
 
 func ago(now, then time.Time) string {

@@ -275,7 +275,7 @@ func isTerminal(out io.Writer) bool {
 func (w writer) line(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
-		texts[i] = strings.Map(printable, fmt.Sprint(c))
+		texts[i] = strings.Map(appliance.Printable, fmt.Sprint(c))
 	}
 	*w.lines++
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
