@@ -130,6 +130,7 @@ func ControlSocket(runDir string) string { return filepath.Join(runDir, "control
 //	POST /drain    drains; force=true: even if no other member is full; stopping=true:
 //	               the same, and only until the process ends
 //	POST /undrain  ends the drain
+//	GET  /group    GroupStatus as JSON
 //
 // Whoever may connect may do all of that: the socket has mode 0600.
 func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(), now func() time.Time) http.Handler {
@@ -175,6 +176,14 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		}
 		answer(w)
 	})
+	mux.HandleFunc("GET /group", func(w http.ResponseWriter, _ *http.Request) {
+		g := view().group
+		if g == nil {
+			http.Error(w, "the appliance has only just started", http.StatusServiceUnavailable)
+			return
+		}
+		writeJSON(w, g)
+	})
 	return mux
 }
 
@@ -189,7 +198,7 @@ func (v *view) alone() string {
 	var others []string
 	for _, m := range v.group.Members {
 		if !m.Self {
-			others = append(others, m.Name+" "+m.state())
+			others = append(others, m.Name+" "+m.State())
 		}
 	}
 	return "no other member of the group is full: " + strings.Join(others, ", ")

@@ -310,8 +310,8 @@ type MemberStatus struct {
 	Problem  string        `json:"problem,omitempty"`
 }
 
-// state returns in words what is known of a member.
-func (m MemberStatus) state() string {
+// State returns in words what is known of a member.
+func (m MemberStatus) State() string {
 	switch {
 	case !m.Alive && m.Class == "":
 		return "has not been heard"
@@ -323,9 +323,12 @@ func (m MemberStatus) state() string {
 	return "is " + string(m.Class)
 }
 
+// Serves reports whether a member is full, and does not drain.
+func (m MemberStatus) Serves() bool { return m.Alive && m.Class == Full && !m.Draining }
+
 // others reports whether another member is full and does not drain.
 func (s *GroupStatus) others() bool {
-	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Alive && m.Class == Full && !m.Draining })
+	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Serves() })
 }
 
 // groupStatus describes the group after a round.
@@ -384,7 +387,7 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 		case m.Problem != "":
 			warn("group %s: %s", s.Name, m.Problem)
 		case !m.Self && !m.Alive:
-			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name, m.Address, m.state(), v.settings.cfg.Group.Port)
+			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name, m.Address, m.State(), v.settings.cfg.Group.Port)
 		case m.Differs:
 			warn("group %s: %s has another configuration: compare the files, except identity and secrets", s.Name, m.Name)
 		}

@@ -374,6 +374,30 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 	}
 }
 
+func TestTheControlSocketTellsOfTheGroup(t *testing.T) {
+	s, p := newPair(t)
+	handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 0, nil }, func() {}, time.Now)
+	ask := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/group", http.NoBody))
+		return w
+	}
+	s.view.Store(&view{})
+	if w := ask(); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("before the first round: got %d, %s", w.Code, w.Body)
+	}
+	s.pass(t, firstSteps)
+	p.hear(Full, false)
+	s.settle(t)
+	var got GroupStatus
+	if err := json.Unmarshal(ask().Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Members) != 2 || !got.Members[0].Self || got.Members[1].Name != "gate-2" || !got.Members[1].Serves() {
+		t.Errorf("got %+v, want this one and gate-2, which serves", got.Members)
+	}
+}
+
 func TestTheControlSocketIsOursAlone(t *testing.T) {
 	s, _ := newPair(t)
 	dir, err := os.MkdirTemp("", "control") // short

@@ -197,6 +197,9 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	if !s.Update.Kexec {
 		text(update.NoKexecFile, "")
 	}
+	if cfg != nil && cfg.Group.Exists() {
+		text(update.StaggerFile, s.Update.Stagger.String())
+	}
 	if s.Update.URL != "" {
 		text(update.URLFile, s.Update.URL)
 		text("/run/systemd/system/sallyport-update.timer",
@@ -248,7 +251,7 @@ func (m Machine) place(files map[string]file) error {
 			}
 		}
 	}
-	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile} {
+	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile, update.StaggerFile} {
 		if _, wanted := files[name]; !wanted {
 			if err := os.Remove(m.path(name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
@@ -467,6 +470,9 @@ func (m Machine) pains() (notices []string) {
 		return ok && ip.IP.IsGlobalUnicast()
 	}) {
 		notices = append(notices, "no interface has an address: there is no link, or no DHCP server answers")
+	}
+	if waits, err := readRegular(m.path(update.WaitFile), 1<<10); err == nil {
+		notices = append(notices, strings.TrimSpace(string(waits)))
 	}
 	return notices
 }

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/image/update"
 )
 
 // A house is a machine below a root folder, and records the programs it starts.
@@ -570,5 +572,23 @@ func TestAStateThatCannotBeWrittenIsPutIntoMemory(t *testing.T) {
 	h.put(credential, named("two"))
 	if said := h.again(); h.get(configFile) != named("two") {
 		t.Errorf("a file that changes then: said %q", said)
+	}
+}
+
+func TestTheStatusSaysWhyAnUpdateWaits(t *testing.T) {
+	h := newHouse(t)
+	h.prepare()
+	const why = "version 1.3 waits: gate-2 drains"
+	h.put(update.WaitFile, why+"\n")
+	h.again()
+	if got := h.get(noticeFile); !strings.Contains(got, why+"\n") {
+		t.Errorf("the notices are %q, want %q", got, why)
+	}
+	if err := os.Remove(h.path(update.WaitFile)); err != nil {
+		t.Fatal(err)
+	}
+	h.again()
+	if got := h.get(noticeFile); strings.Contains(got, why) {
+		t.Errorf("after the update the notices are %q", got)
 	}
 }

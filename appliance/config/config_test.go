@@ -73,7 +73,7 @@ func defaults() *config.Config {
 			Upstream: config.Upstream{BFD: config.BFD{Interval: 300 * time.Millisecond, Multiplier: 3}},
 			VRRP:     config.VRRP{ID: 50, Interval: 300 * time.Millisecond},
 		},
-		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Kexec: true}},
+		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Stagger: 12 * time.Hour, Kexec: true}},
 	}
 }
 

@@ -56,7 +56,7 @@ type Member struct {
 
 // Drain says how an appliance leaves on purpose.
 type Drain struct {
-	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h. A stop by systemd waits 90 seconds at most, unless TimeoutStopSec of the unit is longer.
+	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h. A stop by systemd waits as long.
 	Timeout time.Duration `json:"timeout" jsonschema:"default=60s"`
 }
 

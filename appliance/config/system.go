@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 )
 
 // System configures a whole machine. The bootable image applies it; elsewhere it has no
@@ -123,6 +124,9 @@ type Update struct {
 	URL string `json:"url"`
 	// When newer versions are looked for: a time of day, or a weekday and a time of day such as "Sun 04:00". The clock of the machine is in UTC.
 	Schedule string `json:"schedule" jsonschema:"default=04:00"`
+	// In a group the members are updated one by one, the one with the lowest name first. This is how long those before have to have served with the new version until
+	// the next one follows, from 10m to 720h. Each looks at the time of schedule only: with the default one member is updated a day.
+	Stagger time.Duration `json:"stagger" jsonschema:"default=12h"`
 	// Start a new version from the running kernel (kexec), which saves the minutes that the firmware of a server takes. Set it to false on hardware
 	// that cannot do that. With Secure Boot or little memory the firmware starts the new version in any case.
 	Kexec bool `json:"kexec" jsonschema:"default=true"`
@@ -199,6 +203,9 @@ func (c *Config) checkSystem(p *problems) {
 	}
 	if !schedule.MatchString(s.Update.Schedule) {
 		p.add("system.update.schedule", "%q is not allowed; allowed: a time of day, or a weekday and a time of day, such as 04:00 or Sun 04:00", s.Update.Schedule)
+	}
+	if s.Update.Stagger < 10*time.Minute || s.Update.Stagger > 720*time.Hour {
+		p.add("system.update.stagger", "%s is not allowed; allowed: 10m to 720h", s.Update.Stagger)
 	}
 	c.checkInterfaces(p)
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -42,7 +43,7 @@ system:
   dhcp: {useDNS: true, useRoutes: true, useRA: false} # and not useNTP, for ntp is there
   guestExec: true
   volumes: boot
-  update: {url: "https://example.org/images", schedule: Sun 04:30}
+  update: {url: "https://example.org/images", schedule: Sun 04:30, stagger: 72h}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +63,7 @@ system:
 		},
 		DNS: addrs("192.168.50.3"), NTP: []string{"ntp.example.org", "fd00::3"}, Syslog: netip.MustParseAddrPort("192.168.50.4:514"),
 		DHCP:           config.DHCP{UseDNS: true, UseRoutes: true},
-		MaintenanceKey: []string{publicKey + " operator"}, GuestExec: true, Volumes: config.BootVolume, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Kexec: true},
+		MaintenanceKey: []string{publicKey + " operator"}, GuestExec: true, Volumes: config.BootVolume, Update: config.Update{URL: "https://example.org/images", Schedule: "Sun 04:30", Stagger: 72 * time.Hour, Kexec: true},
 	}
 	for i := range want.Interfaces {
 		if want.Interfaces[i].Bond.Mode == "" {
@@ -90,6 +91,8 @@ func TestAMistakeInTheMachineNamesWhatIsAllowed(t *testing.T) {
 		"file URL":                {"update: {url: 'file:///etc'}", `system.update.url: is not allowed`},
 		"volumes":                 {"volumes: none", `system.volumes: "none" is not allowed; allowed: any, boot`},
 		"schedule":                {"update: {schedule: hourly}", `system.update.schedule: "hourly" is not allowed; allowed: a time of day`},
+		"no stagger":              {"update: {stagger: 0s}", `system.update.stagger: 0s is not allowed; allowed: 10m to 720h`},
+		"endless stagger":         {"update: {stagger: 8760h}", `system.update.stagger: 8760h0m0s is not allowed`},
 
 		"interface without name":  {"interfaces: [{dhcp: true}]", `system.interfaces[0]: name is missing`},
 		"loopback":                {"interfaces: [{name: lo}]", `system.interfaces[0].name: "lo" is not allowed`},

@@ -99,11 +99,17 @@ func controlSocket(cmd *cobra.Command, path string) (control, error) {
 
 // send sends one request, and returns the state afterwards.
 func (c control) send(ctx context.Context, method, page string) (s appliance.DrainStatus, err error) {
+	err = c.ask(ctx, method, page, &s)
+	return s, err
+}
+
+// ask sends one request, and reads the answer into v.
+func (c control) ask(ctx context.Context, method, page string, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "http://sallyport"+page, http.NoBody)
 	if err != nil {
-		return s, err
+		return err
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", string(c))
@@ -111,20 +117,20 @@ func (c control) send(ctx context.Context, method, page string) (s appliance.Dra
 	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return s, fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration have a group? %w", string(c), err)
+		return fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration have a group? %w", string(c), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return s, fmt.Errorf("read the answer of %s: %w", string(c), err)
+		return fmt.Errorf("read the answer of %s: %w", string(c), err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return s, errors.New(strings.Map(appliance.Printable, strings.TrimSpace(string(body))))
+		return errors.New(strings.Map(appliance.Printable, strings.TrimSpace(string(body))))
 	}
-	if err := json.Unmarshal(body, &s); err != nil {
-		return s, fmt.Errorf("%s does not answer like an appliance of this version: %w", string(c), err)
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("%s does not answer like an appliance of this version: %w", string(c), err)
 	}
-	return s, nil
+	return nil
 }
 
 // wait waits until the appliance has left and holds no connection, or until its timeout.

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"net/http"
 	"os/signal"
 	"strconv"
 	"syscall"
@@ -13,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sallyport/appliance"
+	"sallyport/appliance/config"
 	"sallyport/image"
 	"sallyport/image/update"
 )
@@ -118,8 +123,9 @@ func readyCommand() *cobra.Command {
 }
 
 func updateCommand() *cobra.Command {
-	var r update.Request
-	var stay bool
+	socket := control(appliance.ControlSocket(config.Default().HAProxy.RunDir))
+	r := update.Request{Members: socket.members}
+	var stay, force bool
 	cmd := &cobra.Command{
 		Use:   "update [FILE|URL]",
 		Short: "Install another version beside the one that runs, and reboot into it",
@@ -130,7 +136,12 @@ the version that runs now.
 
 URL is the address of the file, or of a folder whose file "latest" names the file.
 The default is system.update.url. The folder must also have the file's manifest, with
-.manifest after its name, and the manifest's signature, with .manifest.sig.`,
+.manifest after its name, and the manifest's signature, with .manifest.sig.
+
+In a group the machine lets the other members take over before it reboots. With --newer
+it waits for its turn: one member is updated at a time, the one with the lowest name
+first, while all others serve, and the next one after system.update.stagger. A member
+that returned to the old version keeps those after it waiting.`,
 		Example: `  sallyport image update sallyport_1.2.3.efi
   sallyport image update https://updates.example.org/sallyport/ --no-reboot`,
 		Args: cobra.MaximumNArgs(1),
@@ -138,6 +149,7 @@ The default is system.update.url. The folder must also have the file's manifest,
 	cmd.Flags().BoolVar(&stay, "no-reboot", false, "do not reboot; the new version starts at the next start")
 	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false, "install the version even if it is older than the one that runs")
 	cmd.Flags().BoolVar(&r.Newer, "newer", false, "install the version only if it is newer than the one that runs, and has not failed here")
+	cmd.Flags().BoolVar(&force, "force", false, "in a group: reboot even if no other member is full, and nobody serves then")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(cmd)
@@ -164,7 +176,77 @@ The default is system.update.url. The folder must also have the file's manifest,
 		if err != nil || done.Installed == "" || stay {
 			return err
 		}
-		return m.Reboot(ctx, done.Installed, r.Say)
+		comeBack, err := socket.leave(ctx, force)
+		if err == nil {
+			err = m.Reboot(ctx, done.Installed, r.Say)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s is installed for the next start, but this machine does not reboot now: %w", done.Installed, err), comeBack())
+		}
+		return nil
 	})
 	return cmd
+}
+
+// members returns the name of this machine in its group, and what it hears of the others.
+func (c control) members(ctx context.Context) (self string, others []update.Member, err error) {
+	var g appliance.GroupStatus
+	if err := c.ask(ctx, http.MethodGet, "/group", &g); err != nil {
+		return "", nil, err
+	}
+	if g.Draining {
+		return "", nil, errors.New("this machine drains, and a reboot would end that: sallyport undrain")
+	}
+	for _, m := range g.Members {
+		if m.Self {
+			self = m.Name
+			continue
+		}
+		o := update.Member{Name: m.Name, Version: m.Version, For: m.For}
+		switch {
+		case m.Problem != "":
+			o.Lacks = "has a problem: " + m.Problem
+		case !m.Serves():
+			o.Lacks = m.State()
+		}
+		others = append(others, o)
+	}
+	return self, others, nil
+}
+
+// leave lets the other members of the group take over, and waits until nothing is announced
+// here. When the machine stops it waits for the connections that are left. comeBack undoes
+// that. A machine without a group, or alone in it, has nothing to do.
+func (c control) leave(ctx context.Context, force bool) (comeBack func() error, err error) {
+	comeBack = func() error { return nil }
+	var g appliance.GroupStatus
+	switch err := c.ask(ctx, http.MethodGet, "/group", &g); {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
+		return comeBack, nil
+	case err != nil:
+		return comeBack, err
+	case len(g.Members) < 2:
+		return comeBack, nil
+	}
+	s, err := c.send(ctx, http.MethodPost, fmt.Sprintf("/drain?force=%t", force))
+	if err != nil {
+		return comeBack, err
+	}
+	comeBack = func() error {
+		_, err := c.send(context.WithoutCancel(ctx), http.MethodPost, "/undrain")
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("it still announces its addresses after %s (group.drain.timeout)", s.Timeout))
+	defer cancel()
+	for !s.Left {
+		select {
+		case <-ctx.Done():
+			return comeBack, context.Cause(ctx)
+		case <-time.After(drainPoll):
+		}
+		if s, err = c.send(ctx, http.MethodGet, "/drain"); err != nil {
+			return comeBack, err
+		}
+	}
+	return comeBack, nil
 }

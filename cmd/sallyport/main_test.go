@@ -437,6 +437,7 @@ func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
 	next("READY=1")
 	s.last = s.last.Add(-time.Minute)
 	s.Alive()
+	next("EXTEND_TIMEOUT_USEC=30000000") // for a stop, which drains
 	next("WATCHDOG=1")
 	s.Stopping()
 	next("STOPPING=1")

@@ -25,9 +25,10 @@ type systemd struct {
 	last  time.Time // of the last keep-alive
 }
 
-// startTime is the time that each keep-alive adds to the manager's start timeout.
-// An API server that is down is no reason to kill the appliance.
-const startTime = 30 * time.Second
+// moreTime is the time that each keep-alive adds to the manager's timeouts of a start and
+// of a stop. An API server that is down is no reason to kill the appliance, and a drain may
+// take as long as group.drain.timeout.
+const moreTime = 30 * time.Second
 
 // newSystemd reads the manager's variables and removes them from the environment, so
 // that HAProxy does not inherit them and notify in our place.
@@ -61,7 +62,7 @@ func (s *systemd) Alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	gap := startTime / 3
+	gap := moreTime / 3
 	if s.watchdog > 0 {
 		// Called every other second, the next chance may come two seconds late.
 		gap = min(gap, s.watchdog/2)
@@ -70,9 +71,11 @@ func (s *systemd) Alive() {
 		return
 	}
 	s.last = now
+	more := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())
 	if !s.ready {
-		s.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d\nSTATUS=starting", startTime.Microseconds()))
+		more += "\nSTATUS=starting"
 	}
+	s.send(more)
 	if s.watchdog > 0 {
 		s.send("WATCHDOG=1")
 	}

@@ -7,6 +7,8 @@
 // the version that runs stays; and that no version is removed before the one that
 // runs has been ready.
 //
+// In a group it alone decides whose turn it is.
+//
 // Its limit: it does not decide when a version is ready. A unit of the image waits
 // for that, and calls Bless. systemd-boot counts the starts, and goes back.
 package update
@@ -40,13 +42,18 @@ type Machine struct {
 	Kexec func(kernel, initrd *os.File, cmdline string) error
 }
 
-// Package image writes these two files from the machine's one file.
+// Package image writes these files from the machine's one file.
 const (
 	// URLFile has system.update.url. Without an address there is no file.
 	URLFile = "/run/sallyport-image/update-url"
 	// NoKexecFile exists if system.update.kexec is false.
 	NoKexecFile = "/run/sallyport-image/no-kexec"
+	// StaggerFile has system.update.stagger. Without a group there is no file.
+	StaggerFile = "/run/sallyport-image/update-stagger"
 )
+
+// WaitFile says why the last update that was looked for waits. Package image shows it.
+const WaitFile = "/run/sallyport-image/update-waits"
 
 const (
 	versionsDir = "/efi/EFI/Linux"
@@ -77,6 +84,9 @@ type Request struct {
 	Newer bool
 	// Older allows a version that is older than the one that runs.
 	Older bool
+	// Members returns the name of this machine in its group, and the other members. It is
+	// called with Newer, if there is a group.
+	Members func(ctx context.Context) (self string, others []Member, err error)
 	// Say is called with each line of progress.
 	Say func(string)
 }
@@ -135,6 +145,18 @@ func (m Machine) Install(ctx context.Context, r Request) (Result, error) {
 		return done, fmt.Errorf("%s is older than %s, which is running; give --allow-downgrade to install it", to.version, done.Running)
 	case r.Newer && failed(have, to.version):
 		done.Why = to.version + " was tried, and did not get ready"
+	default:
+		why, err := m.waits(ctx, r, to.version)
+		if err != nil {
+			return done, err
+		}
+		if why != "" {
+			done.Why = fmt.Sprintf("version %s waits: %s", to.version, why)
+			return done, m.tell(done.Why)
+		}
+	}
+	if err := m.tell(""); err != nil {
+		return done, err
 	}
 	if done.Why != "" {
 		return done, nil
