@@ -287,6 +287,10 @@ type contender struct {
 // over the slices in which the machine did something else, too.
 func (c *contender) cost() float64 { return 1000 * percentile(c.cpu, 0.25) }
 
+// perCore returns how many requests a second take the processor time of one core. It is
+// derived from cost: clients that saturate HAProxy would take the cores from it.
+func (c *contender) perCore() float64 { return 1e6 / c.cost() }
+
 // compete sends requests through the contenders in turn, and closes their loads.
 func compete(ctx context.Context, rate, rounds int, all ...*contender) error {
 	for _, c := range all {
@@ -482,14 +486,15 @@ func secureRequests(ctx context.Context, b *bench) error {
 	request := browser("app.test", "/")
 	kinds := []struct {
 		what string
+		unit string // in the plural, for the rate
 		rate int
 		add  func(l *load, addr string, secure *tls.Config) error
 	}{
-		{"full handshake and a request", 300, func(l *load, addr string, secure *tls.Config) error {
+		{"full handshake and a request", "full handshakes with a request", 300, func(l *load, addr string, secure *tls.Config) error {
 			l.renew(ctx, keptConnections, addr, secure, request)
 			return nil
 		}},
-		{"resumed handshake and a request", 300, func(l *load, addr string, secure *tls.Config) error {
+		{"resumed handshake and a request", "resumed handshakes with a request", 300, func(l *load, addr string, secure *tls.Config) error {
 			secure.ClientSessionCache = &remembering{}
 			c, err := connect(ctx, addr, secure)
 			if err != nil {
@@ -508,10 +513,10 @@ func secureRequests(ctx context.Context, b *bench) error {
 			l.renew(ctx, keptConnections, addr, secure, request)
 			return errors.Join(err, c.Close())
 		}},
-		{"request on a kept connection", requestsPerSecond, func(l *load, addr string, secure *tls.Config) error {
+		{"request on a kept connection", "requests on kept TLS connections", requestsPerSecond, func(l *load, addr string, secure *tls.Config) error {
 			return l.keep(ctx, keptConnections, addr, secure, [][]byte{request})
 		}},
-		{"request on one of 100 streams of h2", 1000, func(l *load, addr string, secure *tls.Config) error {
+		{"request on one of 100 streams of h2", "requests on 100 streams of h2", 1000, func(l *load, addr string, secure *tls.Config) error {
 			secure.NextProtos = []string{"h2"}
 			l.streams(ctx, 100, addr, secure, "https://app.test/")
 			return nil
@@ -538,6 +543,7 @@ func secureRequests(ctx context.Context, b *bench) error {
 				return fmt.Errorf("%s: %w", kind.what, err)
 			}
 			b.add(value("processor time, "+kind.what+", HAProxy "+s.version, us.cost(), "µs").beside(rival.name, them.cost()).timesAtMost(1.05))
+			b.add(value(kind.unit+" that one core serves, HAProxy "+s.version, us.perCore(), "/s").beside(rival.name, them.perCore()))
 		}
 		return nil
 	})
