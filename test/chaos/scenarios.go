@@ -72,7 +72,7 @@ func suites(soak time.Duration) []suite {
 	group := func(members int) suite {
 		s := suite{
 			suffix:  fmt.Sprintf(", %d members", members),
-			options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: true},
+			options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: world.RouterBIRD},
 			asn:     65000,
 			target:  "203.0.113.10",
 			scenarios: []scenario{

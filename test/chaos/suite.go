@@ -167,14 +167,14 @@ func (s *testbed) form(h suite) error {
 	if h.options.Appliances < 2 {
 		return nil
 	}
-	err := rig.Configure(s.Dir, h.config+s.Group(1, h.target))
+	err := rig.Configure(s.Dir, h.config+s.Group(1))
 	for n := 2; n <= h.options.Appliances; n++ {
 		other, failed := s.Another(n)
 		if err = errors.Join(err, failed); err != nil {
 			return err
 		}
 		s.others = append(s.others, other)
-		err = rig.Configure(other.Dir, h.config+s.Group(n, h.target))
+		err = rig.Configure(other.Dir, h.config+s.Group(n))
 	}
 	return err
 }

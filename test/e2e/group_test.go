@@ -1,14 +1,11 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,201 +13,108 @@ import (
 	"time"
 
 	"sallyport/appliance"
+	"sallyport/test/crowd"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
 
-// The service address of the group, and the kept connections of its clients.
-const (
-	service = "203.0.113.10"
-	kept    = 60
-)
+// kept is how many connections the clients of a group keep.
+const kept = 60
 
-// A crowd are clients behind the router: each 5 ms one sends a request on a connection of its own,
-// and some ask again and again on a connection that they keep.
-type crowd struct {
+// witnesses are clients behind the router: each 5 ms one sends a request on a connection of its
+// own, and some ask again and again on a connection that they keep.
+type witnesses struct {
 	r    *testbed
 	stop func()
 
-	mu     sync.Mutex
-	sent   int
-	failed []loss // requests without a good answer, on connections of their own
-	asked  int
-	broken []loss // kept connections that ended before an answer
+	mu          sync.Mutex
+	sent, asked int
+	failed      []crowd.Outcome // requests without a good answer, on connections of their own
+	broken      []crowd.Outcome // kept connections that ended before an answer
 }
 
-type loss struct {
-	at  time.Time
-	why error
+func told(o crowd.Outcome) string {
+	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.From, ": ", o.Err)
 }
 
-// ask sends a request, and reports whether the server closes the connection afterwards.
-func ask(c net.Conn, in *bufio.Reader, keep bool) (closes bool, err error) {
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return false, err
-	}
-	request := "GET / HTTP/1.1\r\nHost: test.local\r\n\r\n"
-	if !keep {
-		request = "GET / HTTP/1.1\r\nHost: test.local\r\nConnection: close\r\n\r\n"
-	}
-	if _, err := io.WriteString(c, request); err != nil {
-		return false, err
-	}
-	answer, err := http.ReadResponse(in, nil)
-	if err != nil {
-		return false, err
-	}
-	defer answer.Body.Close()
-	if _, err = io.Copy(io.Discard, answer.Body); err == nil && answer.StatusCode != http.StatusOK {
-		err = errors.New(answer.Status)
-	}
-	return answer.Close, err
-}
-
-func (l loss) String() string { return l.at.Format(time.TimeOnly) + " " + l.why.Error() }
-
-func (r *testbed) crowd() *crowd {
+func (r *testbed) witnesses() *witnesses {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
-	c := &crowd{r: r}
-	var all sync.WaitGroup
-	dial := func() (net.Conn, error) {
-		limit, end := context.WithTimeout(ctx, 5*time.Second)
-		defer end()
-		return r.Dial(limit, world.Client, service+":80")
+	w := &witnesses{r: r}
+	clients := crowd.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
+	for _, address := range rig.ServiceAddresses(r.Options()) {
+		clients.Targets = append(clients.Targets, address+":80")
 	}
-	note := func(list *[]loss, count *int, began time.Time, err error) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if ctx.Err() != nil {
-			return
-		}
-		if *count++; err != nil {
-			*list = append(*list, loss{began, err})
-		}
-	}
-	all.Go(func() {
-		for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
-			all.Go(func() {
-				began := time.Now()
-				conn, err := dial()
-				if err == nil {
-					_, err = ask(conn, bufio.NewReader(conn), false)
-					_ = conn.Close()
-				}
-				note(&c.failed, &c.sent, began, err)
-			})
-		}
-	})
-	for range kept {
-		all.Go(func() {
-			var conn net.Conn
-			var in *bufio.Reader
-			for tick := time.Tick(300 * time.Millisecond); ctx.Err() == nil; <-tick {
-				if conn == nil {
-					var err error
-					if conn, err = dial(); err != nil { // counted by the others
-						conn = nil
-						continue
-					}
-					in = bufio.NewReader(conn)
-				}
-				began := time.Now()
-				closes, err := ask(conn, in, true)
-				note(&c.broken, &c.asked, began, err)
-				if closes || err != nil {
-					_ = conn.Close()
-					conn = nil
-				}
-			}
-			if conn != nil {
-				_ = conn.Close()
-			}
-		})
-	}
-	c.stop = func() {
+	clients.Dial = func(ctx context.Context, address string) (net.Conn, error) { return r.Dial(ctx, world.Client, address) }
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		clients.Run(ctx, w.note)
+	}()
+	w.stop = func() {
 		cancel()
-		all.Wait()
+		<-ended
 	}
-	return c
+	return w
 }
 
-// during calls do while the crowd asks, and returns what failed until enough requests more were
-// answered.
-func (c *crowd) during(do func()) (failed, broken []loss) {
-	c.r.t.Helper()
-	counts := func() (sent, asked int) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.sent, c.asked
+func (w *witnesses) note(o crowd.Outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	count, list := &w.sent, &w.failed
+	if o.Kept {
+		count, list = &w.asked, &w.broken
 	}
-	c.mu.Lock()
-	c.failed, c.broken = nil, nil
-	c.mu.Unlock()
+	if *count++; o.Err != nil {
+		*list = append(*list, o)
+	}
+}
+
+// during calls do while the clients ask, and returns what failed until enough requests more were
+// answered.
+func (w *witnesses) during(do func()) (failed, broken []crowd.Outcome) {
+	w.r.t.Helper()
+	counts := func() (sent, asked int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.sent, w.asked
+	}
+	w.mu.Lock()
+	w.failed, w.broken = nil, nil
+	w.mu.Unlock()
 	do()
 	sent, asked := counts()
-	c.r.eventually("enough requests after it", func() error {
+	w.r.eventually("enough requests after it", func() error {
 		if s, a := counts(); s < sent+200 || a < asked+3*kept {
 			return fmt.Errorf("%d, %d", s-sent, a-asked)
 		}
 		return nil
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.failed, c.broken
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failed, w.broken
 }
 
-// undisturbed calls do while the crowd asks. Nothing may fail.
-func (c *crowd) undisturbed(do func()) {
-	c.r.t.Helper()
-	failed, broken := c.during(do)
+// undisturbed calls do while the clients ask. Nothing may fail.
+func (w *witnesses) undisturbed(do func()) {
+	w.r.t.Helper()
+	failed, broken := w.during(do)
 	if len(failed) > 0 {
-		c.r.t.Errorf("%d requests failed; the first: %s", len(failed), failed[0])
+		w.r.t.Errorf("%d requests failed; the first: %s", len(failed), told(failed[0]))
 	}
 	if len(broken) > 0 {
-		c.r.t.Errorf("%d kept connections of %d broke; the first: %s", len(broken), kept, broken[0])
+		w.r.t.Errorf("%d kept connections of %d broke; the first: %s", len(broken), kept, told(broken[0]))
 	}
 }
 
 // A member is an appliance of the group.
-type member struct {
-	*testbed
-	address string
-}
+type member struct{ *testbed }
 
-// spread waits until exactly these members are full, by their own word, and the router sends
-// connections for the service address to them alone.
-func (r *testbed) spread(to ...member) {
-	r.t.Helper()
-	for _, m := range to {
-		r.eventually(m.address+" is full", func() error {
-			s, err := m.status()
-			if err == nil && (s.Group == nil || s.Group.Class != appliance.Full) {
-				err = fmt.Errorf("group %+v", s.Group)
-			}
-			return err
-		})
-	}
-	r.eventually(fmt.Sprintf("%d members have the service address", len(to)), func() error {
-		out, err := r.Exec(r.t.Context(), world.Router, "ip", "route", "show", service)
-		if err != nil {
-			return err
-		}
-		got := strings.Count(out, "via ")
-		for _, m := range to {
-			if !strings.Contains(out, "via "+m.address+" ") {
-				err = fmt.Errorf("%s is missing", m.address)
-			}
-		}
-		if err != nil || got != len(to) {
-			return fmt.Errorf("the router has %q (%w)", out, err)
-		}
-		return nil
-	})
-}
-
-func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
-	first := newTestbed(t, world.Options{Name: "group", Workers: 2, Appliances: 2, Router: true}, settings{manifests: []string{"--address", "192.168.50.12"}})
+// pair brings up a lab with two appliances that are a group, the sample application, and clients
+// that reach both. The router sends clients to the first one, and to the second.
+func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a, b member, clients *witnesses) {
+	t.Helper()
+	first = newTestbed(t, world.Options{Name: name, Workers: 2, Appliances: 2, Router: router}, settings{manifests: []string{"--address", "192.168.50.12"}})
 	other, err := first.Another(2)
 	first.must(err)
 	t.Cleanup(func() {
@@ -222,40 +126,79 @@ func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	a, b := member{first, "192.168.50.21"}, member{&testbed{other, t}, "192.168.50.12"}
+	a, b = member{first}, member{&testbed{other, t}}
 	sample, err := os.ReadFile("../demo/app.yaml")
 	first.must(err)
 	first.apply(string(sample))
 	for n, m := range []member{a, b} {
-		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1, service), rig.Cluster{Pools: "172.16.0.0/16"}))
+		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
 		m.start()
 	}
 	a.ready()
 	b.ready()
+	clients = first.witnesses()
+	t.Cleanup(clients.stop)
 	first.spread(a, b)
-	crowd := first.crowd()
-	defer crowd.stop()
-	crowd.undisturbed(func() {})
+	clients.during(func() {})
+	clients.undisturbed(func() {})
+	return first, a, b, clients
+}
 
+// spread waits until exactly these members are full, by their own word, and the router sends
+// clients to them alone.
+func (r *testbed) spread(to ...member) {
+	r.t.Helper()
+	var want []string
+	for _, m := range to {
+		want = append(want, m.Machine())
+		r.eventually(m.Machine()+" is full", func() error {
+			s, err := m.status()
+			if err == nil && (s.Group == nil || s.Group.Class != appliance.Full) {
+				err = fmt.Errorf("group %+v", s.Group)
+			}
+			return err
+		})
+	}
+	slices.Sort(want)
+	r.eventually(fmt.Sprint(want, " have the service addresses"), func() error {
+		got, err := r.Serving(r.t.Context())
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("clients are sent to %q", got)
+		}
+		return err
+	})
+}
+
+func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
+	leaveAndReturn(t, "group", world.RouterBIRD)
+}
+
+func TestAGroupServesWhileAddressesMoveByVRRP(t *testing.T) {
+	leaveAndReturn(t, "vrrp", world.RouterPlain)
+}
+
+func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
+	t.Helper()
+	first, a, b, clients := pair(t, name, router)
 	first.sub("a member is drained, and returns", func(t *testing.T, r *testbed) {
-		crowd.r = r
-		crowd.undisturbed(func() {
+		clients.r = r
+		clients.undisturbed(func() {
 			b.command(t, "drain", "--wait")
 			r.spread(a)
 		})
-		crowd.undisturbed(func() {
+		clients.undisturbed(func() {
 			b.command(t, "undrain")
 			r.spread(a, b)
 		})
 	})
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		first.sub("the process of a member ends by "+signal.String()+", and starts again", func(_ *testing.T, r *testbed) {
-			crowd.r = r
-			crowd.undisturbed(func() {
+			clients.r = r
+			clients.undisturbed(func() {
 				b.end(signal)
 				r.spread(a)
 			})
-			crowd.undisturbed(func() {
+			clients.undisturbed(func() {
 				b.start()
 				b.ready()
 				r.spread(a, b)
@@ -263,8 +206,8 @@ func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
 		})
 	}
 	first.sub("a member loses its cable", func(t *testing.T, r *testbed) {
-		crowd.r = r
-		failed, broken := crowd.during(func() {
+		clients.r = r
+		failed, broken := clients.during(func() {
 			r.must(r.KillNode(t.Context(), world.ApplianceHost(2)))
 			r.spread(a)
 		})
@@ -272,13 +215,13 @@ func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
 			t.Errorf("all %d kept connections broke, want those of the lost member alone", len(broken))
 		}
 		if len(failed) > 0 {
-			t.Logf("%d requests failed, begun within %s", len(failed), failed[len(failed)-1].at.Sub(failed[0].at).Round(time.Millisecond))
+			t.Logf("%d requests failed, begun within %s", len(failed), failed[len(failed)-1].Began.Sub(failed[0].Began).Round(time.Millisecond))
 		}
-		crowd.undisturbed(func() {}) // the other has all of it now
+		clients.undisturbed(func() {}) // the other has all of it now
 		r.must(r.ReviveNode(t.Context(), world.ApplianceHost(2)))
 		r.spread(a, b)
-		crowd.during(func() {})
-		crowd.undisturbed(func() {})
+		clients.during(func() {})
+		clients.undisturbed(func() {})
 	})
 }
 

@@ -87,10 +87,13 @@ func upCommand(name *string) *cobra.Command {
 			opts.Name = *name
 			opts.Images = map[string]string{}
 			switch router {
-			case "bird", "none", "":
-				opts.Router = router == "bird" || router == "" && opts.Appliances > 1
+			case "":
+				if opts.Appliances > 1 {
+					opts.Router = world.RouterBIRD
+				}
+			case "none":
 			default:
-				return fmt.Errorf("--router %q: want bird or none", router)
+				opts.Router = world.RouterKind(router) // world checks it
 			}
 			for _, i := range images {
 				ref, program, ok := strings.Cut(i, "=")
@@ -112,7 +115,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.StringArrayVar(&images, "image", nil, "image reference and the program that stands for it, REF=PATH; may be repeated")
 	flags.IntVar(&opts.Workers, "workers", 2, "number of workers")
 	flags.IntVar(&opts.Appliances, "appliances", 1, "number of hosts for appliances, 1 to 8: appliance, appliance2...")
-	flags.StringVar(&router, "router", "", "bird: a router between the client and the appliances, with BGP, BFD and ECMP (default if there are several appliances), or none")
+	flags.StringVar(&router, "router", "", "router between the client and the appliances: bird, with BGP, BFD and ECMP (default if there are several appliances); plain, which finds a service address by ARP; or none")
 	flags.BoolVar(&opts.IPv6, "ipv6", false, "both families")
 	flags.BoolVar(&opts.IPv6Only, "ipv6-only", false, "with --calico real: pods, Services and BGP have IPv6 alone")
 	flags.IntVar(&opts.Site, "site", 0, "0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an appliance need a site each")
@@ -366,22 +369,18 @@ func nodeCommand(name *string) *cobra.Command {
 }
 
 func partitionCommand(name *string) *cobra.Command {
-	var onlyBGP bool
+	traffic := world.AllTraffic
 	cmd := &cobra.Command{
 		Use:   "partition HOST HOST",
 		Short: "Keep two hosts from hearing each other, without telling them",
 		Example: `  lab partition worker1 appliance
-  lab partition --bgp worker1 appliance`,
+  lab partition --only bgp worker1 appliance`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			traffic := world.AllTraffic
-			if onlyBGP {
-				traffic = world.OnlyBGP
-			}
 			return ask(cmd.Context(), *name, "POST", "/partition", partitionRequest{args[0], args[1], traffic}, nil)
 		},
 	}
-	cmd.Flags().BoolVar(&onlyBGP, "bgp", false, "only BGP (TCP port 179), as a firewall does; the rest passes")
+	cmd.Flags().StringVar((*string)(&traffic), "only", string(world.AllTraffic), "drop only bgp (TCP port 179), vrrp (IP protocol 112) or heartbeat (UDP port 7477); the rest passes")
 	return cmd
 }
 

@@ -162,36 +162,6 @@ func New(ctx context.Context, dir string, opts world.Options, manifests ...strin
 	return r, nil
 }
 
-// Another returns a rig for the nth appliance of the lab, which has several hosts for them. Its Dir
-// is in that of r, and needs to be configured. The lab goes down with r.
-func (r *Rig) Another(n int) (*Rig, error) {
-	other := &Rig{Lab: r.Lab, Dir: filepath.Join(r.Dir, world.ApplianceHost(n)), machine: world.ApplianceHost(n)}
-	err := os.Mkdir(other.Dir, 0o711) // HAProxy's worker, another user, passes through
-	for _, file := range []string{"sallyport", "app", "kubeconfig"} {
-		err = errors.Join(err, os.Symlink(filepath.Join("..", file), filepath.Join(other.Dir, file)))
-	}
-	return other, err
-}
-
-// Group returns lines for the config files of the lab's appliances, which make the nth a member of
-// a group with these service addresses. The members have the names of their hosts.
-func (r *Rig) Group(n int, addresses ...string) string {
-	var members []string
-	for i := range r.Options().Appliances {
-		host, _ := r.Host(world.ApplianceHost(i + 1))
-		members = append(members, fmt.Sprintf("{name: %s, address: %s}", host.Name, host.Addr.Addr()))
-	}
-	router, _ := r.Host(world.Router)
-	return fmt.Sprintf(`identity: %s
-group:
-  name: lab
-  secret: %s
-  addresses: [%s]
-  members: [%s]
-  upstream: {asn: %d, peers: [{address: %s}]}
-`, world.ApplianceHost(n), strings.Repeat("c2FsbHlwb3J0", 4), strings.Join(addresses, ", "), strings.Join(members, ", "), world.RouterAS, router.Addr.Addr())
-}
-
 func (r *Rig) install(ctx context.Context, more []string) error {
 	text, err := r.Manifests(ctx, more...)
 	if err != nil {

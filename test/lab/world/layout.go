@@ -104,7 +104,7 @@ func (o Options) plan() []Host {
 	for n := 2; n <= o.Appliances; n++ {
 		hosts = append(hosts, o.host(ApplianceHost(n), 10+n))
 	}
-	if o.Router {
+	if o.Router != "" {
 		hosts[0] = o.outside(Client, 10)
 		hosts = append(hosts, o.host(Router, routerOctet))
 	}

@@ -36,7 +36,7 @@ func TestSeveralAppliancesAndARouterHaveHosts(t *testing.T) {
 		"appliance2 192.168.50.12/24 fd00:50::12/64", "appliance3 192.168.50.13/24 fd00:50::13/64", "router 192.168.50.2/24 fd00:50::2/64",
 	}
 	var got []string
-	for _, h := range (Options{Name: "demo", Appliances: 3, Router: true, IPv6: true}).plan() {
+	for _, h := range (Options{Name: "demo", Appliances: 3, Router: RouterPlain, IPv6: true}).plan() {
 		got = append(got, fmt.Sprint(h.Name, " ", h.Addr, " ", h.Addr6))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -12,11 +13,22 @@ import (
 // Traffic is the kind of packets that a partition drops.
 type Traffic string
 
-// The kinds of Traffic. BGP is TCP with port 179 at either end.
+// The kinds of Traffic. BGP is TCP with port 179 at either end, VRRP is IP protocol 112, and the
+// heartbeat of a group is UDP at its default port.
 const (
-	AllTraffic Traffic = "all"
-	OnlyBGP    Traffic = "bgp"
+	AllTraffic    Traffic = "all"
+	OnlyBGP       Traffic = "bgp"
+	OnlyVRRP      Traffic = "vrrp"
+	OnlyHeartbeat Traffic = "heartbeat"
 )
+
+// matches maps each kind to what its packets match in nft, one of these.
+var matches = map[Traffic][]string{
+	AllTraffic:    {""},
+	OnlyBGP:       {"tcp sport 179 ", "tcp dport 179 "},
+	OnlyVRRP:      {"ip protocol 112 ", "ip6 nexthdr 112 "},
+	OnlyHeartbeat: {"udp dport 7477 "},
+}
 
 // partition is a pair of hosts whose packets to each other are dropped.
 type partition struct {
@@ -29,8 +41,8 @@ func (p partition) of(a, b string) bool { return p.a == a && p.b == b || p.a == 
 // Partition drops the packets between two hosts, and between the pods on them. Their links stay
 // up. A second partition of the same hosts replaces the first.
 func (l *Lab) Partition(ctx context.Context, a, b string, what Traffic) error {
-	if what != AllTraffic && what != OnlyBGP {
-		return fmt.Errorf("traffic %q: want %s or %s", what, AllTraffic, OnlyBGP)
+	if matches[what] == nil {
+		return fmt.Errorf("traffic %q: want one of %s", what, strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(matches))), "[]"))
 	}
 	if err := l.twoHosts(a, b); err != nil {
 		return err
@@ -55,7 +67,7 @@ func (l *Lab) twoHosts(a, b string) error {
 		if _, ok := l.Host(name); !ok {
 			return fmt.Errorf("no host is called %q", name)
 		}
-		if name == Client && l.opts.Router {
+		if name == Client && l.opts.Router != "" {
 			return fmt.Errorf("the client is behind the router: partition %s", Router)
 		}
 	}
@@ -90,7 +102,7 @@ func rules(all []partition) string {
 	b.WriteString("add chain bridge partition forward { type filter hook forward priority 0; }\n")
 	for _, p := range all {
 		for _, way := range [][2]string{{p.a, p.b}, {p.b, p.a}} {
-			for _, match := range map[Traffic][]string{AllTraffic: {""}, OnlyBGP: {"tcp sport 179 ", "tcp dport 179 "}}[p.what] {
+			for _, match := range matches[p.what] {
 				fmt.Fprintf(&b, "add rule bridge partition forward iifname %q oifname %q %sdrop\n", way[0], way[1], match)
 			}
 		}

@@ -2,15 +2,28 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"sallyport/test/lab/debian"
 )
 
-// RouterAS is the AS number of the router.
+// RouterKind says how a router finds the appliance that has a service address.
+type RouterKind string
+
+// RouterBIRD learns service addresses by BGP, with BFD, and spreads connections over the
+// appliances that announce one. RouterPlain speaks no routing protocol: a service address is one of
+// the lan's, and the router asks for it by ARP.
+const (
+	RouterBIRD  RouterKind = "bird"
+	RouterPlain RouterKind = "plain"
+)
+
+// RouterAS is the AS number of the router that speaks BGP.
 const RouterAS = 64512
 
 // appliances returns the hosts for appliances.
@@ -23,7 +36,7 @@ func (l *Lab) appliances() (all []Host) {
 }
 
 // startRouter makes the router's host forward between the client's network and the lan, and starts
-// its BIRD. The appliances reach the client through it.
+// its BIRD, if it has one. The appliances reach the client through it.
 func (l *Lab) startRouter(ctx context.Context) error {
 	h, _ := l.Host(Router)
 	client, _ := l.Host(Client)
@@ -51,6 +64,9 @@ func (l *Lab) startRouter(ctx context.Context) error {
 			}
 		}
 	}
+	if l.opts.Router != RouterBIRD {
+		return nil
+	}
 	programs, err := debian.BIRD(ctx, 2, l.progress)
 	if err != nil {
 		return err
@@ -63,13 +79,44 @@ func (l *Lab) startRouter(ctx context.Context) error {
 		return err
 	}
 	l.router = &node{Host: h, birds: []*daemon{d}}
-	return d.applyText(l, l.routerConfig(h))
+	return d.applyText(l, l.routerConfig(h, "", 0))
 }
+
+// RestartRouter kills the router's BIRD, and starts it again after a time.
+func (l *Lab) RestartRouter(ctx context.Context, down time.Duration) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.router == nil {
+		return errNoBIRD
+	}
+	if err := l.router.holdBird(); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(down):
+	case <-ctx.Done(): // up again all the same
+	}
+	return errors.Join(ctx.Err(), l.router.freeBird(l))
+}
+
+// FloodFromRouter makes the router announce so many prefixes to an appliance, and none to any other;
+// zero: none at all, as it should be.
+func (l *Lab) FloodFromRouter(appliance string, prefixes int) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if l.router == nil {
+		return errNoBIRD
+	}
+	return l.router.birds[0].applyText(l, l.routerConfig(l.router.Host, appliance, prefixes))
+}
+
+var errNoBIRD = errors.New("the lab has no router that speaks BGP")
 
 // routerConfig returns the router's configuration: sessions of each family with each appliance,
 // which connects, in whatever AS it is. BIRD refuses a peer for a minute after its BFD went down,
-// unless "error wait time" is shorter.
-func (l *Lab) routerConfig(h Host) []byte {
+// unless "error wait time" is shorter. It announces
+// prefixes to the flooded appliance alone.
+func (l *Lab) routerConfig(h Host, flooded string, prefixes int) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, `log stderr all;
 router id %s;
@@ -78,7 +125,18 @@ protocol bfd { interface "eth0" { interval 300 ms; multiplier 3; }; }
 protocol kernel kernel4 { scan time 2; merge paths on; ipv4 { import none; export where source = RTS_BGP; }; }
 protocol kernel kernel6 { scan time 2; merge paths on; ipv6 { import none; export where source = RTS_BGP; }; }
 `, h.Addr.Addr())
+	if prefixes > 0 {
+		b.WriteString("protocol static flood { ipv4;\n")
+		for n := range prefixes {
+			fmt.Fprintf(&b, "route 10.%d.%d.%d/32 blackhole;\n", n>>16, n>>8&255, n&255)
+		}
+		b.WriteString("}\n")
+	}
 	for _, appliance := range l.appliances() {
+		export := "none"
+		if prefixes > 0 && appliance.Name == flooded {
+			export = "where source = RTS_STATIC"
+		}
 		for i, a := range appliance.addrs() {
 			local, channel := h.addrs()[i], map[bool]string{true: "ipv4", false: "ipv6"}[a.Is4()]
 			fmt.Fprintf(&b, `protocol bgp %s_%s {
@@ -87,9 +145,9 @@ protocol kernel kernel6 { scan time 2; merge paths on; ipv6 { import none; expor
   passive on;
   bfd on;
   error wait time 1, 1;
-  %s { import where net.len = %d; export none; };
+  %s { import where net.len = %d; export %s; };
 }
-`, strings.ReplaceAll(appliance.Name, "-", "_"), channel, local, RouterAS, a, channel, a.BitLen())
+`, strings.ReplaceAll(appliance.Name, "-", "_"), channel, local, RouterAS, a, channel, a.BitLen(), export)
 		}
 	}
 	return []byte(b.String())

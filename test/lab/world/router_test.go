@@ -14,7 +14,7 @@ import (
 // Each appliance is a BIRD here, which announces the service address.
 func TestTheRouterSpreadsConnectionsOverTheAppliancesThatAnnounce(t *testing.T) {
 	t.Parallel()
-	l := labNamed(t, "rt", world.Options{Appliances: 2, Router: true, IPv6: true, Bare: true})
+	l := labNamed(t, "rt", world.Options{Appliances: 2, Router: world.RouterBIRD, IPv6: true, Bare: true})
 	folder, err := debian.BIRD(t.Context(), 2, t.Output())
 	if err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 				hs.Sessions = append(hs.Sessions, l.sessions(ctx, h.Name, family(a))...)
 			}
 		}
-		if h.Name == Router {
+		if h.Name == Router && l.router != nil {
 			hs.Sessions = l.sessions(ctx, Router, 4)
 		}
 		s.Hosts = append(s.Hosts, hs)

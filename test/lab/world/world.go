@@ -50,7 +50,7 @@ type Options struct {
 	IPv6Only   bool              `json:"ipv6Only,omitempty"`   // pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
 	Site       int               `json:"site,omitempty"`       // 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
 	Appliances int               `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
-	Router     bool              `json:"router,omitempty"`     // a router with BGP, BFD and ECMP between the client and the appliances
+	Router     RouterKind        `json:"router,omitempty"`     // between the client and the appliances; empty: none, and the client is on the lan
 	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
 	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
 	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
@@ -164,6 +164,9 @@ func (o Options) check() error {
 	if o.Bird != 1 && o.Bird != 2 {
 		return fmt.Errorf("BIRD %d: want 1 or 2", o.Bird)
 	}
+	if o.Router != "" && o.Router != RouterBIRD && o.Router != RouterPlain {
+		return fmt.Errorf("router %q: want %s, %s or none", o.Router, RouterBIRD, RouterPlain)
+	}
 	if o.Calico != StandIn && o.Calico != Real {
 		return fmt.Errorf("Calico %q: want %s or %s", o.Calico, StandIn, Real)
 	}
@@ -244,14 +247,14 @@ func (l *Lab) buildNetwork(ctx context.Context) error {
 		return err
 	}
 	for _, h := range l.Hosts() {
-		if h.Name == Client && l.opts.Router {
+		if h.Name == Client && l.opts.Router != "" {
 			continue // startRouter connects it
 		}
 		if err := makeHost(ctx, lan, h); err != nil {
 			return err
 		}
 	}
-	if l.opts.Router {
+	if l.opts.Router != "" {
 		if err := l.startRouter(ctx); err != nil {
 			return fmt.Errorf("router: %w", err)
 		}
