@@ -108,6 +108,12 @@ func serverText(o ServerOptions, s *Server) string {
 	return address + " " + serverOptions(o)
 }
 
+// onlyGivenNames are the options by which a server with TLS is asked for the name that its
+// options give, and for none if they give none. HAProxy since 3.3 would else ask for the Host
+// of the request, and demand it in a certificate that it verifies. Versions before do not have
+// the options.
+const onlyGivenNames = "no-sni-auto no-check-sni-auto"
+
 // serverOptions returns the options of a server.
 func serverOptions(o ServerOptions) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that

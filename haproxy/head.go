@@ -167,6 +167,7 @@ func (h *head) writeDefaults() {
 		"timeout server 50s",
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
+		".if version_atleast(3.3)", "default-server " + onlyGivenNames, ".endif",
 	}), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
 	for _, status := range h.Process.ErrorFiles {
 		h.line("errorfile", strconv.Itoa(status), h.opt.Dir+"/"+extraDir+errorFile(status))

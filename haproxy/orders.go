@@ -45,7 +45,7 @@ type serverSteps struct {
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that nobody wants, and that have servers
 	slots    slots
-	hashKeys bool // the worker knows hashKey
+	worker   picture
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
@@ -53,7 +53,7 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 // serverSteps compares the worker with the wish. It skips a backend that runs its
 // fragment already. fragments may be nil.
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
-	s := serverSteps{after: map[string]*LiveBackend{}, slots: r.slots, hashKeys: r.version != "" && r.version[0] >= '3'}
+	s := serverSteps{after: map[string]*LiveBackend{}, slots: r.slots, worker: r.picture}
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
 	for i, b := range cfg.Backends {
 		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
@@ -129,8 +129,11 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			id := ServerID{worker, srv.Name}
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
 			add := "add server " + id.String() + " " + serverText(b.Options, srv)
-			if s.hashKeys && b.hashes() {
+			if b.hashes() && s.worker.atLeast(3, 0) {
 				add += " " + hashKey
+			}
+			if b.Options.TLS && s.worker.atLeast(3, 3) {
+				add += " " + onlyGivenNames
 			}
 			s.up = append(s.up, add)
 			if b.Options.Check {

@@ -206,6 +206,13 @@ func (w worker) look() (picture, error) {
 	return p, nil
 }
 
+// atLeast reports whether the worker is of this version or a newer one.
+func (p picture) atLeast(major, minor int) bool {
+	var x, y int
+	_, err := fmt.Sscanf(p.version, "%d.%d", &x, &y)
+	return err == nil && (x > major || x == major && y >= minor)
+}
+
 // Bits of srv_admin_state and srv_check_state (HAProxy manual, management,
 // "show servers state"; HAProxy's include/haproxy/server-t.h and check-t.h).
 const (
