@@ -184,21 +184,9 @@ type writer struct {
 func newWriter(t testing.TB) *writer {
 	t.Helper()
 	w := &writer{dir: t.TempDir(), found: map[string]bool{}}
-	if list := os.Getenv("SALLYPORT_TEST_HAPROXY"); list != "" {
-		w.programs = filepath.SplitList(list)
-	} else {
-		path, err := exec.LookPath("haproxy")
-		if err != nil {
-			t.Fatalf("run make setup: %v", err)
-		}
-		w.programs = []string{path}
-		for _, p := range debian.OtherHAProxies() {
-			folder, err := p.Folder()
-			if err != nil {
-				t.Fatalf("run make setup: %v", err)
-			}
-			w.programs = append(w.programs, filepath.Join(folder, "haproxy"))
-		}
+	var err error
+	if w.programs, err = debian.HAProxies(); err != nil {
+		t.Fatal(err)
 	}
 	crt, key := certificate{names: []string{"default.test"}}.make(t)
 	if err := os.MkdirAll(filepath.Join(w.dir, "certs"), 0o750); err != nil {

@@ -25,17 +25,35 @@ type Package struct{ Suite, Name string }
 
 func (p Package) String() string { return p.Suite + "'s " + p.Name }
 
+// ErrNone says that a suite does not have a package.
+var ErrNone = errors.New("the suite does not have it")
+
 // OtherHAProxies returns the HAProxy packages of the Debian suites other than this machine's: one
-// for each series that a user may run.
+// for each series that a user may run. Experimental has the next one at times, and none at others.
 func OtherHAProxies() []Package {
 	release, _ := os.ReadFile("/etc/os-release") // without it, all are others
 	var others []Package
-	for _, suite := range []string{"bookworm", "trixie", "sid"} {
+	for _, suite := range []string{"bookworm", "trixie", "sid", "experimental"} {
 		if !bytes.Contains(release, []byte("\nVERSION_CODENAME="+suite+"\n")) {
 			others = append(others, Package{suite, "haproxy"})
 		}
 	}
 	return others
+}
+
+// FetchHAProxies fetches the HAProxys of the other suites.
+func FetchHAProxies(ctx context.Context, progress io.Writer) error {
+	for _, p := range OtherHAProxies() {
+		folder, err := p.Fetch(ctx, progress)
+		if errors.Is(err, ErrNone) && p.Suite == "experimental" {
+			_, _ = fmt.Fprintf(progress, "Debian's experimental had no haproxy: the tests run with the other versions. Remove %s, and make setup asks again.\n", folder)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // HAProxies returns the programs to test with: the one in PATH and those of the other
@@ -48,6 +66,9 @@ func HAProxies() ([]string, error) {
 	list := []string{path}
 	for _, p := range OtherHAProxies() {
 		folder, missing := p.Folder()
+		if errors.Is(missing, ErrNone) {
+			continue
+		}
 		err = errors.Join(err, missing)
 		list = append(list, filepath.Join(folder, "haproxy"))
 	}
@@ -71,15 +92,19 @@ func BIRD(ctx context.Context, series int, progress io.Writer) (string, error) {
 }
 
 // Folder returns the folder of the package's programs. The error is [fs.ErrNotExist] before the
-// package is fetched.
+// package is fetched, and ErrNone if its suite did not have it.
 func (p Package) Folder() (string, error) {
 	cache, err := Cache()
 	if err != nil {
 		return "", err
 	}
 	folder := filepath.Join(cache, "debian", p.Suite, p.Name)
-	if _, err := os.Stat(folder); err != nil {
+	found, err := os.ReadDir(folder)
+	switch {
+	case err != nil:
 		return folder, fmt.Errorf("%s is not here: %w", p, err)
+	case len(found) == 0: // see fetch.sh
+		return folder, fmt.Errorf("%s: %w", p, ErrNone)
 	}
 	return folder, nil
 }
@@ -109,10 +134,8 @@ func (p Package) Fetch(ctx context.Context, progress io.Writer) (string, error) 
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("fetch %s: %w: %s", p, err, strings.TrimSpace(string(out)))
 	}
-	if err := os.Rename(half, folder); err != nil {
-		return p.Folder() // someone else was faster
-	}
-	return folder, nil
+	_ = os.Rename(half, folder) // if it fails, someone else was faster
+	return p.Folder()
 }
 
 // Cache returns the folder of everything that is fetched or compiled for tests.

@@ -4,6 +4,9 @@
 # signatures as ever, but keeps its lists here and believes that nothing is
 # installed, so it names every library. Lists may be old, as those of a stable
 # suite always may: sid's would else expire on a mirror that is a week behind.
+# Libraries of a package of experimental that experimental lacks come from sid.
+#
+# It leaves the folder empty if the suite has no such package.
 set -e
 suite=$1 package=$2
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -11,16 +14,23 @@ keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
 mkdir -p apt/lists/partial apt/archives/partial root
 : >apt/status
-echo "deb [signed-by=$keyring target=Packages] http://deb.debian.org/debian $suite main" >apt/sources.list
-apt_get() {
-	apt-get -q -o Dir::Etc::sourcelist="$PWD/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
+for from in $suite $([ "$suite" != experimental ] || echo sid); do
+	echo "deb [signed-by=$keyring target=Packages] http://deb.debian.org/debian $from main"
+done >apt/sources.list
+apt() {
+	tool=$1 && shift
+	"$tool" -q -o Dir::Etc::sourcelist="$PWD/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
 		-o Dir::State::lists="$PWD/apt/lists" -o Dir::State::status="$PWD/apt/status" -o Dir::Cache="$PWD/apt" \
-		-o APT::Sandbox::User=root -o APT::Install-Recommends=false "$@"
+		-o APT::Sandbox::User=root -o APT::Install-Recommends=false -o APT::Default-Release="$suite" "$@"
 }
-apt_get update -o Acquire::Check-Valid-Until=false -o APT::Update::Error-Mode=any
-libraries=$(apt_get -s install "$package" | sed -n 's/^Inst \(lib[^ ]*\|zlib[^ ]*\).*/\1/p')
+apt apt-get update -o Acquire::Check-Valid-Until=false -o APT::Update::Error-Mode=any
+if ! apt apt-cache madison "$package" | grep -q " $suite/"; then
+	rm -r apt root
+	exit
+fi
+libraries=$(apt apt-get -s install "$package" | sed -n 's/^Inst \(lib[^ ]*\|zlib[^ ]*\) (\([^ ]*\).*/\1=\2/p')
 
-apt_get download "$package" $libraries
+apt apt-get download "$package" $libraries
 dpkg-deb -x "$package"_*.deb root
 for program in root/bin/* root/sbin/* root/usr/bin/* root/usr/sbin/*; do
 	[ -x "$program" ] || continue

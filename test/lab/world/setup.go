@@ -56,12 +56,7 @@ func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 	if err := fetchTools(ctx, progress); err != nil {
 		return err
 	}
-	for _, p := range debian.OtherHAProxies() {
-		if _, err := p.Fetch(ctx, progress); err != nil {
-			return err
-		}
-	}
-	return nil
+	return debian.FetchHAProxies(ctx, progress)
 }
 
 // install installs the missing packages. Installed ones stay as they are. A daemon of a new
