@@ -47,6 +47,9 @@ type Hooks struct {
 	// Admit tells the machine's firewall which traffic to let in and out, in addition
 	// to what the configuration file needs. Nil: there is no firewall to tell.
 	Admit func(Admission) error
+	// VRRPUnit is the unit of systemd that runs keepalived. Empty: it is a child of this
+	// process.
+	VRRPUnit string
 }
 
 // Admission lists what the machine's firewall has to let through for the clusters at
@@ -135,7 +138,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
 	l.byVRRP = func(ctx context.Context, cfg *config.Config) (vrrp, error) {
 		o := vrrpOptions(cfg)
-		o.Log = log
+		o.Log, o.Unit = log, hooks.VRRPUnit
 		v, err := address.NewVRRP(o)
 		if err != nil {
 			return nil, err

@@ -100,9 +100,9 @@ func firewall(cfg *config.Config) string {
 	return b.String()
 }
 
-// joinGroup writes the rules for the group: the heartbeat and HAProxy's peers of the other
-// members, and BFD of the routers. A TTL of 255 proves that a router is on the link (RFC
-// 5881, section 5); the program does not look at it.
+// joinGroup writes the rules for the group: the heartbeat, HAProxy's peers and VRRP of the
+// other members, and BFD of the routers. A TTL of 255 proves that the sender is on the link
+// (RFC 5798, section 5.1.1.3; RFC 5881, section 5).
 func joinGroup(line func(string, ...any), cfg *config.Config) {
 	g := &cfg.Group
 	for _, m := range others(cfg) {
@@ -110,17 +110,25 @@ func joinGroup(line func(string, ...any), cfg *config.Config) {
 		if g.Share {
 			line("\t\t%s tcp dport %d accept", from(m.Address), g.Port)
 		}
+		if g.VRRP.Exists() {
+			line("\t\t%s %s meta l4proto 112 accept", from(m.Address), onLink(m.Address))
+		}
 	}
 	if g.Upstream.BFD == (config.BFD{}) {
 		return
 	}
 	for _, r := range g.Upstream.Peers {
-		hops := "ip ttl 255"
-		if r.Address.Is6() {
-			hops = "ip6 hoplimit 255"
-		}
-		line("\t\t%s %s udp dport 3784 accept", from(r.Address), hops)
+		line("\t\t%s %s udp dport 3784 accept", from(r.Address), onLink(r.Address))
 	}
+}
+
+// onLink returns an nft expression for packets that no router has forwarded, of the family
+// of an address.
+func onLink(addr netip.Addr) string {
+	if addr.Is4() {
+		return "ip ttl 255"
+	}
+	return "ip6 hoplimit 255"
 }
 
 // others returns the other members of the group.

@@ -392,3 +392,96 @@ func TestStrangersFillNoTableOfConnections(t *testing.T) {
 		t.Error("a ping of the machine's own is not tracked, or its answer is dropped")
 	}
 }
+
+// plainPacket returns an IPv4 packet of a protocol, with the ports of UDP.
+func plainPacket(protocol, ttl byte, from, to netip.Addr, port uint16) []byte {
+	p := make([]byte, 28)
+	p[0], p[8], p[9] = 0x45, ttl, protocol // the kernel fills in the length and its checksum
+	copy(p[12:], from.AsSlice())
+	copy(p[16:], to.AsSlice())
+	binary.BigEndian.PutUint16(p[22:], port)
+	binary.BigEndian.PutUint16(p[24:], 8) // UDP's length; without a checksum
+	return p
+}
+
+// TestOnlyMembersAndRoutersReachTheGroup sends packets of members, routers and others, each
+// of which arrives or is counted as dropped.
+func TestOnlyMembersAndRoutersReachTheGroup(t *testing.T) {
+	const udp, vrrp = unix.IPPROTO_UDP, 112
+	const member, router, stranger = "192.168.50.22", "192.168.50.1", "192.168.50.99"
+	with := machines(t)["group"]
+	without := *with
+	without.Group.VRRP.Interface = ""
+	for name, row := range map[string]struct {
+		without  bool // vrrp
+		protocol byte
+		from     string
+		ttl      byte
+		port     uint16
+		open     bool
+	}{
+		"VRRP of a member":                    {false, vrrp, member, 255, 0, true},
+		"VRRP of a member behind a router":    {false, vrrp, member, 254, 0, false},
+		"VRRP of a stranger":                  {false, vrrp, stranger, 255, 0, false},
+		"VRRP of a router":                    {false, vrrp, router, 255, 0, false},
+		"VRRP where the file has none":        {true, vrrp, member, 255, 0, false},
+		"the heartbeat of a member":           {false, udp, member, 64, 7477, true},
+		"the heartbeat of a stranger":         {false, udp, stranger, 64, 7477, false},
+		"BFD of a router":                     {false, udp, router, 255, 3784, true},
+		"BFD of a router behind another one":  {false, udp, router, 254, 3784, false},
+		"BFD of a member":                     {false, udp, member, 255, 3784, false},
+		"BFD of a stranger":                   {false, udp, stranger, 255, 3784, false},
+		"echo of BFD, which nobody asked for": {false, udp, router, 255, 3785, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStreet(t)
+			cfg := with
+			if row.without {
+				cfg = &without
+			}
+			s.load(firewall(cfg) + "add rule inet sallyport input meta l4proto 112 counter\n")
+			var ears int
+			inside(t, s.machine, func() (err error) {
+				ears, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_NONBLOCK, int(row.protocol))
+				return err
+			})
+			t.Cleanup(func() { _ = unix.Close(ears) })
+			count := func() string {
+				return s.run("ip", "netns", "exec", s.machine, "nft", "list", "chain", "inet", "sallyport", "input")
+			}
+			before := count()
+			to := netip.MustParseAddr("192.168.50.21")
+			inside(t, s.neighbour, func() error {
+				fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd) //nolint:errcheck // only sent
+				return send(fd, netip.AddrPortFrom(to, 0), plainPacket(row.protocol, row.ttl, netip.MustParseAddr(row.from), to, row.port))
+			})
+			limit := time.After(patience)
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				packet := make([]byte, 100)
+				if n, _, err := unix.Recvfrom(ears, packet, 0); err == nil && n == 28 && binary.BigEndian.Uint16(packet[22:]) == row.port {
+					if !row.open {
+						t.Error("it arrives")
+					}
+					return
+				}
+				if count() != before {
+					if row.open {
+						t.Error("it is dropped")
+					}
+					return
+				}
+				select {
+				case <-limit:
+					t.Fatal("it neither arrives nor is dropped")
+				case <-tick.C:
+				}
+			}
+		})
+	}
+}

@@ -30,7 +30,7 @@ func exposed(unit string, most int) (string, error) {
 func TestEveryUnitIsHardened(t *testing.T) {
 	most := map[string]int{
 		"sallyport.service": 32, "sallyport-wait.service": 16, "sallyport-screen@.service": 23, "sallyport-ready.service": 16,
-		"sallyport-update.service": 22, "sallyport-swap.service": 32,
+		"sallyport-vrrp.service": 28, "sallyport-update.service": 22, "sallyport-swap.service": 32,
 		"sallyport-state.service": 40, "sallyport-prepare.service": 45, "sallyport-watch.service": 48, "sallyport-ssh.service": 41,
 	}
 	var units []string
@@ -97,7 +97,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	if err := os.CopyFS(h.Root, os.DirFS("units")); err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/udevadm", "/usr/sbin/sshd"} {
+	for _, program := range []string{"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/rm", "/usr/bin/udevadm", "/usr/sbin/sshd", "/usr/sbin/keepalived"} {
 		h.put(program, "#!/bin/sh\n")
 		if err := os.Chmod(h.path(program), 0o755); err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 func runCommand() *cobra.Command {
-	var path, notices string
+	var path, notices, vrrp string
 	var firewall bool
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -37,6 +37,7 @@ status" shows which keys wait for a restart, and the mistakes of a file that is 
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
 	cmd.Flags().StringVar(&notices, "notices", "", "file whose lines the status shows as warnings; the bootable image writes it")
 	cmd.Flags().BoolVar(&firewall, "firewall", false, "fill the sets of the bootable image's firewall")
+	cmd.Flags().StringVar(&vrrp, "vrrp-unit", "", "unit of systemd that runs keepalived for group.vrrp; without it keepalived is a child of this process, and needs its rights")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
@@ -44,7 +45,7 @@ status" shows which keys wait for a restart, and the mistakes of a file that is 
 		}
 		level := new(slog.LevelVar)
 		level.Set(cfg.Log.Level)
-		hooks := appliance.Hooks{Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level, Version: versionText()}
+		hooks := appliance.Hooks{Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level, Version: versionText(), VRRPUnit: vrrp}
 		hooks.Notices = func() []string { return linesOf(notices) }
 		hooks.Load = func() (*config.Config, error) { return config.Load(path) }
 		if firewall {

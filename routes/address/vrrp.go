@@ -32,6 +32,7 @@ type VRRPOptions struct {
 	Addresses []netip.Addr  // of the group
 	Self      netip.Addr    // of this appliance among the members
 	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
+	Unit      string        // of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
 	Log       *slog.Logger  // nil: silent
 }
 
@@ -41,8 +42,9 @@ type VRRPOptions struct {
 // next one takes its addresses.
 //
 // keepalived is a child of this process and ends with it, so a fresh process finds none
-// that is ours. What a killed keepalived left on the interface, the next one removes when
-// it starts.
+// that is ours. Or a unit of systemd runs it: then a fresh process starts it anew, and a
+// crash leaves it with the class that it had. What a killed keepalived left on the
+// interface, the next one removes when it starts.
 type VRRP struct {
 	o       VRRPOptions
 	program string
@@ -258,6 +260,10 @@ func (v *VRRP) Held() (held []netip.Addr, err error) {
 // Run runs keepalived until ctx ends, and starts it again whenever it ends: at once, and
 // with growing pauses if it ends soon. Then keepalived gives the addresses back.
 func (v *VRRP) Run(ctx context.Context) {
+	if v.o.Unit != "" {
+		v.unit(ctx)
+		return
+	}
 	runtime.LockOSThread() // Pdeathsig is the death of the thread
 	defer runtime.UnlockOSThread()
 	var pause time.Duration
@@ -280,6 +286,61 @@ func (v *VRRP) Run(ctx context.Context) {
 		}
 		pause = min(slowest, max(100*time.Millisecond, 2*pause))
 	}
+}
+
+// unit has systemd run keepalived. It starts it anew, for its files may have changed.
+func (v *VRRP) unit(ctx context.Context) {
+	systemctl := func(ctx context.Context, args ...string) error {
+		out, err := exec.CommandContext(ctx, "systemctl", append(args, v.o.Unit)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("systemctl %s %s: %w: %s", args[0], v.o.Unit, err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+		defer cancel()
+		// When this process is stopped, systemd stops the unit after it.
+		if err := systemctl(ctx, "stop", "--no-block"); err != nil {
+			v.o.Log.Error("keepalived may still run, with the addresses of the group", "error", err)
+		}
+	}()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for started := false; ; {
+		var why string
+		if !started {
+			if err := systemctl(ctx, "restart"); err != nil {
+				why = err.Error()
+			} else {
+				started = true
+			}
+		} else if !v.lives() {
+			why = "systemctl status " + v.o.Unit
+		}
+		switch was := v.ended.Load(); {
+		case why == "":
+			v.ended.Store(nil)
+		case was == nil || *was != why:
+			v.ended.Store(&why)
+			v.o.Log.Error("keepalived does not run", "why", why)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// lives reports whether the process in the pid file is keepalived.
+func (v *VRRP) lives() bool {
+	pid, err := os.ReadFile(v.file("vrrp.pid"))
+	if err != nil {
+		return false
+	}
+	name, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "comm"))
+	return err == nil && strings.TrimSpace(string(name)) == "keepalived"
 }
 
 // keepalived runs the program once, and returns its last line.

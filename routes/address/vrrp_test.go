@@ -446,3 +446,98 @@ func TestKeepalivedRejectsABadConfiguration(t *testing.T) {
 		t.Errorf("keepalived accepts it: %s", out)
 	}
 }
+
+// unitFile is the unit that runs keepalived. Its command has the usual folder.
+const unitFile = "../../image/units/usr/lib/systemd/system/sallyport-vrrp.service"
+
+// fakeSystemd puts a systemctl in front of the PATH that starts and stops the command of the
+// unit.
+func fakeSystemd(t *testing.T, folder string) {
+	t.Helper()
+	unit, err := os.ReadFile(unitFile)
+	must(t, err)
+	var commands []string
+	for line := range strings.Lines(string(unit)) {
+		for _, key := range []string{"ExecStartPre=", "ExecStart="} {
+			if command, ok := strings.CutPrefix(strings.TrimSpace(line), key); ok {
+				commands = append(commands, strings.ReplaceAll(command, "/run/sallyport/vrrp", folder))
+			}
+		}
+	}
+	if len(commands) != 2 {
+		t.Fatalf("the unit has the commands %q, want two", commands)
+	}
+	bin := t.TempDir()
+	must(t, os.WriteFile(bin+"/systemctl", fmt.Appendf(nil, `#!/bin/sh
+for unit; do :; done
+[ "$unit" = sallyport-vrrp.service ] || exit 5
+stop() {
+	[ ! -e %[1]s/main ] || { kill "$(cat %[1]s/main)"; while kill -0 "$(cat %[1]s/main)" 2>&-; do sleep 0.01; done; rm %[1]s/main; }
+}
+case $1 in
+restart) stop; %[2]s; setsid %[3]s >%[1]s/log 2>&1 & echo $! >%[1]s/main ;;
+stop) stop ;;
+esac
+`, bin, commands[0], commands[1]), 0o700))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+}
+
+func TestAUnitRunsKeepalived(t *testing.T) {
+	folder := t.TempDir()
+	fakeSystemd(t, folder)
+	h := newHost(t)
+	h.wire("nodes", newHost(t), "far")
+	h.run("ip addr add 192.168.50.21/24 dev nodes")
+	o := VRRPOptions{
+		Folder: folder, Interface: "nodes", ID: 1, Interval: 100 * time.Millisecond, Unit: "sallyport-vrrp.service",
+		Addresses: addrs(first), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21"),
+	}
+	run := func() (v *VRRP, stop func()) {
+		var err error
+		h.do(func() { v, err = NewVRRP(o) })
+		must(t, err)
+		must(t, v.Set("full"))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h.do(func() { v.Run(ctx) })
+		}()
+		stop = sync.OnceFunc(func() { cancel(); <-done })
+		t.Cleanup(stop)
+		return v, stop
+	}
+	holds := func(v *VRRP, want []netip.Addr, problem string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("it holds %v, with the problem %q", want, problem), func() (bool, string) {
+			var held []netip.Addr
+			var err error
+			h.do(func() { held, err = v.Held() })
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			return slices.Equal(held, want) && strings.Contains(said, problem) && (said == "") == (problem == ""), fmt.Sprint(held, " ", said)
+		})
+	}
+	v, stop := run()
+	holds(v, addrs(first), "")
+	pid, err := os.ReadFile(folder + "/keepalived.pid")
+	must(t, err)
+	main, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+	must(t, err)
+	must(t, syscall.Kill(main, syscall.SIGTERM)) // and this systemd does not start it again
+	holds(v, nil, "keepalived ended: systemctl status sallyport-vrrp.service")
+	stop()
+
+	v, stop = run()
+	holds(v, addrs(first), "")
+	stop()
+	if held := h.run("ip addr show dev nodes"); strings.Contains(held, first) {
+		t.Errorf("after the end the interface has %s", held)
+	}
+
+	o.Unit = "missing.service"
+	v, _ = run()
+	holds(v, nil, "systemctl restart missing.service: exit status 5")
+}
