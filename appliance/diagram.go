@@ -259,7 +259,7 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	for _, c := range x.clusters {
 		for _, pool := range c.topology.Pools {
 			if c.name == b.cluster && pool.NoExport && pool.CIDR.Contains(p.Addr()) {
-				return fmt.Sprintf("no node announces its block, because IP pool %s (%s) has disableBGPExport", pool.Name, pool.CIDR)
+				return fmt.Sprintf("no node announces its block, because IP pool %s (%s) has disableBGPExport: %s", pool.Name, pool.CIDR, exportPool(c.health.APIGroup, pool.Name))
 			}
 		}
 	}
@@ -274,22 +274,18 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	return "no BGP peer offers its block"
 }
 
-// sessionDown says in a sentence since when there is no session with a peer, and how the
-// last one ended.
+// sessionDown says in a sentence since when there is no session with a peer, how the last
+// one ended, and what to do.
 func sessionDown(s bgp.PeerState, now time.Time) string {
-	why := fmt.Sprintf("there is no BGP session with %s (%s), which is in state %s", whose(s.Peer), s.Addr, cmp.Or(s.State, "unknown"))
-	if !s.Since.IsZero() {
-		why += " for " + page.Ago(now, s.Since)
+	why := fmt.Sprintf("there is no BGP session with %s (%s)", whose(s.Peer), s.Addr)
+	how := ended(s)
+	if how == "" {
+		return why + "; there has been none yet"
 	}
-	switch {
-	case s.LossReason != "":
-		why += "; the last session ended: " + s.LossReason
-	case s.LastLoss.Cause != "":
-		why += "; the last session ended: " + string(s.LastLoss.Cause)
-	default:
-		why += "; there has been none yet"
+	if !s.LastLoss.At.IsZero() {
+		why += " for " + page.Ago(now, s.LastLoss.At)
 	}
-	return why
+	return why + "; " + how
 }
 
 // only returns the nodes of some servers, with the counts and blocks of those alone.

@@ -232,6 +232,9 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		} else {
 			d.ok("clock", "it agrees with the API server of cluster %s", c.Name)
 		}
+	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) || os.IsTimeout(err) {
+		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
+		return routes.Topology{}, false
 	}
 	config := watcherConfig(source{Cluster: c}, text, d.cfg.BGP.Listen, slog.New(slog.DiscardHandler))
 	w, err := ingress.NewWatcher(config)
@@ -258,27 +261,22 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 	}
 	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"), Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"), cmp.Or(health.APIGroup, "no API group"))
 	for _, sentence := range health.Missing {
-		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", "sallyport manifests --config "+d.path+" | kubectl apply -f -")
+		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
 	}
 	for _, sentence := range health.Odd {
 		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "", "")
 	}
 	for _, pool := range snapshot.Topology.Pools {
 		if pool.NoExport {
-			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR), "allow the export, if Ingresses lead to pods of the pool", fmt.Sprintf("kubectl patch ippools.%s %s --type merge -p '{\"spec\":{\"disableBGPExport\":false}}'", groupName(health.APIGroup), pool.Name))
+			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR), "allow the export, if Ingresses lead to pods of the pool", exportPool(health.APIGroup, pool.Name))
 		}
 	}
-	if t := health.CredentialsExpire; !t.IsZero() && time.Until(t) < 30*24*time.Hour && c.Kubeconfig.Path != "" {
+	// A running appliance renews its token, and warns if it cannot.
+	if t := health.CredentialsExpire; d.status == nil && !t.IsZero() && time.Until(t) < 30*24*time.Hour && c.Kubeconfig.Path != "" {
 		d.doubt("credentials", fmt.Sprintf("cluster %s: the credentials expire at %s", c.Name, t.Format(time.DateTime)), "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", "")
 	}
 	d.nodes(ctx, c, snapshot.Topology)
 	return snapshot.Topology, true
-}
-
-// groupName returns the name of an API group without its version.
-func groupName(group string) string {
-	name, _, _ := strings.Cut(group, "/")
-	return name
 }
 
 // nodes checks the way to each node of a cluster, and its BGP speaker.
@@ -311,7 +309,7 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 				d.ok(name, "BGP with %s is established for %s, with %d prefixes", a, time.Since(p.Since).Round(time.Second), p.Received)
 				continue
 			} else if known && p.LossReason != "" {
-				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State, p.LossReason), remedyOf(p.LossReason), "kubectl exec -n calico-system "+calicoPod+" -- birdcl show protocols all")
+				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State, p.LossReason), remedyOf(p.LossReason), d.commandOf(p.LossReason, n.Name))
 				continue
 			}
 			if c.BGP.Mode == config.Active {
@@ -321,8 +319,18 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 	}
 }
 
-// calicoPod stands for the name of the pod of calico-node.
-const calicoPod = "POD"
+// commandOf returns the command for the remedy of a lost session.
+func (d *doctor) commandOf(reason, node string) string {
+	if strings.Contains(remedyOf(reason), "sallyport manifests") {
+		return d.manifests()
+	}
+	return calicoNode(node)
+}
+
+// manifests returns the command that applies the manifests.
+func (d *doctor) manifests() string {
+	return "sallyport manifests --config " + d.path + " | kubectl apply -f -"
+}
 
 func calicoNode(node string) string {
 	return "kubectl get pods -A -l k8s-app=calico-node --field-selector spec.nodeName=" + node
@@ -342,7 +350,6 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	if local.IsValid() {
 		from = local.String()
 	}
-	manifests := fmt.Sprintf("sallyport manifests --config %s | kubectl apply -f -", d.path)
 	switch p := bgp.Probe(ctx, local, at); p.Answer {
 	case bgp.Open:
 		switch {
@@ -356,10 +363,10 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 			d.ok(name, "its BGP speaker at %s knows %s, and is in AS %d", at, from, p.ASN)
 		}
 	case bgp.Closes:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no BGPPeer for that address", at, from), "apply the manifests; a BGPPeer with a nodeSelector has to select the node", manifests)
+		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no BGPPeer for that address", at, from), "apply the manifests; a BGPPeer with a nodeSelector has to select the node", d.manifests())
 	case bgp.NotThere:
 		// BIRD listens only while it has a peer.
-		d.failed(name, fmt.Sprintf("nothing listens at %s", at), "the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP (CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+calicoNode(n.Name), manifests)
+		d.failed(name, fmt.Sprintf("nothing listens at %s", at), "the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP (CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+calicoNode(n.Name), d.manifests())
 	case bgp.NoAnswer:
 		if c.BGP.Password.Reveal() != "" {
 			d.ok(name, "%s does not answer without a password, as it should; only a session proves that the password is the same", at)
@@ -373,28 +380,6 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	default:
 		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "", "")
 	}
-}
-
-// remedies are what to do about the loss of a session, by words of its reason (RFC 4271,
-// 6; RFC 4486).
-var remedies = []struct{ word, remedy string }{
-	{"bad peer as", "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the BGPConfiguration, and the BGPPeer's asNumber"},
-	{"bad bgp identifier", "two speakers have the same router id: choose another bgp.routerID"},
-	{"peer de-configured", "the node has no BGPPeer for this appliance any more: apply the manifests"},
-	{"connection rejected", "the node has no BGPPeer for this address: apply the manifests"},
-	{"administrative shutdown", "BIRD was stopped there: look at calico-node"},
-	{"more prefixes", "raise clusters[].bgp.prefixLimit, if the node announces what it should"},
-	{"hold", "the node or the way to it went silent: look whether the node is up, and whether a firewall drops port 179 since"},
-	{"tcp connection ended", "calico-node was restarted or ended: look at its pod"},
-}
-
-func remedyOf(reason string) string {
-	for _, r := range remedies {
-		if strings.Contains(strings.ToLower(reason), r.word) {
-			return r.remedy
-		}
-	}
-	return "look at calico-node on that node"
 }
 
 // overlaps checks that no two clusters have pools with addresses in common.
@@ -440,24 +425,17 @@ func (d *doctor) running() {
 		}
 		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "", "sallyport status refusals")
 	}
-	closed := map[string][]string{}
 	open := 0
 	for _, b := range s.Backends {
-		for _, x := range b.Servers {
-			if x.Serves() {
-				open++
-			} else {
-				closed[x.Why] = append(closed[x.Why], x.Addr.String())
-			}
-		}
-		if b.Open == 0 && len(b.Servers) > 0 {
-			d.failed("backend "+b.Name, fmt.Sprintf("none of %s is open", Counted(len(b.Servers), "server")), "", "sallyport status servers")
+		serving := countFunc(b.Servers, ServerStatus.Serves)
+		open += serving
+		if serving == 0 && len(b.Servers) > 0 {
+			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")), "", "sallyport status servers")
 		}
 	}
 	d.ok("servers", "%d open", open)
-	for _, why := range sorted(closed) {
-		at := closed[why]
-		d.doubt("servers", fmt.Sprintf("%s not open, %s the first: %s", Counted(len(at), "server"), at[0], why), "", "sallyport explain "+netip.MustParseAddrPort(at[0]).Addr().String())
+	for _, idle := range s.Idle() {
+		d.doubt("servers", fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "", "sallyport explain "+idle.Servers[0].Addr().String())
 	}
 	for _, p := range s.Problems {
 		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "", "")

@@ -147,7 +147,13 @@ func (q *request) first() page.Page {
 	if !s.Ready {
 		state.Title = s.Identity + " is not ready"
 	}
-	state.Lines = lines(page.Bad, s.NotReady[:min(len(s.NotReady), linesShown)])
+	// At most so many lines that the drawing stays on the first screen.
+	sentences := append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...)
+	if n := len(sentences); n > linesShown {
+		sentences = sentences[:linesShown]
+		state.More = &page.Link{Text: "all " + page.Comma(n) + " warnings", Href: "/warnings"}
+	}
+	state.Lines = sentences
 	p := page.Page{Title: s.Identity, Mark: q.mark()}
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
@@ -155,13 +161,6 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, groupSections(s.Group)...)
 	if plots := q.pages.samples.plots(); plots != nil {
 		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
-	}
-	if n := len(s.Warnings); n > 0 {
-		warnings := page.Section{ID: "warnings", Title: "Warnings", Lines: lines(page.Warn, s.Warnings[:min(n, linesShown)])}
-		if n > linesShown {
-			warnings.More = &page.Link{Text: "all " + page.Comma(n), Href: "/warnings"}
-		}
-		p.Sections = append(p.Sections, warnings)
 	}
 	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
 		changes.More = &page.Link{Text: "all", Href: "/changes"}

@@ -326,7 +326,7 @@ func whyDown(failure string) string {
 	case "":
 		return ""
 	case "L4TOUT":
-		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not admit the appliance"
+		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not admit the appliance: kubectl get networkpolicies -A"
 	case "L4CON":
 		return "the pod refuses connections to this port, or cannot be reached (L4CON)"
 	case "HANA":
@@ -359,7 +359,7 @@ func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live, pl
 		for _, c := range v.clusters {
 			for _, pool := range c.topology.Pools {
 				if c.name == b.Cluster && pool.NoExport && pool.CIDR.Contains(a) {
-					return fmt.Sprintf("no route to %s: no node announces its block, because IP pool %s (%s) has disableBGPExport", a, pool.Name, pool.CIDR)
+					return fmt.Sprintf("no route to %s: no node announces its block, because IP pool %s (%s) has disableBGPExport: %s", a, pool.Name, pool.CIDR, exportPool(c.health.APIGroup, pool.Name))
 				}
 			}
 		}

@@ -181,8 +181,13 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		if p.Node != "" && p.ASN != asn[p.Cluster] {
 			expected += fmt.Sprintf(", not the cluster's %d, by annotation projectcalico.org/ASNumber of its Node (kubectl get node %s -o yaml) or by localASNumber of our BGPPeer", asn[p.Cluster], p.Node)
 		}
+		how := ended(p)
 		switch {
 		case lasted < patience || down[p.Addr]:
+		case how != "" && p.Upstream:
+			warn("there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD", p.Addr, lasted, how)
+		case how != "":
+			warn("cluster %s: there has been no BGP session with %s (%s) for %s: %s", p.Cluster, whose(p.Peer), p.Addr, lasted, how)
 		case p.Upstream:
 			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: does it have this appliance as a neighbour, may we reach its port, and are AS numbers, password, TTL security and BFD the same on both sides?", netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		case p.Active:

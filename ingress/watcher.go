@@ -471,9 +471,9 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):
 		return fmt.Sprintf("no TLS with the API server (%s): %v; check the server's name, its CA and the client certificate in the kubeconfig", w.server, root(err))
 	case errors.As(err, &refusedConn):
-		return fmt.Sprintf("the API server (%s) cannot be reached: %v; the last known objects stay", w.server, root(refusedConn))
+		return fmt.Sprintf("the API server (%s) cannot be reached: %v; the last known objects stay; look whether it runs, and whether a firewall drops port %d", w.server, root(refusedConn), w.port)
 	}
-	return fmt.Sprintf("the API server (%s) does not answer: %v; the last known objects stay", w.server, root(err))
+	return fmt.Sprintf("the API server (%s) does not answer: %v; the last known objects stay; look whether it runs, and whether a firewall drops port %d", w.server, root(err), w.port)
 }
 
 // root returns the innermost error. The outer ones repeat the URL, whose parameters

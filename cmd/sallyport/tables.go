@@ -317,6 +317,10 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 		t.alarm()
 		t.line("  warning: " + warning)
 	}
+	for _, idle := range s.Idle() {
+		t.alarm()
+		t.line(fmt.Sprintf("  %s without traffic, %s the first: %s", appliance.Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why))
+	}
 	if s.HAProxy.LastReason != "" {
 		t.line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
 	}

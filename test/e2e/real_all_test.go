@@ -404,7 +404,7 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 				t.Errorf("answer %d by %q (%v), want 200 by another node than worker3", answer.Code, answer.Node, err)
 			}
 		}
-		r.says("node worker3 has accepted no BGP session", "may we reach its port")
+		r.says("no BGP session with node worker3", "whether a firewall drops port 179")
 		r.kubectl("delete", "globalnetworkpolicies.crd.projectcalico.org", "no-bgp", "allow")
 		r.kubectl("delete", "hostendpoints.crd.projectcalico.org", "worker3")
 		r.sessionsWith(r.nodes()...)

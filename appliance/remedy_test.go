@@ -1,0 +1,61 @@
+package appliance
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"sallyport/bgp"
+	"sallyport/routes"
+)
+
+func TestALostSessionSaysWhatToDo(t *testing.T) {
+	for reason, want := range map[string]string{
+		"code 6(cease) subcode 3(peer deconfigured)":              "sallyport manifests",
+		"code 6(cease) subcode 5(connection rejected)":            "sallyport manifests",
+		"code 2(open) subcode 2(bad peer as)":                     "bgp.asn",
+		"code 2(open) subcode 3(bad bgp identifier)":              "bgp.routerID",
+		"code 6(cease) subcode 2(administrative shutdown)":        "BIRD was stopped",
+		"code 4(hold timer expired) subcode 0(undefined)":         "firewall",
+		"nothing was heard for the hold time":                     "firewall",
+		"the TCP connection ended without a NOTIFICATION":         "calico-node was restarted",
+		"code 6(cease) subcode 8(out of resources), on this side": "look at calico-node",
+	} {
+		got := ended(bgp.PeerState{LossReason: reason})
+		if !strings.Contains(got, reason) || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want the reason and %q", reason, got, want)
+		}
+	}
+	if got := ended(bgp.PeerState{}); got != "" {
+		t.Errorf("without a session before: %q", got)
+	}
+	if got := ended(bgp.PeerState{LastLoss: routes.Loss{Cause: routes.Closed}}); !strings.Contains(got, string(routes.Closed)) {
+		t.Errorf("without a reason in words: %q, want the cause", got)
+	}
+	router := bgp.PeerState{LossReason: "BFD is down"}
+	router.Upstream = true
+	if got := ended(router); strings.Contains(got, "calico") {
+		t.Errorf("of a router: %q, want nothing of Calico", got)
+	}
+}
+
+func TestServersWithoutTrafficAreCountedByReason(t *testing.T) {
+	server := func(addr, state, check, why string) ServerStatus {
+		return ServerStatus{Addr: netip.MustParseAddrPort(addr), State: state, Check: check, Why: why}
+	}
+	s := Status{Backends: []BackendStatus{
+		{Name: "a", Servers: []ServerStatus{
+			server("172.16.0.1:80", "open", "UP", ""),
+			server("172.16.0.2:80", "closed", "", "no route to 172.16.0.2: no peer offers 172.16.0.2/31"),
+			server("172.16.0.3:80", "closed", "", "no route to 172.16.0.3: no peer offers 172.16.0.2/31"),
+		}},
+		{Name: "b", Servers: []ServerStatus{
+			server("172.16.0.2:80", "closed", "", "no route to 172.16.0.2: no peer offers 172.16.0.2/31"),
+			server("172.16.0.4:80", "open", "DOWN", "the check gets no answer"),
+		}},
+	}}
+	got := s.Idle()
+	if len(got) != 2 || len(got[0].Servers) != 2 || got[0].Servers[0] != s.Backends[0].Servers[1].Addr || got[1].Why != "the check gets no answer" {
+		t.Errorf("got %+v, want two reasons, the first of two servers", got)
+	}
+}

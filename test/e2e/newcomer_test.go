@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"html"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// A prepared fault is one whose cause and remedy somebody who sees the project for the first time
+// finds on the page alone, and in the terminal alone.
+type prepared struct {
+	name       string // of its files below .build/faults
+	make, mend func(t *testing.T, r *testbed)
+	cause      []string // words that both show
+	todo       []string // words of what to type or to look at, that both show
+}
+
+// tags matches the tags of a page, and what no reader sees.
+var tags = regexp.MustCompile(`(?s)<(script|style|title|desc)[ >].*?</(script|style|title|desc)>|<[^>]*>`)
+
+// page returns the text of the first page, as a reader sees it.
+func (r *testbed) page() (string, error) {
+	out, err := r.Exec(r.t.Context(), world.Appliance, "curl", "-sS", "http://127.0.0.1:9090/")
+	return strings.Join(strings.Fields(html.UnescapeString(tags.ReplaceAllString(out, " "))), " "), err
+}
+
+// terminal returns what the commands show that somebody types first. A failed check ends the doctor
+// with an error.
+func (r *testbed) terminal() string {
+	var all strings.Builder
+	for _, command := range []string{"doctor", "status"} {
+		out, _ := r.Command(r.t.Context(), world.Appliance, r.file("sallyport"), command, "--config", r.file("sallyport.yaml")).CombinedOutput()
+		fmt.Fprintf(&all, "$ sallyport %s\n%s\n", command, out)
+	}
+	return all.String()
+}
+
+// missing returns an error unless a text has all words.
+func missing(where, text string, words ...string) error {
+	plain := strings.Join(strings.Fields(text), " ")
+	for _, w := range words {
+		if !strings.Contains(plain, w) {
+			return fmt.Errorf("%s does not show %q:\n%s", where, w, text)
+		}
+	}
+	return nil
+}
+
+// keep keeps the first screen of the page, and what the terminal shows, as artefacts.
+func (r *testbed) keep(name, terminal string) {
+	r.t.Helper()
+	dir, err := filepath.Abs("../../.build/faults")
+	r.must(err)
+	r.must(os.MkdirAll(dir, 0o755))
+	r.must(os.WriteFile(filepath.Join(dir, name+".txt"), []byte(terminal), 0o644))
+	r.exec("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--user-data-dir="+r.t.TempDir(),
+		"--window-size=1280,800", "--screenshot="+filepath.Join(dir, name+".png"), "http://127.0.0.1:9090/")
+}
+
+func TestANewcomerFindsEachCause(t *testing.T) {
+	r := newTestbed(t, world.Options{Name: "newcomer", Workers: 2, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
+	another, err := r.Another(2)
+	r.must(err)
+	other := &testbed{another, t}
+	t.Cleanup(func() {
+		if err := other.Stop(syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
+	for n, m := range []*testbed{r, other} {
+		r.must(rig.Configure(m.Dir, r.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
+		m.start()
+	}
+	manifests, err := r.Manifests(t.Context(), "--address", "192.168.50.12")
+	r.must(err)
+	// well waits until nothing is wrong any more.
+	well := func(r *testbed) {
+		r.t.Helper()
+		r.ready()
+		r.eventually("nothing is wrong", func() error {
+			s, err := r.status()
+			switch {
+			case err != nil:
+				return err
+			case len(s.Warnings) > 0:
+				return errors.New(strings.Join(s.Warnings, "; "))
+			case open(s, "default_svc_app_web") != 4:
+				return fmt.Errorf("%d servers are open", open(s, "default_svc_app_web"))
+			case s.Refused.Total > 0:
+				return fmt.Errorf("%d offers are refused", s.Refused.Total)
+			}
+			text, err := r.page()
+			if err == nil {
+				err = missing("the page", text, "is ready", "4 of 4 servers open")
+			}
+			return err
+		})
+		r.healthy(r.file("sallyport.yaml"))
+	}
+	well(r)
+	r.keep("none", r.terminal())
+
+	const peer, filter = "bgppeer/sallyport-192-168-50-21", "bgpfilters.crd.projectcalico.org/sallyport"
+	nft := func(r *testbed, host, script string) {
+		r.t.Helper()
+		_, err := r.Exec(r.t.Context(), host, "nft", script)
+		r.must(err)
+	}
+	unfiltered := func(host string) func(*testing.T, *testbed) {
+		return func(_ *testing.T, r *testbed) { r.t.Helper(); nft(r, host, "delete table inet newcomer") }
+	}
+	nodes := []string{world.Master, "worker1", "worker2"}
+	for _, f := range []prepared{
+		{
+			name:  "no-bgppeer",
+			make:  func(_ *testing.T, r *testbed) { r.kubectl("delete", peer) },
+			mend:  func(_ *testing.T, r *testbed) { r.apply(manifests) },
+			cause: []string{"worker1", "192.168.50.23", "peer deconfigured"},
+			todo:  []string{"sallyport manifests"},
+		},
+		{
+			name: "bgp-filtered",
+			make: func(_ *testing.T, r *testbed) {
+				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer in { type filter hook input priority 0; }; add rule inet newcomer in ip saddr 192.168.50.21 tcp dport 179 drop; add rule inet newcomer in ip saddr 192.168.50.21 tcp sport 179 drop")
+			},
+			mend:  unfiltered("worker1"),
+			cause: []string{"worker1", "192.168.50.23", "nothing was heard for the hold time"},
+			todo:  []string{"firewall"},
+		},
+		{
+			name: "network-policy",
+			make: func(_ *testing.T, r *testbed) {
+				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer through { type filter hook forward priority 0; }; add rule inet newcomer through ip saddr 192.168.50.21 tcp dport 8080 drop")
+			},
+			mend:  unfiltered("worker1"),
+			cause: []string{"L4TOUT"},
+			todo:  []string{"NetworkPolicy", "kubectl get networkpolicies"},
+		},
+		{
+			name: "pool-not-exported",
+			make: func(_ *testing.T, r *testbed) {
+				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0], "--type=merge", "-p", `{"spec":{"disableBGPExport":true}}`)
+			},
+			mend: func(_ *testing.T, r *testbed) {
+				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0], "--type=merge", "-p", `{"spec":{"disableBGPExport":false}}`)
+			},
+			cause: []string{"disableBGPExport"},
+			todo:  []string{"kubectl patch ippools"},
+		},
+		{
+			name: "bgpfilter-rejects",
+			make: func(_ *testing.T, r *testbed) {
+				r.kubectl("patch", filter, "--type=merge", "-p", `{"spec":{"exportV4":[{"action":"Reject"}]}}`)
+			},
+			mend:  func(_ *testing.T, r *testbed) { r.kubectl("delete", filter); r.apply(manifests) },
+			cause: []string{"announce", "none of its", "BGPFilter"},
+			todo:  []string{"bgpfilters.crd.projectcalico.org"},
+		},
+		{
+			name:  "node-dead",
+			make:  func(t *testing.T, r *testbed) { r.must(r.KillNode(t.Context(), "worker2")) },
+			mend:  func(t *testing.T, r *testbed) { r.must(r.ReviveNode(t.Context(), "worker2")) },
+			cause: []string{"worker2", "192.168.50.24", "nothing was heard for the hold time"},
+			todo:  []string{"look whether the node is up"},
+		},
+		{
+			name:  "api-server-lost",
+			make:  func(_ *testing.T, r *testbed) { r.apiServer(false) },
+			mend:  func(_ *testing.T, r *testbed) { r.apiServer(true) },
+			cause: []string{"API server", "192.168.50.22", "cannot be reached"},
+			todo:  []string{"a firewall drops port 6443"},
+		},
+		{
+			name: "nodes-unreachable",
+			make: func(t *testing.T, r *testbed) {
+				each(nodes, func(n string) { r.must(r.Partition(t.Context(), world.Appliance, n, world.OnlyBGP)) })
+			},
+			mend: func(t *testing.T, r *testbed) {
+				each(nodes, func(n string) { r.must(r.Heal(t.Context(), world.Appliance, n)) })
+			},
+			cause: []string{"every BGP session was lost at once"},
+			todo:  []string{"firewall"},
+		},
+		{
+			name: "router-lost",
+			make: func(t *testing.T, r *testbed) {
+				r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
+			},
+			mend:  func(t *testing.T, r *testbed) { r.must(r.Heal(t.Context(), world.Appliance, world.Router)) },
+			cause: []string{rig.ServiceAddresses(r.Options())[0], "the router 192.168.50.2"},
+			todo:  []string{"BFD"},
+		},
+		{
+			name:  "member-silent",
+			make:  func(_ *testing.T, _ *testbed) { other.end(syscall.SIGKILL) },
+			mend:  func(_ *testing.T, _ *testbed) { other.start() },
+			cause: []string{world.ApplianceHost(2), "silent"},
+			todo:  []string{"7477"},
+		},
+	} {
+		r.sub(f.name, func(t *testing.T, r *testbed) {
+			f.make(t, r)
+			terminal := ""
+			defer func() {
+				r.keep(f.name, terminal)
+				f.mend(t, r)
+				well(r)
+			}()
+			words := slices.Concat(f.cause, f.todo)
+			r.eventually("the page shows cause and remedy", func() error {
+				text, err := r.page()
+				if err == nil {
+					err = missing("the page", text, words...)
+				}
+				return err
+			})
+			r.eventually("the terminal shows cause and remedy", func() error {
+				terminal = r.terminal()
+				return missing("the terminal", terminal, words...)
+			})
+		})
+	}
+}
+
+func each(all []string, do func(string)) {
+	for _, one := range all {
+		do(one)
+	}
+}
