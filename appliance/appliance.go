@@ -92,8 +92,12 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return err
 	}
 	defer kernel.Close()
+	var stdout *os.File
+	if cfg.HAProxy.AccessLog.Stdout {
+		stdout = os.Stdout
+	}
 	proxy, err := haproxy.New(haproxy.Options{
-		Mode: haproxy.Mode(cfg.HAProxy.Mode), Binary: cfg.HAProxy.Binary,
+		Stdout: stdout, Mode: haproxy.Mode(cfg.HAProxy.Mode), Binary: cfg.HAProxy.Binary,
 		Dir: cfg.HAProxy.Dir, RunDir: cfg.HAProxy.RunDir, MasterSocket: cfg.HAProxy.MasterSocket,
 		User: cfg.HAProxy.User, Group: cfg.HAProxy.Group, MinReload: cfg.HAProxy.MinReloadInterval, Log: log,
 	})

@@ -296,6 +296,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		mayAct = false // an earlier process may have served the texts that still wait for a verdict
 	}
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
+	if to := l.cfg.HAProxy.AccessLog; to.On() {
+		compiled.Config.Process = compiled.Config.Process.Requests(to.Syslog)
+	}
 	compiled.Config.Group, compiled.Config.Period = sharing(l.cfg, local), haproxy.PeriodOf(begin)
 	v.connections = cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn)
 	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Connections(compiled.Servers, v.connections), Base: l.base}

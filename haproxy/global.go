@@ -198,6 +198,23 @@ func Traffic(usual bool) []Line {
 	return lines
 }
 
+// Requests returns the Process that logs each request as well: to a syslog server by UDP,
+// or, if the address is not valid, to HAProxy's standard output. The lines have HAProxy's
+// own format for HTTP unless the Process has a LogFormat.
+func (p Process) Requests(to netip.AddrPort) Process {
+	const length = "len 8192 " // of a line in bytes: HAProxy cuts the rest
+	target := Line{global: true, kind: "log", rest: "stdout " + length + "format raw local0"}
+	if to.IsValid() {
+		target.target, target.rest = to, to.String()+" "+length+"local0"
+	}
+	for _, l := range append([]Line{target}, Traffic(!slices.ContainsFunc(p.Texts, Text.IsLogFormat))...) {
+		if !slices.Contains(p.Lines, l) {
+			p.Lines = append(slices.Clip(p.Lines), l)
+		}
+	}
+	return p
+}
+
 // instead returns our own lines of a section, followed by those of the process; a
 // line of the process replaces ours of the same kind.
 func (p Process) instead(global bool, ours []string) []string {

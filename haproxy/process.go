@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -221,7 +222,7 @@ func (p *Proxy) start() error {
 		return err
 	}
 	cmd := exec.Command(p.opt.Binary, args...) //nolint:gosec // the operator's own program
-	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, "/"
+	cmd.Stdout, cmd.Stderr, cmd.Dir = cmp.Or(p.opt.Stdout, out), out, "/"
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err = cmd.Start()

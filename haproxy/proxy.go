@@ -53,6 +53,7 @@ type Options struct {
 	MasterSocket string        // External: the socket of HAProxy's -S
 	User, Group  string        // whom the worker becomes when started by root
 	MinReload    time.Duration // least time between two reloads; 0 is one second
+	Stdout       *os.File      // Managed: where HAProxy's standard output goes, which it keeps when we end; nil: with its standard error, to a file below RunDir
 	Log          *slog.Logger  // nil discards
 }
 

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -182,9 +186,15 @@ func headOf(t *testing.T, addr netip.AddrPort, host string) string {
 
 func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		for name, lines := range map[string]Process{
-			"HAProxy's format": {Lines: Traffic(true)},
-			"one of a cluster": {Lines: Traffic(false), Texts: []Text{mustFormat(t, "%b/%s %bq %% %{+Q}b %ST")}},
+		for name, logging := range map[string]func(Line, netip.AddrPort) Process{
+			"HAProxy's format": func(to Line, _ netip.AddrPort) Process { return Process{Lines: append([]Line{to}, Traffic(true)...)} },
+			"one of a cluster": func(to Line, _ netip.AddrPort) Process {
+				return Process{Lines: append([]Line{to}, Traffic(false)...), Texts: []Text{mustFormat(t, "%b/%s %bq %% %{+Q}b %ST")}}
+			},
+			"the operator's log": func(_ Line, at netip.AddrPort) Process { return Process{}.Requests(at) },
+			"the operator's and the cluster's": func(to Line, at netip.AddrPort) Process {
+				return Process{Lines: append([]Line{to}, Traffic(true)...)}.Requests(at).Requests(at)
+			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				logs, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -198,7 +208,7 @@ func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := newRig(t, binary)
-				lines.Lines = append([]Line{line}, lines.Lines...)
+				lines := logging(line, target)
 				a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
 				config := func(backends ...*Backend) *Config {
 					cfg := r.config(backends...)
@@ -225,6 +235,49 @@ func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 					}
 				}
 			})
+		}
+	})
+}
+
+// halog is a program of HAProxy, which counts what a log has.
+func TestHalogReadsTheLog(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		out, err := os.Create(filepath.Join(t.TempDir(), "stdout"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		r.opt.Stdout = out
+		r.p = r.fresh()
+		b := backend("default_a_80", origin(t, "a"))
+		cfg := r.config(b)
+		cfg.Process = Process{}.Requests(netip.AddrPort{})
+		r.settle(cfg, states(cfg, Open))
+		for range 3 {
+			r.get("default_a_80.test", "/a?b=c")
+		}
+		r.get("x.test", "/")
+		var log string
+		for deadline := time.Now().Add(time.Minute); strings.Count(log, "\n") < 4; {
+			if time.Now().After(deadline) {
+				t.Fatalf("not four lines: %q", log)
+			}
+			text, err := os.ReadFile(out.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			log = string(text)
+		}
+		// journalctl writes as a syslog server does.
+		journal := regexp.MustCompile(`(?m)^.`).ReplaceAllString(log, "Nov 23 05:00:00 gate sallyport[7]: $0")
+		for argument, want := range map[string]string{"-srv": "default_a_80/" + b.Servers[0].Name + " 0 3 0 0 0 0 3 3 ", "-st": "404 1", "-u": "3 "} {
+			halog := exec.CommandContext(t.Context(), "halog", "-q", argument)
+			halog.Stdin = strings.NewReader(journal)
+			got, err := halog.CombinedOutput()
+			if err != nil || !strings.Contains(strings.ReplaceAll(string(got), "\t", " "), want) {
+				t.Errorf("halog %s: %v, %q, want %q in it; the log is\n%s", argument, err, got, want, journal)
+			}
 		}
 	})
 }

@@ -257,8 +257,35 @@ type HAProxy struct {
 	ReservedPorts []uint16 `json:"reservedPorts" change:"live" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
 	// Least time between two reloads of HAProxy, from 1ms to 1h. A change needs a restart.
 	MinReloadInterval time.Duration `json:"minReloadInterval" change:"restart" jsonschema:"default=1s"`
+	// Where HAProxy writes a line for each request: off, stdout (under systemd: the journal), or the address of a syslog server, by UDP. HAProxy has its stdout from its start: after a change to stdout restart HAProxy.
+	AccessLog AccessLog `json:"accessLog" change:"live" jsonschema:"default=off"`
 	// File with global and defaults sections of your own, placed before the generated configuration.
 	Base string `json:"base" change:"live"`
+}
+
+// AccessLog says where HAProxy writes a line for each request. The zero AccessLog is
+// nowhere.
+type AccessLog struct {
+	Stdout bool
+	Syslog netip.AddrPort // by UDP; zero: none
+}
+
+// On reports whether requests are logged.
+func (a AccessLog) On() bool { return a.Stdout || a.Syslog.IsValid() }
+
+// UnmarshalText reads off, stdout, or an address with a port.
+func (a *AccessLog) UnmarshalText(text []byte) (err error) {
+	*a = AccessLog{}
+	switch s := string(text); s {
+	case "off":
+	case "stdout":
+		a.Stdout = true
+	default:
+		if a.Syslog, err = netip.ParseAddrPort(s); err == nil && (a.Syslog.Port() == 0 || a.Syslog.Addr().Zone() != "" || a.Syslog.Addr().Is4In6()) {
+			err = fmt.Errorf("%q is not the address of a syslog server", s)
+		}
+	}
+	return err
 }
 
 // Run says who runs HAProxy.

@@ -574,3 +574,22 @@ func FuzzSelector(f *testing.F) {
 		}
 	})
 }
+
+func TestTheAccessLogIsOffOrSomewhere(t *testing.T) {
+	for text, want := range map[string]config.AccessLog{
+		"off":              {},
+		"stdout":           {Stdout: true},
+		"192.168.50.4:514": {Syslog: netip.MustParseAddrPort("192.168.50.4:514")},
+		"[fd00::4]:1514":   {Syslog: netip.MustParseAddrPort("[fd00::4]:1514")},
+	} {
+		var got config.AccessLog
+		if err := got.UnmarshalText([]byte(text)); err != nil || got != want || got.On() != (text != "off") {
+			t.Errorf("%s: %+v (%v), want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "on", "192.168.50.4", "192.168.50.4:0", ":514", "log.example.org:514", "[::ffff:192.168.50.4]:514", "[fe80::1%eth0]:514"} {
+		if got := new(config.AccessLog); got.UnmarshalText([]byte(text)) == nil {
+			t.Errorf("%q is taken for %+v, want an error", text, *got)
+		}
+	}
+}

@@ -392,6 +392,7 @@ var forms = map[reflect.Type]struct{ name, example string }{
 	reflect.TypeFor[netip.Prefix]():   {"a network with its length", "172.16.0.0/16"},
 	reflect.TypeFor[Address]():        {"an address with the length of its network", "192.168.50.21/24"},
 	reflect.TypeFor[netip.AddrPort](): {"an address with its port, [fd00::21]:80 for IPv6, :80 for every address", "192.168.50.21:80"},
+	reflect.TypeFor[AccessLog]():      {"off, stdout, or the address of a syslog server with its port", "192.168.50.4:514"},
 	reflect.TypeFor[Interface]():      {"", "{name: eth0, dhcp: true}"},
 	reflect.TypeFor[Static]():         {"", "{to: 10.0.0.0/8, via: 192.168.50.1}"},
 	reflect.TypeFor[Cluster]():        {"", "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"},

@@ -60,6 +60,8 @@ func leaves(t reflect.Type) *jsonschema.Schema {
 		return text(`^[0-9a-fA-F.:]+/[0-9]{1,3}$`)
 	case reflect.TypeFor[netip.AddrPort]():
 		return text(`^(\[[0-9a-fA-F:]+\]|[0-9.]*):[0-9]{1,5}$`)
+	case reflect.TypeFor[config.AccessLog]():
+		return text(`^(off|stdout|(\[[0-9a-fA-F:]+\]|[0-9.]+):[0-9]{1,5})$`)
 	case reflect.TypeFor[config.Secret](), reflect.TypeFor[slog.Level]():
 		return text("")
 	case reflect.TypeFor[config.Kubeconfig]():
