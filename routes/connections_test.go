@@ -156,7 +156,11 @@ func TestHeldConnectionsAreCountedByOwnAddress(t *testing.T) {
 	service := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")}
 	var served []net.Conn
 	for end, from := range map[string]string{"203.0.113.10:8080": "192.168.50.21:0", "[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0"} {
-		c, err := (&net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(addrPort(from))}).Dial("tcp", end)
+		dialer := &net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(addrPort(from))}
+		c, err := dialer.Dial("tcp", end)
+		for errors.Is(err, unix.EHOSTUNREACH) { // until the kernel's link watch has seen the wire's carrier, at most once a second
+			c, err = dialer.Dial("tcp", end)
+		}
 		must(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		s, err := l.Accept()

@@ -11,10 +11,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,6 +39,18 @@ type Kernel struct {
 	changed chan struct{}
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when listen has returned
+
+	mu        sync.Mutex    // holds for everything below
+	events    *subscription // nil: there is none, so nothing is remembered
+	changedAt time.Time     // when the last message came
+	listed    reading[listing]
+	local     reading[Local]
+}
+
+// A listing is the result of List.
+type listing struct {
+	table     Table
+	conflicts []Conflict
 }
 
 // A Conflict is a route of ours that the kernel has but does not use, or not for all its
@@ -85,7 +97,7 @@ func OpenKernel(ctx context.Context, cfg KernelConfig) (*Kernel, error) {
 	return k, nil
 }
 
-func (k *Kernel) prepare() (*nl.NetlinkSocket, error) {
+func (k *Kernel) prepare() (*subscription, error) {
 	if err := k.netlink.SetSocketTimeout(30 * time.Second); err != nil {
 		return nil, fmt.Errorf("opening the kernel's routing table: %w", err)
 	}
@@ -100,7 +112,7 @@ func (k *Kernel) prepare() (*nl.NetlinkSocket, error) {
 		return nil, fmt.Errorf("subscribing to route changes of the kernel: %w", err)
 	}
 	if err := k.adopt(); err != nil {
-		events.Close()
+		events.close()
 		return nil, err
 	}
 	return events, nil
@@ -150,81 +162,21 @@ func (k *Kernel) knock() {
 	}
 }
 
-// listen turns the kernel's messages into knocks. Links and addresses count as
-// well as routes: when a link goes down the kernel drops the IPv4 routes over it
-// and sends no message for them.
-func (k *Kernel) listen(ctx context.Context, events *nl.NetlinkSocket) {
-	defer close(k.done)
-	for {
-		stop := context.AfterFunc(ctx, events.Close)
-		err := k.receive(events)
-		stop()
-		events.Close()
-		if ctx.Err() != nil {
-			return
-		}
-		k.cfg.Log.Warn("subscription to the kernel's route changes broke, subscribing again", "error", err)
-		if events = k.resubscribe(ctx); events == nil {
-			return
-		}
-		k.knock()
-	}
-}
-
-// receive knocks for each datagram until the socket fails. ENOBUFS means that messages
-// did not fit into the buffer: the socket goes on, and after a knock the caller reads
-// everything anyway.
-func (k *Kernel) receive(events *nl.NetlinkSocket) error {
-	for {
-		_, _, err := events.Receive()
-		if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		k.knock()
-	}
-}
-
-// resubscribe tries to subscribe once a second. It returns nil when ctx has ended.
-func (k *Kernel) resubscribe(ctx context.Context) *nl.NetlinkSocket {
-	retry := time.NewTicker(time.Second)
-	defer retry.Stop()
-	for {
-		if events, err := subscribe(); err == nil {
-			return events
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-retry.C:
-		}
-	}
-}
-
-func subscribe() (*nl.NetlinkSocket, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	// Room for tens of thousands of route messages. A smaller buffer does no harm: see
-	// receive.
-	if err := s.SetReceiveBufferSize(8<<20, true); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
 // List reads our routes back from the kernel. It returns those in use, and those that the
 // kernel has but does not use: another route overrides one, or takes part of its
-// addresses, or its link is down. Another route to the same next hop is no conflict.
+// addresses, or its link is down. Another route to the same next hop is no conflict. It
+// reads only if the kernel has announced a change since the last reading, or that is old.
+// Callers share the result: do not change it.
 func (k *Kernel) List() (Table, []Conflict, error) {
-	all, err := k.read()
-	if err != nil {
-		return nil, nil, err
-	}
-	table, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
-	return table, conflicts, nil
+	l, err := recall(k, &k.listed, func() (listing, error) {
+		all, err := k.read()
+		if err != nil {
+			return listing{}, err
+		}
+		table, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
+		return listing{table, conflicts}, nil
+	})
+	return l.table, l.conflicts, err
 }
 
 // Add adds a route to prefix by the next hop via. It replaces a route of ours to another
@@ -303,8 +255,11 @@ func (k *Kernel) Drop(prefix netip.Prefix) error {
 
 // Local returns the addresses of the machine, and the networks that are directly connected
 // by interfaces that are up. It leaves out loopback and link-local addresses, which no
-// route of a cluster can have. Both lists are sorted.
-func (k *Kernel) Local() (Local, error) {
+// route of a cluster can have. Both lists are sorted. It reads as seldom as List does, and
+// callers share the result, too.
+func (k *Kernel) Local() (Local, error) { return recall(k, &k.local, k.readLocal) }
+
+func (k *Kernel) readLocal() (Local, error) {
 	var links []netlink.Link
 	var addrs []netlink.Addr
 	err := whole(func() (err error) {

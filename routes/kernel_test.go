@@ -385,7 +385,7 @@ func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- fresh.receive(events) }()
 	defer func() {
-		events.Close()
+		events.close()
 		if err := <-ended; err == nil {
 			t.Error("receiving ended without a reason")
 		}
@@ -631,7 +631,7 @@ func TestABrokenSubscriptionIsRenewed(t *testing.T) {
 	k := open(t, KernelConfig{})
 	events, err := subscribe()
 	must(t, err)
-	events.Close() // as if the kernel had ended it
+	events.close() // as if the kernel had ended it
 	ctx, cancel := context.WithCancel(t.Context())
 	second := &Kernel{cfg: k.cfg, netlink: k.netlink, changed: make(chan struct{}, 1), done: make(chan struct{})}
 	go second.listen(ctx, events)
@@ -656,7 +656,9 @@ func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
 	k := open(t, KernelConfig{})
 	events, err := subscribe()
 	must(t, err)
-	must(t, events.SetReceiveBufferSize(1, true)) // the kernel rounds up, to a few messages
+	must(t, events.raw.Control(func(fd uintptr) {
+		must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1)) // the kernel rounds up, to a few messages
+	}))
 	for i := range 200 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 26)
 		must(t, k.Add(p, addr(node1)))
@@ -669,7 +671,7 @@ func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("no knock after an overrun")
 	}
-	events.Close()
+	events.close()
 	select {
 	case err := <-ended:
 		if errors.Is(err, unix.ENOBUFS) {

@@ -1,0 +1,117 @@
+package routes
+
+import (
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// remembered waits until both readings stand for the kernel's state: List and Local do not
+// read again.
+func remembered(t *testing.T, k *Kernel) {
+	t.Helper()
+	deadline, look := time.After(patience), time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for !remembers(t, k) {
+		select {
+		case <-look.C:
+		case <-deadline:
+			t.Fatal("the kernel is quiet, and every call reads it")
+		}
+	}
+}
+
+// remembers reports whether List and Local return what they returned before, as long as
+// neither is old.
+func remembers(t *testing.T, k *Kernel) bool {
+	t.Helper()
+	read := func() (began [2]time.Time) {
+		_, _, err := k.List()
+		must(t, err)
+		_, err = k.Local()
+		must(t, err)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return [2]time.Time{k.listed.began, k.local.began}
+	}
+	was := read()
+	return read() == was
+}
+
+func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
+	near, far := wire(t, "192.168.50.21/24")
+	for _, name := range []string{"near", "far"} { // messages about IPv6 would hide that there are none about IPv4
+		must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0))
+	}
+	k := open(t, KernelConfig{})
+	other := route("172.16.171.80/28", node2)
+	a, err := netlink.ParseAddr("10.7.7.7/24")
+	must(t, err)
+	hop := &netlink.Route{Dst: route("10.99.0.0/24", node2).Dst, Table: unix.RT_TABLE_MAIN, LinkIndex: near.Attrs().Index, Scope: netlink.SCOPE_LINK}
+	for _, change := range []struct {
+		what string
+		do   func() error
+	}{
+		{"our route is added", func() error { return k.Add(pfx(block), addr(node1)) }},
+		{"a part of it goes elsewhere", func() error { return netlink.RouteAdd(other) }},
+		{"it is whole again", func() error { return netlink.RouteDel(other) }},
+		{"somebody turns it", func() error {
+			r := k.route(pfx(block))
+			r.Gw, r.Scope = addr(node2).AsSlice(), netlink.SCOPE_UNIVERSE
+			return netlink.RouteReplace(r)
+		}},
+		{"somebody removes it", func() error { return netlink.RouteDel(route(block, node2)) }},
+		{"an address comes", func() error { return netlink.AddrAdd(near, a) }},
+		{"an address goes", func() error { return netlink.AddrDel(near, a) }},
+		{"our route is added again", func() error { return k.Add(pfx(block), addr(node1)) }},
+		{"its link loses the carrier", func() error { return netlink.LinkSetDown(far) }},
+		{"its link has a carrier", func() error { return netlink.LinkSetUp(far) }},
+		{"its link goes down", func() error { return netlink.LinkSetDown(near) }},
+		{"its link is up", func() error { return netlink.LinkSetUp(near) }},
+		{"a connected route comes", func() error { return netlink.RouteAdd(hop) }},
+	} {
+		remembered(t, k)
+		must(t, change.do())
+		gotTable, gotConflicts, err := k.List()
+		must(t, err)
+		gotLocal, err := k.Local()
+		must(t, err)
+		all, err := k.read()
+		must(t, err)
+		wantTable, wantConflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
+		wantLocal, err := k.readLocal()
+		must(t, err)
+		if !gotTable.Equal(wantTable) || !slices.Equal(gotConflicts, wantConflicts) || !reflect.DeepEqual(gotLocal, wantLocal) {
+			t.Errorf("%s: got\n%s%v %v, want\n%s%v %v", change.what, gotTable, gotConflicts, gotLocal, wantTable, wantConflicts, wantLocal)
+		}
+	}
+}
+
+func TestAnOldReadingIsNotTrusted(t *testing.T) {
+	wire(t)
+	k := open(t, KernelConfig{})
+	remembered(t, k)
+	k.mu.Lock()
+	k.listed = reading[listing]{listing{table: Table{pfx(block): netip.Addr{}}}, time.Now().Add(-trusted)}
+	k.changedAt = k.listed.began.Add(-time.Hour)
+	k.mu.Unlock()
+	wantList(t, k, Table{})
+}
+
+func TestWithoutASubscriptionEveryCallReads(t *testing.T) {
+	wire(t)
+	k := open(t, KernelConfig{})
+	remembered(t, k)
+	k.mu.Lock()
+	k.events = nil
+	k.mu.Unlock()
+	if remembers(t, k) {
+		t.Error("a reading was remembered")
+	}
+}
