@@ -2,10 +2,12 @@ package appliance
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -156,17 +158,9 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 
 	l.join = func(ctx context.Context, cfg *config.Config) (pulse, func()) {
-		p, wait := newPulse(ctx, cfg, func(err error) {
+		return newPulse(ctx, cfg, func(err error) {
 			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in", reopen)
 		})
-		ended := make(chan struct{})
-		answers := control(l.view.Load, l.drains, kernel.Held, func() { knock(l.knock) }, time.Now)
-		wg.Go(func() {
-			defer close(ended)
-			serveControl(ctx, ControlSocket(cfg.HAProxy.RunDir), answers, log)
-			wait()
-		})
-		return p, func() { <-ended }
 	}
 
 	described := func(by func(*view, haproxy.Info) Status) Status {
@@ -184,18 +178,36 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
 	var taken samples
 	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
-	answers := answering(func() []string { return l.view.Load().settings.names }, handler(site, status, head, explain, &l.changes, registry))
-	l.serve = func(addr netip.AddrPort) (end func()) {
+	pages := handler(site, status, head, explain, &l.changes, registry)
+	guarded := &guard{
+		next: pages, log: log, now: time.Now, wrong: map[netip.Prefix]*guesses{},
+		password: func() config.Secret { return l.view.Load().settings.cfg.Status.Password },
+		ready:    func() bool { return len(l.view.Load().notReady) == 0 },
+	}
+	answers := answering(func() []string { return l.view.Load().settings.names }, page.Secured(guarded))
+	certificate := func() *tls.Certificate { return l.view.Load().settings.certificate }
+	l.serve = func(at config.Status) (end func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended := make(chan struct{})
 		wg.Go(func() {
 			defer close(ended)
-			serveStatus(ctx, addr, answers, log)
+			if at.TLS.Exists() {
+				serveStatus(ctx, at.Listen, certificate, answers, log)
+			} else {
+				serveStatus(ctx, at.Listen, nil, answers, log)
+			}
 		})
 		return func() { cancel(); <-ended }
 	}
 	l.begin()
 	l.view.Store(&view{settings: first, notReady: []string{"starting"}, config: &haproxy.Config{}})
+	local := http.NewServeMux()
+	local.Handle("/", pages)
+	orders := control(l.view.Load, l.drains, kernel.Held, func() { knock(l.knock) }, time.Now)
+	for _, path := range []string{"/drain", "/undrain", "/group"} {
+		local.Handle(path, orders)
+	}
+	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, log) })
 	l.use(ctx, first)
 	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))

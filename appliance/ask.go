@@ -2,12 +2,19 @@ package appliance
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
 	"strings"
 	"time"
 	"unicode"
+
+	"sallyport/appliance/config"
 )
 
 // statusTimeout bounds the request of Ask, statusSize its answer.
@@ -16,29 +23,51 @@ const (
 	statusSize    = 256 << 20
 )
 
-// Ask requests a JSON page of the status endpoint of a running appliance, and returns the
-// answer. It takes 10 s at most.
-func Ask(ctx context.Context, address, page string) ([]byte, error) {
+// An Endpoint is where a command reaches the status endpoint of a running appliance.
+type Endpoint struct {
+	At       string         // HOST:PORT for plain HTTP, https://HOST:PORT, or the path of the control socket
+	Password config.Secret  // empty: the endpoint needs none
+	Trusted  *x509.CertPool // whose certificates are accepted; nil: those of this machine
+}
+
+// Ask requests a JSON page, and returns the answer. It takes 10 s at most.
+func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
-	if err != nil {
-		return nil, fmt.Errorf("--address %q: %w", address, err)
-	}
 	// The transport ignores HTTP_PROXY: an appliance is reached directly.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: e.Trusted, MinVersion: tls.VersionTLS12}}
+	url := e.At
+	switch {
+	case strings.HasPrefix(url, "/"):
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", e.At)
+		}
+		url = "http://localhost"
+	case !strings.HasPrefix(url, "https://"):
+		url = "http://" + url
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+page, nil)
 	if err != nil {
-		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", address, err)
+		return nil, fmt.Errorf("--address %q: %w", e.At, err)
+	}
+	if !e.Password.IsZero() {
+		req.SetBasicAuth("sallyport", e.Password.Reveal())
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("only root may ask the appliance by %s: use sudo, or --address and --password-file: %w", e.At, err)
+	case err != nil:
+		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", e.At, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, statusSize))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", address, err)
+		return nil, fmt.Errorf("read the answer of %s: %w", e.At, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		said, _, _ := strings.Cut(string(body), "\n")
-		return nil, fmt.Errorf("%s answers %s: %s", address, resp.Status, strings.Map(Printable, said))
+		return nil, fmt.Errorf("%s answers %s: %s", e.At, resp.Status, strings.Map(Printable, said))
 	}
 	return body, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -94,8 +95,8 @@ func (d *doctor) failed(check, saw, remedy, command string) {
 
 // askAppliance reads the status of the appliance that runs with this configuration.
 func (d *doctor) askAppliance(ctx context.Context) {
-	at := d.cfg.Status.Address()
-	body, err := Ask(ctx, at.String(), "/status")
+	at := d.cfg.Endpoint()
+	body, err := Endpoint{At: at}.Ask(ctx, "/status")
 	if err == nil {
 		var s Status
 		if err = json.Unmarshal(body, &s); err == nil && s.Identity == "" {
@@ -106,12 +107,12 @@ func (d *doctor) askAppliance(ctx context.Context) {
 		}
 	}
 	switch {
-	case d.status == nil && errors.Is(err, syscall.ECONNREFUSED):
+	case d.status == nil && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)):
 		d.doubt("appliance", fmt.Sprintf("no appliance runs here (nothing listens at %s): what only a running one can tell is not checked", at), "start it when all else is ok", "systemctl start sallyport")
 	case d.status == nil:
-		d.failed("appliance", fmt.Sprintf("%s (status.listen) does not answer as an appliance: %v", at, err), "find out who listens there, or change status.listen", fmt.Sprintf("ss -tlnp 'sport = :%d'", at.Port()))
+		d.failed("appliance", fmt.Sprintf("%s does not answer as an appliance: %v", at, err), "find out who listens there, or change status.listen", fmt.Sprintf("ss -tlnp 'sport = :%d'", d.cfg.Status.Listen.Port()))
 	case !d.status.Ready:
-		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "", "sallyport status --address "+at.String())
+		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "", "sallyport status")
 	default:
 		d.ok("appliance", "it runs, version %s, and is ready", d.status.Version)
 	}

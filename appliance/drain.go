@@ -120,19 +120,16 @@ type DrainStatus struct {
 	Error       string        `json:"error,omitempty"` // of the last round
 }
 
-// ControlSocket returns the path of the socket on which the process takes drain and
-// undrain. There is none without a group.
-func ControlSocket(runDir string) string { return filepath.Join(runDir, "control.sock") }
-
-// control serves the control socket:
+// control serves the orders of the control socket:
 //
 //	GET  /drain    DrainStatus as JSON
 //	POST /drain    drains; force=true: even if no other member is full; stopping=true:
 //	               the same, and only until the process ends
 //	POST /undrain  ends the drain
-//	GET  /group    GroupStatus as JSON
+//	GET  /group    GroupStatus as JSON; in no group one without members
 //
-// Whoever may connect may do all of that: the socket has mode 0600.
+// Whoever may connect may do all of that: the socket has mode 0600. In no group there is
+// nothing to drain, and a stop goes on without it.
 func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(), now func() time.Time) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter) {
@@ -151,10 +148,28 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		}
 		writeJSON(w, s)
 	}
-	mux.HandleFunc("GET /drain", func(w http.ResponseWriter, _ *http.Request) { answer(w) })
+	none := func(w http.ResponseWriter) bool {
+		is := !view().settings.cfg.Group.Exists()
+		if is {
+			http.Error(w, "this appliance is in no group, so no other one takes over", http.StatusNotFound)
+		}
+		return is
+	}
+	mux.HandleFunc("GET /drain", func(w http.ResponseWriter, _ *http.Request) {
+		if !none(w) {
+			answer(w)
+		}
+	})
 	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) {
 		stopping := r.FormValue("stopping") == "true"
 		forced := stopping || r.FormValue("force") == "true"
+		if stopping && !view().settings.cfg.Group.Exists() {
+			writeJSON(w, DrainStatus{})
+			return
+		}
+		if none(w) {
+			return
+		}
 		if why := view().alone(); why != "" && !forced {
 			http.Error(w, why+"; --force drains all the same, and nobody serves then", http.StatusConflict)
 			return
@@ -168,6 +183,9 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		answer(w)
 	})
 	mux.HandleFunc("POST /undrain", func(w http.ResponseWriter, _ *http.Request) {
+		if none(w) {
+			return
+		}
 		err := drains.end()
 		knock()
 		if err != nil {
@@ -177,8 +195,13 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		answer(w)
 	})
 	mux.HandleFunc("GET /group", func(w http.ResponseWriter, _ *http.Request) {
-		g := view().group
-		if g == nil {
+		v := view()
+		g := v.group
+		switch {
+		case g != nil:
+		case !v.settings.cfg.Group.Exists():
+			g = &GroupStatus{}
+		default:
 			http.Error(w, "the appliance has only just started", http.StatusServiceUnavailable)
 			return
 		}

@@ -107,7 +107,7 @@ type loop struct {
 	admit    func(Admission) error
 	hold     func([]netip.Addr) ([]netip.Addr, error)              // puts the addresses of the group on lo
 	byVRRP   func(context.Context, *config.Config) (vrrp, error)   // runs VRRP until the context ends
-	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat and the control socket until the context ends
+	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat until the context ends
 	chance   secondChance
 	version  string
 
@@ -117,7 +117,7 @@ type loop struct {
 	reloaded func()                                                 // called after the file was read again
 	level    *slog.LevelVar                                         // the level of the log; nil: it does not change
 	open     func(context.Context, source, routes.Topology) watcher // opens a watcher until the context ends
-	serve    func(netip.AddrPort) (end func())                      // serves the status endpoint
+	serve    func(config.Status) (end func())                       // serves the status endpoint
 	close    func()                                                 // ends the status endpoint
 	file     ConfigStatus
 	knock    chan struct{} // knocks at any door of the edges

@@ -33,7 +33,7 @@ type member struct {
 	self  string
 	pulse pulse
 	turns turns
-	leave func() // ends the heartbeat, the control socket and VRRP
+	leave func() // ends the heartbeat and VRRP
 }
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps

@@ -382,7 +382,7 @@ func TestTheControlSocketTellsOfTheGroup(t *testing.T) {
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/group", http.NoBody))
 		return w
 	}
-	s.view.Store(&view{})
+	s.view.Store(&view{settings: s.settings}) // as Run begins
 	if w := ask(); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("before the first round: got %d, %s", w.Code, w.Body)
 	}
@@ -405,7 +405,7 @@ func TestTheControlSocketIsOursAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := ControlSocket(dir)
+	path := filepath.Join(dir, "control.sock")
 	if err := os.WriteFile(path, nil, 0o600); err != nil { // an earlier process was killed
 		t.Fatal(err)
 	}

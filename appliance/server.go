@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 	"sallyport/appliance/page"
 )
 
-// handler serves the status endpoint:
+// handler serves the pages of the status endpoint, to whoever a door lets in: the guard those
+// from the network, the control socket root.
 //
 //	/         the state for people, and below it a page for each thing: see pages.page
 //	/live     the sections of one of these pages, as they change (server-sent events)
@@ -73,7 +75,7 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
-	return page.Secured(mux)
+	return mux
 }
 
 func writeJSON(w http.ResponseWriter, v any) {
@@ -116,17 +118,31 @@ func ownNames(cfg *config.Config) []string {
 	return names
 }
 
-// serveStatus listens until ctx ends. If the address is in use, it logs that and
-// retries: traffic does not wait for the status page.
-func serveStatus(ctx context.Context, addr netip.AddrPort, h http.Handler, log *slog.Logger) {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute}
+// serveStatus listens until ctx ends, with TLS if there is a certificate, which is asked for
+// at each handshake. If the address is in use, it logs that and retries: traffic does not
+// wait for the status page.
+func serveStatus(ctx context.Context, addr netip.AddrPort, certificate func() *tls.Certificate, h http.Handler, log *slog.Logger) {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		// Handshakes that fail are many: every scanner and every browser that does not trust the certificate.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if certificate != nil {
+		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return certificate(), nil
+		}}
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	for ctx.Err() == nil {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
 		if err == nil {
-			log.Info("status endpoint listens", "address", addr.String())
-			err = server.Serve(listener)
+			log.Info("status endpoint listens", "address", addr.String(), "tls", certificate != nil)
+			if certificate != nil {
+				err = server.ServeTLS(listener, "", "")
+			} else {
+				err = server.Serve(listener)
+			}
 		}
 		if errors.Is(err, http.ErrServerClosed) {
 			return

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -24,6 +25,7 @@ import (
 type settings struct {
 	cfg             *config.Config    // the live keys of the file, and the other keys of the start
 	names           []string          // host names that the status endpoint answers to
+	certificate     *tls.Certificate  // of the status endpoint; nil: it has none
 	base            string            // text of haproxy.base
 	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
 	sources         []source          // in the order of the file
@@ -53,6 +55,13 @@ func settingsOf(cfg *config.Config) (settings, error) {
 			return settings{}, fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
 		}
 		s.base = string(text)
+	}
+	if cfg.Status.TLS.Exists() {
+		pair, err := cfg.Status.TLS.Pair()
+		if err != nil {
+			return settings{}, fmt.Errorf("the certificate of the status endpoint cannot be used (key status.tls): %w", err)
+		}
+		s.certificate = &pair
 	}
 	for _, c := range cfg.Clusters {
 		// config.Load warns of a kubeconfig that cannot be read, and the watcher
@@ -181,11 +190,11 @@ func (l *loop) use(ctx context.Context, s settings) {
 	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) {
 		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP}
 	}
-	if was.cfg == nil || was.cfg.Status.Listen != s.cfg.Status.Listen {
+	if was.cfg == nil || was.cfg.Status.Listen != s.cfg.Status.Listen || was.cfg.Status.TLS.Exists() != s.cfg.Status.TLS.Exists() {
 		if l.close != nil {
 			l.close()
 		}
-		l.close = l.serve(s.cfg.Status.Listen)
+		l.close = l.serve(s.cfg.Status)
 	}
 	l.enter(ctx)
 	l.follow(ctx)

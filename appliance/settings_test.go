@@ -35,6 +35,10 @@ func other(t *testing.T, key string, v reflect.Value) reflect.Value {
 	case config.Secret:
 		o.Set(reflect.ValueOf(config.NewSecret(x.Reveal() + "x")))
 		return o
+	case config.TLS:
+		certificate, key := selfSigned(t)
+		o.Set(reflect.ValueOf(config.TLS{Certificate: config.PEM{Inline: config.NewSecret(certificate)}, Key: config.PEM{Inline: config.NewSecret(key)}}))
+		return o
 	case config.Kubeconfig:
 		o.Set(reflect.ValueOf(config.Kubeconfig{Inline: config.NewSecret("x")}))
 		return o
@@ -76,7 +80,7 @@ func each(v reflect.Value, at, tag string, yield func(key, tag string, v reflect
 		case reflect.TypeFor[[]config.Cluster]():
 			each(v.Field(i).Index(0), key+"[0]", change, yield)
 			continue
-		case reflect.TypeFor[config.Kubeconfig](), reflect.TypeFor[config.Secret]():
+		case reflect.TypeFor[config.Kubeconfig](), reflect.TypeFor[config.Secret](), reflect.TypeFor[config.TLS](): // a certificate fits its key alone
 		default:
 			if f.Type.Kind() == reflect.Struct && strings.HasPrefix(f.Type.PkgPath(), "sallyport/") {
 				each(v.Field(i), key, change, yield)
@@ -155,8 +159,8 @@ func fileScene(t *testing.T) *filed {
 		}
 		return f.api[name]
 	}
-	f.serve = func(at netip.AddrPort) (end func()) {
-		f.served = at.String()
+	f.serve = func(at config.Status) (end func()) {
+		f.served = at.Listen.String()
 		return func() { f.served = "" }
 	}
 	f.load = func() (*config.Config, error) { return config.Parse("sallyport.yaml", []byte(f.text)) }

@@ -59,6 +59,7 @@ type clusterView struct {
 // judge fills in notReady and warnings: why the appliance is not ready, and what needs
 // attention, one sentence each.
 func (l *loop) judge(v *view) {
+	const expiresSoon = 14 * 24 * time.Hour
 	const soon = 10 * time.Second // a failure that is shorter does not make the appliance unready
 	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
@@ -68,6 +69,9 @@ func (l *loop) judge(v *view) {
 	}
 	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.cfg.Warnings) {
 		warn("%s", sentence)
+	}
+	if c := v.settings.certificate; c != nil && v.at.Add(expiresSoon).After(c.Leaf.NotAfter) {
+		warn("the certificate of the status endpoint is valid until %s: put a new one into the file of status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
 	}
 	for _, c := range v.clusters {
 		switch {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,8 +57,11 @@ type State struct {
 	Notices []string `json:"notices,omitempty"`
 	// Hostname is the name of the machine.
 	Hostname string `json:"hostname"`
-	// Status is the address of the process's status endpoint (status.listen).
-	Status netip.AddrPort `json:"status"`
+	// Status is where everybody reaches the process's status endpoint: http://HOST:PORT, or
+	// https://HOST:PORT.
+	Status string `json:"status"`
+	// Control is the path of the socket by which root reaches it without a password.
+	Control string `json:"control,omitempty"`
 	// Seen is the mark of the file that the sources had last.
 	Seen string `json:"seen,omitempty"`
 	// Closed says why no volume but the boot disk's is read. Empty: all volumes are

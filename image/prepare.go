@@ -108,13 +108,14 @@ func (m Machine) look(ctx context.Context, closed string) looked {
 			}
 		}
 	}
-	s.Hostname, s.Status = defaultName, netip.AddrPortFrom(netip.IPv6Unspecified(), StatusPort)
+	s.Hostname, s.Status = defaultName, fmt.Sprintf("http://127.0.0.1:%d", StatusPort)
 	if l.config != nil {
 		s.Closed = closedBy(l.config)
 		if s.Closed == "" && strings.HasSuffix(s.Source, bootEnd) {
 			s.Closed = "the file in use is from the boot disk"
 		}
-		s.Hostname, s.Status = cmp.Or(l.config.System.Hostname, defaultName), l.config.Status.Listen
+		s.Hostname = cmp.Or(l.config.System.Hostname, defaultName)
+		s.Status, s.Control = l.config.Status.URL(), l.config.ControlSocket()
 	}
 	return l
 }
@@ -139,6 +140,14 @@ func accept(data []byte) (*config.Config, error) {
 		if c.BGP.PasswordFile != "" {
 			refuse(at+".bgp.passwordFile", "is a path, and this machine has no other file; use password")
 		}
+	}
+	for key, path := range map[string]string{"certificate": cfg.Status.TLS.Certificate.Path, "key": cfg.Status.TLS.Key.Path} {
+		if path != "" {
+			refuse("status.tls."+key, "is a path, and this machine has no other file; put the PEM itself there")
+		}
+	}
+	if cfg.Status.PasswordFile != "" {
+		refuse("status.passwordFile", "is a path, and this machine has no other file; use password")
 	}
 	h := cfg.HAProxy
 	for key, given := range map[string]bool{

@@ -147,7 +147,7 @@ func TestABadFileLeavesTheLastGoodOne(t *testing.T) {
 func TestWithoutAFileThereIsOnlyTheWayToGiveOne(t *testing.T) {
 	h := newHouse(t)
 	s := h.prepare()
-	if s.Source != "" || s.Status.Port() != StatusPort {
+	if s.Source != "" || s.Status != "http://127.0.0.1:9090" {
 		t.Errorf("got %+v", s)
 	}
 	if h.get(configFile) != "" || h.get(networkDir+"50-sallyport-any.network") == "" {

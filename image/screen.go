@@ -87,7 +87,7 @@ func (m Machine) scene(ctx context.Context, version string) scene {
 	s := scene{version: version, now: time.Now().UTC(), addresses: addresses()}
 	if s.state, s.stateErr = m.State(); s.stateErr == nil && s.state.Source != "" {
 		var body []byte
-		if body, s.askErr = ask(ctx, s.state.Status, "/status"); s.askErr == nil {
+		if body, s.askErr = ask(ctx, s.state.Control, "/status"); s.askErr == nil {
 			s.askErr = json.Unmarshal(body, &s.process)
 		}
 	}

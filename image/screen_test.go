@@ -45,7 +45,7 @@ func status(t *testing.T, nodes int) []byte {
 
 func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 	config := volume{device: "/dev/vda2", label: configLabel, boot: true}.String()
-	usual := State{Source: config, Hostname: "gate-1", Status: netip.MustParseAddrPort("10.0.0.21:9090")}
+	usual := State{Source: config, Hostname: "gate-1", Status: "http://10.0.0.21:9090"}
 	bad := usual
 	bad.Source = lastGood + ", from " + config
 	bad.Refused = &Refusal{config, []string{`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
@@ -103,7 +103,7 @@ func TestReadyIsWhatTheProcessSays(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	h := newHouse(t)
-	at := netip.MustParseAddrPort(server.Listener.Addr().String())
+	at := server.URL
 	if err := h.tell(State{Source: "x", Status: at}); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestAMachineWithoutAFileSaysHowToGiveOne(t *testing.T) {
 		}
 	}
 	// It is ready then: nothing more can be asked of the version that runs.
-	s.Status = netip.MustParseAddrPort(listener.Addr().String())
+	s.Status = "http://" + listener.Addr().String()
 	if err := h.tell(s); err != nil {
 		t.Fatal(err)
 	}

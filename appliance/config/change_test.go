@@ -30,7 +30,7 @@ func declared(t reflect.Type, at string, above []string, yield func(key string, 
 			inner = inner.Elem()
 		}
 		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "sallyport/") && inner != reflect.TypeFor[config.Secret]() &&
-			inner != reflect.TypeFor[config.Kubeconfig]() && inner != reflect.TypeFor[config.Address]() {
+			inner != reflect.TypeFor[config.Kubeconfig]() && inner != reflect.TypeFor[config.PEM]() && inner != reflect.TypeFor[config.Address]() {
 			declared(inner, key, tags, yield)
 			continue
 		}

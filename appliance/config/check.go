@@ -20,7 +20,7 @@ func (c *Config) check(p *problems) {
 	c.checkHAProxy(p)
 	c.checkGroup(p)
 	c.checkPorts(p)
-	each(p, "status.names", c.Status.Names, hostname.MatchString, "%q is not a host name")
+	c.checkStatus(p)
 	c.checkSystem(p)
 }
 
@@ -148,6 +148,52 @@ const maxKey = 80
 func checkPassword(p *problems, at string, key Secret) {
 	if n := len(key.Reveal()); n == 0 || n > maxKey {
 		p.add(at, "the key has %d bytes; allowed: 1 to %d", n, maxKey)
+	}
+}
+
+// minStatusPassword is the least length of the status endpoint's password. It makes
+// guessing useless at the rate that the endpoint allows.
+const minStatusPassword = 12
+
+func checkStatusPassword(p *problems, at string, password Secret) {
+	text := password.Reveal()
+	if len(text) < minStatusPassword {
+		p.add(at, "the password has %d characters; allowed: %d and more; openssl rand -hex 16 makes one", len(text), minStatusPassword)
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		p.add(at, "the password has a character other than the visible ones of ASCII; openssl rand -hex 16 makes one")
+	}
+}
+
+func (c *Config) checkStatus(p *problems) {
+	s := c.Status
+	each(p, "status.names", s.Names, hostname.MatchString, "%q is not a host name")
+	if !s.Password.IsZero() && s.PasswordFile != "" {
+		p.add("status.passwordFile", "password is given too; keep one of the two")
+	}
+	if p.given("status.password") {
+		checkStatusPassword(p, "status.password", s.Password)
+	}
+	none := PEM{}
+	switch {
+	case s.TLS.Certificate != none && s.TLS.Key == none && !p.given("status.tls.key"):
+		p.add("status.tls", "key is missing; give the private key of the certificate")
+	case s.TLS.Key != none && s.TLS.Certificate == none && !p.given("status.tls.certificate"):
+		p.add("status.tls", "certificate is missing; give the certificate of the key")
+	case s.TLS.Exists() && s.TLS.Certificate.Path == "" && s.TLS.Key.Path == "":
+		if _, err := s.TLS.Pair(); err != nil {
+			p.add("status.tls", "%v", err)
+		}
+	}
+	var missing []string
+	if !s.TLS.Exists() {
+		missing = append(missing, "status.tls")
+	}
+	if s.Password.IsZero() && s.PasswordFile == "" {
+		missing = append(missing, "status.password or status.passwordFile")
+	}
+	if at := s.Listen; len(missing) > 0 && at.IsValid() && !at.Addr().IsLoopback() {
+		p.add("status.listen", "other machines reach %s, so it needs %s; or listen on loopback: 127.0.0.1:%d", at, strings.Join(missing, ", and "), at.Port())
 	}
 }
 

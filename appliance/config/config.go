@@ -15,6 +15,8 @@
 package config
 
 import (
+	"bytes"
+	"crypto/tls"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -299,23 +301,95 @@ const (
 
 // Status configures the endpoint on which the appliance reports its state.
 type Status struct {
-	// Address of the status page, /status, /metrics, /healthz and /readyz. There is no password: keep it on loopback or a management network.
+	// Address of the status page, /status, /metrics, /healthz and /readyz. An address other than loopback needs tls and password.
 	Listen netip.AddrPort `json:"listen" jsonschema:"default=127.0.0.1:9090"`
 	// Names that a request may have as Host, besides addresses, localhost, identity and the host name. Requests with other names are rejected.
 	Names []string `json:"names"`
+	// Certificate of the endpoint. Leave it out for plain HTTP on loopback.
+	TLS TLS `json:"tls"`
+	// Password for all pages but /healthz and /readyz, at least 12 characters. HTTP Basic (the user name is ignored) or "Authorization: Bearer PASSWORD". Without it nobody can drain by the page.
+	Password Secret `json:"password"`
+	// File that holds the password, instead of password.
+	PasswordFile string `json:"passwordFile"`
 }
 
-// Address returns where a program on this machine reaches the status endpoint.
-func (s Status) Address() netip.AddrPort {
-	if !s.Listen.Addr().IsUnspecified() {
-		return s.Listen
-	}
-	loopback := netip.IPv6Loopback()
-	if s.Listen.Addr().Is4() {
-		loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.AddrPortFrom(loopback, s.Listen.Port())
+// TLS is the certificate of the status endpoint.
+type TLS struct {
+	// Certificate and its chain: the path of a PEM file, or the PEM itself. A new file is used after systemctl reload sallyport.
+	Certificate PEM `json:"certificate"`
+	// Private key of the certificate: the path of a PEM file, or the PEM itself.
+	Key PEM `json:"key"`
 }
+
+// Exists reports whether there is a certificate.
+func (t TLS) Exists() bool { return t.Certificate != PEM{} || t.Key != PEM{} }
+
+// Pair reads the certificate and its key.
+func (t TLS) Pair() (tls.Certificate, error) {
+	certificate, err := t.Certificate.read()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := t.Key.read()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certificate, key)
+}
+
+// PEM is a document in PEM: either Path or Inline is set.
+type PEM struct {
+	Path   string
+	Inline Secret
+}
+
+// UnmarshalText takes PEM for itself, and any other text for a path.
+func (m *PEM) UnmarshalText(text []byte) error {
+	if strings.Contains(string(text), "-----BEGIN ") {
+		*m = PEM{Inline: NewSecret(string(text))}
+		return nil
+	}
+	if bytes.ContainsAny(text, "\r\n") {
+		return errNotAllowed
+	}
+	*m = PEM{Path: string(text)}
+	return nil
+}
+
+// MarshalText returns the path, or a placeholder.
+func (m PEM) MarshalText() ([]byte, error) { return []byte(m.Path + m.Inline.String()), nil }
+
+func (m PEM) read() ([]byte, error) {
+	if m.Path == "" {
+		return []byte(m.Inline.Reveal()), nil
+	}
+	return readFile(m.Path)
+}
+
+// URL returns the address of the status endpoint for programs on this machine.
+func (s Status) URL() string {
+	at, scheme := s.Listen, "http://"
+	if s.TLS.Exists() {
+		scheme = "https://"
+	}
+	if at.Addr().IsUnspecified() {
+		at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
+	}
+	return scheme + at.String()
+}
+
+// Endpoint returns where a command on this machine reaches the status endpoint without a
+// password: its address, or the control socket, which takes root.
+func (c *Config) Endpoint() string {
+	if c.Status.TLS.Exists() || !c.Status.Password.IsZero() || c.Status.PasswordFile != "" {
+		return c.ControlSocket()
+	}
+	return c.Status.Listen.String()
+}
+
+// ControlSocket returns the path of the socket on which the appliance serves root: the
+// status endpoint, drain and undrain.
+func (c *Config) ControlSocket() string { return filepath.Join(c.HAProxy.RunDir, "control.sock") }
 
 // Log is the log, written to standard error.
 type Log struct {
@@ -445,7 +519,7 @@ func (c *Config) fillASN() {
 
 // resolve makes relative paths absolute, starting at dir, and cleans all paths.
 func (c *Config) resolve(dir string) {
-	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base, &c.Group.SecretFile}
+	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base, &c.Group.SecretFile, &c.Status.PasswordFile, &c.Status.TLS.Certificate.Path, &c.Status.TLS.Key.Path}
 	for i := range c.Clusters {
 		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
 	}
@@ -482,6 +556,13 @@ func (c *Config) readFiles(p *problems) {
 	for i := range c.Group.Upstream.Peers {
 		router := &c.Group.Upstream.Peers[i]
 		c.readSecret(p, fmt.Sprintf("group.upstream.peers[%d].passwordFile", i), router.PasswordFile, &router.Password, checkPassword)
+	}
+	c.readSecret(p, "status.passwordFile", c.Status.PasswordFile, &c.Status.Password, checkStatusPassword)
+	if t := c.Status.TLS; t.Certificate.Path != "" || t.Key.Path != "" {
+		if _, err := c.Status.TLS.Pair(); err != nil {
+			p.add("status.tls", "%v", err)
+		}
+		c.warnIfOpen(p, "status.tls.key", c.Status.TLS.Key.Path)
 	}
 	if c.HAProxy.Base != "" {
 		if _, err := readFile(c.HAProxy.Base); err != nil {

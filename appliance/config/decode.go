@@ -268,6 +268,8 @@ func (d decoder) scalar(node *yaml.Node, path string, v reflect.Value, l limits)
 	switch {
 	case v.Type() == reflect.TypeFor[Secret]():
 		d.at(node, path, "%v", err)
+	case v.Type() == reflect.TypeFor[PEM](): // may hold a key
+		d.at(node, path, "the value is not allowed; allowed: the path of a PEM file, or the PEM itself")
 	case errors.Is(err, errNotAllowed):
 		hint := ""
 		if near := nearest(written, l.enum); near != "" {

@@ -62,7 +62,7 @@ func leaves(t reflect.Type) *jsonschema.Schema {
 		return text(`^(\[[0-9a-fA-F:]+\]|[0-9.]*):[0-9]{1,5}$`)
 	case reflect.TypeFor[config.AccessLog]():
 		return text(`^(off|stdout|(\[[0-9a-fA-F:]+\]|[0-9.]+):[0-9]{1,5})$`)
-	case reflect.TypeFor[config.Secret](), reflect.TypeFor[slog.Level]():
+	case reflect.TypeFor[config.Secret](), reflect.TypeFor[config.PEM](), reflect.TypeFor[slog.Level]():
 		return text("")
 	case reflect.TypeFor[config.Kubeconfig]():
 		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "object"}}}

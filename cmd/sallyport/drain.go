@@ -94,7 +94,7 @@ func controlSocket(cmd *cobra.Command, path string) (control, error) {
 	if err != nil {
 		return "", err
 	}
-	return control(appliance.ControlSocket(cfg.HAProxy.RunDir)), nil
+	return control(cfg.ControlSocket()), nil
 }
 
 // send sends one request, and returns the state afterwards.

@@ -33,7 +33,7 @@ func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked fun
 		return path, nil
 	}
 	var requests []string
-	listener, err := net.Listen("unix", appliance.ControlSocket(dir))
+	listener, err := net.Listen("unix", filepath.Join(dir, "control.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}

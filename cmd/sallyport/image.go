@@ -123,7 +123,7 @@ func readyCommand() *cobra.Command {
 }
 
 func updateCommand() *cobra.Command {
-	socket := control(appliance.ControlSocket(config.Default().HAProxy.RunDir))
+	socket := control(config.Default().ControlSocket())
 	r := update.Request{Members: socket.members}
 	var stay, force bool
 	cmd := &cobra.Command{

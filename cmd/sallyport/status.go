@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ a part shows that part alone.`,
 		Example: `  sallyport status
   sallyport status servers --watch
   sallyport status peers -o wide
-  sallyport status --address 192.168.50.21:9090 -o json`,
+  sallyport status --address https://192.168.50.21:9090 --ca ca.pem --password-file password -o json`,
 		ValidArgs: names,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 	}
@@ -83,12 +84,12 @@ func again(cmd *cobra.Command, watch bool, work func() error) error {
 
 // show requests a JSON page of the status endpoint, and writes it: as JSON or YAML, of which
 // pick returns a part, or for people. Without pick it is the whole.
-func show[T any](cmd *cobra.Command, endpoint func() (string, error), page string, output *oneOf, pick func(T) any, forPeople func(writer, T)) error {
-	address, err := endpoint()
+func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), page string, output *oneOf, pick func(T) any, forPeople func(writer, T)) error {
+	at, err := endpoint()
 	if err != nil {
 		return err
 	}
-	body, err := appliance.Ask(cmd.Context(), address, page)
+	body, err := at.Ask(cmd.Context(), page)
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func show[T any](cmd *cobra.Command, endpoint func() (string, error), page strin
 	}
 	var answer T
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return fmt.Errorf("%s does not answer like an appliance of this version: %w", address, err)
+		return fmt.Errorf("%s does not answer like an appliance of this version: %w", at.At, err)
 	}
 	if output.value == "json" || output.value == "yaml" {
 		if pick != nil {
@@ -122,20 +123,41 @@ func show[T any](cmd *cobra.Command, endpoint func() (string, error), page strin
 }
 
 // endpointFlags adds the flags that name the status endpoint. It returns a function
-// that returns the address: the flag's, or that of the configuration file.
-func endpointFlags(cmd *cobra.Command) func() (string, error) {
-	var address, path string
-	cmd.Flags().StringVarP(&address, "address", "a", "", "address of the status endpoint (default: status.listen of the configuration file)")
+// that returns the endpoint of the flags, or that of the configuration file.
+func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
+	var address, path, password, authority string
+	cmd.Flags().StringVarP(&address, "address", "a", "", "HOST:PORT or https://HOST:PORT of the status endpoint (default: that of the appliance of the configuration file)")
+	cmd.Flags().StringVar(&password, "password-file", "", "file that holds status.password of the appliance at --address")
+	cmd.Flags().StringVar(&authority, "ca", "", "PEM file with the authority of the certificate of --address (default: the authorities that this machine trusts)")
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
-	return func() (string, error) {
-		if address != "" {
-			return address, nil
+	return func() (e appliance.Endpoint, err error) {
+		if e.At = address; address == "" {
+			cfg, err := runningConfig(cmd, path, "--address names the status endpoint")
+			if err != nil {
+				return e, err
+			}
+			return appliance.Endpoint{At: cfg.Endpoint()}, nil
 		}
-		cfg, err := runningConfig(cmd, path, "--address names the status endpoint")
-		if err != nil {
-			return "", err
+		if password != "" {
+			text, err := os.ReadFile(password)
+			if err != nil {
+				return e, fmt.Errorf("--password-file: %w", err)
+			}
+			if !strings.HasPrefix(address, "https://") {
+				return e, &failure{exitUsage, fmt.Errorf("--password-file: the password would cross the network in the clear; give --address https://%s", address)}
+			}
+			e.Password = config.NewSecret(strings.TrimRight(string(text), "\r\n"))
 		}
-		return cfg.Status.Address().String(), nil
+		if authority != "" {
+			text, err := os.ReadFile(authority)
+			if err != nil {
+				return e, fmt.Errorf("--ca: %w", err)
+			}
+			if e.Trusted = x509.NewCertPool(); !e.Trusted.AppendCertsFromPEM(text) {
+				return e, fmt.Errorf("--ca: %s holds no certificate in PEM", authority)
+			}
+		}
+		return e, nil
 	}
 }
 

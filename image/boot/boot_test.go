@@ -117,11 +117,18 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &place{Rig: r, t: t, file: oneFile(string(credentials), "edge")}
+	certificate, err := os.ReadFile("testdata/status.pem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &place{Rig: r, t: t, file: oneFile(string(credentials), "edge", string(certificate))}
 }
 
-// oneFile returns the content of the machine's one file.
-func oneFile(kubeconfig, hostname string) string {
+// password is that of the machine's status endpoint.
+const password = "only-for-these-tests"
+
+// oneFile returns the content of the machine's one file. certificate holds the key, too.
+func oneFile(kubeconfig, hostname, certificate string) string {
 	return fmt.Sprintf(`identity: %s
 clusters:
 - name: lab
@@ -131,13 +138,20 @@ clusters:
   kubeconfig: |
     %s
 bgp: {asn: 65000, listen: [192.168.50.21]}
-status: {listen: "192.168.50.21:9090"}
+status:
+  listen: 192.168.50.21:9090
+  password: %[4]s
+  tls:
+    certificate: |
+      %[3]s
+    key: |
+      %[3]s
 system:
   hostname: %[1]s
   guestExec: true
   interfaces:
   - {name: "e*", addresses: [192.168.50.21/24]}
-`, hostname, strings.ReplaceAll(strings.TrimSpace(kubeconfig), "\n", "\n    "))
+`, hostname, strings.ReplaceAll(strings.TrimSpace(kubeconfig), "\n", "\n    "), strings.ReplaceAll(strings.TrimSpace(certificate), "\n", "\n      "), password)
 }
 
 // machine returns a new machine that is off.
@@ -181,8 +195,11 @@ func (p *place) on(t *testing.T, m Machine) *VM {
 	return vm
 }
 
-// ask sends a GET from the client's host.
+// ask sends a GET from the client's host, to the status endpoint with its password.
 func (p *place) ask(ctx context.Context, url string, more ...string) (string, error) {
+	if strings.HasPrefix(url, "https://") {
+		more = append(more, "--cacert", "testdata/status.pem", "-u", "operator:"+password)
+	}
 	return p.Exec(ctx, world.Client, append([]string{"curl", "-sfg", "--max-time", "3", url}, more...)...)
 }
 
@@ -330,7 +347,7 @@ func (p *place) shot(t *testing.T, vm *VM, name string) {
 	}
 }
 
-const status = "http://192.168.50.21:9090/status"
+const status = "https://192.168.50.21:9090/status"
 
 // TestTheImageServesFromOneFile runs all cases in one lab.
 func TestTheImageServesFromOneFile(t *testing.T) {
@@ -535,7 +552,7 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 		return err
 	})
 	for _, script := range []string{
-		"nft list table inet sallyport && journalctl --lines 1 && ip route && ls /efi/EFI/Linux && sallyport status --address 192.168.50.21:9090",
+		"nft list table inet sallyport && journalctl --lines 1 && ip route && ls /efi/EFI/Linux && sallyport status --config /run/sallyport-image/sallyport.yaml",
 		"! mount -t tmpfs x /mnt && systemd-run --quiet --pipe --wait mount -t tmpfs x /mnt", // for more, one asks systemd
 	} {
 		if out, err := in(script); err != nil {

@@ -45,7 +45,7 @@ var (
 	})
 	_ = define(reference, Doc{
 		Name: "prometheus-endpoint-auth-secret", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
-		Effect: "No effect: metrics are on the status endpoint, which only the machine itself or a network of the operators reaches (`status.listen` of the configuration file).",
+		Effect: "No effect: metrics are on the status endpoint, which has a password of its own (`status.password` of the configuration file).",
 	})
 	tlsALPN = define(words(oneOf("h2", "http/1.1", "http/1.0"), ","), Doc{
 		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",

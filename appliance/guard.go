@@ -1,0 +1,159 @@
+package appliance
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"sallyport/appliance/config"
+)
+
+const (
+	// tries is the number of wrong passwords after which an address has to wait for the
+	// rest of the period.
+	tries     = 10
+	tryPeriod = time.Minute
+	// guessers bounds the addresses that are remembered for a wrong password.
+	guessers = 1024
+)
+
+// guard passes on requests from the network to the status endpoint: all of them if there is
+// no password, which config allows on loopback alone, and else those with the password. Two
+// pages need none, because probes of load balancers have none: /healthz, and /readyz without
+// its reasons. Without a password nothing can be changed.
+type guard struct {
+	next     http.Handler
+	password func() config.Secret
+	ready    func() bool
+	now      func() time.Time
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	wrong  map[netip.Prefix]*guesses
+	origin http.CrossOriginProtection
+}
+
+// guesses are the wrong passwords from one address, since the first.
+type guesses struct {
+	since time.Time
+	count int
+}
+
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	switch err := g.origin.Check(r); {
+	case err != nil:
+		http.Error(w, "a page of another site cannot change anything here: "+err.Error(), http.StatusForbidden)
+		return
+	case g.password().IsZero() && !reads:
+		http.Error(w, "nothing can be changed here, because the configuration file has no status.password; use sallyport drain and sallyport undrain", http.StatusForbidden)
+		return
+	case g.password().IsZero(), r.URL.Path == "/healthz":
+		g.next.ServeHTTP(w, r)
+		return
+	}
+	given, is := credential(r)
+	if !is {
+		if reads && r.URL.Path == "/readyz" {
+			g.terse(w)
+			return
+		}
+		demand(w, "the password is missing: status.password of the configuration file, with any user name")
+		return
+	}
+	from := clientOf(r)
+	if wait := g.waits(from); wait > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
+		http.Error(w, "too many wrong passwords came from this address; try again in a minute", http.StatusTooManyRequests)
+		return
+	}
+	if !equal(given, g.password().Reveal()) {
+		g.note(from)
+		demand(w, "the password is wrong; it is status.password of the configuration file, with any user name")
+		return
+	}
+	g.next.ServeHTTP(w, r)
+}
+
+// terse answers /readyz without reasons, which name clusters and addresses.
+func (g *guard) terse(w http.ResponseWriter) {
+	if g.ready() {
+		_, _ = fmt.Fprintln(w, "ok")
+		return
+	}
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = fmt.Fprintln(w, "not ready; the reasons need the password")
+}
+
+func demand(w http.ResponseWriter, why string) {
+	w.Header().Set("WWW-Authenticate", `Basic realm="sallyport", charset="UTF-8"`)
+	http.Error(w, why, http.StatusUnauthorized)
+}
+
+// credential returns the password of a request, by HTTP Basic or as a bearer token.
+func credential(r *http.Request) (password string, is bool) {
+	if _, password, is = r.BasicAuth(); is {
+		return password, true
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.TrimSpace(token), strings.EqualFold(scheme, "Bearer")
+}
+
+// equal compares in a time that depends on neither text.
+func equal(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// clientOf returns the network whose requests count together: an IPv4 address, or the /64 of
+// an IPv6 address, any address of which one host can have.
+func clientOf(r *http.Request) netip.Prefix {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	addr, _ := netip.ParseAddr(host)
+	addr = addr.Unmap().WithZone("")
+	p, _ := addr.Prefix(min(addr.BitLen(), 64))
+	return p
+}
+
+// waits returns for how long an address still has to wait.
+func (g *guard) waits(from netip.Prefix) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if x := g.wrong[from]; x != nil && x.count >= tries {
+		return x.since.Add(tryPeriod).Sub(g.now())
+	}
+	return 0
+}
+
+// note counts a wrong password.
+func (g *guard) note(from netip.Prefix) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	for p, x := range g.wrong {
+		if now.Sub(x.since) >= tryPeriod {
+			delete(g.wrong, p)
+		}
+	}
+	x := g.wrong[from]
+	if x == nil {
+		if len(g.wrong) >= guessers {
+			from = netip.Prefix{} // all further addresses count as one
+			x = g.wrong[from]
+		}
+		if x == nil {
+			x = &guesses{since: now}
+			g.wrong[from] = x
+		}
+	}
+	if x.count++; x.count == tries {
+		g.log.Warn("wrong passwords at the status endpoint; the address has to wait for a minute", "address", from, "count", tries)
+	}
+}
