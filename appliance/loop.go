@@ -192,7 +192,7 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
-		if l.doubt.fresh(l.now()) || !l.fit.doubt.IsZero() {
+		if l.doubt.fresh(l.now()) || !l.fit.doubt.IsZero() || l.ring.unmet(l.now()) {
 			rest = min(rest, doubtTick)
 		}
 		timer.Reset(rest)

@@ -78,7 +78,7 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 	g, heard := &l.member.of, l.member.pulse.Heard()
 	wish := l.drains.get()
 	facts := l.facts(v, silent)
-	facts.Isolated = isolated(heard, v.peers)
+	facts.Isolated = isolated(heard, v.peers) || l.member.turns.cut()
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
 	was := l.fit

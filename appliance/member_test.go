@@ -462,6 +462,36 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 	}
 }
 
+// The first heartbeat of a member comes before the kernel has the MAC address of that member.
+func TestARingThatWaitsForAnAddressIsTriedInEachRound(t *testing.T) {
+	s, p := newPair(t)
+	kernel := s.chance.(*fakeRing)
+	p.hear("", false)
+	s.settle(t)
+	kernel.set, kernel.err = nil, fmt.Errorf("second chance is off: %w on eth0", address.ErrUnknown)
+	p.hear(Full, false)
+	tries := func(rounds int) int {
+		kernel.set = nil
+		for range rounds {
+			s.clock = s.clock.Add(doubtTick)
+			s.round(t.Context())
+		}
+		return len(kernel.set)
+	}
+	if got := tries(5); got != 5 {
+		t.Errorf("%d tries in 5 rounds, want 5", got)
+	}
+	s.pass(t, doubtLasts)
+	if got := tries(10); got != 1 {
+		t.Errorf("%d tries in 10 rounds of 0.1 s after a while, want 1", got)
+	}
+	kernel.err = nil
+	s.pass(t, ringRetry)
+	if got := tries(10); got != 0 {
+		t.Errorf("%d tries with a ring, want 0", got)
+	}
+}
+
 func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	s, p := newPair(t)
 	kernel := s.chance.(*fakeRing)

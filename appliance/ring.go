@@ -60,6 +60,7 @@ type ring struct {
 	of      address.Ring
 	at      time.Time // when; zero: never, or it was cleared
 	err     error     // why there is none
+	failed  time.Time // since when there is none; zero: there is one
 	passed  uint64
 	cookies uint64
 	counted bool      // cookies is known
@@ -72,6 +73,13 @@ type RingStatus struct {
 	Members int    `json:"members"` // that packets of unknown connections go around, with this one; 0: there is no ring
 	Passed  uint64 `json:"passed"`  // packets that went on to the next member
 	Problem string `json:"problem,omitempty"`
+}
+
+// unmet reports whether there is no ring because a member has just appeared. Its first heartbeat
+// comes before the kernel has its MAC address, and until the ring is there a connection that moves
+// to this appliance breaks.
+func (r *ring) unmet(now time.Time) bool {
+	return errors.Is(r.err, address.ErrUnknown) && now.Sub(r.failed) < doubtLasts
 }
 
 func (r *ring) status() RingStatus {
@@ -127,7 +135,10 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 	}
 	r.live = live
 	again := ringEvery
-	if r.err != nil {
+	switch {
+	case r.unmet(now):
+		again = 0
+	case r.err != nil:
 		again = ringRetry
 	}
 	if !r.at.IsZero() && now.Sub(r.at) < again && reflect.DeepEqual(want, r.of) {
@@ -135,6 +146,12 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 	}
 	was := r.err
 	r.of, r.at, r.err = want, now, l.chance.Set(ctx, want)
+	switch {
+	case r.err == nil:
+		r.failed = time.Time{}
+	case was == nil:
+		r.failed = now
+	}
 	if r.err != nil && (was == nil || was.Error() != r.err.Error()) {
 		l.log.Warn("second chance is off", "err", r.err)
 	}

@@ -14,6 +14,7 @@ import (
 type vrrp interface {
 	Set(class string) error
 	Held() ([]netip.Addr, error)
+	Cut() bool
 }
 
 // vrrpRetry is the time after which keepalived is tried again if it is missing, or rejects
@@ -27,6 +28,9 @@ type turns struct {
 	tried time.Time // when it was started last
 	err   error     // why it does not run
 }
+
+// cut reports whether the cable of the network is out in which VRRP moves the addresses.
+func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
 
 // takeTurns tells VRRP the class of this appliance, and returns the addresses that this
 // appliance has by VRRP. A group may have none: then it does nothing.

@@ -12,9 +12,14 @@ import (
 )
 
 // fakeVRRP is a keepalived that gives this appliance the first address.
-type fakeVRRP struct{ class string }
+type fakeVRRP struct {
+	class string
+	cut   bool
+}
 
 func (f *fakeVRRP) Set(class string) error { f.class = class; return nil }
+
+func (f *fakeVRRP) Cut() bool { return f.cut }
 
 func (f *fakeVRRP) Held() ([]netip.Addr, error) { return addrs("203.0.113.10"), nil }
 
@@ -55,6 +60,23 @@ func TestVRRPHasTheClassOfTheAppliance(t *testing.T) {
 	s.proxy.err = errors.New("connection refused")
 	s.pass(t, 2*time.Second)
 	expectClass(t, f, "while it drains without HAProxy", "none")
+}
+
+// An appliance whose cable was out takes its addresses back when it knows again which member has
+// which connection.
+func TestAnApplianceWhoseCableWasOutIsFullLater(t *testing.T) {
+	s, _, f := newTurns(t)
+	s.settle(t)
+	s.pass(t, firstSteps)
+	expectClass(t, f, "before", "full")
+	f.cut = true
+	s.settle(t)
+	expectClass(t, f, "without a cable", "spare")
+	f.cut = false
+	s.settle(t)
+	expectClass(t, f, "right after it", "spare")
+	s.pass(t, firstWait+time.Second)
+	expectClass(t, f, "some seconds later", "full")
 }
 
 func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {

@@ -50,6 +50,10 @@ const (
 // in the network fe80::/64, which every interface has.
 var hop6 = netip.MustParseAddr("fe80::5a11:9017:7277:1")
 
+// ErrUnknown is the error of SetRing while the kernel does not know the MAC address of a member.
+// It knows it soon after this machine has sent something there.
+var ErrUnknown = errors.New("not known")
+
 // SetRing makes the kernel follow a Ring, in one step: no packet meets half of it. It has to
 // be called again within lease, also if nothing changed. Each call starts nft(8). A ring
 // of one member has no rules.
@@ -90,7 +94,7 @@ func (r Ring) set(ctx context.Context) error {
 		case mac != nil:
 			trusted = append(trusted, mac.String())
 		case i < len(after):
-			return fmt.Errorf("the MAC address of the member %s is not known on %s: nothing was heard from there", m, link.Attrs().Name)
+			return fmt.Errorf("the MAC address of the member %s is %w on %s: nothing was heard from there", m, ErrUnknown, link.Attrs().Name)
 		}
 	}
 	slices.Sort(trusted)

@@ -231,6 +231,13 @@ func (v *VRRP) write(name, text string) error {
 	return nil
 }
 
+// Cut reports whether the interface has no carrier: the cable is out, or nobody is at its other
+// end. keepalived gives up all addresses then, and takes those of its priority back soon after.
+func (v *VRRP) Cut() bool {
+	link, err := netlink.LinkByName(v.o.Interface)
+	return err == nil && link.Attrs().RawFlags&unix.IFF_RUNNING == 0
+}
+
 // Held returns the addresses that this appliance has by VRRP now. It is an error if
 // keepalived has ended and did not come up again.
 func (v *VRRP) Held() (held []netip.Addr, err error) {

@@ -213,6 +213,20 @@ func (l *layer2) learned(a string, g *gate) bool {
 	return strings.Contains(l.router.run("ip neigh show "+a), strings.Fields(g.run("ip -br link show nodes"))[2])
 }
 
+func TestACableThatIsOutIsKnown(t *testing.T) {
+	h, far := newHost(t), newHost(t)
+	h.wire("nodes", far, "far")
+	v := &VRRP{o: VRRPOptions{Interface: "nodes"}}
+	for state, want := range map[string]bool{"up": false, "down": true} {
+		far.run("ip link set far " + state)
+		eventually(t, "the cable at the other end is "+state, func() (bool, string) {
+			var got bool
+			h.do(func() { got = v.Cut() })
+			return got == want, fmt.Sprint(got)
+		})
+	}
+}
+
 func TestAKilledKeepalivedStartsAgain(t *testing.T) {
 	l := newLayer2(t, 2)
 	l.class("full", "full")
