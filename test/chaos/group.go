@@ -4,46 +4,129 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
+	"sallyport/appliance"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
 
-// spread waits until the router sends connections to this number of members.
-func (s *testbed) spread(ctx context.Context, members int) error {
-	return rig.Eventually(ctx, fmt.Sprintf("%d members have the service address", members), func() error {
-		out, err := s.Exec(ctx, world.Router, "ip", "route", "show", "203.0.113.10")
-		if n := strings.Count(out, "via "); err == nil && n != members {
-			err = fmt.Errorf("the router has %q", out)
+// group returns the suite of a group behind a router. By BGP the router spreads connections over
+// the members, by VRRP each member has an address.
+func group(members int, router world.RouterKind) suite {
+	nothing := bounds{gets: true, posts: true, lasting: true}
+	s := suite{
+		name:    fmt.Sprint("bgp", members),
+		suffix:  fmt.Sprintf(", %d members by BGP", members),
+		options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: router},
+		asn:     65000,
+		load:    []string{"-kept", "150"},
+	}
+	s.target = strings.Join(rig.ServiceAddresses(s.options), ",")
+	for n := 2; n <= members; n++ {
+		s.manifests = append(s.manifests, "--address", fmt.Sprintf("192.168.50.%d", 10+n))
+	}
+	// A dead member is out when the router misses three packets of BFD, one each 0.3 s, or the next
+	// member misses three advertisements. A SYN that was lost meanwhile is sent again after 1 s, and
+	// after 3 s.
+	dies := bounds{others: true, window: time.Second, slowest: 2 * time.Second, gap: time.Second}
+	if router == world.RouterPlain {
+		s.name, s.suffix = fmt.Sprint("vrrp", members), fmt.Sprintf(", %d members by VRRP", members)
+		dies.window, dies.slowest = 1200*time.Millisecond, 4*time.Second
+	}
+	s.scenarios = []scenario{
+		{21, "a member drained, and back", nothing, drainMember},
+		{22, "the process of a member restarted, then killed", nothing, restartMember},
+		{23, "a member dies", dies, cutMember},
+		{24, "every member updated, one by one", nothing, updateMembers},
+		{25, "HAProxy of a member killed", bounds{others: true, window: time.Second, gap: time.Second}, killMembersHAProxy},
+		{26, "a member loses the nodes", bounds{window: 5 * time.Second, gap: time.Second}, cutFromNodes},
+		{27, "no member reaches the API server for 20 s", nothing, apiAwayForAll},
+		{28, "all members are spare", nothing, allSpare},
+		{29, "a member that flaps", nothing, flap},
+		{30, "the router restarts", bounds{lasting: true, window: 10 * time.Second}, restartRouter},
+		{31, "the heartbeats of a member are lost", nothing, loseHeartbeats},
+		{32, "the members hear nothing of each other", bounds{gap: time.Second}, split(world.AllTraffic)},
+	}
+	s.scenarios = append(s.scenarios, scenario{36, "a hostile neighbour of the members", nothing, hostileNeighbour})
+	if router == world.RouterPlain {
+		s.scenarios = append(s.scenarios,
+			scenario{33, "two members have an address at once", nothing, split(world.OnlyVRRP)},
+			scenario{34, "keepalived of a member killed", nothing, killKeepalived},
+		)
+	} else {
+		s.scenarios = append(s.scenarios, scenario{35, "the router sends a full table", nothing, floodFromRouter})
+	}
+	return s
+}
+
+// members returns all appliances.
+func (s *testbed) members() []*rig.Rig { return append([]*rig.Rig{s.Rig}, s.others...) }
+
+// last returns the member that faults befall. The observer watches the first one.
+func (s *testbed) last() *rig.Rig { return s.others[len(s.others)-1] }
+
+// serve waits until the router sends clients to these members, and to no others.
+func (s *testbed) serve(ctx context.Context, members ...*rig.Rig) error {
+	var want []string
+	for _, m := range members {
+		want = append(want, m.Machine())
+	}
+	slices.Sort(want)
+	return rig.Eventually(ctx, fmt.Sprint(want, " have the service addresses"), func() error {
+		got, err := s.Serving(ctx)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("the router sends clients to %q", got)
 		}
 		return err
 	})
 }
 
-// last returns the member that faults befall. The observer watches the first one.
-func (s *testbed) last() *rig.Rig { return s.others[len(s.others)-1] }
+// without returns all members but one.
+func (s *testbed) without(m *rig.Rig) []*rig.Rig {
+	return slices.DeleteFunc(s.members(), func(o *rig.Rig) bool { return o == m })
+}
 
-func drainMember(ctx context.Context, s *testbed) error {
-	all := len(s.members())
-	for _, step := range []struct {
-		command string
-		members int
-	}{{"drain", all - 1}, {"undrain", all}} {
-		if out, err := s.last().Run(ctx, step.command); err != nil {
-			return fmt.Errorf("sallyport %s: %w: %s", step.command, err, out)
+// remember notes the connections that a member has now. They may break.
+func (s *testbed) remember(ctx context.Context, m *rig.Rig) error {
+	out, err := s.Exec(ctx, m.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) >= 4 {
+			if at, err := netip.ParseAddrPort(f[3]); err == nil {
+				s.own[netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()] = true
+			}
 		}
-		if err := s.spread(ctx, step.members); err != nil {
-			return err
-		}
+	}
+	s.note("the member had %d connections", len(s.own))
+	return nil
+}
+
+// run runs a command of sallyport for a member.
+func command(ctx context.Context, m *rig.Rig, args ...string) error {
+	if out, err := m.Run(ctx, args...); err != nil {
+		return fmt.Errorf("%s: sallyport %s: %w: %s", m.Machine(), strings.Join(args, " "), err, out)
 	}
 	return nil
 }
 
+func drainMember(ctx context.Context, s *testbed) error {
+	if err := errors.Join(command(ctx, s.last(), "drain", "--wait"), s.serve(ctx, s.without(s.last())...)); err != nil {
+		return err
+	}
+	return errors.Join(command(ctx, s.last(), "undrain"), s.serve(ctx, s.members()...))
+}
+
 func restartMember(ctx context.Context, s *testbed) error {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := errors.Join(s.last().Stop(signal), s.spread(ctx, len(s.members())-1), s.last().Start(ctx), s.settle(ctx), s.spread(ctx, len(s.members()))); err != nil {
+		if err := errors.Join(s.last().Stop(signal), s.serve(ctx, s.without(s.last())...), s.last().Start(ctx), s.settle(ctx)); err != nil {
 			return err
 		}
 	}
@@ -51,10 +134,215 @@ func restartMember(ctx context.Context, s *testbed) error {
 }
 
 func cutMember(ctx context.Context, s *testbed) error {
-	host := world.ApplianceHost(len(s.members()))
-	if err := s.KillNode(ctx, host); err != nil {
+	m := s.last()
+	if err := s.KillNode(ctx, m.Machine()); err != nil {
 		return err
 	}
-	err := s.spread(ctx, len(s.members())-1)
-	return errors.Join(err, s.ReviveNode(ctx, host), s.spread(ctx, len(s.members())))
+	err := errors.Join(s.remember(ctx, m), s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+	return errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...))
+}
+
+// killProxy kills the whole HAProxy of a member.
+func killProxy(ctx context.Context, m *rig.Rig) error {
+	st, err := m.Status(ctx)
+	return errors.Join(err, kill(st.HAProxy.Worker), kill(st.HAProxy.Pid))
+}
+
+// updateMembers ends all that runs on a member and starts a new program, as an update does, then
+// goes on to the next one.
+func updateMembers(ctx context.Context, s *testbed) error {
+	if err := s.replaceProgram(); err != nil {
+		return err
+	}
+	for _, m := range s.members() {
+		if err := errors.Join(command(ctx, m, "drain", "--wait"), s.serve(ctx, s.without(m)...)); err != nil {
+			return err
+		}
+		if err := errors.Join(killProxy(ctx, m), m.Stop(syscall.SIGTERM), m.Start(ctx), m.Ready(ctx)); err != nil {
+			return err
+		}
+		if err := errors.Join(command(ctx, m, "undrain"), s.settle(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func killMembersHAProxy(ctx context.Context, s *testbed) error {
+	return errors.Join(s.remember(ctx, s.last()), killProxy(ctx, s.last()))
+}
+
+// cutFromNodes keeps a member from hearing the nodes. The router and the other members still hear
+// it.
+func cutFromNodes(ctx context.Context, s *testbed) error {
+	m := s.last()
+	nodes := []string{world.Master, "worker1", "worker2"}
+	for _, node := range nodes {
+		if err := s.Partition(ctx, m.Machine(), node, world.AllTraffic); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+	for _, node := range nodes {
+		err = errors.Join(err, s.Heal(ctx, m.Machine(), node))
+	}
+	return err
+}
+
+// hideAPI keeps the members from the API server, or ends that.
+func (s *testbed) hideAPI(ctx context.Context, hidden bool) (err error) {
+	for _, m := range s.members() {
+		err = errors.Join(err, s.api(ctx, m.Machine(), !hidden))
+	}
+	return err
+}
+
+func apiAwayForAll(ctx context.Context, s *testbed) error {
+	if err := s.hideAPI(ctx, true); err != nil {
+		return err
+	}
+	err := pause(ctx, 20*time.Second)
+	for _, m := range s.members() {
+		st, serr := m.Status(ctx)
+		if err = errors.Join(err, serr); serr == nil && st.Group.Class != appliance.Full {
+			s.fail("%s is %s: %s", m.Machine(), st.Group.Class, st.Group.Why)
+		}
+	}
+	return errors.Join(err, s.hideAPI(ctx, false))
+}
+
+// allSpare restarts all members, one by one, while none of them reaches the API server: they serve
+// what they remember.
+func allSpare(ctx context.Context, s *testbed) error {
+	err := s.hideAPI(ctx, true)
+	for _, m := range s.members() {
+		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.serve(ctx, s.without(m)...), m.Start(ctx), s.isSpare(ctx, m))
+		if err != nil {
+			break
+		}
+	}
+	return errors.Join(err, s.serve(ctx, s.members()...), pause(ctx, 3*time.Second), s.hideAPI(ctx, false))
+}
+
+// isSpare waits until a member is spare, and the router knows it.
+func (s *testbed) isSpare(ctx context.Context, m *rig.Rig) error {
+	return rig.Eventually(ctx, m.Machine()+" is spare", func() error {
+		st, err := m.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if st.Group == nil {
+			return errors.New("it has had no round yet")
+		}
+		unknown := s.Options().Router == world.RouterBIRD && len(st.Group.Addresses[0].Announced) == 0
+		if st.Group.Class != appliance.Spare || unknown {
+			return fmt.Errorf("group %+v", st.Group)
+		}
+		return nil
+	})
+}
+
+func flap(ctx context.Context, s *testbed) error {
+	m := s.last()
+	for range 5 {
+		if err := errors.Join(m.Stop(syscall.SIGKILL), s.serve(ctx, s.without(m)...), m.Start(ctx), s.serve(ctx, s.members()...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restartRouter restarts BIRD on the router. One without BIRD forgets its neighbours.
+func restartRouter(ctx context.Context, s *testbed) error {
+	if s.Options().Router == world.RouterBIRD {
+		return s.RestartRouter(ctx, time.Second)
+	}
+	_, err := s.Exec(ctx, world.Router, "ip", "neigh", "flush", "dev", "eth0")
+	return err
+}
+
+// pairs calls do for each two of the members.
+func pairs(members []*rig.Rig, do func(a, b string) error) (err error) {
+	for i, a := range members {
+		for _, b := range members[:i] {
+			err = errors.Join(err, do(a.Machine(), b.Machine()))
+		}
+	}
+	return err
+}
+
+// loseHeartbeats drops the heartbeats between a member and the others.
+func loseHeartbeats(ctx context.Context, s *testbed) error {
+	m := s.last()
+	for _, other := range s.without(m) {
+		if err := s.Partition(ctx, m.Machine(), other.Machine(), world.OnlyHeartbeat); err != nil {
+			return err
+		}
+	}
+	err := rig.Eventually(ctx, m.Machine()+" is silent", func() error {
+		st, err := s.Status(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(st.Group.Members, func(o appliance.MemberStatus) bool { return o.Name == m.Machine() })
+		if i < 0 || st.Group.Members[i].Alive {
+			return fmt.Errorf("members %+v", st.Group.Members)
+		}
+		return nil
+	})
+	err = errors.Join(err, pause(ctx, 5*time.Second))
+	for _, other := range s.without(m) {
+		err = errors.Join(err, s.Heal(ctx, m.Machine(), other.Machine()))
+	}
+	return err
+}
+
+// split returns a fault that drops packets among the members, long enough for two masters of
+// VRRP to claim an address twice each.
+func split(what world.Traffic) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
+		err := pairs(s.members(), func(a, b string) error { return s.Partition(ctx, a, b, what) })
+		err = errors.Join(err, pause(ctx, 12*time.Second))
+		return errors.Join(err, pairs(s.members(), func(a, b string) error { return s.Heal(ctx, a, b) }))
+	}
+}
+
+func killKeepalived(ctx context.Context, s *testbed) error {
+	out, err := s.Exec(ctx, s.last().Machine(), "pgrep", "-f", "^[^ ]*keepalived .*"+s.last().Dir+"/run/vrrp/")
+	if err != nil {
+		return err
+	}
+	for word := range strings.FieldsSeq(out) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return err
+		}
+		if err := kill(pid); err != nil && !errors.Is(err, syscall.ESRCH) { // one may have followed the other
+			return err
+		}
+	}
+	return nil
+}
+
+// floodFromRouter makes the router announce far more to a member than an upstream router may.
+func floodFromRouter(ctx context.Context, s *testbed) error {
+	m := s.last()
+	if err := s.FloodFromRouter(m.Machine(), 20000); err != nil {
+		return err
+	}
+	err := s.serve(ctx, s.without(m)...)
+	err = errors.Join(err, rig.Eventually(ctx, m.Machine()+" reports it", func() error {
+		st, err := m.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range st.Peers {
+			if p.Upstream && strings.Contains(p.LossReason, "prefixes") {
+				s.note("the session was lost: %s; warnings: %q", p.LossReason, st.Warnings)
+				return nil
+			}
+		}
+		return fmt.Errorf("peers %+v", st.Peers)
+	}))
+	return errors.Join(err, pause(ctx, 3*time.Second), s.FloodFromRouter(m.Machine(), 0))
 }

@@ -13,8 +13,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"sallyport/test/crowd"
 )
 
 // loadArg makes this program the load, a process on the client's host. It sends requests at fixed
@@ -57,9 +60,10 @@ type report struct {
 	Phase   string            `json:"phase"`
 	Seconds float64           `json:"seconds"`
 	Gap     float64           `json:"gap"`              // ms, the longest time without a good answer to a GET
-	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed to the last, when they were due
+	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed or was slow to the last, when they were due
 	Classes map[string]*tally `json:"classes"`
-	First   []string          `json:"first,omitempty"` // the first failures
+	First   []string          `json:"first,omitempty"`  // the first failures
+	Broken  []string          `json:"broken,omitempty"` // the client's ends of the lasting connections that broke
 }
 
 // phase collects the outcomes of the requests that were due in it.
@@ -70,7 +74,7 @@ type phase struct {
 	mu     sync.Mutex
 	report report
 	last   time.Time    // good answer to a GET
-	failed [2]time.Time // when the first GET that failed was due, and the last
+	failed [2]time.Time // when the first GET that failed or was slow was due, and the last
 }
 
 func newPhase(name string) *phase {
@@ -85,6 +89,7 @@ type outcome struct {
 	err   error
 	again bool
 	first string // for the list of the first failures
+	from  string // of a lasting connection: the client's end; empty: it was never open
 }
 
 func (p *phase) add(o outcome) {
@@ -98,11 +103,14 @@ func (p *phase) add(o outcome) {
 	}
 	t.Sent++
 	took := now.Sub(o.due)
+	if o.class == "GET" && (o.err != nil || took > slowAfter) {
+		p.failed[0], p.failed[1] = sooner(p.failed[0], o.due), later(p.failed[1], o.due)
+	}
 	if o.err != nil {
 		why := reason(o.err)
 		t.Failed[why]++
-		if o.class == "GET" {
-			p.failed[0], p.failed[1] = sooner(p.failed[0], o.due), later(p.failed[1], o.due)
+		if o.from != "" {
+			p.report.Broken = append(p.report.Broken, o.from)
 		}
 		if len(p.report.First) < 20 {
 			p.report.First = append(p.report.First, fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why, o.err))
@@ -164,7 +172,10 @@ func (e statusError) Error() string { return e.text }
 // reason returns the class of a failure, for counting.
 func reason(err error) string {
 	var status statusError
+	var code crowd.Status
 	switch {
+	case errors.As(err, &code):
+		return code.Error()
 	case errors.As(err, &status):
 		return status.text
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -182,17 +193,23 @@ func reason(err error) string {
 // load runs the process that loadArg names.
 func load(args []string) error {
 	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
-	target := flags.String("target", "192.168.50.21", "address of the appliance")
+	targets := flags.String("target", "192.168.50.21", "address of the appliance, or several with commas between: each in turn")
 	host := flags.String("host", "test.local", "host to ask for")
 	rate := flags.Int("rate", 200, "requests per second")
 	lasting := flags.Int("lasting", 3, "WebSockets, and as many slow downloads")
+	kept := flags.Int("kept", 0, "connections that are kept, each with a request every second; with them each other request has a connection of its own")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	dialer := &net.Dialer{Timeout: patience}
+	addresses := strings.Split(*targets, ",")
+	var turn atomic.Uint64
 	c := newClients(*host, func(ctx context.Context, port string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "tcp", net.JoinHostPort(*target, port))
+		return dialer.DialContext(ctx, "tcp", net.JoinHostPort(addresses[turn.Add(1)%uint64(len(addresses))], port))
 	})
+	if *kept > 0 {
+		c.kept = c.fresh
+	}
 	names := make(chan string)
 	go func() {
 		defer close(names)
@@ -211,11 +228,31 @@ func load(args []string) error {
 		defer mu.Unlock()
 		return now
 	}
+	// begin returns the phase, which waits for a request that begins in it.
+	begin := func() *phase {
+		mu.Lock()
+		defer mu.Unlock()
+		now.pending.Add(1)
+		return now
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	for range *lasting {
 		go c.keep(ctx, current, "websocket", c.websocket)
 		go c.keep(ctx, current, "download", c.download)
+	}
+	if *kept > 0 {
+		many := crowd.Clients{Host: *host, Kept: *kept, Every: time.Second}
+		for _, a := range addresses {
+			many.Targets = append(many.Targets, net.JoinHostPort(a, "80"))
+		}
+		go many.Run(ctx, func() func(crowd.Outcome) {
+			p := begin()
+			return func(o crowd.Outcome) {
+				defer p.pending.Done()
+				p.add(outcome{class: "kept", due: o.Began, err: o.Err, first: o.From, from: o.From})
+			}
+		})
 	}
 	out := json.NewEncoder(os.Stdout)
 	tick := time.NewTicker(time.Second / time.Duration(*rate))
@@ -229,8 +266,7 @@ func load(args []string) error {
 				if due = began.Add(time.Duration(n) * time.Second / time.Duration(*rate)); due.After(time.Now()) {
 					break
 				}
-				p := current()
-				p.pending.Add(1)
+				p := begin()
 				go func(n int) {
 					defer p.pending.Done()
 					p.add(c.request(n, due))

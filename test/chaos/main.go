@@ -4,6 +4,7 @@
 //
 //	go run ./test/chaos                   all scenarios
 //	go run ./test/chaos -only 7,9         some of them
+//	go run ./test/chaos -lab vrrp2,vrrp3  those of some labs
 //	go run ./test/chaos -count 3          all scenarios, three times
 //	go run ./test/chaos -o chaos.json     the figures in a file, too
 //	go run ./test/chaos -soak 1h          how long the last one lasts
@@ -49,12 +50,14 @@ type result struct {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == loadArg {
-		if err := load(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "load:", err)
-			os.Exit(1)
+	for arg, part := range map[string]func([]string) error{loadArg: load, neighbourArg: neighbour} {
+		if len(os.Args) > 1 && os.Args[1] == arg {
+			if err := part(os.Args[2:]); err != nil {
+				fmt.Fprintln(os.Stderr, arg+":", err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	rig.Main("chaos", run)
 }
@@ -65,6 +68,7 @@ func progress(format string, args ...any) {
 
 func run(ctx context.Context) (err error) {
 	only := flag.String("only", "", "numbers of the scenarios to run, as 7,9; empty: all")
+	labs := flag.String("lab", "", "labs to play in, as bgp2,vrrp3; empty: all of one, ipv6, as, bgp2, bgp3, vrrp2 and vrrp3")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
 	soak := flag.Duration("soak", 5*time.Minute, "how long the last scenario lasts")
 	count := flag.Int("count", 1, "how many times each scenario is played; each time it begins at another moment")
@@ -100,7 +104,7 @@ func run(ctx context.Context) (err error) {
 	var results []result
 	for _, suite := range suites(*soak) {
 		list := slices.DeleteFunc(suite.scenarios, func(s scenario) bool { return len(chosen) > 0 && !slices.Contains(chosen, s.number) })
-		if len(list) == 0 {
+		if len(list) == 0 || *labs != "" && !slices.Contains(strings.Split(*labs, ","), suite.name) {
 			continue
 		}
 		suite.options.Calico = world.Calico(*calico)

@@ -16,6 +16,7 @@ import (
 
 func suites(soak time.Duration) []suite {
 	main := suite{
+		name:    "one",
 		options: world.Options{Name: "chaos", Workers: 2},
 		asn:     65000,
 		target:  "192.168.50.21",
@@ -53,6 +54,7 @@ func suites(soak time.Duration) []suite {
 		return list
 	}
 	six := suite{
+		name:      "ipv6",
 		suffix:    ", IPv6",
 		options:   world.Options{Name: "chaos", Workers: 2, IPv6: true},
 		manifests: []string{"--address", "fd00:50::21"},
@@ -61,6 +63,7 @@ func suites(soak time.Duration) []suite {
 		scenarios: some(),
 	}
 	external := suite{
+		name:       "as",
 		suffix:     ", another AS",
 		options:    world.Options{Name: "chaos", Workers: 2, Mesh: true},
 		config:     "bgp: {asn: 65010}",
@@ -69,24 +72,11 @@ func suites(soak time.Duration) []suite {
 		target:     "192.168.50.21",
 		scenarios:  some(),
 	}
-	group := func(members int) suite {
-		s := suite{
-			suffix:  fmt.Sprintf(", %d members", members),
-			options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: world.RouterBIRD},
-			asn:     65000,
-			target:  "203.0.113.10",
-			scenarios: []scenario{
-				{21, "a member of a group drained, and back", bounds{gets: true, posts: true, lasting: true}, drainMember},
-				{22, "the process of a member restarted, then killed", bounds{gets: true, posts: true, lasting: true}, restartMember},
-				{23, "a member loses its cable", bounds{window: 1200 * time.Millisecond, slowest: 2 * time.Second, gap: time.Second}, cutMember},
-			},
-		}
-		for n := 2; n <= members; n++ {
-			s.manifests = append(s.manifests, "--address", fmt.Sprintf("192.168.50.%d", 10+n))
-		}
-		return s
+	list := []suite{main, six, external}
+	for _, router := range []world.RouterKind{world.RouterBIRD, world.RouterPlain} {
+		list = append(list, group(2, router), group(3, router))
 	}
-	return []suite{main, six, external, group(2), group(3)}
+	return list
 }
 
 // rollout waits until all pods of the Deployment are current and available.
@@ -234,6 +224,11 @@ func killAppliance(ctx context.Context, s *testbed) error {
 }
 
 func upgrade(ctx context.Context, s *testbed) error {
+	return errors.Join(s.replaceProgram(), s.Stop(syscall.SIGTERM), s.Start(ctx))
+}
+
+// replaceProgram puts another file in the place of the appliance's program.
+func (s *testbed) replaceProgram() error {
 	text, err := os.ReadFile(s.Dir + "/sallyport")
 	if err != nil {
 		return err
@@ -241,13 +236,7 @@ func upgrade(ctx context.Context, s *testbed) error {
 	if err := os.WriteFile(s.Dir+"/sallyport.new", text, 0o700); err != nil { //nolint:gosec // a program
 		return err
 	}
-	if err := os.Rename(s.Dir+"/sallyport.new", s.Dir+"/sallyport"); err != nil {
-		return err
-	}
-	if err := s.Stop(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return s.Start(ctx)
+	return os.Rename(s.Dir+"/sallyport.new", s.Dir+"/sallyport")
 }
 
 func killHAProxy(ctx context.Context, s *testbed) error {
@@ -394,17 +383,18 @@ func cutAllBGP(ctx context.Context, s *testbed) error {
 }
 
 // api opens or filters the appliance's connections to the API server.
-func (s *testbed) api(ctx context.Context, open bool) error {
+// api keeps an appliance from the API server, or lets it there again.
+func (s *testbed) api(ctx context.Context, host string, open bool) error {
 	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
 	if open {
 		script = "nft delete table inet cut"
 	}
-	_, err := s.Exec(ctx, world.Appliance, "sh", "-c", script)
+	_, err := s.Exec(ctx, host, "sh", "-c", script)
 	return err
 }
 
 func apiAway(ctx context.Context, s *testbed) error {
-	if err := s.api(ctx, false); err != nil {
+	if err := s.api(ctx, world.Appliance, false); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -419,7 +409,7 @@ func apiAway(ctx context.Context, s *testbed) error {
 		}
 		return err
 	})
-	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), s.api(ctx, true))
+	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), s.api(ctx, world.Appliance, true))
 }
 
 // reboot ends everything on the appliance's host, and keeps only its files on disk.
@@ -428,7 +418,7 @@ func reboot(ctx context.Context, s *testbed) error {
 	if err != nil {
 		return err
 	}
-	if err := s.api(ctx, false); err != nil {
+	if err := s.api(ctx, world.Appliance, false); err != nil {
 		return err
 	}
 	if err := errors.Join(s.Stop(syscall.SIGKILL), kill(st.HAProxy.Pid), kill(st.HAProxy.Worker), os.RemoveAll(s.Dir+"/run")); err != nil {
@@ -449,7 +439,7 @@ func reboot(ctx context.Context, s *testbed) error {
 		return err
 	})
 	s.note("all was served again %s after the start, the API server still away", time.Since(began).Round(10*time.Millisecond))
-	return errors.Join(err, s.api(ctx, true))
+	return errors.Join(err, s.api(ctx, world.Appliance, true))
 }
 
 // rewind restores etcd to a moment before an Ingress was made. Then it makes changes that the
@@ -481,12 +471,12 @@ func rewind(ctx context.Context, s *testbed) error {
 		s.fail("a server was closed or a route dropped that the backup has")
 	}
 
-	if err := s.api(ctx, false); err != nil {
+	if err := s.api(ctx, world.Appliance, false); err != nil {
 		return err
 	}
 	// So few that the added pods are removed again: the appliance never hears of them.
 	err := errors.Join(s.scaleUnseen(ctx, replicas+2), s.scaleUnseen(ctx, replicas), s.RestartControlPlane(ctx))
-	return errors.Join(err, s.api(ctx, true))
+	return errors.Join(err, s.api(ctx, world.Appliance, true))
 }
 
 // scaleUnseen scales while the appliance cannot reach the API server.

@@ -21,6 +21,7 @@ import (
 
 // A suite is a lab with an appliance, and the scenarios to run in it.
 type suite struct {
+	name      string        // for -lab
 	suffix    string        // of the scenarios' names
 	options   world.Options // with several appliances these are a group, whose service address is the target
 	manifests []string      // flags of `sallyport manifests`
@@ -29,7 +30,8 @@ type suite struct {
 	asn        int  // of the appliance, as config says
 	unfiltered bool // nodes tell the appliance all they know
 
-	target    string // address that the load asks
+	target    string   // address that the load asks, or several with commas between
+	load      []string // further flags of the load
 	scenarios []scenario
 }
 
@@ -45,8 +47,9 @@ type scenario struct {
 // demands that no server is ever open without its route.
 type bounds struct {
 	gets, posts, lasting bool          // none of these may fail
+	others               bool          // no lasting connection may break but those that the fault takes
 	slowest, gap         time.Duration // of a GET, at most
-	window               time.Duration // between the first GET that fails and the last, at most
+	window               time.Duration // between the first GET that fails or takes over 1 s and the last, at most
 	settled              time.Duration // at most
 	inflicted            bool          // the fault itself takes routes away: time exposed is told, not bounded
 }
@@ -57,10 +60,11 @@ type testbed struct {
 	others   []*rig.Rig // the further members of its group
 	load     *rig.Child
 	observer *observer
-	asn      int      // of the appliance
-	pods     int      // that should serve
-	backends int      // that there should be
-	notes    []string // of the scenario
+	asn      int             // of the appliance
+	pods     int             // that should serve
+	backends int             // that there should be
+	own      map[string]bool // the client's ends of the connections that the member has which the fault befalls
+	notes    []string        // of the scenario
 	broken   []string
 }
 
@@ -122,12 +126,12 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 		if s.load != nil {
 			_ = s.load.Close()
 		}
-		for _, other := range s.others {
-			err = errors.Join(err, other.Stop(syscall.SIGKILL))
-		}
-		if keep != "" {
-			if text, rerr := os.ReadFile(r.LogFile()); rerr == nil {
-				err = errors.Join(err, os.WriteFile(keep, text, 0o600))
+		for i, member := range s.members() {
+			if i > 0 {
+				err = errors.Join(err, member.Stop(syscall.SIGKILL))
+			}
+			if text, rerr := os.ReadFile(member.LogFile()); rerr == nil && keep != "" {
+				err = errors.Join(err, os.WriteFile(strings.TrimSuffix(fmt.Sprintf("%s.%d", keep, i+1), ".1"), text, 0o600))
 			}
 		}
 		err = errors.Join(err, r.Close())
@@ -141,7 +145,11 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	if s.observer, err = observe(ctx, r.Netns(world.Appliance), dir+"/run/worker.sock"); err != nil {
 		return nil, err
 	}
-	if s.load, err = r.Child(ctx, world.Client, loadArg, "-target", h.target); err != nil {
+	// A port that a client uses again soon meets what is left of its last connection.
+	if _, err := r.Exec(ctx, world.Client, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535"); err != nil {
+		return nil, err
+	}
+	if s.load, err = r.Child(ctx, world.Client, append([]string{loadArg, "-target", h.target}, h.load...)...); err != nil {
 		return nil, err
 	}
 	if err := s.load.Say("warming up"); err != nil {
@@ -215,7 +223,7 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	progress("%d. %s", sc.number, sc.name)
 	res := result{Number: sc.number, Name: sc.name}
-	s.notes, s.broken = nil, nil
+	s.notes, s.broken, s.own = nil, nil, map[string]bool{}
 	if err := errors.Join(s.settle(ctx), s.alone(ctx)); err != nil {
 		return res, fmt.Errorf("before it: %w", err)
 	}
@@ -239,6 +247,13 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	if err := errors.Join(s.load.Say("between"), s.load.Hear(&res.Report)); err != nil {
 		return res, err
 	}
+	if sc.bounds.others {
+		for _, from := range res.Report.Broken {
+			if !s.own[from] {
+				s.fail("the connection from %s broke, which the fault does not concern", from)
+			}
+		}
+	}
 	exposed, first := s.observer.take()
 	res.Settled, res.Exposed, res.Notes = ms(settled), ms(exposed), s.notes
 	res.judge(sc.bounds, s.broken, first)
@@ -258,7 +273,7 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 		}
 	}
 	r.Failed, r.Posts, r.Gap = gets.failures(), posts.failures(), r.Report.Gap
-	r.Cut = classes["websocket"].failures() + classes["download"].failures()
+	r.Cut = classes["websocket"].failures() + classes["download"].failures() + classes["kept"].failures()
 	if gets != nil {
 		r.Max = gets.Max
 	}
@@ -295,12 +310,16 @@ func (s *testbed) settle(ctx context.Context) error {
 				return err
 			}
 		}
-		return nil
+		if len(s.others) == 0 {
+			return nil
+		}
+		serving, err := s.Serving(ctx)
+		if err == nil && len(serving) != len(s.members()) {
+			err = fmt.Errorf("the router sends clients to %q alone", serving)
+		}
+		return err
 	})
 }
-
-// members returns all appliances.
-func (s *testbed) members() []*rig.Rig { return append([]*rig.Rig{s.Rig}, s.others...) }
 
 // alone waits until the pods that an earlier scenario ended are gone.
 func (s *testbed) alone(ctx context.Context) error {

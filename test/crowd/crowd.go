@@ -41,23 +41,24 @@ type Status int
 
 func (s Status) Error() string { return strconv.Itoa(int(s)) }
 
-// Run asks until ctx ends, and tells note each outcome but those of that end. It calls note from
-// several goroutines.
-func (c Clients) Run(ctx context.Context, note func(Outcome)) {
+// Run asks until ctx ends. It calls begin before each request, from several goroutines, and what
+// begin returns with the outcome. A request that the end of ctx cuts has none.
+func (c Clients) Run(ctx context.Context, begin func() (end func(Outcome))) {
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
 		}
 	}
-	told := func(o Outcome) {
-		if ctx.Err() == nil {
-			note(o)
+	ask := func(request func() Outcome) {
+		end := begin()
+		if o := request(); ctx.Err() == nil {
+			end(o)
 		}
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	for n := range c.Kept {
-		all.Go(func() { c.keep(ctx, c.Targets[n%len(c.Targets)], told) })
+		all.Go(func() { c.keep(ctx, c.Targets[n%len(c.Targets)], ask) })
 	}
 	if c.New == 0 {
 		return
@@ -65,7 +66,7 @@ func (c Clients) Run(ctx context.Context, note func(Outcome)) {
 	tick := time.NewTicker(c.New)
 	defer tick.Stop()
 	for n := 0; wait(ctx, tick); n++ {
-		all.Go(func() { told(c.one(ctx, c.Targets[n%len(c.Targets)])) })
+		all.Go(func() { ask(func() Outcome { return c.one(ctx, c.Targets[n%len(c.Targets)]) }) })
 	}
 }
 
@@ -95,7 +96,7 @@ func (c Clients) one(ctx context.Context, target string) Outcome {
 
 // keep asks on one connection as long as it lasts, then on the next. A connection that cannot be
 // opened is none that breaks.
-func (c Clients) keep(ctx context.Context, target string, note func(Outcome)) {
+func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcome)) {
 	var conn *kept
 	tick := time.NewTicker(c.Every)
 	defer tick.Stop()
@@ -107,11 +108,14 @@ func (c Clients) keep(ctx context.Context, target string, note func(Outcome)) {
 				continue
 			}
 		}
-		o := Outcome{Kept: true, Began: time.Now(), From: conn.LocalAddr().String()}
 		var closes bool
-		closes, o.Err = conn.ask(c.Host, "")
-		note(o)
-		if closes || o.Err != nil {
+		ask(func() Outcome {
+			o := Outcome{Kept: true, Began: time.Now(), From: conn.LocalAddr().String()}
+			closes, o.Err = conn.ask(c.Host, "")
+			closes = closes || o.Err != nil
+			return o
+		})
+		if closes {
 			_ = conn.Close()
 			conn = nil
 		}

@@ -20,7 +20,7 @@ func count(t *testing.T, c Clients, answer http.HandlerFunc) (failed, broken int
 	defer cancel()
 	var mu sync.Mutex
 	fresh, asked := 0, 0
-	c.Run(ctx, func(o Outcome) {
+	note := func(o Outcome) {
 		mu.Lock()
 		defer mu.Unlock()
 		n, bad := &fresh, &failed
@@ -33,7 +33,8 @@ func count(t *testing.T, c Clients, answer http.HandlerFunc) (failed, broken int
 		if (c.New == 0 || fresh >= 10) && (c.Kept == 0 || asked >= 10) {
 			cancel()
 		}
-	})
+	}
+	c.Run(ctx, func() func(Outcome) { return note })
 	return failed, broken
 }
 

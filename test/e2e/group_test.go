@@ -49,7 +49,7 @@ func (r *testbed) witnesses() *witnesses {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		clients.Run(ctx, w.note)
+		clients.Run(ctx, func() func(crowd.Outcome) { return w.note })
 	}()
 	w.stop = func() {
 		cancel()

@@ -77,7 +77,8 @@ func (r *Rig) Serving(ctx context.Context) (hosts []string, err error) {
 	for _, address := range ServiceAddresses(r.Options()) {
 		command, before := []string{"ip", "route", "show", address}, "via"
 		if r.Options().Router == world.RouterPlain {
-			command, before = []string{"ip", "neigh", "show", address}, "lladdr"
+			// Where no client has asked, the router has not either.
+			command, before = []string{"sh", "-c", fmt.Sprintf("ip neigh show %[1]s | grep lladdr || { ping -c1 -W1 %[1]s >/dev/null; ip neigh show %[1]s; }", address)}, "lladdr"
 		}
 		out, err := r.Exec(ctx, world.Router, command...)
 		if err != nil {

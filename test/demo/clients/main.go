@@ -47,6 +47,6 @@ func main() {
 			fmt.Println("    clients:", &c)
 		}
 	}()
-	crowd.Clients{Targets: strings.Split(*addresses, ","), Host: *host, New: *every, Kept: *kept, Every: 300 * time.Millisecond}.Run(ctx, c.add)
+	crowd.Clients{Targets: strings.Split(*addresses, ","), Host: *host, New: *every, Kept: *kept, Every: 300 * time.Millisecond}.Run(ctx, func() func(crowd.Outcome) { return c.add })
 	fmt.Println("    clients, in the end:", &c)
 }
