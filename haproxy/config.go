@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -49,7 +50,7 @@ type Shape struct {
 	Bind        Bind
 	Tune        Tune
 	Process     Process
-	Streams     []Stream    // sorted by Port
+	Streams     []Stream    // sorted by Addr and Port
 	Tables      []Table     // sorted by Name
 	Captures    []int       // slots for what Capture notes: bytes of each, from 1 to 65535
 	Choices     []*Choice   // sorted by Name
@@ -102,9 +103,7 @@ func (s *Shape) equal(o *Shape) bool { return len(s.differences(o)) == 0 }
 func (s *Shape) listeners() []netip.AddrPort {
 	all := slices.Concat(s.Bind.HTTP, s.Bind.HTTPS)
 	for _, stream := range s.Streams {
-		for _, a := range addresses(s.Bind.HTTP, s.Bind.HTTPS) {
-			all = append(all, netip.AddrPortFrom(a, stream.Port))
-		}
+		all = append(all, stream.listeners(s.Bind)...)
 	}
 	if s.sharesTables() && s.Group != nil && s.Group.At.IsValid() {
 		all = append(all, s.Group.At)
@@ -218,13 +217,42 @@ func (b *Backend) serving(servers []Server) *Backend {
 	return &out
 }
 
-// A Stream is a TCP port at every address of Bind. All its connections go to one
-// backend, a TCP one.
+// A Stream is a TCP port, at one address or at every address of Bind. All its connections
+// go to one backend, a TCP one.
+//
+// At an address of its own a Stream may have a port that HTTP, HTTPS or another Stream have
+// at a wildcard: the kernel prefers the listener of the address itself. The machine has to
+// have the address before HAProxy can listen there.
 type Stream struct {
+	Addr    netip.Addr // zero: every address of Bind
 	Port    uint16
 	Backend string
 	TLS     bool // it ends here, with the certificates of the Config
 	Proxy   bool // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
+}
+
+// listeners returns the addresses where HAProxy listens for the Stream.
+func (s Stream) listeners(b Bind) (all []netip.AddrPort) {
+	if s.Addr.IsValid() {
+		return []netip.AddrPort{netip.AddrPortFrom(s.Addr, s.Port)}
+	}
+	for _, a := range addresses(b.HTTP, b.HTTPS) {
+		all = append(all, netip.AddrPortFrom(a, s.Port))
+	}
+	return all
+}
+
+// name returns the name of the frontend of the Stream.
+func (s Stream) name() string {
+	if s.Addr.IsValid() {
+		return "tcp-" + s.Addr.String() + "-" + strconv.Itoa(int(s.Port))
+	}
+	return "tcp-" + strconv.Itoa(int(s.Port))
+}
+
+// compareStreams compares Streams by where they listen.
+func compareStreams(a, b Stream) int {
+	return netip.AddrPortFrom(a.Addr, a.Port).Compare(netip.AddrPortFrom(b.Addr, b.Port))
 }
 
 // ServerOptions say how HAProxy connects to servers and checks them. The zero value

@@ -190,6 +190,12 @@ func Reject(networks Networks, others bool) Directive {
 	return Directive{phase: phaseDeny, tcp: true, text: networks.turnAway(others, reject)}
 }
 
+// RejectOthers closes connections of clients outside these networks. It is for a TCP
+// backend, which may have a Reject as well: clients have to pass both.
+func RejectOthers(networks []netip.Prefix) Directive {
+	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("sp_source") + reject + " if !sp_source"}
+}
+
 // CloseTCP closes every connection to a TCP backend. It is the counterpart of Close.
 func CloseTCP() Directive { return Directive{phase: phaseClosed, tcp: true, text: reject} }
 

@@ -81,7 +81,7 @@ func hold(told, want *Config) (h held) {
 		h.routes[i] = f
 	}
 	for _, s := range told.Streams {
-		if at, is := slices.BinarySearchFunc(want.Streams, s.Port, func(w Stream, port uint16) int { return cmp.Compare(w.Port, port) }); is {
+		if at, is := slices.BinarySearchFunc(want.Streams, s, compareStreams); is {
 			h.keep(s.Backend, want.Streams[at].Backend)
 		}
 	}

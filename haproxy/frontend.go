@@ -104,7 +104,7 @@ func (h *head) writePassage() {
 // writeStreams writes a frontend for each Stream.
 func (h *head) writeStreams() {
 	for _, s := range h.Streams {
-		h.stream("tcp-" + strconv.Itoa(int(s.Port)))
+		h.stream(s.name())
 		options := ""
 		if s.Proxy && len(h.Process.ProxyFrom) == 0 {
 			options += " accept-proxy"
@@ -112,8 +112,8 @@ func (h *head) writeStreams() {
 		if s.TLS {
 			options += " ssl crt-list " + h.opt.Dir + "/" + crtList + h.handshake()
 		}
-		for _, a := range addresses(h.Bind.HTTP, h.Bind.HTTPS) {
-			h.line(bindText(netip.AddrPortFrom(a, s.Port)) + options)
+		for _, a := range s.listeners(h.Bind) {
+			h.line(bindText(a) + options)
 		}
 		if s.Proxy {
 			h.expectProxy()

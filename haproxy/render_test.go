@@ -146,11 +146,18 @@ func goldens(t testing.TB) map[string]*Config {
 			Shape: Shape{
 				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
-				Streams: []Stream{{5432, "db", false, false}, {5433, "db", false, true}, {8883, "db", true, false}},
+				Streams: []Stream{
+					{Port: 5432, Backend: "db"}, {Port: 5433, Backend: "db", Proxy: true}, {Port: 8883, Backend: "db", TLS: true},
+					{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Backend: "db.lb"}, {Addr: netip.MustParseAddr("2001:db8::5"), Port: 5432, Backend: "db.lb"},
+				},
 			},
 			Backends: []*Backend{
 				{Name: "closed", TCP: true, Directives: []Directive{CloseTCP()}},
 				{Name: "db", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")}},
+				{
+					Name: "db.lb", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")},
+					Directives: []Directive{Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, true), RejectOthers([]netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")})},
+				},
 			},
 		},
 		"a group": {

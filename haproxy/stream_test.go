@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,11 +75,11 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 		plain, secure, other, proxied, closed := ports[0], ports[1], ports[2], ports[3], ports[4]
 		cfg.Streams = []Stream{
-			{plain.Port(), "db", false, false},
-			{secure.Port(), "db", true, false},
-			{other.Port(), "cache", false, false},
-			{proxied.Port(), "cache", false, true},
-			{closed.Port(), "shut", false, false},
+			{Port: plain.Port(), Backend: "db"},
+			{Port: secure.Port(), Backend: "db", TLS: true},
+			{Port: other.Port(), Backend: "cache"},
+			{Port: proxied.Port(), Backend: "cache", Proxy: true},
+			{Port: closed.Port(), Backend: "shut"},
 		}
 		for i := range cfg.Streams { // by port
 			for j := range i {
@@ -164,6 +166,94 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		}
 		fmt.Fprintln(running, "and here")
 		if line, err := bufio.NewReader(running).ReadString('\n'); err != nil || line != "and here\n" {
+			t.Errorf("what ran: got %q, %v", line, err)
+		}
+	})
+}
+
+// TestAPortAtAnAddressOfItsOwnComesBeforeTheWildcard has HTTP on every address, and the same
+// port for TCP on one.
+func TestAPortAtAnAddressOfItsOwnComesBeforeTheWildcard(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		db := backend("db", caller(t, "db", false))
+		db.TCP = true
+		only := backend("only", caller(t, "only", false))
+		only.TCP, only.Directives = true, []Directive{
+			Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.2/32")}}, true),
+			RejectOthers([]netip.Prefix{netip.MustParsePrefix("127.0.0.2/32"), netip.MustParsePrefix("127.0.0.3/32")}),
+		}
+		cfg := r.config(db, only, backend("web", origin(t, "web")))
+		cfg.Routes = cfg.Routes[2:]
+		port := r.http.Port()
+		cfg.Bind.HTTP[0] = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+		own, narrow := netip.MustParseAddrPort(fmt.Sprint("127.0.9.9:", port)), netip.MustParseAddrPort(fmt.Sprint("127.0.9.10:", port))
+		cfg.Streams = []Stream{{Addr: own.Addr(), Port: port, Backend: "db"}, {Addr: narrow.Addr(), Port: port, Backend: "only"}}
+		r.settle(cfg, states(cfg, Open))
+		check := func(when string) {
+			t.Helper()
+			if got := r.get("web.test", "/"); got != "web" {
+				t.Errorf("%s: HTTP at the wildcard: got %q", when, got)
+			}
+			if _, got := said(t, own, "127.0.0.1", "", nil); got != "db" {
+				t.Errorf("%s: TCP at the address: got %q", when, got)
+			}
+		}
+		check("after the start")
+		for from, want := range map[string]string{"127.0.0.1": "closed", "127.0.0.2": "only", "127.0.0.3": "closed"} {
+			if _, got := said(t, narrow, from, "", nil); got != want {
+				t.Errorf("a client has to pass both lists, %s: got %q, want %q", from, got, want)
+			}
+		}
+		running, _ := said(t, own, "127.0.0.1", "", nil)
+		next := r.reload(cfg)
+		check("after a reload of something else")
+
+		// Its own listener is free to it, another's is not, nor one at the wildcard.
+		strange, err := net.Listen("tcp", "127.0.9.11:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer strange.Close()
+		everywhere, err := net.Listen("tcp4", "0.0.0.0:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer everywhere.Close()
+		taken := netip.MustParseAddrPort(strange.Addr().String())
+		beside := netip.MustParseAddrPort(everywhere.Addr().String()).Port()
+		questions := map[Question]bool{
+			FreeListener(own): true, FreeListener(taken): false,
+			FreeListener(netip.AddrPortFrom(own.Addr(), taken.Port())): true,
+			FreeListener(netip.AddrPortFrom(own.Addr(), beside)):       false,
+		}
+		verdicts, err := r.fresh().Vet(t.Context(), slices.Collect(maps.Keys(questions)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for q, free := range questions {
+			if got := verdicts[q.Part()]; got.Known != true || (got.Why == "") != free {
+				t.Errorf("%v: got %+v, want free: %v", q, got, free)
+			}
+		}
+
+		// The port goes, and what runs goes on. New connections meet the wildcard.
+		fewer := *next
+		fewer.Streams = nil
+		r.settle(&fewer, states(&fewer, Open))
+		r.eventually("the wildcard takes the address", func() bool {
+			conn, err := net.DialTimeout("tcp", own.String(), time.Second)
+			if err != nil {
+				return false
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(time.Second))
+			fmt.Fprint(conn, "GET / HTTP/1.0\r\nHost: nobody.test\r\n\r\n")
+			line, _ := bufio.NewReader(conn).ReadString('\n')
+			return strings.Contains(line, "404")
+		})
+		fmt.Fprintln(running, "still here")
+		if line, err := bufio.NewReader(running).ReadString('\n'); err != nil || line != "still here\n" {
 			t.Errorf("what ran: got %q, %v", line, err)
 		}
 	})

@@ -78,8 +78,8 @@ func (s *Shape) validate() error {
 	}
 	for i, stream := range s.Streams {
 		errs = append(errs, stream.validate(s.Bind))
-		if i > 0 && s.Streams[i-1].Port >= stream.Port {
-			errs = append(errs, fmt.Errorf("TCP port %d comes after %d: the ports must be sorted, with each port once", stream.Port, s.Streams[i-1].Port))
+		if i > 0 && compareStreams(s.Streams[i-1], stream) >= 0 {
+			errs = append(errs, fmt.Errorf("frontend %s comes after %s: TCP ports must be sorted by address and port, with each once", stream.name(), s.Streams[i-1].name()))
 		}
 	}
 	for _, t := range s.Tables {
@@ -174,7 +174,10 @@ func (s Stream) validate(b Bind) error {
 	if !isName(s.Backend) {
 		return notAName(fmt.Sprintf("TCP port %d: backend", s.Port), s.Backend)
 	}
-	if s.Port == 0 || slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool { return a.Port() == s.Port }) {
+	if s.Addr.IsValid() && (s.Addr.IsUnspecified() || s.Addr.Is4In6() || s.Addr.Zone() != "" || s.Port == 0) {
+		return fmt.Errorf("TCP port %d at %s: it needs the address of one interface, and a port from 1 to 65535", s.Port, s.Addr)
+	}
+	if !s.Addr.IsValid() && (s.Port == 0 || slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool { return a.Port() == s.Port })) {
 		return fmt.Errorf("TCP port %d: HTTP or HTTPS uses it, or it is no port; allowed are the other ports from 1 to 65535", s.Port)
 	}
 	return nil

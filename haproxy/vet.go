@@ -18,8 +18,8 @@ import (
 // Text, what HAProxy is built with, whether a port is free. Vet answers it. Questions
 // are compared with ==.
 type Question struct {
-	text Text   // if HAProxy takes this text, the answer is yes
-	port uint16 // TCP port; 0: the text is the question
+	text Text           // if HAProxy takes this text, the answer is yes
+	at   netip.AddrPort // where HAProxy is to listen by TCP; zero: the text is the question
 }
 
 // Question asks whether HAProxy takes the Text.
@@ -32,19 +32,27 @@ func QUICSupport() Question {
 
 // FreePort asks whether a TCP port is free, or HAProxy has it already. With a port of
 // another program every reload would fail.
-func FreePort(port uint16) Question { return Question{port: port} }
+func FreePort(port uint16) Question {
+	return FreeListener(netip.AddrPortFrom(netip.IPv4Unspecified(), port))
+}
+
+// FreeListener asks the same about a TCP port at one address.
+func FreeListener(at netip.AddrPort) Question { return Question{at: at} }
 
 // Part returns the Part whose Verdict answers the Question.
 func (q Question) Part() Part {
-	if q.port != 0 {
-		return Part{kind: "TCP port", name: strconv.Itoa(int(q.port))}
+	switch {
+	case q.at.IsValid() && q.at.Addr().IsUnspecified():
+		return Part{kind: "TCP port", name: strconv.Itoa(int(q.at.Port()))}
+	case q.at.IsValid():
+		return Part{kind: "TCP listener", name: q.at.String()}
 	}
 	return q.text.Part()
 }
 
 // String returns the Question for people.
 func (q Question) String() string {
-	if q.port != 0 {
+	if q.at.IsValid() {
 		return q.Part().String()
 	}
 	return q.text.String()
@@ -80,7 +88,7 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	var ports []Question
 	var texts []Text
 	for _, q := range questions {
-		if q.port != 0 {
+		if q.at.IsValid() {
 			ports = append(ports, q)
 		} else {
 			texts = append(texts, q.text)
@@ -132,7 +140,7 @@ func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 		return err
 	}
 	for _, q := range ports {
-		if who := holder(netip.AddrPortFrom(netip.IPv4Unspecified(), q.port), own); who != "" {
+		if who := holder(q.at, own); who != "" {
 			verdicts[q.Part()] = Refused("in use by " + who)
 		}
 	}

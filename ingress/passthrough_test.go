@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -140,7 +141,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 		{Port: 5433, Backend: "one_default_svc_db_http.tcp-5433", TLS: true, Proxy: true},
 		{Port: 5434, Backend: "two_default_svc_db_http.tcp-5434"},
 	}
-	if diff := cmp.Diff(want, r.Config.Streams); diff != "" {
+	if diff := cmp.Diff(want, r.Config.Streams, cmpopts.EquateComparable(haproxy.Stream{})); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
 	var problems strings.Builder
