@@ -63,6 +63,7 @@ type Admission struct {
 	Pods     []netip.Prefix   // the destinations of the verified routes
 	Servers  []netip.AddrPort // servers that need no route: pods with the network of a node
 	Logs     []netip.AddrPort // where HAProxy sends its log by UDP
+	Services []netip.AddrPort // TCP ports of Services at addresses of their own
 }
 
 // Run runs the appliance until ctx ends. HAProxy then goes on serving, and the routes
@@ -283,7 +284,7 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
 			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Hosts: hosts,
-			Limits: ingress.Limits(c.Ingress.Limits),
+			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools,
 		},
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
 	}

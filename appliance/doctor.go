@@ -237,7 +237,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return routes.Topology{}, false
 	}
-	config := watcherConfig(source{Cluster: c}, text, d.cfg.BGP.Listen, slog.New(slog.DiscardHandler))
+	config := watcherConfig(source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}, text, d.cfg.BGP.Listen, slog.New(slog.DiscardHandler))
 	w, err := ingress.NewWatcher(config)
 	if err != nil {
 		d.failed(check, err.Error(), "", "")

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -139,7 +140,7 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		// The view may be older than the wish.
 		s.Left = s.Draining && v.left
 		var err error
-		if s.Connections, err = held(g.Addresses); err != nil {
+		if s.Connections, err = held(slices.Concat(g.Addresses, recorded(v.compiled.Balancers))); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}

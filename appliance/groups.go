@@ -75,7 +75,7 @@ func groupSections(g *GroupStatus) []page.Section {
 		}
 		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, class, {Text: heard}, {Text: m.Version}, {Text: problem}})
 	}
-	addresses := &page.Table{Columns: columns("address", "on this machine", "announced to", "by VRRP")}
+	addresses := &page.Table{Columns: columns("address", "on this machine", "announced to", "by VRRP", "Services")}
 	for _, a := range g.Addresses {
 		held := page.Cell{Text: "yes", Mark: page.Good}
 		if !a.Held {
@@ -86,7 +86,7 @@ func groupSections(g *GroupStatus) []page.Section {
 		if a.VRRP {
 			byVRRP = "here"
 		}
-		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, {Text: to, Mono: true}, {Text: byVRRP}})
+		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, {Text: to, Mono: true}, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}})
 	}
 	section := page.Section{ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class), Table: members}
 	if g.Why != "" {
@@ -95,5 +95,17 @@ func groupSections(g *GroupStatus) []page.Section {
 	if g.Ring.Problem != "" {
 		section.Lines = append(section.Lines, lines(page.Warn, []string{g.Ring.Problem})...)
 	}
-	return []page.Section{section, {ID: "addresses", Title: "Service addresses", Table: addresses}}
+	sections := []page.Section{section, {ID: "addresses", Title: "Service addresses", Table: addresses}}
+	if len(g.Services) == 0 {
+		return sections
+	}
+	services := &page.Table{Columns: columns("Service", "cluster", "addresses", "ports", "~why")}
+	for _, s := range g.Services {
+		at := page.Cell{Text: listed(s.Addresses), Mono: true, Mark: page.Good}
+		if len(s.Addresses) == 0 {
+			at = page.Cell{Text: "none", Mark: page.Warn}
+		}
+		services.Rows = append(services.Rows, []page.Cell{{Text: s.Service}, {Text: s.Cluster}, at, {Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true}, {Text: s.Why}})
+	}
+	return append(sections, page.Section{ID: "services", Title: "Services of type LoadBalancer", Table: services})
 }

@@ -70,8 +70,8 @@ func (l *lateWatcher) Health() ingress.Health {
 	return ingress.Health{Error: (*l.why.Load()).Error()}
 }
 
-func (l *lateWatcher) Publish(served []ingress.ObjectRef, problems []ingress.Problem) {
+func (l *lateWatcher) Publish(p ingress.Publication) {
 	if w := l.value.Load(); w != nil {
-		w.Publish(served, problems)
+		w.Publish(p)
 	}
 }

@@ -35,7 +35,7 @@ type (
 	watcher interface {
 		Snapshot() (ingress.Snapshot, error)
 		Health() ingress.Health
-		Publish(served []ingress.ObjectRef, problems []ingress.Problem)
+		Publish(ingress.Publication)
 		Changed() <-chan struct{}
 	}
 	kernel interface {
@@ -87,8 +87,9 @@ type cluster struct {
 	live     bool      // snapshot has come from the API since the start
 	pictured time.Time // when the picture in use was taken; zero once live
 
-	told   ingress.Result   // the last Result published to the cluster
-	toldOf ingress.Snapshot // the snapshot of that Result
+	told    ingress.Result   // the last Result published to the cluster
+	toldOf  ingress.Snapshot // the snapshot of that Result
+	toldMay consent          // and what the cluster's statuses might be changed to
 }
 
 // loop computes the wanted state from the clusters' objects and the peers' offers, and
@@ -141,6 +142,7 @@ type loop struct {
 	pictures  *pictures
 
 	member   *member // nil: in no group
+	claimed  string  // sum of what was published last
 	ring     ring
 	alone    bool // what a group had is given back
 	drains   *drains
@@ -281,7 +283,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = l.policy.Allocate(facts)
 	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
-	l.compiler.Unknown = unknown
+	l.compiler.Unknown, l.compiler.Closed = unknown, closed(l.cfg.Group.Pools, topologies)
 	info := l.proxy.Info()
 	l.compiler.Room = info.Room.Servers()
 	l.compiler.Judge(l.vetter.known())
@@ -356,7 +358,11 @@ func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config
 	}
 	a.Peers = once(a.Peers, netip.Addr.Compare)
 	for _, s := range cfg.Streams {
-		a.TCP = append(a.TCP, s.Port)
+		if s.Addr.IsValid() {
+			a.Services = append(a.Services, netip.AddrPortFrom(s.Addr, s.Port))
+		} else {
+			a.TCP = append(a.TCP, s.Port)
+		}
 	}
 	if port := cfg.Process.QUIC.Port; port != 0 {
 		a.UDP = []uint16{port}
@@ -656,21 +662,28 @@ func (l *loop) tellServers(done []SetServer) {
 	}
 }
 
-// publish tells each cluster which of its Ingresses are served, and what is
-// wrong, when any of it or an Ingress has changed.
+// publish tells each cluster which of its Ingresses and Services are served, and what is
+// wrong, when any of it or an object has changed.
 func (l *loop) publish(r ingress.Result) {
+	may, changed := l.consent(), false
 	for _, c := range l.clusters {
 		if !c.live {
 			continue
 		}
-		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) && slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) {
+		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) && slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
+			reflect.DeepEqual(c.told.Balancers, r.Balancers) && slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
 			continue
 		}
-		c.told, c.toldOf = r, c.snapshot
-		c.watcher.Publish(
-			slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
-			slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),
-		)
+		c.told, c.toldOf, c.toldMay, changed = r, c.snapshot, may, true
+		c.watcher.Publish(ingress.Publication{
+			Served:    slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
+			Balancers: slices.DeleteFunc(slices.Clone(r.Balancers), func(b ingress.Balancer) bool { return b.Cluster != c.name }),
+			Problems:  slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),
+			Add:       may.add, Replace: may.replace,
+		})
+	}
+	if changed && l.member != nil {
+		l.claimed = sumOfClaims(r)
 	}
 }
 

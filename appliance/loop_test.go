@@ -188,8 +188,9 @@ func (f *fakeProxy) String() string {
 }
 
 type fakeWatcher struct {
-	snapshot ingress.Snapshot
-	err      error
+	snapshot  ingress.Snapshot
+	err       error
+	published []ingress.Publication
 }
 
 func (f *fakeWatcher) Snapshot() (ingress.Snapshot, error) { return f.snapshot, f.err }
@@ -199,8 +200,8 @@ func (f *fakeWatcher) Health() ingress.Health {
 	}
 	return ingress.Health{APIGroup: "crd.projectcalico.org/v1"}
 }
-func (f *fakeWatcher) Publish([]ingress.ObjectRef, []ingress.Problem) {}
-func (f *fakeWatcher) Changed() <-chan struct{}                       { return nil }
+func (f *fakeWatcher) Publish(p ingress.Publication) { f.published = append(f.published, p) }
+func (f *fakeWatcher) Changed() <-chan struct{}      { return nil }
 
 // scene is a loop with fake edges. Its one cluster has two workers. The Ingress for
 // test.local has one pod on each worker.
@@ -704,7 +705,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &haproxy.Config{
-		Shape: haproxy.Shape{Streams: []haproxy.Stream{{Port: 3306}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}}},
+		Shape: haproxy.Shape{Streams: []haproxy.Stream{{Port: 3306}, {Addr: netip.MustParseAddr("203.0.113.5"), Port: 443}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}}},
 		Backends: []*haproxy.Backend{
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}},
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
@@ -739,6 +740,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{
 			Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306},
 			Pods: []netip.Prefix{first, second}, Servers: []netip.AddrPort{node}, Logs: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.4:514")},
+			Services: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")},
 		},
 		{Peers: []netip.Addr{peers[0].Addr}, UDP: []uint16{443}},
 	}

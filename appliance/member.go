@@ -33,7 +33,8 @@ type member struct {
 	self  string
 	pulse pulse
 	turns turns
-	leave func() // ends the heartbeat and VRRP
+	agree time.Time // since when no other full member serves anything else; zero: one does
+	leave func()    // ends the heartbeat and VRRP
 }
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps
@@ -41,7 +42,8 @@ type member struct {
 func (l *loop) enter(ctx context.Context) {
 	cfg := l.cfg
 	if m := l.member; m != nil {
-		if m.self == cfg.Identity && reflect.DeepEqual(m.of, cfg.Group) {
+		if m.self == cfg.Identity && reflect.DeepEqual(withoutPools(m.of), withoutPools(cfg.Group)) {
+			m.of = cfg.Group
 			return
 		}
 		m.leave()
@@ -87,7 +89,11 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 		l.fitSince = v.at
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
-	have, err := l.hold(g.Addresses)
+	have, err := l.hold(slices.Concat(g.Addresses, recorded(v.compiled.Balancers)))
+	// HAProxy cannot listen at an address that the machine does not have.
+	v.config.Streams = slices.DeleteFunc(slices.Clone(v.config.Streams), func(s haproxy.Stream) bool {
+		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
+	})
 	var announcements []bgp.Announcement
 	if l.fit.Class != None {
 		for _, a := range have {
@@ -99,8 +105,9 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	l.member.pulse.Say(group.Word{
-		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
+		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Shape: l.claimed, Since: v.at.Sub(l.fitSince),
 	})
+	l.member.compare(v.at, heard, l.settings.sum, l.claimed)
 	l.passOn(ctx, v.at, heard)
 	v.fit = l.fit
 	v.group = groupStatus(l, v, heard, have, taken)
@@ -282,7 +289,8 @@ type GroupStatus struct {
 	Why       string           `json:"why,omitempty"` // why it is not full
 	Since     time.Time        `json:"since"`         // of the class
 	Draining  bool             `json:"draining,omitempty"`
-	Addresses []AddressOfGroup `json:"addresses"`
+	Addresses []AddressOfGroup `json:"addresses"` // of the group, then those of Services
+	Services  []ServiceStatus  `json:"services,omitempty"`
 	Ring      RingStatus       `json:"ring"`
 	Members   []MemberStatus   `json:"members"` // as the file lists them, then others that speak with the group's secret
 }
@@ -293,6 +301,7 @@ type AddressOfGroup struct {
 	Held      bool         `json:"held"`                // this machine has it on lo
 	Announced []netip.Addr `json:"announced,omitempty"` // the routers that have it from this appliance
 	VRRP      bool         `json:"vrrp,omitempty"`      // this appliance has it by VRRP
+	Services  []string     `json:"services,omitempty"`  // Services of type LoadBalancer that have it, as NAMESPACE/NAME
 }
 
 // MemberStatus is a member of the group, as it was last heard.
@@ -335,8 +344,14 @@ func (s *GroupStatus) others() bool {
 func groupStatus(l *loop, v *view, heard []group.Heard, held, taken []netip.Addr) *GroupStatus {
 	g := &l.member.of
 	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil, Ring: l.ring.status()}
-	for _, a := range g.Addresses {
+	s.Services = serviceStatuses(v.compiled.Balancers)
+	for _, a := range slices.Concat(g.Addresses, recorded(v.compiled.Balancers)) {
 		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
+		for _, b := range v.compiled.Balancers {
+			if slices.Contains(b.Recorded, a) {
+				of.Services = append(of.Services, b.Namespace+"/"+b.Name)
+			}
+		}
 		for _, p := range v.peers {
 			if slices.ContainsFunc(p.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
 				of.Announced = append(of.Announced, p.Addr)

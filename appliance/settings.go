@@ -28,6 +28,7 @@ type settings struct {
 	certificate     *tls.Certificate  // of the status endpoint; nil: it has none
 	base            string            // text of haproxy.base
 	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
+	reserved        map[uint16]string // those of taken that no Service can have at an address of its own either
 	sources         []source          // in the order of the file
 	sum             string            // of what the members of a group have the same
 }
@@ -35,6 +36,7 @@ type settings struct {
 // source is a cluster of the configuration file.
 type source struct {
 	config.Cluster
+	pools      ingress.Pools // of the group
 	kubeconfig config.Secret // the document, read with the file; empty: it cannot be read
 }
 
@@ -48,7 +50,7 @@ func (s source) watched() source {
 // settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
-	s := settings{cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg)}
+	s := settings{cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg), reserved: ownPorts(cfg)}
 	if cfg.HAProxy.Base != "" {
 		text, err := os.ReadFile(cfg.HAProxy.Base)
 		if err != nil {
@@ -67,7 +69,7 @@ func settingsOf(cfg *config.Config) (settings, error) {
 		// config.Load warns of a kubeconfig that cannot be read, and the watcher
 		// retries.
 		text, _ := c.Kubeconfig.Read()
-		s.sources = append(s.sources, source{c, config.NewSecret(string(text))})
+		s.sources = append(s.sources, source{c, PoolsOf(&cfg.Group), config.NewSecret(string(text))})
 	}
 	return s, nil
 }
@@ -127,13 +129,22 @@ func takenUDP(cfg *config.Config) map[uint16]string {
 // bfdPort is the UDP port of BFD (RFC 5881, section 4).
 const bfdPort = 3784
 
-// taken returns the TCP ports that no cluster can use, with their owners.
-func taken(cfg *config.Config) map[uint16]string {
+// ownPorts returns the TCP ports of this machine's own programs. No Service can have one
+// even at an address of its own: the program may come after HAProxy, and could not listen
+// on every address any more.
+func ownPorts(cfg *config.Config) map[uint16]string {
 	ports := reserved(cfg)
 	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
 	if cfg.Group.Exists() {
 		ports[cfg.Group.Port] = "the group of appliances"
 	}
+	return ports
+}
+
+// taken returns the TCP ports that no TCP service can have at every address, with their
+// owners.
+func taken(cfg *config.Config) map[uint16]string {
+	ports := ownPorts(cfg)
 	for _, a := range cfg.HAProxy.HTTP {
 		ports[a.Port()] = "HTTP"
 	}
@@ -187,8 +198,8 @@ func (l *loop) use(ctx context.Context, s settings) {
 	if l.level != nil {
 		l.level.Set(s.cfg.Log.Level)
 	}
-	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) {
-		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP}
+	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) || !maps.Equal(was.reserved, s.reserved) {
+		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP, Reserved: s.reserved}
 	}
 	if was.cfg == nil || was.cfg.Status.Listen != s.cfg.Status.Listen || was.cfg.Status.TLS.Exists() != s.cfg.Status.TLS.Exists() {
 		if l.close != nil {

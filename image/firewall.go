@@ -22,7 +22,8 @@ import (
 // passes only to a port that is open. Any other packet has to be an answer.
 //
 // The sets bgp4 and bgp6 hold the nodes that may open BGP sessions, services_tcp and
-// services_udp the ports of TCP services and of QUIC. The other sets hold the addresses
+// services_udp the ports of TCP services and of QUIC, listeners4 and listeners6 the TCP ports
+// of Services at addresses of their own. The other sets hold the addresses
 // that HAProxy may connect to. The process fills the sets with what it learns from the
 // clusters (Admit). Until then a SYN is dropped and not rejected, so that the node
 // sends it again after a second. A cluster opens no port that the machine itself uses.
@@ -90,6 +91,8 @@ func firewall(cfg *config.Config) string {
 			own += fmt.Sprintf(", %d", cfg.Group.Port)
 		}
 		line("\t\ttcp dport != { %s } tcp dport @services_tcp accept", own)
+		line("\t\tip daddr . tcp dport @listeners4 accept")
+		line("\t\tip6 daddr . tcp dport @listeners6 accept")
 		line("\t\tudp dport @services_udp accept")
 	}
 	line("\t}")
@@ -154,6 +157,8 @@ var sets = []struct{ name, kind string }{
 	{"pods6", "type ipv6_addr; flags interval"},
 	{"servers4", "type ipv4_addr . inet_service"},
 	{"servers6", "type ipv6_addr . inet_service"},
+	{"listeners4", "type ipv4_addr . inet_service"},
+	{"listeners6", "type ipv6_addr . inet_service"},
 	{"logs4", "type ipv4_addr . inet_service"},
 	{"logs6", "type ipv6_addr . inet_service"},
 }
@@ -186,6 +191,8 @@ func confine(line func(string, ...any), cfg *config.Config) {
 		line("\t\ttcp sport %d %s goto refused", port, opens)
 	}
 	line("\t\ttcp sport @services_tcp %s goto refused", opens)
+	line("\t\tip saddr . tcp sport @listeners4 %s goto refused", opens)
+	line("\t\tip6 saddr . tcp sport @listeners6 %s goto refused", opens)
 	line("\t\tudp sport @services_udp udp dport < 1024 goto refused")
 	line("\t\tudp sport @services_udp accept")
 	line("\t\tmeta skuid haproxy goto worker")
@@ -265,6 +272,7 @@ type Admission struct {
 	Pods     []netip.Prefix   // HAProxy may connect to every port in them
 	Servers  []netip.AddrPort // HAProxy may connect to these
 	Logs     []netip.AddrPort // HAProxy may send to these by UDP
+	Services []netip.AddrPort // TCP listeners of this machine that everyone reaches
 }
 
 // Admit replaces the elements of the firewall's sets by this Admission.
@@ -291,7 +299,7 @@ func (a Admission) commands() string {
 	for _, p := range outermost(a.Pods) {
 		add("pods", p.Addr(), p)
 	}
-	for set, list := range map[string][]netip.AddrPort{"servers": a.Servers, "logs": a.Logs} {
+	for set, list := range map[string][]netip.AddrPort{"servers": a.Servers, "logs": a.Logs, "listeners": a.Services} {
 		for _, at := range list {
 			add(set, at.Addr(), fmt.Sprintf("%s . %d", at.Addr(), at.Port()))
 		}

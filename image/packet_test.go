@@ -253,7 +253,7 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
-	if err := s.house().Admit(t.Context(), Admission{TCP: []uint16{3306}, UDP: []uint16{443}}); err != nil {
+	if err := s.house().Admit(t.Context(), Admission{TCP: []uint16{3306}, UDP: []uint16{443}, Services: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5432")}}); err != nil {
 		t.Fatal(err)
 	}
 	status := &unix.SockaddrInet4{Addr: [4]byte{10, 0, 0, 21}, Port: 9090}
@@ -283,7 +283,7 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	if err := turned(8080); err != nil {
 		t.Fatalf("a socket of another port: %v; want it to connect, or this shows nothing", err)
 	}
-	for _, port := range []uint16{80, 443, 3306} {
+	for _, port := range []uint16{80, 443, 3306, 5432} {
 		if err := turned(port); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("port %d: got %v, want it refused", port, err)
 		}

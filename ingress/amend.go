@@ -274,7 +274,7 @@ func (r *routing) replace(then, now *routing, worlds []*world) *routing {
 	common := func(r *routing) []any {
 		config := r.Config
 		config.Routes, config.Certs = nil, nil
-		return []any{config, r.Questions}
+		return []any{config, r.Questions, r.Balancers}
 	}
 	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
 	if !reflect.DeepEqual(common(then), common(now)) || len(then.Refused)+len(now.Refused) > 0 ||

@@ -42,23 +42,29 @@ func classesOf(w *world) classes {
 	return c
 }
 
+// admits reports whether objects are taken from a namespace.
+func (c classes) admits(namespace string) bool {
+	if n := c.Options.Namespaces; len(n) > 0 && !slices.Contains(n, namespace) {
+		return false
+	}
+	if slices.Contains(c.Options.NotNamespaces, namespace) {
+		return false
+	}
+	if c.selector == nil {
+		return true
+	}
+	of, known := find(c.Namespaces, serviceKey{name: namespace})
+	return known && c.selector.Matches(labels.Set(of.Labels))
+}
+
 // has reports whether an Ingress is ours. The annotation overrides the field, as the
 // API demands (Ingress v1, IngressSpec.IngressClassName). The annotation may name our
 // class even if no such IngressClass exists. The field may do so only while
 // IngressClasses cannot be read: an Ingress of a class that was deleted, or has
 // another controller, is not ours.
 func (c classes) has(ing *networkingv1.Ingress) bool {
-	if n := c.Options.Namespaces; len(n) > 0 && !slices.Contains(n, ing.Namespace) {
+	if !c.admits(ing.Namespace) {
 		return false
-	}
-	if slices.Contains(c.Options.NotNamespaces, ing.Namespace) {
-		return false
-	}
-	if c.selector != nil {
-		namespace, known := find(c.Namespaces, serviceKey{name: ing.Namespace})
-		if !known || !c.selector.Matches(labels.Set(namespace.Labels)) {
-			return false
-		}
 	}
 	name, noted := annotations.Class(ing.Annotations)
 	if !noted && ing.Spec.IngressClassName != nil {

@@ -25,7 +25,7 @@ import (
 type api interface {
 	Ingresses(namespace string) ingressClient
 	IngressClasses() reader[*networkingv1.IngressClassList]
-	Services(namespace string) reader[*corev1.ServiceList]
+	Services(namespace string) serviceClient
 	EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList]
 	Nodes() reader[*corev1.NodeList]
 	Namespaces() reader[*corev1.NamespaceList]
@@ -50,6 +50,12 @@ type reader[L runtime.Object] interface {
 type ingressClient interface {
 	reader[*networkingv1.IngressList]
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*networkingv1.Ingress, error)
+}
+
+// A serviceClient also writes the status of Services.
+type serviceClient interface {
+	reader[*corev1.ServiceList]
+	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Service, error)
 }
 
 // clients hold a typed client for each kind of objects that the appliance reads or
@@ -121,7 +127,7 @@ func (c *clients) IngressClasses() reader[*networkingv1.IngressClassList] {
 	return clientOf[networkingv1.IngressClass, networkingv1.IngressClassList](c.networking, "ingressclasses", "")
 }
 
-func (c *clients) Services(namespace string) reader[*corev1.ServiceList] {
+func (c *clients) Services(namespace string) serviceClient {
 	return clientOf[corev1.Service, corev1.ServiceList](c.core, "services", namespace)
 }
 

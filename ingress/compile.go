@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -83,6 +84,8 @@ type Options struct {
 	// TCPServices names a ConfigMap of Services, by the port whose connections they
 	// take; empty: none.
 	TCPServices string
+	// Pools hold the addresses for Services of type LoadBalancer; the same in all clusters.
+	Pools Pools
 	// Limits bound what one namespace may bring.
 	Limits Limits
 }
@@ -122,12 +125,13 @@ type Problem struct {
 
 // A Result is compiled from the objects of all clusters.
 type Result struct {
-	Config   haproxy.Config         // Bind and Tune are left to the caller
-	Served   []ObjectRef            // Ingresses of which at least one rule or the default is in effect
-	Problems []Problem              // sorted by object
-	Owners   map[string]*HostOwners // by cluster; for the Snapshot after
-	Refused  []haproxy.Part         // parts left out because HAProxy refuses them
-	Servers  int                    // that the clusters have within their limits, whether there is Room for them or not
+	Config    haproxy.Config         // Bind and Tune are left to the caller
+	Served    []ObjectRef            // Ingresses of which at least one rule or the default is in effect
+	Problems  []Problem              // sorted by object
+	Owners    map[string]*HostOwners // by cluster; for the Snapshot after
+	Refused   []haproxy.Part         // parts left out because HAProxy refuses them
+	Balancers []Balancer             // Services of type LoadBalancer that are ours, the older first
+	Servers   int                    // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
@@ -154,6 +158,12 @@ type Compiler struct {
 	// "HTTPS". TakenUDP are the ports that QUIC cannot have.
 	Taken, TakenUDP map[uint16]string
 
+	// Reserved are those of Taken that no Service can have at an address of its own either.
+	// Closed are addresses of the Pools that no Service can have, each with what has it, as
+	// "an address of node worker1".
+	Reserved map[uint16]string
+	Closed   map[netip.Addr]string
+
 	// Unknown are the configured clusters of which there is no Snapshot yet: their names and
 	// Options. Hosts that the Options keep for such a cluster are closed to the others, and
 	// names made for any cluster begin with the cluster's where several are configured.
@@ -162,7 +172,8 @@ type Compiler struct {
 	// Room is how many servers HAProxy can hold; 0: any number.
 	Room int
 
-	room     int        // Room at the last call
+	room     int // Room at the last call
+	closed   map[netip.Addr]string
 	unknown  []Snapshot // Unknown at the last call
 	worlds   []*world
 	parsed   map[metav1.Object]*claim
@@ -225,9 +236,9 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 func (c *Compiler) Compile(snaps []Snapshot) Result {
 	old, judged := c.worlds, c.judged
 	c.made.claims, c.made.routed, c.made.parts, c.made.amended = 0, 0, 0, false
-	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown)
+	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown) || !maps.Equal(c.Closed, c.closed)
 	resized := c.Room != c.room
-	c.judged, c.unknown, c.room = false, c.Unknown, c.Room
+	c.judged, c.unknown, c.room, c.closed = false, c.Unknown, c.Room, c.Closed
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved, amended := rerouted, false
 	worlds := make([]*world, len(snaps))
@@ -313,6 +324,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		}
 	}
 	c.result.Problems = sorted(worlds, append(odd, c.routing.Problems...))
+	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)
 	return c.result
 }
 

@@ -23,26 +23,34 @@ import (
 // A publisher holds one whole wish: all that is to be written to the cluster.
 type publisher struct {
 	knock chan struct{}
-	wish  atomic.Pointer[wish] // nil: there is none yet
+	wish  atomic.Pointer[Publication] // nil: there is none yet
 
 	mu      sync.Mutex
 	refused map[string]string // by kind of object that may not be written: a sentence
 }
 
-type wish struct {
-	served   []ObjectRef
-	problems []Problem
+// A Publication is what is to be written to a cluster.
+//
+// The members of a group all write, and each computes the same. They differ while one of
+// them is late or has another configuration, so that each write has its condition.
+type Publication struct {
+	Served    []ObjectRef // Ingresses, which get the configured addresses in their status
+	Balancers []Balancer  // Services, which get addresses of the pools in theirs
+	Problems  []Problem   // each becomes an Event
+	Add       bool        // write a status that is empty
+	Replace   bool        // write over a status, or remove it
 }
 
-// Publish writes to the cluster which of its Ingresses are served. Each of them gets
-// the configured addresses in status.loadBalancer, and every other one loses them. A
-// problem that the last call did not have becomes an Event on its object. Publish
-// returns at once. Failed writes are repeated until the next call replaces them.
+// Publish writes to the cluster which of its Ingresses and Services are served. Each
+// Ingress gets the configured addresses in status.loadBalancer, and every other one loses
+// them. A Service of type LoadBalancer gets its addresses of the pools. A problem that the
+// last call did not have becomes an Event on its object. Publish returns at once. Failed
+// writes are repeated until the next call replaces them.
 //
-// A status counts as ours if it is exactly the configured addresses: several
-// appliances that serve one cluster have to publish the same addresses.
-func (w *Watcher) Publish(served []ObjectRef, problems []Problem) {
-	w.publisher.wish.Store(&wish{served, problems})
+// The status of an Ingress counts as ours if it is exactly the configured addresses:
+// several appliances that serve one cluster have to publish the same addresses.
+func (w *Watcher) Publish(p Publication) {
+	w.publisher.wish.Store(&p)
 	knock(w.publisher.knock)
 }
 
@@ -98,33 +106,35 @@ func (w *Watcher) publish(ctx context.Context) {
 		case <-tick.C:
 		}
 		if wish := w.publisher.wish.Load(); wish != nil {
-			w.writeStatus(ctx, wish.served, written)
-			told = w.writeEvents(ctx, wish.problems, told, limit)
+			now := time.Now()
+			for uid, at := range written {
+				if now.Sub(at) >= republish {
+					delete(written, uid)
+				}
+			}
+			w.writeStatus(ctx, wish, written)
+			w.writeAddresses(ctx, wish, written)
+			told = w.writeEvents(ctx, wish.Problems, told, limit)
 		}
 	}
 }
 
-func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written map[types.UID]time.Time) {
+// writeStatus writes the status of Ingresses. It notes in written when it wrote which.
+func (w *Watcher) writeStatus(ctx context.Context, wish *Publication, written map[types.UID]time.Time) {
 	ours := w.loadBalancer()
 	if len(ours) == 0 {
 		return
 	}
-	is := make(map[types.UID]bool, len(served))
-	for _, o := range served {
+	is := make(map[types.UID]bool, len(wish.Served))
+	for _, o := range wish.Served {
 		is[types.UID(o.UID)] = true
-	}
-	now := time.Now()
-	for uid, at := range written {
-		if now.Sub(at) >= republish {
-			delete(written, uid)
-		}
 	}
 	for _, ing := range w.ingresses.newest() {
 		has := ing.Status.LoadBalancer.Ingress
 		same := slices.EqualFunc(has, ours, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
 			return a.IP == b.IP && a.Hostname == b.Hostname
 		})
-		if _, waits := written[ing.UID]; waits || is[ing.UID] == same {
+		if _, waits := written[ing.UID]; waits || is[ing.UID] == same || !wish.may(len(has)) {
 			continue
 		}
 		var (
@@ -154,7 +164,7 @@ func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written m
 		call, cancel := context.WithTimeout(ctx, askFor)
 		_, err = w.kube.Ingresses(ing.Namespace).Patch(call, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
 		cancel()
-		written[ing.UID] = now
+		written[ing.UID] = time.Now()
 		w.refuse("status", "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints", err)
 		switch {
 		case err == nil:
@@ -168,6 +178,76 @@ func (w *Watcher) writeStatus(ctx context.Context, served []ObjectRef, written m
 			return // away; the next round tries again
 		}
 	}
+}
+
+// may reports whether a status may be written that has a number of addresses now.
+func (p *Publication) may(has int) bool { return has == 0 && p.Add || has > 0 && p.Replace }
+
+// writeAddresses writes the status of Services of type LoadBalancer. It notes in written
+// when it wrote which. A write counts only if nobody has changed the Service meanwhile: of
+// several members of a group the first one writes, and the others see the record.
+func (w *Watcher) writeAddresses(ctx context.Context, wish *Publication, written map[types.UID]time.Time) {
+	pools := w.cfg.Options.Pools
+	if len(pools.Ranges) == 0 {
+		return
+	}
+	ours := make(map[types.UID]*Balancer, len(wish.Balancers))
+	for i := range wish.Balancers {
+		ours[types.UID(wish.Balancers[i].UID)] = &wish.Balancers[i]
+	}
+	for _, s := range w.services.newest() {
+		has := s.Status.LoadBalancer.Ingress
+		ingress := []corev1.LoadBalancerIngress{}
+		if one := ours[s.UID]; one != nil {
+			for _, a := range one.Addresses {
+				ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String()})
+			}
+		} else if !w.left(s) {
+			continue
+		}
+		same := slices.EqualFunc(has, ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname })
+		if _, waits := written[s.UID]; waits || same || !wish.may(len(has)) {
+			continue
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
+			"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
+		})
+		if err != nil {
+			w.log.Error("status cannot be encoded", "err", err)
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		call, cancel := context.WithTimeout(ctx, askFor)
+		_, err = w.kube.Services(s.Namespace).Patch(call, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		cancel()
+		written[s.UID] = time.Now()
+		w.refuse("service status", "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints", err)
+		switch {
+		case err == nil:
+			w.log.Info("addresses of a Service recorded", "namespace", s.Namespace, "service", s.Name, "addresses", ingress)
+		case apierrors.IsForbidden(err):
+			return
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+			// The Service has changed: the next round decides on its new state.
+		default:
+			w.log.Debug("status not published", "namespace", s.Namespace, "service", s.Name, "err", err)
+			return // away; the next round tries again
+		}
+	}
+}
+
+// left reports whether a Service has an address of the pools, and is not ours any more.
+// Another load balancer may have given it one, if the Service names that one's class.
+func (w *Watcher) left(s *corev1.Service) bool {
+	pools := w.cfg.Options.Pools
+	return (s.Spec.Type != corev1.ServiceTypeLoadBalancer || pools.ours(s)) &&
+		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+			a, err := netip.ParseAddr(in.IP)
+			return err == nil && pools.contain(a)
+		})
 }
 
 func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress) {

@@ -27,7 +27,8 @@ type Rule struct {
 //     names, and asks for named Secrets of other types by their names.
 //   - list and watch Nodes and Calico's objects, in both API groups they can be
 //     in, and get the two objects that tell which group counts.
-//   - patch the status of Ingresses, and create Events.
+//   - patch the status of Ingresses, and create Events. With [Pools], also patch the status
+//     of Services ([RulesFor]).
 //
 // To renew its own token it needs [Renewal]. Every account has the rights for
 // discovery (system:discovery). If a read is not allowed the watcher reports it and
@@ -44,7 +45,7 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor returns [Rules] and the rules for the ConfigMaps and the selector of
+// RulesFor returns [Rules] and the rules for the ConfigMaps, the pools and the selector of
 // namespaces in Options. If Options restrict Secrets to certain namespaces, the rules
 // allow reading Secrets and writing in those alone.
 func RulesFor(o Options) []Rule {
@@ -66,6 +67,13 @@ func RulesFor(o Options) []Rule {
 				r.Namespaces = slices.Compact(r.Namespaces)
 			}
 		}
+	}
+	if len(o.Pools.Ranges) > 0 {
+		status := Rule{Groups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"patch"}}
+		if o.secretNamespaces()[0] != metav1.NamespaceAll {
+			status.Namespaces = o.Namespaces
+		}
+		rules = append(rules, status)
 	}
 	if o.NamespaceSelector != "" {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})

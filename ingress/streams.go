@@ -45,5 +45,8 @@ func (b *builder) stream() {
 			b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
 		}
 	}
-	slices.SortFunc(b.Config.Streams, func(a, b haproxy.Stream) int { return cmp.Compare(a.Port, b.Port) })
+	b.balance()
+	slices.SortFunc(b.Config.Streams, func(x, y haproxy.Stream) int {
+		return cmp.Or(x.Addr.Compare(y.Addr), cmp.Compare(x.Port, y.Port))
+	})
 }

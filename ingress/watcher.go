@@ -64,6 +64,7 @@ type Watcher struct {
 	watched   []anyShelf // the shelves that Run fills from its start to its end; see watchAll
 	ingresses *shelf[*networkingv1.Ingress]
 	classes   *shelf[*networkingv1.IngressClass]
+	services  *shelf[*corev1.Service]
 	nodes     *shelf[*corev1.Node]
 
 	secrets map[string]*shelf[*corev1.Secret] // by namespace, "" is all: those of type kubernetes.io/tls that something names
@@ -166,7 +167,7 @@ func (w *Watcher) watchAll() {
 	w.ingresses.same = sameButStatus
 	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.IngressClasses(), "")
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	watchOne(w, core, "services", byName, stripService, w.kube.Services(all), "")
+	w.services = watchOne[*corev1.Service](w, core, "services", byName, w.stripService, w.kube.Services(all), "")
 	watchOne(w, discovery, "endpointslices", byService, stripSlice, w.kube.EndpointSlices(all), "")
 	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
 	if options.NamespaceSelector != "" {
@@ -213,8 +214,15 @@ func sameButStatus(a, b *networkingv1.Ingress) bool {
 	return sameButVersion(&x, &y)
 }
 
-// stripService removes the status of a Service.
-func stripService(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }
+// stripService removes the status of a Service, but for the addresses that it records
+// (see allot).
+func (w *Watcher) stripService(s *corev1.Service) {
+	var records corev1.LoadBalancerStatus
+	if len(w.cfg.Options.Pools.Ranges) > 0 {
+		records = s.Status.LoadBalancer
+	}
+	s.Status = corev1.ServiceStatus{LoadBalancer: records}
+}
 
 // stripSlice removes the fields of an EndpointSlice that nobody reads.
 func stripSlice(s *discoveryv1.EndpointSlice) {

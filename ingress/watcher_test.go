@@ -73,7 +73,7 @@ func (f fakeAPI) IngressClasses() reader[*networkingv1.IngressClassList] {
 	return f.NetworkingV1().IngressClasses()
 }
 
-func (f fakeAPI) Services(namespace string) reader[*corev1.ServiceList] {
+func (f fakeAPI) Services(namespace string) serviceClient {
 	return f.CoreV1().Services(namespace)
 }
 
@@ -415,7 +415,7 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 	ref := ObjectRef{"c", "Ingress", "default", "served", "1"}
 	problem := Problem{ref, "PathConflict", "somebody else has it"}
 	for range 3 {
-		w.Publish([]ObjectRef{ref}, []Problem{problem})
+		w.Publish(Publication{Served: []ObjectRef{ref}, Problems: []Problem{problem}, Add: true, Replace: true})
 	}
 	status := func(name string) string {
 		i, err := c.NetworkingV1().Ingresses("default").Get(t.Context(), name, metav1.GetOptions{})
@@ -445,7 +445,7 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 }
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
-	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}, {Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}} {
+	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}, {Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}, {Pools: Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.9")}}}} {
 		resourcesAreAllowed(t, options)
 	}
 }
@@ -461,9 +461,17 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 	c := newCluster(calico.V1)
 	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21"}, Options: options})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
+	service := balancerOf("default/db", nil)
+	service.UID = "uid-s"
+	if len(options.Pools.Ranges) > 0 {
+		mustCreate(t, c.CoreV1().Services("default").Create, service)
+	}
 	synced(t, w)
 	ref := ObjectRef{"c", "Ingress", "default", "i", "uid-x"}
-	w.Publish([]ObjectRef{ref}, []Problem{{ref, "R", "w"}})
+	w.Publish(Publication{
+		Served: []ObjectRef{ref}, Balancers: []Balancer{{ObjectRef: ObjectRef{"c", "Service", "default", "db", "uid-s"}, Addresses: addrsOf("203.0.113.5")}},
+		Problems: []Problem{{ref, "R", "w"}}, Add: true, Replace: true,
+	})
 	until(t, w, "the Event", func() bool {
 		return slices.ContainsFunc(c.Actions(), func(a k8stesting.Action) bool { return a.GetResource().Resource == "events" })
 	})
@@ -472,7 +480,7 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 		if a.GetSubresource() != "" {
 			name += "/" + a.GetSubresource()
 		}
-		if a.GetVerb() == "create" && name == "ingresses" || name == "resource" || name == "group" {
+		if a.GetVerb() == "create" && (name == "ingresses" || name == "services") || name == "resource" || name == "group" {
 			continue // of this test, and discovery
 		}
 		if !allowed(a.GetResource().Group, name, a.GetVerb(), a.GetNamespace()) {

@@ -110,7 +110,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
-		served := 0
+		served, streams := 0, 0
 		var last haproxy.Config
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
@@ -128,11 +128,23 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					}, gone)
 				case 3:
 					meta.UID = "u"
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough", "route-acl")
-					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-						Type:  corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName")),
-						Ports: []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
-					}}, gone)
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough", "route-acl", "sallyport.dev/share-address")
+					meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
+					one := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+						Type:           corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName", "LoadBalancer", "LoadBalancer")),
+						Ports:          []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
+						LoadBalancerIP: pick("load balancer IP", "", "", "203.0.113.1", "203.0.113.2", "192.0.2.1", "?"),
+					}}
+					if class := pick("load balancer class", "", LoadBalancerClass, LoadBalancerClass, "other"); class != "" {
+						one.Spec.LoadBalancerClass = &class
+					}
+					if networks := pick("sources", "", "", "192.0.2.0/24", "?"); networks != "" {
+						one.Spec.LoadBalancerSourceRanges = []string{networks}
+					}
+					if ip := pick("record", "", "203.0.113.1", "203.0.113.2", "203.0.113.3", "192.0.2.1", "?"); ip != "" {
+						one.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: ip}}
+					}
+					s.Services = change(t, s.Services, one, gone)
 				case 4, 5:
 					meta.Labels = map[string]string{discoveryv1.LabelServiceName: pick("service", "a", "b")}
 					port, name := int32(rapid.IntRange(8080, 8081).Draw(t, "number")), pick("port", "http", "", "80", "x")
@@ -162,9 +174,14 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
 			}
 			few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
-			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates")}
+			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"), Ports: few("ports")}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
+			pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
+			if last := pick("pool", "", "203.0.113.1", "203.0.113.2", "203.0.113.3"); last != "" {
+				pools.Ranges = []AddressRange{poolOf("203.0.113.1-" + last)}
+			}
+			snaps[0].Options.Pools, snaps[1].Options.Pools = pools, pools
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
 				snaps[0], snaps[1] = snaps[1], snaps[0]
@@ -182,6 +199,17 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					verdicts[haproxy.FreePort(port).Part()] = haproxy.Refused(why)
 				}
 			}
+			for _, at := range []string{"203.0.113.1:80", "203.0.113.1:81", "203.0.113.2:80", "203.0.113.2:81", "203.0.113.3:80", "203.0.113.3:81"} {
+				if why := pick("listener", "unknown", "", "", "", "taken"); why != "unknown" {
+					verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at)).Part()] = haproxy.Refused(why)
+				}
+			}
+			if rapid.IntRange(0, 4).Draw(t, "closed") == 0 {
+				c.Closed = map[netip.Addr]string{netip.MustParseAddr("203.0.113.2"): "the address of node a"}
+			} else {
+				c.Closed = nil
+			}
+			fresh.Closed = c.Closed
 			for _, b := range last.Backends {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
 					verdicts[b.Part()] = haproxy.Refused("bad")
@@ -200,7 +228,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
@@ -211,10 +239,23 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					t.Fatalf("%s is left out, and nobody refused it", part)
 				}
 			}
+			at := map[netip.Addr]bool{}
+			for _, one := range got.Balancers {
+				for _, a := range one.Recorded {
+					at[a] = true
+				}
+			}
+			for _, s := range got.Config.Streams {
+				if s.Addr.IsValid() {
+					if streams++; !at[s.Addr] {
+						t.Fatalf("port %d is open at %s, which nothing records", s.Port, s.Addr)
+					}
+				}
+			}
 			last = got.Config
 			served += len(got.Served)
 		}
-		t.Logf("%d served", served)
+		t.Logf("%d served, %d ports at addresses of Services", served, streams)
 	})
 }
 

@@ -122,6 +122,10 @@ type Limits struct {
 	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
 	// Certificates of all Ingresses of a namespace together.
 	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
+	// Addresses of group.pools for the Services of a namespace together; a shared address counts once.
+	Addresses int `json:"addresses" jsonschema:"default=16,minimum=1,maximum=1000000"`
+	// TCP ports at these addresses together.
+	Ports int `json:"ports" jsonschema:"default=256,minimum=1,maximum=1000000"`
 	// Lines of one annotation that holds several: headers, rewrites.
 	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`
 	// Addresses and networks in one annotation; lists of the ConfigMap for patternFiles may be longer.

@@ -392,6 +392,7 @@ var forms = map[reflect.Type]struct{ name, example string }{
 	reflect.TypeFor[time.Duration]():  {"a time with its unit", "9s, 500ms or 2m"},
 	reflect.TypeFor[netip.Addr]():     {"an IP address", "192.168.50.21"},
 	reflect.TypeFor[netip.Prefix]():   {"a network with its length", "172.16.0.0/16"},
+	reflect.TypeFor[Pool]():           {"a network, or its first and last address with a dash between", "203.0.113.64/27"},
 	reflect.TypeFor[Address]():        {"an address with the length of its network", "192.168.50.21/24"},
 	reflect.TypeFor[netip.AddrPort](): {"an address with its port, [fd00::21]:80 for IPv6, :80 for every address", "192.168.50.21:80"},
 	reflect.TypeFor[AccessLog]():      {"off, stdout, or the address of a syslog server with its port", "192.168.50.4:514"},

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -21,6 +22,10 @@ type Group struct {
 	SecretFile string `json:"secretFile"`
 	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine. Only with vrrp they may be in the network of the members.
 	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
+	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks, or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced as the service addresses are. Nothing else may have an address of the pools. It needs upstream.
+	Pools []Pool `json:"pools"`
+	// Give addresses of the pools also to Services of type LoadBalancer that name no class.
+	DefaultLoadBalancer bool `json:"defaultLoadBalancer" jsonschema:"default=false"`
 	// All appliances of the group, at most 8, in the same order on each; identity names this one.
 	Members []Member `json:"members" jsonschema:"required"`
 	// Port on which the members talk to each other: UDP for the heartbeat, TCP for HAProxy's peers.
@@ -44,6 +49,57 @@ func (g *Group) Exists() bool { return g.Name != "" }
 func (g *Group) Key() []byte {
 	key, _ := base64.StdEncoding.DecodeString(g.Secret.Reveal()) // checkSecret has accepted it
 	return key
+}
+
+// Pool is the addresses from First to Last, both included, of one family.
+type Pool struct{ First, Last netip.Addr }
+
+// UnmarshalText reads a network, a range as FIRST-LAST, or one address.
+func (p *Pool) UnmarshalText(text []byte) (err error) {
+	first, last, ranged := strings.Cut(string(text), "-")
+	switch network, bad := netip.ParsePrefix(string(text)); {
+	case ranged:
+		if p.First, err = netip.ParseAddr(first); err == nil {
+			p.Last, err = netip.ParseAddr(last)
+		}
+	case bad == nil:
+		if network != network.Masked() {
+			return fmt.Errorf("%s has bits set after its length", network)
+		}
+		p.First, p.Last = network.Addr(), lastOf(network)
+	default:
+		p.First, err = netip.ParseAddr(string(text))
+		p.Last = p.First
+	}
+	switch {
+	case err != nil:
+		return err
+	case p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First) || p.First.Is4In6() || p.First.Zone()+p.Last.Zone() != "":
+		return fmt.Errorf("%s is no range of addresses", text)
+	}
+	return nil
+}
+
+// MarshalText returns the range as FIRST-LAST.
+func (p Pool) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() }
+
+// Contains reports whether an address is in the pool.
+func (p Pool) Contains(a netip.Addr) bool {
+	return a.BitLen() == p.First.BitLen() && p.First.Compare(a) <= 0 && a.Compare(p.Last) <= 0
+}
+
+func (p Pool) overlaps(o Pool) bool { return p.Contains(o.First) || o.Contains(p.First) }
+
+// lastOf returns the last address of a network.
+func lastOf(network netip.Prefix) netip.Addr {
+	text := network.Addr().AsSlice()
+	for bit := network.Bits(); bit < 8*len(text); bit++ {
+		text[bit/8] |= 1 << (7 - bit%8)
+	}
+	last, _ := netip.AddrFromSlice(text)
+	return last
 }
 
 // Member is one appliance of a group.
@@ -165,6 +221,7 @@ func (c *Config) checkGroup(p *problems) {
 	c.checkServiceAddresses(p)
 	c.checkUpstream(p)
 	c.checkVRRP(p)
+	c.checkServicePools(p)
 }
 
 // checkSecret rejects a key that is not base64, or too short. It quotes nothing of it.
@@ -268,6 +325,64 @@ func (c *Config) checkServiceAddresses(p *problems) {
 				p.add(key, "HAProxy does not listen on the family of %s, a service address of the group; \":%d\" is every address", addr, list[0].Port())
 				break
 			}
+		}
+	}
+}
+
+// checkServicePools rejects pools with addresses that something else has.
+func (c *Config) checkServicePools(p *problems) {
+	g := &c.Group
+	if len(g.Pools) > 0 && !g.Upstream.Exists() {
+		p.add("group.pools", "is announced to nobody: give group.upstream the routers (VRRP moves group.addresses alone)")
+	}
+	if g.DefaultLoadBalancer && len(g.Pools) == 0 && !p.given("group.pools") {
+		p.add("group.defaultLoadBalancer", "is set without group.pools; give the addresses for Services")
+	}
+	taken := map[netip.Addr]string{}
+	for i, a := range g.Addresses {
+		taken[a] = fmt.Sprintf("a service address of the group (group.addresses[%d])", i)
+	}
+	for _, m := range g.Members {
+		taken[m.Address] = "the address of the member " + m.Name
+	}
+	for i, r := range g.Upstream.Peers {
+		taken[r.Address] = fmt.Sprintf("the address of a router (group.upstream.peers[%d])", i)
+	}
+	for _, a := range c.BGP.Listen {
+		taken[a] = "in bgp.listen"
+	}
+	for i, cluster := range c.Clusters {
+		for _, a := range cluster.BGP.RouteReflectors {
+			taken[a] = fmt.Sprintf("a route reflector (clusters[%d].bgp.routeReflectors)", i)
+		}
+	}
+	for i, pool := range g.Pools {
+		at := fmt.Sprintf("group.pools[%d]", i)
+		for _, never := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8"} {
+			network := netip.MustParsePrefix(never)
+			if pool.overlaps(Pool{network.Addr(), lastOf(network)}) {
+				p.add(at, "%s overlaps %s, whose addresses clients cannot connect to", pool, network)
+			}
+		}
+		for j, other := range g.Pools[:i] {
+			if pool.overlaps(other) {
+				p.add(at, "%s overlaps %s (group.pools[%d])", pool, other, j)
+			}
+		}
+		for j, cluster := range c.Clusters {
+			for k, pods := range cluster.Pools {
+				if pool.overlaps(Pool{pods.Addr(), lastOf(pods)}) {
+					p.add(at, "%s overlaps %s, a network of pods (clusters[%d].pools[%d])", pool, pods, j, k)
+				}
+			}
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(taken), netip.Addr.Compare) {
+			if pool.Contains(a) {
+				p.add(at, "%s contains %s, which is %s; the pools are for Services alone", pool, a, taken[a])
+			}
+		}
+		if u := &g.Upstream; u.Exists() && !slices.ContainsFunc(u.Peers, func(r Router) bool { return r.Address.Is4() == pool.First.Is4() }) {
+			p.add(at, "%s is announced to nobody: no router in group.upstream.peers has an address of its family", pool)
 		}
 	}
 }

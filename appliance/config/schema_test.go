@@ -58,6 +58,8 @@ func leaves(t reflect.Type) *jsonschema.Schema {
 		return text(`^[0-9a-fA-F.:]+$`)
 	case reflect.TypeFor[netip.Prefix](), reflect.TypeFor[config.Address]():
 		return text(`^[0-9a-fA-F.:]+/[0-9]{1,3}$`)
+	case reflect.TypeFor[config.Pool]():
+		return text(`^[0-9a-fA-F.:]+(/[0-9]{1,3}|-[0-9a-fA-F.:]+)?$`)
 	case reflect.TypeFor[netip.AddrPort]():
 		return text(`^(\[[0-9a-fA-F:]+\]|[0-9.]*):[0-9]{1,5}$`)
 	case reflect.TypeFor[config.AccessLog]():

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/ingress"
 )
@@ -186,6 +187,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 	rules, each := roles(ingress.RulesFor(ingress.Options{
 		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
 		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector, CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
+		Pools: appliance.PoolsOf(&cfg.Group),
 	}), f.namespace)
 	w := wish{
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each, TokenSecret: f.tokenSecret,

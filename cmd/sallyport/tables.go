@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -72,7 +73,7 @@ var parts = []part{
 	},
 	{
 		"addresses", "Service addresses",
-		[]string{"ADDRESS", "HELD", "ANNOUNCED-TO"},
+		[]string{"ADDRESS", "HELD", "ANNOUNCED-TO", "SERVICES"},
 		0,
 		func(s appliance.Status, row func(bool, ...any)) {
 			if s.Group == nil {
@@ -86,7 +87,28 @@ var parts = []part{
 				if a.VRRP {
 					routers = append(routers, "VRRP")
 				}
-				row(a.Held, a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"))
+				row(a.Held, a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"), strings.Join(a.Services, ","))
+			}
+		},
+		func(s appliance.Status) any { return s.Group },
+	},
+	{
+		"services", "Services of type LoadBalancer",
+		[]string{"SERVICE", "ADDRESSES", "PORTS", "WHY", "CLUSTER"},
+		1,
+		func(s appliance.Status, row func(bool, ...any)) {
+			if s.Group == nil {
+				return
+			}
+			for _, one := range s.Group.Services {
+				var at, ports []string
+				for _, a := range one.Addresses {
+					at = append(at, a.String())
+				}
+				for _, p := range one.Ports {
+					ports = append(ports, strconv.Itoa(int(p)))
+				}
+				row(len(at) > 0 && one.Why == "", one.Service, strings.Join(at, ","), strings.Join(ports, ","), one.Why, one.Cluster)
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
@@ -331,7 +353,7 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	for _, p := range parts {
 		empty := true
 		p.rows(s, func(bool, ...any) { empty = false })
-		if empty && slices.Contains([]string{"members", "addresses", "refusals", "problems", "capacity"}, p.name) {
+		if empty && slices.Contains([]string{"members", "addresses", "services", "refusals", "problems", "capacity"}, p.name) {
 			continue
 		}
 		t.title(p.title)

@@ -561,6 +561,9 @@ tcp-request content reject
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: it has 5 addresses and networks; allowed are 4 (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME; all clients are rejected until it is corrected",
 		},
 
+		// The address of a Service concerns no request.
+		{[]string{"service sallyport.dev/address: 203.0.113.5", "service sallyport.dev/share-address: db"}, ""},
+
 		// What is not good is told, and the next word counts.
 		{
 			[]string{"service timeout-server: soon", "ingress timeout-server: 2s"},
@@ -660,7 +663,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 // TestAKeyIsForTheTrafficItsDocSays gives each key a value that none can use, so that
 // whoever reads it reports it.
 func TestAKeyIsForTheTrafficItsDocSays(t *testing.T) {
-	readElsewhere := []string{"ssl-passthrough", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "client-ca"}
+	readElsewhere := []string{"ssl-passthrough", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port", "standalone-backend", "scale-server-slots", "client-ca", "sallyport.dev/address", "sallyport.dev/share-address"}
 	for _, d := range Docs() {
 		for _, traffic := range []Traffic{Ended, Passed} {
 			if d.Scopes == ConfigMap || slices.Contains(readElsewhere, d.Name) {

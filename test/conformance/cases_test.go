@@ -11,6 +11,8 @@ import (
 // unseen names the keys that no case can show, and why.
 var unseen = map[string]string{
 	"nbthread":                        "threads are seen from within alone",
+	"sallyport.dev/address":           "it is for Services of type LoadBalancer, which need a group: test/e2e has one",
+	"sallyport.dev/share-address":     "it is for Services of type LoadBalancer, which need a group: test/e2e has one",
 	"clean-certs":                     "it is read, and does nothing",
 	"prometheus-endpoint-auth-secret": "it is read, and does nothing",
 	"scale-server-slots":              "it is read, and does nothing",

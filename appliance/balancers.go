@@ -1,0 +1,135 @@
+package appliance
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/appliance/group"
+	"sallyport/ingress"
+	"sallyport/routes"
+)
+
+// PoolsOf returns the pools of a group as package ingress has them.
+func PoolsOf(g *config.Group) ingress.Pools {
+	p := ingress.Pools{Unclassed: g.DefaultLoadBalancer}
+	for _, pool := range g.Pools {
+		p.Ranges = append(p.Ranges, ingress.AddressRange(pool))
+	}
+	return p
+}
+
+// withoutPools returns a group without what only its Services need.
+func withoutPools(g config.Group) config.Group {
+	g.Pools, g.DefaultLoadBalancer = nil, false
+	return g
+}
+
+// closed returns the addresses of the pools that a node has, each with its owner. On lo
+// such an address would cut the node off from this machine.
+func closed(pools []config.Pool, topologies []routes.Topology) map[netip.Addr]string {
+	var all map[netip.Addr]string
+	add := func(a netip.Addr, owner string) {
+		if !slices.ContainsFunc(pools, func(p config.Pool) bool { return p.Contains(a) }) {
+			return
+		}
+		if all == nil {
+			all = make(map[netip.Addr]string)
+		}
+		all[a] = owner
+	}
+	if len(pools) == 0 {
+		return nil
+	}
+	for _, t := range topologies {
+		for _, n := range t.Nodes {
+			for _, a := range n.Addresses {
+				add(a, "an address of node "+n.Name)
+			}
+			for _, p := range n.BGP {
+				add(p.Addr(), "an address of node "+n.Name)
+			}
+		}
+		for _, at := range t.Protected {
+			add(at.Addr(), "an address of the API server of cluster "+t.Cluster)
+		}
+	}
+	return all
+}
+
+// recorded returns the addresses that Services of type LoadBalancer have.
+func recorded(balancers []ingress.Balancer) (all []netip.Addr) {
+	for _, b := range balancers {
+		all = append(all, b.Recorded...)
+	}
+	return once(all, netip.Addr.Compare)
+}
+
+// consent says which statuses in the clusters this appliance may write.
+type consent struct{ add, replace bool }
+
+// agreeing is how long all full members have to serve the same before one writes over a
+// status, or removes it.
+const agreeing = 30 * time.Second
+
+// consent returns what this appliance may write. A member of a group adds while it is full,
+// and writes over what is there only if no other full member serves anything else: so no
+// member removes what another one adds, whatever they know and however they are
+// configured.
+func (l *loop) consent() consent {
+	if l.member == nil {
+		return consent{true, true}
+	}
+	if l.fit.Class != Full {
+		return consent{}
+	}
+	since := l.member.agree
+	return consent{true, !since.IsZero() && l.now().Sub(since) >= agreeing}
+}
+
+// compare notes since when no other full member has another configuration, or serves
+// anything else.
+func (m *member) compare(now time.Time, heard []group.Heard, config, claimed string) {
+	differs := slices.ContainsFunc(heard, func(h group.Heard) bool {
+		return h.Alive && Class(h.Word.Class) == Full && (h.Word.Config != config || h.Word.Shape != claimed)
+	})
+	switch {
+	case differs:
+		m.agree = time.Time{}
+	case m.agree.IsZero():
+		m.agree = now
+	}
+}
+
+// sumOfClaims returns a sum of what a Result says of the statuses in the clusters.
+func sumOfClaims(r ingress.Result) string {
+	sum := sha256.New()
+	to := json.NewEncoder(sum)
+	for _, o := range r.Served {
+		_ = to.Encode(o) // a hash accepts everything
+	}
+	for _, b := range r.Balancers {
+		_ = to.Encode([]any{b.ObjectRef, b.Addresses})
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// ServiceStatus is a Service of type LoadBalancer.
+type ServiceStatus struct {
+	Cluster   string       `json:"cluster"`
+	Service   string       `json:"service"`   // as NAMESPACE/NAME
+	Addresses []netip.Addr `json:"addresses"` // at which its ports are open
+	Ports     []uint16     `json:"ports"`     // of TCP
+	Why       string       `json:"why,omitempty"`
+}
+
+func serviceStatuses(all []ingress.Balancer) (list []ServiceStatus) {
+	for _, b := range all {
+		list = append(list, ServiceStatus{Cluster: b.Cluster, Service: b.Namespace + "/" + b.Name, Addresses: b.Recorded, Ports: b.Ports, Why: b.Why})
+	}
+	return list
+}

@@ -1,0 +1,255 @@
+package ingress
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// Who gets which address
+//
+// The members of a group give the same addresses to the same Services without a leader:
+//
+//   - allot is a function of the objects of the clusters and of the configuration, which all
+//     members have. It has no memory.
+//   - An address is derived from the name of its Service, and then recorded in the status of
+//     the Service. A record overrides what would be derived now: whatever comes or goes, a
+//     Service keeps its address.
+//   - Of two records of one address, as two members may write them before each has seen both
+//     Services, the one of the older Service counts.
+//   - Nothing is served at an address before its record is there (see balance). So while two
+//     members disagree, neither serves.
+
+// An AddressRange holds the addresses from First to Last, both included. They are of one
+// family.
+type AddressRange struct{ First, Last netip.Addr }
+
+func (r AddressRange) contains(a netip.Addr) bool {
+	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// mostOfRange bounds how many addresses of a range are given to Services that ask for no
+// particular one.
+const mostOfRange = 1 << 32
+
+// size returns how many addresses the range has, at most mostOfRange.
+func (r AddressRange) size() uint64 {
+	first, last := r.First.As16(), r.Last.As16()
+	low, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), binary.BigEndian.Uint64(first[8:]), 0)
+	high, _ := bits.Sub64(binary.BigEndian.Uint64(last[:8]), binary.BigEndian.Uint64(first[:8]), borrow)
+	if high > 0 || low >= mostOfRange {
+		return mostOfRange
+	}
+	return low + 1
+}
+
+// at returns the address at a place, from 0 to size.
+func (r AddressRange) at(place uint64) netip.Addr {
+	a := r.First.As16()
+	low, carry := bits.Add64(binary.BigEndian.Uint64(a[8:]), place, 0)
+	binary.BigEndian.PutUint64(a[8:], low)
+	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])+carry)
+	out := netip.AddrFrom16(a)
+	if r.First.Is4() {
+		out = out.Unmap()
+	}
+	return out
+}
+
+// A demand is a Service that asks for addresses: at most one of each family.
+type demand struct {
+	ref    ObjectRef
+	of     tenant
+	holder string       // who may have an address together: Services with one holder
+	ports  []uint16     // that it opens at its addresses
+	four   bool         // it asks for an IPv4 address
+	six    bool         // it asks for an IPv6 address
+	spare  bool         // one of the two is enough
+	asked  []netip.Addr // particular addresses; of a family without one any will do
+	had    []netip.Addr // addresses that its status records
+}
+
+// An allotment is the answer to a demand.
+type allotment struct {
+	addresses []netip.Addr // IPv4 first
+	problems  []refusal
+}
+
+// A refusal says why a Service does not get an address.
+type refusal struct{ reason, why string }
+
+// An allotter gives addresses to demands.
+type allotter struct {
+	ranges []AddressRange
+	most   func(tenant) int      // how many addresses a tenant may have; 0: any number
+	closed map[netip.Addr]string // what has an address of the ranges and is no Service, "the address of node worker1"
+
+	holds  map[netip.Addr]*lease
+	counts map[tenant]int // addresses of each tenant
+}
+
+// A lease is an address that is given away.
+type lease struct {
+	holder string
+	first  ObjectRef         // the first Service that got it
+	ports  map[uint16]string // by port: the Service that opens it
+}
+
+// allot answers demands, the older first. Records count before everything else, then
+// particular addresses. Without fresh no address is given that no record has.
+func (a *allotter) allot(demands []demand, fresh bool) []allotment {
+	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant]int)
+	all := make([]allotment, len(demands))
+	done := make([][2]bool, len(demands)) // by family
+	each := func(do func(d *demand, six bool) (netip.Addr, refusal)) {
+		for i := range demands {
+			d := &demands[i]
+			for family, wanted := range [2]bool{d.four, d.six} {
+				if !wanted || done[i][family] {
+					continue
+				}
+				switch addr, no := do(d, family == 1); {
+				case addr.IsValid():
+					done[i][family] = true
+					all[i].addresses = append(all[i].addresses, addr)
+				case no != refusal{}:
+					done[i][family] = true
+					all[i].problems = append(all[i].problems, no)
+				}
+			}
+		}
+	}
+	each(func(d *demand, six bool) (netip.Addr, refusal) { // what is recorded
+		asked := inFamily(d.asked, six)
+		for _, addr := range d.had {
+			if addr.Is6() == six && (!asked.IsValid() || addr == asked) && a.take(d, addr) == (refusal{}) {
+				return addr, refusal{}
+			}
+		}
+		return netip.Addr{}, refusal{}
+	})
+	each(func(d *demand, six bool) (netip.Addr, refusal) { // what is asked for
+		asked := inFamily(d.asked, six)
+		if !asked.IsValid() || !fresh && !slices.Contains(d.had, asked) {
+			return netip.Addr{}, refusal{}
+		}
+		if no := a.take(d, asked); no != (refusal{}) {
+			return netip.Addr{}, no
+		}
+		return asked, refusal{}
+	})
+	if fresh {
+		each(a.choose)
+	}
+	for i, d := range demands {
+		slices.SortFunc(all[i].addresses, netip.Addr.Compare)
+		if d.spare && len(all[i].addresses) > 0 {
+			all[i].problems = slices.DeleteFunc(all[i].problems, func(r refusal) bool { return r.reason == noAddress })
+		}
+	}
+	return all
+}
+
+const noAddress = "NoAddressLeft"
+
+// inFamily returns the first address of a family; zero: there is none.
+func inFamily(addresses []netip.Addr, six bool) netip.Addr {
+	for _, a := range addresses {
+		if a.Is6() == six {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// take gives an address to a demand, or says why not.
+func (a *allotter) take(d *demand, addr netip.Addr) refusal {
+	if !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
+		return refusal{"AddressOutsidePools", fmt.Sprintf("%s is in none of the pools of the appliance (group.pools)", addr)}
+	}
+	if by := a.closed[addr]; by != "" {
+		return refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, by)}
+	}
+	l := a.holds[addr]
+	if l != nil && l.holder != d.holder {
+		return refusal{"AddressInUse", fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name)}
+	}
+	if l == nil {
+		if most := a.most(d.of); most > 0 && a.counts[d.of] >= most {
+			return refusal{"LimitReached", fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have (clusters[].ingress.limits.addresses)", d.ref.Namespace, most)}
+		}
+		l = &lease{holder: d.holder, first: d.ref, ports: make(map[uint16]string)}
+	}
+	for _, port := range d.ports {
+		if by := l.ports[port]; by != "" {
+			return refusal{"PortConflict", fmt.Sprintf("port %d of %s is in use by Service %s: Services that share an address need ports of their own", port, addr, by)}
+		}
+	}
+	for _, port := range d.ports {
+		l.ports[port] = d.ref.Namespace + "/" + d.ref.Name
+	}
+	if a.holds[addr] == nil {
+		a.holds[addr] = l
+		a.counts[d.of]++
+	}
+	return refusal{}
+}
+
+// choose finds an address for a demand that asks for no particular one: an address that
+// its holder has already, or the first free one after the place that the name of the
+// holder determines.
+func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
+	var ours []netip.Addr
+	for addr, l := range a.holds {
+		if addr.Is6() == six && l.holder == d.holder {
+			ours = append(ours, addr)
+		}
+	}
+	slices.SortFunc(ours, netip.Addr.Compare)
+	for _, addr := range ours {
+		if a.take(d, addr) == (refusal{}) {
+			return addr, refusal{}
+		}
+	}
+	var total uint64
+	for _, r := range a.ranges {
+		if r.First.Is6() == six {
+			total += r.size()
+		}
+	}
+	family := map[bool]string{false: "IPv4", true: "IPv6"}[six]
+	if total == 0 {
+		return netip.Addr{}, refusal{noAddress, fmt.Sprintf("the pools of the appliance have no %s addresses (group.pools)", family)}
+	}
+	sum := sha256.Sum256([]byte(family + "\x00" + d.holder))
+	start := binary.BigEndian.Uint64(sum[:]) % total
+	for i := range total {
+		addr := a.place((start+i)%total, six)
+		if a.holds[addr] != nil || a.closed[addr] != "" {
+			continue
+		}
+		if no := a.take(d, addr); no != (refusal{}) {
+			return netip.Addr{}, no
+		}
+		return addr, refusal{}
+	}
+	return netip.Addr{}, refusal{noAddress, fmt.Sprintf("all %d %s addresses of the pools are in use (group.pools)", total, family)}
+}
+
+// place returns the address at a place among all of a family.
+func (a *allotter) place(place uint64, six bool) netip.Addr {
+	for _, r := range a.ranges {
+		if r.First.Is6() != six {
+			continue
+		}
+		if size := r.size(); place >= size {
+			place -= size
+			continue
+		}
+		return r.at(place)
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,309 @@
+package ingress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+// poolOf returns a range written as "FIRST-LAST".
+func poolOf(text string) AddressRange {
+	first, last, _ := strings.Cut(text, "-")
+	return AddressRange{netip.MustParseAddr(first), netip.MustParseAddr(last)}
+}
+
+// wanting returns the demand of a Service NAMESPACE/NAME for an IPv4 address, with words as
+// "had=ADDR", "ask=ADDR", "key=KEY", "port=80", "six", "both", "either".
+func wanting(name string, words ...string) demand {
+	namespace, short, _ := strings.Cut(name, "/")
+	d := demand{ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short}, of: tenant{0, namespace}, holder: name, four: true}
+	for _, word := range words {
+		what, value, _ := strings.Cut(word, "=")
+		switch what {
+		case "had":
+			d.had = append(d.had, netip.MustParseAddr(value))
+		case "ask":
+			d.asked = append(d.asked, netip.MustParseAddr(value))
+		case "key":
+			d.holder = namespace + " " + value
+		case "port":
+			var port uint16
+			_, _ = fmt.Sscan(value, &port)
+			d.ports = append(d.ports, port)
+		case "six":
+			d.four, d.six = false, true
+		case "both":
+			d.six = true
+		case "either":
+			d.six, d.spare = true, true
+		default:
+			panic(word)
+		}
+	}
+	return d
+}
+
+func TestAddressesGoToServices(t *testing.T) {
+	const outside = "AddressOutsidePools: 192.0.2.1 is in none of the pools of the appliance (group.pools)"
+	inUse := func(addr, by string) string {
+		return "AddressInUse: " + addr + " is in use by Service " + by + "; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value"
+	}
+	for name, row := range map[string]struct {
+		pools   string
+		demands []demand
+		stale   bool // no fresh addresses
+		most    int
+		want    []string
+	}{
+		"a record stays":                         {"10.0.0.0-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7")}, false, 0, []string{"10.0.0.7"}},
+		"a record outside the pools is replaced": {"10.0.0.4-10.0.0.4", []demand{wanting("n/a", "had=10.0.0.7")}, false, 0, []string{"10.0.0.4"}},
+		"the older of two records of one address stays": {
+			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")}, false, 0, []string{"10.0.0.1", "10.0.0.2"},
+		},
+		"a record counts more than the wish of an older Service": {
+			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "ask=10.0.0.1"), wanting("m/b", "had=10.0.0.1")}, false, 0,
+			[]string{inUse("10.0.0.1", "m/b"), "10.0.0.1"},
+		},
+		"a wish counts more than a derived address": {
+			"10.0.0.1-10.0.0.1", []demand{wanting("n/a"), wanting("n/b", "ask=10.0.0.1")}, false, 0,
+			[]string{"NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)", "10.0.0.1"},
+		},
+		"a wish replaces the record": {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")}, false, 0, []string{"10.0.0.3"}},
+		"a wish outside the pools":   {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "ask=192.0.2.1")}, false, 0, []string{outside}},
+		"both families":              {"10.0.0.1-10.0.0.1 fd00::1-fd00::1", []demand{wanting("n/a", "both")}, false, 0, []string{"10.0.0.1 fd00::1"}},
+		"both families, and one pool": {
+			"10.0.0.1-10.0.0.1", []demand{wanting("n/a", "both")}, false, 0,
+			[]string{"10.0.0.1 NoAddressLeft: the pools of the appliance have no IPv6 addresses (group.pools)"},
+		},
+		"one of the families is enough": {"10.0.0.1-10.0.0.1", []demand{wanting("n/a", "either")}, false, 0, []string{"10.0.0.1"}},
+		"two Services share": {
+			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")}, false, 0,
+			[]string{"10.0.0.5", "10.0.0.5"},
+		},
+		"two Services with one port do not share": {
+			"10.0.0.5-10.0.0.5", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80")}, false, 0,
+			[]string{"10.0.0.5", "NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)"},
+		},
+		"a port of a shared address is asked for twice": {
+			"10.0.0.5-10.0.0.6", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80", "ask=10.0.0.5")}, false, 0,
+			[]string{"10.0.0.5", "PortConflict: port 80 of 10.0.0.5 is in use by Service n/a: Services that share an address need ports of their own"},
+		},
+		"another namespace with the same key does not share": {
+			"10.0.0.5-10.0.0.6", []demand{wanting("n/a", "key=k", "had=10.0.0.5"), wanting("m/b", "key=k", "ask=10.0.0.5")}, false, 0,
+			[]string{"10.0.0.5", inUse("10.0.0.5", "n/a")},
+		},
+		"while a cluster is unknown, only records count": {
+			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("n/c", "ask=10.0.0.3")}, true, 0, []string{"10.0.0.7", "", ""},
+		},
+		"a namespace at its limit": {
+			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")}, false, 1,
+			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
+		},
+		"the address of a node": {
+			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")}, false, 0,
+			[]string{"10.0.0.1", "AddressInUse: 10.0.0.2 is the address of node worker1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := allotter{most: func(tenant) int { return row.most }}
+			for _, text := range strings.Fields(row.pools) {
+				a.ranges = append(a.ranges, poolOf(text))
+			}
+			if name == "the address of a node" {
+				a.closed = map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "the address of node worker1"}
+			}
+			var got []string
+			for _, one := range a.allot(row.demands, !row.stale) {
+				var words []string
+				for _, addr := range one.addresses {
+					words = append(words, addr.String())
+				}
+				for _, p := range one.problems {
+					words = append(words, p.reason+": "+p.why)
+				}
+				got = append(got, strings.Join(words, " "))
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestARangeCountsItsAddresses(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"10.0.0.0-10.0.0.0":                      1,
+		"10.0.0.250-10.0.1.3":                    10,
+		"0.0.0.0-255.255.255.255":                1 << 32,
+		"fd00::ffff-fd00::1:0":                   2,
+		"fd00::-fd00:0:0:1::":                    1 << 32,
+		"fd00::-fd00::fffe:ffff":                 1<<32 - 1<<16,
+		"fd00::ffff:ffff:ffff:ffff-fd00:0:0:1::": 2,
+	} {
+		r := poolOf(text)
+		if got := r.size(); got != want {
+			t.Errorf("%s: got %d addresses, want %d", text, got, want)
+		}
+		if got := r.at(0); got != r.First {
+			t.Errorf("%s: the first address is %s", text, got)
+		}
+		if got := r.at(want - 1); want < mostOfRange && got != r.Last {
+			t.Errorf("%s: the last address is %s", text, got)
+		}
+	}
+}
+
+// drawDemands returns Services of few names, addresses, keys and ports, the older first.
+func drawDemands(t *rapid.T) []demand {
+	var all []demand
+	for i := range rapid.IntRange(0, 8).Draw(t, "services") {
+		words := []string{fmt.Sprint("port=", rapid.IntRange(80, 82).Draw(t, "port"))}
+		if rapid.IntRange(0, 2).Draw(t, "shares") == 0 {
+			words = append(words, "key=k")
+		}
+		if rapid.IntRange(0, 3).Draw(t, "asks") == 0 {
+			words = append(words, fmt.Sprint("ask=10.0.0.", rapid.IntRange(1, 7).Draw(t, "ask")))
+		}
+		if rapid.IntRange(0, 1).Draw(t, "has") == 0 {
+			words = append(words, fmt.Sprint("had=10.0.0.", rapid.IntRange(0, 7).Draw(t, "had")))
+		}
+		if rapid.IntRange(0, 2).Draw(t, "family") == 0 {
+			words = append(words, rapid.SampledFrom([]string{"six", "both", "either"}).Draw(t, "which"))
+		}
+		all = append(all, wanting(fmt.Sprintf("%s/s%d", rapid.SampledFrom([]string{"m", "n"}).Draw(t, "namespace"), i), words...))
+	}
+	return all
+}
+
+func drawAllotter(t *rapid.T) allotter {
+	most := rapid.IntRange(0, 3).Draw(t, "most")
+	a := allotter{most: func(tenant) int { return most }, closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
+	a.ranges = []AddressRange{
+		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),
+		poolOf("fd00::1-fd00::2"), poolOf("10.0.0.4-10.0.0.5"),
+	}
+	return a
+}
+
+// TestNoAddressIsGivenTwice checks what one call promises, whatever the Services ask for
+// and whatever their records say.
+func TestNoAddressIsGivenTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		demands, a := drawDemands(t), drawAllotter(t)
+		fresh := rapid.Bool().Draw(t, "fresh")
+		type socket struct {
+			addr netip.Addr
+			port uint16
+		}
+		holder, opener, tenants := map[netip.Addr]string{}, map[socket]string{}, map[tenant]map[netip.Addr]bool{}
+		for i, got := range a.allot(demands, fresh) {
+			d := demands[i]
+			for _, addr := range got.addresses {
+				if by, has := holder[addr]; has && by != d.holder {
+					t.Fatalf("%s is of %s and of %s", addr, by, d.holder)
+				}
+				holder[addr] = d.holder
+				for _, port := range d.ports {
+					if by := opener[socket{addr, port}]; by != "" {
+						t.Fatalf("%s:%d is of %s and of %s", addr, port, by, d.ref.Name)
+					}
+					opener[socket{addr, port}] = d.ref.Name
+				}
+				if a.closed[addr] != "" || !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
+					t.Fatalf("%s is not to be given", addr)
+				}
+				if asked := inFamily(d.asked, addr.Is6()); asked.IsValid() && asked != addr {
+					t.Fatalf("%s asks for %s and has %s", d.ref.Name, asked, addr)
+				}
+				if !fresh && !slices.Contains(d.had, addr) {
+					t.Fatalf("%s is given, and recorded nowhere", addr)
+				}
+				if tenants[d.of] == nil {
+					tenants[d.of] = map[netip.Addr]bool{}
+				}
+				tenants[d.of][addr] = true
+			}
+			answers := len(got.addresses) + len(got.problems)
+			if wanted := map[bool]int{true: 1}[d.four] + map[bool]int{true: 1}[d.six]; fresh && !d.spare && answers != wanted || answers > wanted {
+				t.Fatalf("%s got %d answers: %+v", d.ref.Name, answers, got)
+			}
+		}
+		for of, has := range tenants {
+			if most := a.most(of); most > 0 && len(has) > most {
+				t.Fatalf("%v has %d addresses, and may have %d", of, len(has), most)
+			}
+		}
+	})
+}
+
+// TestMembersAgreeOnAddresses lets two members write records while each sees the Services
+// late and in another order. As soon as both see everything, they agree, and nothing
+// changes any more.
+func TestMembersAgreeOnAddresses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		demands, a := drawDemands(t), drawAllotter(t)
+		records := make([][]netip.Addr, len(demands)) // in the API server
+		for i := range demands {
+			records[i] = demands[i].had
+		}
+		member := func(sees []bool, write bool) (changed bool) {
+			var view []demand
+			var index []int
+			for i, d := range demands {
+				if sees[i] {
+					d.had = records[i]
+					view, index = append(view, d), append(index, i)
+				}
+			}
+			b := a
+			for i, got := range b.allot(view, true) {
+				if at := index[i]; !slices.Equal(records[at], got.addresses) {
+					changed = true
+					if write {
+						records[at] = got.addresses
+					}
+				}
+			}
+			return changed
+		}
+		for range rapid.IntRange(0, 6).Draw(t, "early writes") {
+			sees := make([]bool, len(demands))
+			for i := range sees {
+				sees[i] = rapid.Bool().Draw(t, "sees")
+			}
+			member(sees, true)
+		}
+		all := slices.Repeat([]bool{true}, len(demands))
+		member(all, true)
+		if member(all, false) {
+			t.Fatalf("a second look at the same Services changes their addresses: %v", records)
+		}
+		before := slices.Clone(records)
+		if len(demands) == 0 {
+			return
+		}
+		// Another Service goes, or comes last: the others keep what they have.
+		gone := rapid.IntRange(0, len(demands)-1).Draw(t, "gone")
+		for i := range demands {
+			demands[i].had = records[i]
+		}
+		left := slices.Delete(slices.Clone(demands), gone, gone+1)
+		b := a
+		for i, got := range b.allot(left, true) {
+			was := before[i]
+			if i >= gone {
+				was = before[i+1]
+			}
+			for _, addr := range was {
+				if !slices.Contains(got.addresses, addr) {
+					t.Fatalf("%s loses %s because %s went", left[i].ref.Name, addr, demands[gone].ref.Name)
+				}
+			}
+		}
+	})
+}

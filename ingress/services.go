@@ -1,0 +1,239 @@
+package ingress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+// LoadBalancerClass is the spec.loadBalancerClass of Services that get an address.
+const LoadBalancerClass = "sallyport.dev/appliance"
+
+// Pools hold the addresses for Services of type LoadBalancer. Without a range no Service
+// gets one.
+type Pools struct {
+	Ranges    []AddressRange // of which no two overlap
+	Unclassed bool           // Services without a class get addresses, too
+}
+
+func (p Pools) contain(a netip.Addr) bool {
+	return slices.ContainsFunc(p.Ranges, func(r AddressRange) bool { return r.contains(a) })
+}
+
+// ours reports whether a Service asks for an address of the pools.
+func (p Pools) ours(s *corev1.Service) bool {
+	if len(p.Ranges) == 0 || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return false
+	}
+	if class := s.Spec.LoadBalancerClass; class != nil {
+		return *class == LoadBalancerClass
+	}
+	return p.Unclassed
+}
+
+// A Balancer is a Service of type LoadBalancer that is ours.
+type Balancer struct {
+	ObjectRef
+	Addresses []netip.Addr // that its status is to have, IPv4 first
+	Recorded  []netip.Addr // those of them that its status has already: its ports are open there
+	Ports     []uint16     // of TCP
+	Why       string       // why it does not have all that it asks for, in sentences; empty: it does
+}
+
+// A balancer is a Balancer in the making.
+type balancer struct {
+	*claim
+	service *corev1.Service
+	ports   []corev1.ServicePort
+	demand
+}
+
+// balance gives addresses to the Services of type LoadBalancer, and opens their ports
+// there. At an address that the status of the Service does not have yet, no port is open:
+// no two members of a group then serve different Services at one address.
+func (b *builder) balance() {
+	var all []balancer
+	var pools Pools
+	for i, w := range b.worlds {
+		if len(w.Options.Pools.Ranges) == 0 {
+			continue
+		}
+		pools = w.Options.Pools
+		admitted := classesOf(w)
+		for _, s := range w.Services {
+			if w.Options.Pools.ours(s) && admitted.admits(s.Namespace) {
+				ref := ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)}
+				all = append(all, balancer{claim: &claim{claimant: &claimant{ref: ref, created: s.CreationTimestamp.Time}, world: i}, service: s})
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	slices.SortStableFunc(all, func(x, y balancer) int { return older(x.claim, y.claim) })
+	demands := make([]demand, len(all))
+	opened := make(map[tenant]int) // ports
+	for i := range all {
+		b.demand(&all[i], opened)
+		demands[i] = all[i].demand
+	}
+	a := allotter{ranges: pools.Ranges, closed: b.Closed, most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses }}
+	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
+		one := all[i]
+		for _, p := range got.problems {
+			b.report(one.claim, p.reason, "%s", p.why)
+		}
+		out := Balancer{ObjectRef: one.claim.ref, Addresses: got.addresses, Ports: one.demand.ports}
+		for _, addr := range got.addresses {
+			if slices.Contains(one.had, addr) {
+				out.Recorded = append(out.Recorded, addr)
+				b.open(one, addr)
+			}
+		}
+		b.Balancers = append(b.Balancers, out)
+	}
+}
+
+// demand reads what a Service asks for, within the limits of its namespace.
+func (b *builder) demand(one *balancer, opened map[tenant]int) {
+	w, s := b.worlds[one.world], one.service
+	d := &one.demand
+	d.ref, d.of = one.claim.ref, tenant{one.world, s.Namespace}
+	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
+		b.report(one.claim, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service gets no address")
+		return
+	}
+	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
+	b.reportKeys(one.claim, s, problems)
+	d.asked, d.holder = said.Addresses, strings.Join([]string{"service", w.Cluster, s.Namespace, s.Name}, "\x00")
+	if said.Share != "" {
+		namespace := s.Namespace
+		if w.Options.OneTenant {
+			namespace = ""
+		}
+		d.holder = strings.Join([]string{"key", w.Cluster, namespace, said.Share}, "\x00")
+	}
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil {
+			d.had = append(d.had, a)
+		}
+	}
+	for _, p := range s.Spec.Ports {
+		owner := b.Reserved[uint16(p.Port)] //nolint:gosec // checked below
+		switch most := w.Options.Limits.Ports; {
+		case p.Port < 1 || p.Port > 65535:
+		case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
+			b.report(one.claim, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
+		case owner != "":
+			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is in use by %s", p.Port, owner)
+		case most > 0 && opened[d.of] >= most:
+			b.report(one.claim, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
+		default:
+			opened[d.of]++
+			one.ports, d.ports = append(one.ports, p), append(d.ports, uint16(p.Port)) //nolint:gosec // checked above
+		}
+	}
+	if len(d.ports) == 0 {
+		b.report(one.claim, "NoPort", "the Service gets no address: it has no TCP port that can be served")
+		return
+	}
+	for _, f := range s.Spec.IPFamilies {
+		d.four, d.six = d.four || f == corev1.IPv4Protocol, d.six || f == corev1.IPv6Protocol
+	}
+	if !d.four && !d.six {
+		d.four = true
+	}
+	// A client's address needs no pod of its family: HAProxy connects to the pods itself.
+	for _, a := range d.asked {
+		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
+	}
+	d.spare = d.four && d.six && len(d.asked) == 0 && (s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyRequireDualStack)
+}
+
+// open opens the ports of a Service at one of its addresses.
+func (b *builder) open(one balancer, addr netip.Addr) {
+	for _, p := range one.ports {
+		port := uint16(p.Port) //nolint:gosec // demand checked it
+		free := haproxy.FreeListener(netip.AddrPortFrom(addr, port))
+		b.Questions = append(b.Questions, free)
+		switch verdict := b.verdicts[free.Part()]; {
+		case verdict.Why != "":
+			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is %s", port, verdict.Why)
+			continue
+		case !verdict.Known:
+			continue
+		}
+		to := reference{service: keyOf(one.service), number: p.Port, traffic: annotations.Ended}
+		n, why := b.backend(one.claim, to)
+		if why.Reason != "" { // its own port is there
+			b.report(one.claim, why.Reason, "port %d is not served: %s", port, why.Why)
+			continue
+		}
+		n.name = shorten(n.name+".lb", ".")
+		if known, has := b.needed[n.name]; has {
+			n = known
+		} else if only := b.sources(one); only != nil {
+			own := *n.settings
+			own.Directives = append(slices.Clone(own.Directives), *only)
+			haproxy.SortDirectives(own.Directives)
+			n.settings = &own
+		}
+		b.add(n, one.claim)
+		b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Addr: addr, Port: port, Backend: n.name})
+	}
+}
+
+// sourceRanges is the annotation that spec.loadBalancerSourceRanges replaced. Kubernetes
+// still follows it where the field is not set.
+const sourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
+
+// sources returns the directive that admits only some clients to a Service; nil: it admits
+// all.
+func (b *builder) sources(one balancer) *haproxy.Directive {
+	ranges := one.service.Spec.LoadBalancerSourceRanges
+	if text := one.service.Annotations[sourceRanges]; len(ranges) == 0 && strings.TrimSpace(text) != "" {
+		ranges = strings.Split(text, ",")
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	w := b.worlds[one.world]
+	networks, err := annotations.SourceRanges(b.env(w, one.claim.ref.Namespace, new(settings)), ranges)
+	if err != nil {
+		b.report(one.claim, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected until it is corrected", err)
+		closed := haproxy.CloseTCP()
+		return &closed
+	}
+	only := haproxy.RejectOthers(networks)
+	return &only
+}
+
+// explained returns Balancers with the problems of each.
+func explained(all []Balancer, problems []Problem) []Balancer {
+	if len(all) == 0 {
+		return nil
+	}
+	why := make(map[ObjectRef][]string)
+	for _, p := range problems {
+		why[p.ObjectRef] = append(why[p.ObjectRef], p.Why)
+	}
+	all = slices.Clone(all)
+	for i := range all {
+		one := &all[i]
+		of := why[one.ObjectRef]
+		for _, a := range one.Addresses {
+			if !slices.Contains(one.Recorded, a) {
+				of = append(of, fmt.Sprintf("%s is not in its status yet", a))
+			}
+		}
+		one.Why = strings.Join(of, "; ")
+	}
+	return all
+}

@@ -1,0 +1,249 @@
+package ingress
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8stesting "k8s.io/client-go/testing"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/calico"
+)
+
+// balancerOf returns a Service of type LoadBalancer with the port 5432 and one pod.
+func balancerOf(name string, change func(*corev1.Service)) *corev1.Service {
+	class := LoadBalancerClass
+	namespace, short, _ := strings.Cut(name, "/")
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, CreationTimestamp: metav1.Unix(1, 0)},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class,
+			Ports: []corev1.ServicePort{{Name: "db", Port: 5432, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func recordOf(s *corev1.Service, addrs ...string) *corev1.Service {
+	for _, a := range addrs {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
+	}
+	return s
+}
+
+// tellBalancers returns the part of a Result that is about Services of type LoadBalancer.
+func tellBalancers(r Result) string {
+	var b strings.Builder
+	for _, one := range r.Balancers {
+		fmt.Fprintf(&b, "%s/%s %v recorded %v\n", one.Namespace, one.Name, one.Addresses, one.Recorded)
+	}
+	for _, s := range r.Config.Streams {
+		fmt.Fprintf(&b, "%s -> %s\n", netip.AddrPortFrom(s.Addr, s.Port), s.Backend)
+	}
+	for _, be := range r.Config.Backends {
+		for _, d := range be.Directives {
+			fmt.Fprintf(&b, "%s: %s\n", be.Name, strings.ReplaceAll(d.String(), "\n", "; "))
+		}
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&b, "%s %s/%s %s: %s\n", p.Kind, p.Namespace, p.Name, p.Reason, p.Why)
+	}
+	return b.String()
+}
+
+func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
+	const at = "203.0.113.5"
+	recorded := func(change func(*corev1.Service)) *corev1.Service { return recordOf(balancerOf("shop/db", change), at) }
+	const served = "shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:5432 -> shop_svc_db_db.lb\n"
+	for name, row := range map[string]struct {
+		service *corev1.Service
+		options func(*Options)
+		want    string
+	}{
+		"without a record nothing is open": {balancerOf("shop/db", nil), nil, "shop/db [203.0.113.5] recorded []\n"},
+		"with its record it is":            {recorded(nil), nil, served},
+		"a Service of another class":       {recorded(func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }), nil, ""},
+		"a Service without a class":        {recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), nil, ""},
+		"a Service without a class, if that is configured": {
+			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), func(o *Options) { o.Pools.Unclassed = true }, served,
+		},
+		"a Service of another type":      {recorded(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }), nil, ""},
+		"a namespace that is not served": {recorded(nil), func(o *Options) { o.NotNamespaces = []string{"shop"} }, ""},
+		"a UDP port": {
+			recorded(func(s *corev1.Service) {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Port: 5353, Protocol: corev1.ProtocolUDP})
+			}), nil,
+			served + `Service shop/db UnsupportedProtocol: port 5353 is not served: it is "UDP", and the appliance passes TCP connections on` + "\n",
+		},
+		"UDP alone": {
+			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), nil,
+			"shop/db [] recorded []\nService shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
+				`Service shop/db UnsupportedProtocol: port 5432 is not served: it is "UDP", and the appliance passes TCP connections on` + "\n",
+		},
+		"ports of HTTP": {
+			recorded(func(s *corev1.Service) {
+				s.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}
+			}), nil,
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:80 -> shop_svc_db_http.lb\n203.0.113.5:443 -> shop_svc_db_https.lb\n",
+		},
+		"a port of the machine": {
+			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Port = 22 }), nil,
+			"shop/db [] recorded []\nService shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
+				"Service shop/db PortConflict: port 22 is not served: on the appliance it is in use by sshd\n",
+		},
+		"a port of another program": {
+			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Port = 9100 }), nil,
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nService shop/db PortConflict: port 9100 is not served: on the appliance it is in use by exporter (pid 1)\n",
+		},
+		"more ports than the limit": {
+			recorded(func(s *corev1.Service) { s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "x", Port: 81}) }),
+			func(o *Options) { o.Limits.Ports = 1 },
+			served + "Service shop/db LimitReached: port 81 is not served: the Services of namespace shop have 1 ports, as many as they may have (clusters[].ingress.limits.ports)\n",
+		},
+		"some clients": {
+			recorded(func(s *corev1.Service) {
+				s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", " 198.51.100.9/24"}
+			}), nil,
+			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24 198.51.100.0/24; tcp-request content reject if !sp_source\n",
+		},
+		"some clients, by the annotation": {
+			recorded(func(s *corev1.Service) { s.Annotations = map[string]string{sourceRanges: "192.0.2.0/24"} }), nil,
+			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24; tcp-request content reject if !sp_source\n",
+		},
+		"clients that cannot be read": {
+			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "office"} }), nil,
+			served + "shop_svc_db_db.lb: tcp-request content reject\n" +
+				`Service shop/db InvalidSourceRanges: spec.loadBalancerSourceRanges: "office" is neither an address nor a network; all clients are rejected until it is corrected` + "\n",
+		},
+		"an address outside the pools": {
+			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil,
+			"shop/db [] recorded []\nService shop/db AddressOutsidePools: 192.0.2.1 is in none of the pools of the appliance (group.pools)\n",
+		},
+		"a name that is none": {
+			recorded(func(s *corev1.Service) { s.Name = "db\nuse_backend x" }), nil,
+			"shop/db\nuse_backend x [] recorded []\nService shop/db\nuse_backend x InvalidName: the namespace or the name is none that Kubernetes allows; the Service gets no address\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Snapshot{Cluster: "c", Objects: Objects{Services: []*corev1.Service{row.service}}}
+			s.Options.Pools.Ranges = []AddressRange{poolOf(at + "-" + at)}
+			if row.options != nil {
+				row.options(&s.Options)
+			}
+			c := Compiler{Taken: map[uint16]string{22: "sshd", 80: "HTTP", 443: "HTTPS"}, Reserved: map[uint16]string{22: "sshd"}}
+			verdicts := haproxy.Verdicts{}
+			for _, port := range []uint16{80, 81, 443, 5432} {
+				verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(at), port)).Part()] = haproxy.Good
+			}
+			verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at+":9100")).Part()] = haproxy.Refused("in use by exporter (pid 1)")
+			c.Judge(verdicts)
+			r := c.Compile([]Snapshot{s})
+			if diff := cmp.Diff(row.want, tellBalancers(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Errorf("haproxy refuses it: %v", err)
+			}
+		})
+	}
+}
+
+// TestAnUnknownClusterKeepsItsAddresses has one of two clusters come later: until then only
+// records count.
+func TestAnUnknownClusterKeepsItsAddresses(t *testing.T) {
+	pools := Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.6")}}
+	east := Snapshot{Cluster: "east", Options: Options{Pools: pools}, Objects: Objects{Services: []*corev1.Service{
+		balancerOf("shop/new", nil), recordOf(balancerOf("shop/old", nil), "203.0.113.5"),
+	}}}
+	west := Snapshot{Cluster: "west", Options: Options{Pools: pools}, Objects: Objects{Services: []*corev1.Service{recordOf(balancerOf("shop/db", nil), "203.0.113.6")}}}
+	c := Compiler{Unknown: []Snapshot{{Cluster: "west", Options: west.Options}}}
+	if got, want := tellBalancers(c.Compile([]Snapshot{east})), "shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\n"; got != want {
+		t.Errorf("west is unknown: got %q, want %q", got, want)
+	}
+	c.Unknown = nil
+	want := "shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.6] recorded [203.0.113.6]\n" +
+		"Service shop/new NoAddressLeft: all 2 IPv4 addresses of the pools are in use (group.pools)\n"
+	if got := tellBalancers(c.Compile([]Snapshot{east, west})); got != want {
+		t.Errorf("west is known: got %q, want %q", got, want)
+	}
+}
+
+func TestAddressesOfServicesAreRecorded(t *testing.T) {
+	pools := Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.9")}}
+	for name, row := range map[string]struct {
+		service      *corev1.Service
+		want         []netip.Addr // nil: the Service is no Balancer
+		add, replace bool
+		after        string
+	}{
+		"a new one":                           {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), true, false, "203.0.113.5"},
+		"a new one of a member that is spare": {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), false, true, ""},
+		"another address":                     {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, true, "203.0.113.5"},
+		"another address, while the members differ": {
+			recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, false, "203.0.113.6",
+		},
+		"none any more": {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf(), true, true, ""},
+		"another type": {
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil }), "203.0.113.6"), nil, true, true, "",
+		},
+		"another load balancer's": {
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }), "203.0.113.6"), nil, true, true, "203.0.113.6",
+		},
+		"somebody's without a class": {
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), "203.0.113.6"), nil, true, true, "203.0.113.6",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(calico.V1)
+			row.service.UID = "1"
+			mustCreate(t, c.CoreV1().Services("shop").Create, row.service)
+			beacon := recordOf(balancerOf("shop/zzz", nil))
+			beacon.UID = "2"
+			mustCreate(t, c.CoreV1().Services("shop").Create, beacon)
+			w := c.watch(t, ClusterConfig{Options: Options{Pools: pools}})
+			synced(t, w)
+			p := Publication{Add: row.add, Replace: row.replace, Problems: []Problem{{ObjectRef{"c", "Service", "shop", "db", "1"}, "R", "w"}}}
+			if row.want != nil {
+				p.Balancers = append(p.Balancers, Balancer{ObjectRef: ObjectRef{"c", "Service", "shop", "db", "1"}, Addresses: row.want})
+			}
+			w.Publish(p)
+			// Events come after statuses.
+			until(t, w, "the Event", func() bool {
+				l, err := c.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+				return err == nil && len(l.Items) == 1 && l.Items[0].InvolvedObject.Kind == "Service"
+			})
+			s, err := c.CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, in := range s.Status.LoadBalancer.Ingress {
+				got = append(got, in.IP)
+			}
+			if strings.Join(got, " ") != row.after {
+				t.Errorf("got %v, want %q", got, row.after)
+			}
+			for _, a := range c.Actions() {
+				if patch, is := a.(k8stesting.PatchAction); is && !strings.Contains(string(patch.GetPatch()), `"resourceVersion"`) {
+					t.Errorf("a write that does not look whether the Service has changed: %s", patch.GetPatch())
+				}
+			}
+		})
+	}
+}
+
+func addrsOf(texts ...string) []netip.Addr {
+	all := []netip.Addr{}
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
