@@ -55,14 +55,15 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	} else if unread != nil {
 		return res, unread
 	}
+	var misplaced error
 	want := p.text.outline(cfg, states, nil)
 	if p.run.shape != p.shapeID && p.run.shape != want.shape && p.run.slots.active() {
 		p.recognise(want)
 	}
 	if p.run.shape == p.shapeID && (p.run.shape != want.shape || p.run.slots.active()) {
-		p.run.place(want, p.shaped)
+		misplaced = p.place(want)
 	}
-	failure := p.reloadIfDue(ctx, want, &res)
+	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, &res))
 	if res.Reason != "" && !res.Reloaded {
 		if p.run.shape != p.shapeID {
 			// What the worker runs is not known well enough to tell it routes. Its servers
@@ -73,13 +74,31 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 		if p.told != nil {
 			kept = hold(p.told.cfg, cfg)
 		}
-		cfg, states = within(cfg, states, p.shaped, p.run.slots, kept)
+		cfg, states = within(cfg, states, p.run.grown(p.shaped), p.run.slots, kept)
 		want = p.text.outline(cfg, states, p.run.slots)
 	}
 	if len(p.run.slots) > 0 && want.slots == nil {
 		want = p.text.outline(cfg, states, p.run.slots)
 	}
 	return res, errors.Join(failure, p.tell(want, states, &res))
+}
+
+// place finds places in the worker for the backends of want that it has not loaded, and
+// frees those that nobody needs any more.
+func (p *Proxy) place(want *outline) error {
+	if len(p.run.classes) == 0 {
+		p.run.spare(want, p.shaped)
+		return nil
+	}
+	if err := p.shrink(want); err != nil {
+		p.forget()
+		if unread := p.know(); unread != nil {
+			p.run = &running{} // no command goes to a worker of which nothing is known
+		}
+		return err
+	}
+	p.run.grow(want, p.shaped)
+	return nil
 }
 
 // ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from
@@ -101,7 +120,7 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 // tell makes the worker equal to want, which takes commands alone. The files follow
 // when HAProxy reads them next: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
-	if !want.slots.active() {
+	if want.shape == p.run.shape && !want.slots.active() {
 		p.shaped, p.shapeID = want.cfg, want.shape
 	}
 	former := p.filed
@@ -203,7 +222,7 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 // wants.
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.run.orders(want, states, p.opt.Dir)
-	cmds := slices.Concat(o.down, o.up, o.rows)
+	cmds := slices.Concat(o.down, p.run.additions(), o.up, o.rows)
 	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
 	if len(o.rows)+len(o.whole) > 0 || o.certs {
 		// From now on the worker's rows and certificates are not those of any files.
@@ -216,6 +235,12 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		return err
 	}
 	p.run.backends = p.run.changed(o.after)
+	if len(p.run.added) > 0 {
+		if err := p.reshape(want); err != nil {
+			return err
+		}
+		p.run.added = nil
+	}
 	var unfit error
 	if o.certs {
 		if unfit = p.tellCerts(want.certs.entries, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
@@ -263,16 +288,11 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 		if err != nil {
 			return err
 		}
-		var verdicts []string
-		for line := range strings.Lines(answer) {
-			if len(line) > 4 && line[0] == '[' && line[2:4] == "]:" && !strings.Contains(line, "proc.gen") {
-				verdicts = append(verdicts, strings.TrimSpace(line[4:]))
-			}
+		said := verdicts(answer)
+		if len(said) != len(batch) {
+			return fmt.Errorf("HAProxy's worker: %d answers to %d removals of servers", len(said), len(batch))
 		}
-		if len(verdicts) != len(batch) {
-			return fmt.Errorf("HAProxy's worker: %d answers to %d removals of servers", len(verdicts), len(batch))
-		}
-		for _, v := range verdicts {
+		for _, v := range said {
 			switch {
 			case strings.HasPrefix(v, "Server deleted"), strings.HasPrefix(v, "No such server"):
 				gone[ids[n]] = true

@@ -21,7 +21,7 @@ import (
 // Render takes what Validate accepts.
 //
 // Shape is what only a reload changes. Commands change the rest, with two
-// exceptions: a backend that is new and finds no spare place (spare.go), or changes in
+// exceptions: a backend that is new and finds no place (class.go), or changes in
 // more than its servers, and a certificate that no command takes (see fixed and
 // maxPayload).
 type Config struct {

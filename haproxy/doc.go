@@ -24,16 +24,26 @@
 // process that finds no HAProxy running waits for the first Apply.
 //
 // It promises: a server is Open in the worker only if a call of Apply said so;
-// endpoints, routes and certificates change without a reload, and new backends come
-// without one while spare places last; a reload drops no request and forgets no rate
-// limit, and what waits for one is served as before; nothing counts as done before the
-// worker has confirmed it; Blame names the part of a configuration that HAProxy rejects.
+// endpoints, routes and certificates change without a reload, and new backends of known
+// settings come without one (before 3.4 while spare places last); a reload drops no request
+// and forgets no rate limit, and what waits for one is served as before; nothing counts as
+// done before the worker has confirmed it; Blame names the part of a configuration that HAProxy rejects.
 //
 // Its limits: one HAProxy per configuration directory; a worker that an outsider
 // starts from the files (mode external) opens the servers that are open in them,
 // and without HAProxy's program here nobody checks them before; a worker that somebody
 // orders from our own HAProxy runs older states until Run notices it, after 0.2 s; a
 // HAProxy 2.6 that is reloaded within 5 s of its start forgets its rate limits.
+//
+// HAProxy since 3.4 adds a backend by command ("add backend"), and removes it. It takes the
+// settings from a section of defaults that it has loaded. So a new backend takes a reload
+// all the same if no backend of the same settings was there when HAProxy read the files, if
+// 64 other kinds of settings were more frequent, if a user wrote lines of the section, or if
+// it captures headers for the log, which defaults cannot have. A port of its own takes a
+// reload, too, as does a backend that a condition of routes names: the frontend has its name.
+// Settings of a backend that has servers change by a reload. HAProxy removes no backend in
+// which a request is under way; if it still is after half a minute, a reload removes the
+// backend.
 //
 // A round, which is one call of Apply, walks through the files from top to bottom:
 //
@@ -43,7 +53,10 @@
 //	proxy.go      know: read the worker if the belief about it is gone
 //	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
-//	spare.go      places for backends that the worker has not loaded
+//	class.go      what the files have for backends that come later          pure
+//	spare.go      HAProxy before 3.4: places for backends that the worker has
+//	              not loaded
+//	grow.go       HAProxy since 3.4: backends come and go by command
 //	former.go     where routes lead as long as their new backends wait       pure
 //	reload.go     is a reload needed, and due? Then write, check, reload
 //	disk.go       write the files, for that

@@ -27,24 +27,28 @@ type head struct {
 	text     bytes.Buffer
 }
 
-// renderHead returns the text of all sections before the backends.
-func (r *renderer) renderHead(cfg *Config) []byte {
+// renderHead returns the text of all sections before the backends, and of it the lines of
+// the section defaults.
+func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
 	if r.last != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
-		return r.last.head
+		return r.last.head, r.last.defaults
 	}
 	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks}
 	h.base, _ = parseBase(cfg.Tune.Base) // it is valid
 	h.writeGlobal()
 	h.writePeers()
+	begin := h.text.Len() + len("\ndefaults\n")
 	h.writeDefaults()
+	end := h.text.Len()
 	h.writeHTTP()
 	h.writeHTTPS()
 	h.writeStreams()
 	h.writeAnswers()
 	h.writeTables()
 	r.headOf, r.headAsks = cfg.Shape, asks
-	return slices.Clip(h.text.Bytes())
+	text = slices.Clip(h.text.Bytes())
+	return text, text[begin:end:end]
 }
 
 // section begins a section.

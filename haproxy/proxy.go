@@ -137,7 +137,8 @@ type running struct {
 	certs  *certFiles
 	strays []string // backends that nobody wants, and that have servers
 
-	slots slots // the keys of backends are the names that a Config has for them
+	slots slots       // the keys of backends are the names that a Config has for them
+	added []*fragment // backends that the next commands add, see grow
 }
 
 // nothing returns the belief about a worker that has nothing of ours.

@@ -45,6 +45,20 @@ func withEach(t *testing.T, test func(t *testing.T, binary string)) {
 	}
 }
 
+// withThose runs a test with every HAProxy of some versions.
+func withThose(t *testing.T, some func(picture) bool, test func(t *testing.T, binary string)) {
+	t.Helper()
+	withEach(t, func(t *testing.T, binary string) {
+		p := Proxy{opt: Options{Binary: binary}}
+		if err := p.findBinary(); err != nil {
+			t.Fatal(err)
+		}
+		if some(picture{version: p.version}) {
+			test(t, binary)
+		}
+	})
+}
+
 // rig is a real HAProxy on loopback with a Proxy that drives it.
 type rig struct {
 	t      testing.TB

@@ -25,6 +25,9 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, res *Result) err
 	}
 	if due := p.reloadDue(want, urgent); due.After(time.Now()) {
 		res.RetryAt = due
+		if !urgent && len(p.run.classes) > 0 {
+			res.RetryAt = earlier(due, time.Now().Add(lingerRetry)) // see shrink
+		}
 		return p.failureOf(want)
 	}
 	err := p.reload(ctx, want, why)
@@ -46,6 +49,9 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if p.unheard >= 2 {
 		return "commands to the worker failed", true
 	}
+	if lost := p.lost(want); lost != "" {
+		return "HAProxy lost backend " + lost, true
+	}
 	if p.run.shape == want.shape {
 		return "", false
 	}
@@ -58,11 +64,14 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if p.shapeID != p.run.shape {
 		return "HAProxy runs another configuration than that of the files", true
 	}
+	if len(p.run.added) > 0 && p.grows(want) {
+		return "", false
+	}
 	reasons := p.shaped.differences(&cfg.Shape)
 	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	old := byName(p.shaped.Backends)
+	old := byName(p.run.grown(p.shaped).Backends)
 	var added, placed, changed, removed []string
 	for _, b := range cfg.Backends {
 		switch was, in := old[b.Name], p.run.slots[b.Name].as; {

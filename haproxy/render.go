@@ -67,6 +67,7 @@ type Files struct {
 type outline struct {
 	cfg      *Config
 	head     []byte
+	defaults []byte      // the lines of its section defaults
 	backends []*fragment // in the order of the configuration
 	by       *renderer
 	made     *tableFiles // see tables; nil: not yet
@@ -158,7 +159,8 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), head: r.renderHead(cfg), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o.head, o.defaults = r.renderHead(cfg)
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
 		o.shape = was.shape
@@ -225,8 +227,8 @@ func (o *outline) files(dir string) Files {
 		out.Content[ticketFile], out.sums[ticketFile] = File{text, 0o600}, sha256.Sum256(text)
 	}
 	keys := keysText(o.cfg.Backends)
-	spares := o.sparesText(dir)
-	size := preambleLen + len(o.head) + len(keys) + len(spares)
+	classes := o.classesText(dir)
+	size := preambleLen + len(o.head) + len(keys) + len(classes)
 	for _, f := range o.backends {
 		size += len(f.text)
 	}
@@ -235,7 +237,7 @@ func (o *outline) files(dir string) Files {
 	for _, f := range o.backends {
 		text = append(text, f.text...)
 	}
-	text = append(text, spares...)
+	text = append(text, classes...)
 	out.sums[configFile] = sha256.Sum256(text[preambleLen:])
 	out.Gen = generation(out.sums)
 	copy(text, preamble(out.Gen, out.Shape))

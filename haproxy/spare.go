@@ -1,9 +1,6 @@
 package haproxy
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"regexp"
 	"slices"
@@ -12,7 +9,7 @@ import (
 )
 
 // HAProxy before 3.4 has no command that adds a backend. So haproxy.cfg has some empty
-// ones, the spare backends, with the settings that most backends have. A new backend
+// ones for it, the spare backends, with the settings that most backends have. A new backend
 // of the same settings takes one by commands: a row of the map of routes leads to it,
 // and servers are added to it. It has its own name after the next reload, which comes
 // by itself after idleReload.
@@ -29,7 +26,7 @@ const spareName = "_spare-"
 const namesMap = "maps/names.map"
 
 const (
-	spareClasses = 8 // how many settings have spare backends, at most: those of most backends
+	spareClasses = 8 // how many classes of HTTP backends have spare backends, at most: those of most backends
 	// How many spare backends there are of the same settings: one for each two backends
 	// that have the settings, within these bounds. Each takes HAProxy about 10 kB. A burst
 	// of new backends takes a reload each time that there are half as many again.
@@ -75,56 +72,22 @@ func (s slots) equal(o slots) bool {
 	return maps.EqualFunc(s, o, func(a, b slot) bool { return a.name == b.name })
 }
 
-// class identifies the settings of a backend; empty: no spare one can stand for it.
-func (f *fragment) class() string {
-	if f.of.TCP || slices.ContainsFunc(f.of.Directives, func(d Directive) bool { return d.phase == phaseText }) {
-		return "" // the lines that a user wrote may name the backend
-	}
-	sum := sha256.Sum256(f.shape[len("backend ")+len(f.of.Name):])
-	return hex.EncodeToString(sum[:4])
-}
-
-// sparesText returns the sections of the spare backends.
-func (o *outline) sparesText(dir string) []byte {
-	if len(o.cfg.Bind.HTTP)+len(o.cfg.Bind.HTTPS) == 0 {
-		return nil
-	}
-	type class struct {
-		name    string
-		members int
-		of      *fragment
-	}
-	byName := make(map[string]*class)
-	for _, f := range o.backends {
-		name := f.class()
-		if name == "" {
-			continue
-		}
-		if byName[name] == nil {
-			byName[name] = &class{name: name, of: f}
-		}
-		byName[name].members++
-	}
-	classes := slices.SortedFunc(maps.Values(byName), func(a, b *class) int {
-		return cmp.Or(cmp.Compare(b.members, a.members), cmp.Compare(a.name, b.name))
-	})
-	var text []byte
-	for _, c := range classes[:min(len(classes), spareClasses)] {
-		for n := range min(max(c.members/2, minSpares), maxSpares) {
-			text = append(text, "\nbackend "+spareName+c.name+"-"+strconv.Itoa(n+1)+"\n"...)
-			// The rule makes HAProxy load the map.
-			text = append(text, "  http-request set-var(txn.backend) be_name,map_str("+dir+"/"+namesMap+")\n"...)
-			text = append(text, c.of.body...)
-		}
+// sparesText returns the sections of the spare backends of a class.
+func (c *class) sparesText(dir string) (text []byte) {
+	for n := range min(max(c.members/2, minSpares), maxSpares) {
+		text = append(text, "\nbackend "+spareName+c.name+"-"+strconv.Itoa(n+1)+"\n"...)
+		// The rule makes HAProxy load the map.
+		text = append(text, "  http-request set-var(txn.backend) be_name,map_str("+dir+"/"+namesMap+")\n"...)
+		text = append(text, c.of.body...)
 	}
 	return text
 }
 
-// place gives spare backends to the backends of want that the worker does not have, as
+// spare gives spare backends to the backends of want that the worker does not have, as
 // far as there are any, and notes which are used up. have is what the worker has loaded.
 // A backend without servers takes another one when its settings change: an Ingress may
 // be heard of before its Service, whose annotations are settings, too.
-func (r *running) place(want *outline, have *Config) {
+func (r *running) spare(want *outline, have *Config) {
 	wanted := make(map[string]*Backend, len(want.backends))
 	for _, f := range want.backends {
 		wanted[f.of.Name] = f.of
@@ -163,7 +126,7 @@ func (r *running) place(want *outline, have *Config) {
 			continue
 		}
 		class := f.class()
-		if class == "" || len(free[class]) == 0 {
+		if len(free[class]) == 0 {
 			continue
 		}
 		s := slot{free[class][0], f.of}

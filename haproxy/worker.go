@@ -93,6 +93,16 @@ func (w worker) send(cmd, payload, proof string) error {
 	return nil
 }
 
+// verdicts returns what an answer says of each of several commands.
+func verdicts(answer string) (all []string) {
+	for line := range strings.Lines(answer) {
+		if len(line) > 4 && line[0] == '[' && line[2:4] == "]:" && !strings.Contains(line, "proc.gen") {
+			all = append(all, strings.TrimSpace(line[4:]))
+		}
+	}
+	return all
+}
+
 // batches cuts a list of commands into lines that HAProxy takes.
 func batches(cmds []string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
@@ -136,6 +146,7 @@ type picture struct {
 	pid, uptime int // seconds
 	version     string
 	gen, shape  string
+	classes     []string // that it has sections of defaults for; none: it is older than 3.4, or not ours
 	backends    map[string]*LiveBackend
 
 	connections, maxConn int // of clients, and how many the worker accepts
@@ -144,7 +155,7 @@ type picture struct {
 
 // look reads the whole worker.
 func (w worker) look() (picture, error) {
-	answer, gen, err := w.ask("show info;get var proc.shape;show backend;show servers state;show servers conn")
+	answer, gen, err := w.ask("show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn")
 	if err != nil {
 		return picture{}, err
 	}
@@ -162,6 +173,10 @@ func (w worker) look() (picture, error) {
 		case strings.Contains(line, "proc.shape: type=str value=<"):
 			_, after, _ := strings.Cut(line, "<")
 			p.shape, _, _ = strings.Cut(after, ">")
+		case strings.Contains(line, "proc.classes: type=str value=<"):
+			_, after, _ := strings.Cut(line, "<")
+			names, _, _ := strings.Cut(after, ">")
+			p.classes = strings.Split(names, ".")
 		case table == "name":
 			p.backends[words[0]] = &LiveBackend{}
 		case table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close

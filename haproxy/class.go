@@ -1,0 +1,87 @@
+package haproxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A class is all the backends that have the same settings, whatever their names and
+// servers. A new backend needs no reload if HAProxy has loaded its class: as a section of
+// defaults, of which "add backend" makes one (grow.go), or before 3.4 as spare backends
+// (spare.go).
+type class struct {
+	name    string
+	members int
+	of      *fragment // one of them
+}
+
+// maxClasses is the number of classes with a section of defaults, at most: those of most
+// backends.
+const maxClasses = 64
+
+// className begins the name of a section of defaults.
+const className = "_class-"
+
+// class returns the name of the backend's class; empty: it has none.
+func (f *fragment) class() string {
+	if slices.ContainsFunc(f.of.Directives, func(d Directive) bool { return d.phase == phaseText }) {
+		return "" // the lines that a user wrote may name the backend, or be none for defaults
+	}
+	sum := sha256.Sum256(f.shape[len("backend ")+len(f.of.Name):])
+	return hex.EncodeToString(sum[:4])
+}
+
+// classes returns the classes of the backends, those of most backends first.
+func (o *outline) classes() []*class {
+	byName := make(map[string]*class)
+	for _, f := range o.backends {
+		name := f.class()
+		if name == "" {
+			continue
+		}
+		if byName[name] == nil {
+			byName[name] = &class{name: name, of: f}
+		}
+		byName[name].members++
+	}
+	return slices.SortedFunc(maps.Values(byName), func(a, b *class) int {
+		return cmp.Or(cmp.Compare(b.members, a.members), cmp.Compare(a.name, b.name))
+	})
+}
+
+// classesText returns what HAProxy loads of the classes. The variable proc.classes names
+// those that HAProxy has sections of defaults for.
+func (o *outline) classesText(dir string) []byte {
+	var defaults, spares []byte
+	var names []string
+	http := len(o.cfg.Bind.HTTP)+len(o.cfg.Bind.HTTPS) > 0
+	kinds := 0
+	for _, c := range o.classes() {
+		if c.fits() && len(names) < maxClasses {
+			names = append(names, c.name)
+			// It repeats the settings of all backends: HAProxy warns of a section of
+			// defaults that another one names, and that others use without naming it.
+			defaults = slices.Concat(defaults, []byte("\ndefaults "+className+c.name+"\n"), o.defaults, c.of.body)
+		}
+		if http && !c.of.of.TCP && kinds < spareClasses {
+			kinds++
+			spares = append(spares, c.sparesText(dir)...)
+		}
+	}
+	if len(names) > 0 {
+		defaults = append([]byte("\nglobal\n  set-var proc.classes str("+strings.Join(names, ".")+")\n"), defaults...)
+	}
+	if len(defaults)+len(spares) == 0 {
+		return nil
+	}
+	return slices.Concat([]byte("\n.if version_atleast(3.4)\n"), defaults, []byte("\n.else\n"), spares, []byte("\n.endif\n"))
+}
+
+// fits reports whether a section of defaults can have the settings.
+func (c *class) fits() bool {
+	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool { return d.phase == phaseCapture }) // HAProxy: unable to find capture id
+}

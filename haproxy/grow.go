@@ -1,0 +1,180 @@
+package haproxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// HAProxy since 3.4 adds and removes backends by command. A backend that "add backend"
+// makes of the section of its class is, after the next reload, an ordinary backend of the
+// file: nothing else tells the two apart. So the worker counts as one that has loaded it,
+// and the variable proc.shape in the worker says so. Nobody has to remember it.
+//
+// If we crash after a command and before proc.shape changes, the next process finds a worker
+// of another configuration, or one that lost a backend, and reloads.
+
+// grow notes the backends of want that "add backend" brings: the worker, which has loaded
+// the backends of have, has neither them nor others of their names, and knows their
+// classes.
+func (r *running) grow(want *outline, have *Config) {
+	loaded := byName(have.Backends)
+	r.added = nil
+	for _, f := range want.backends {
+		if name := f.of.Name; loaded[name] == nil && r.backends[name] == nil && slices.Contains(r.classes, f.class()) {
+			r.added = append(r.added, f)
+		}
+	}
+	if len(r.added) == 0 {
+		return
+	}
+	empty := make(map[string]*LiveBackend, len(r.added))
+	for _, f := range r.added {
+		empty[f.of.Name] = &LiveBackend{}
+	}
+	r.backends = r.changed(empty)
+}
+
+// grown returns have with the backends that grow noted.
+func (r *running) grown(have *Config) *Config {
+	if len(r.added) == 0 {
+		return have
+	}
+	out := *have
+	out.Backends = slices.Clone(have.Backends)
+	for _, f := range r.added {
+		out.Backends = append(out.Backends, f.of)
+	}
+	slices.SortFunc(out.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+	return &out
+}
+
+// grows reports whether the worker gets to all of want by commands.
+func (p *Proxy) grows(want *outline) bool {
+	cfg, states := within(want.cfg, want.states(), p.run.grown(p.shaped), nil, held{})
+	return p.text.outline(cfg, states, nil).shape == want.shape
+}
+
+// lost returns a backend that the worker has loaded and does not have: something failed while
+// it was removed. Only a worker that has just been read can be such a one.
+func (p *Proxy) lost(want *outline) string {
+	if len(p.run.classes) == 0 || p.run.told != nil {
+		return ""
+	}
+	var loaded []*Backend
+	switch p.run.shape {
+	case want.shape:
+		loaded = want.cfg.Backends
+	case p.shapeID:
+		loaded = p.shaped.Backends
+	}
+	for _, b := range loaded {
+		if p.run.backends[b.Name] == nil {
+			return b.Name
+		}
+	}
+	return ""
+}
+
+// additions returns the commands that bring the backends that grow noted. No request
+// reaches a backend before it is published.
+func (r *running) additions() []string {
+	cmds := make([]string, len(r.added))
+	for i, f := range r.added {
+		cmds[i] = "add backend " + f.of.Name + " from " + className + f.class() + ";publish backend " + f.of.Name
+	}
+	return cmds
+}
+
+// reshape notes, in the worker too, that the worker now has the shape of an outline, and is
+// ahead of the files.
+func (p *Proxy) reshape(o *outline) error {
+	if err := p.worker.tell(append(generationIs(ahead), "set var proc.shape str("+o.shape+")")); err != nil {
+		return err
+	}
+	p.run.gen, p.aheadAt = ahead, time.Now()
+	p.run.shape, p.shaped, p.shapeID = o.shape, o.cfg, o.shape
+	return nil
+}
+
+// shrink removes backends without servers from the worker: those that want lacks, if no
+// route leads there any more, and those that can be added again with new settings. HAProxy
+// keeps a backend while a request is under way in it.
+func (p *Proxy) shrink(want *outline) error {
+	if !p.ready || p.told == nil || p.told.cfg != p.shaped {
+		return nil
+	}
+	used := map[string]bool{p.told.cfg.DefaultBackend: true}
+	for _, r := range p.told.cfg.Routes {
+		used[r.Backend], used[r.Canary] = true, true
+	}
+	for _, b := range want.cfg.Former {
+		used[b.Name] = true
+	}
+	wanted := make(map[string]*fragment, len(want.backends))
+	for _, f := range want.backends {
+		wanted[f.of.Name] = f
+	}
+	var leave []*Backend
+	for _, b := range p.shaped.Backends {
+		f, live := wanted[b.Name], p.run.backends[b.Name]
+		if live == nil || len(live.Servers) > 0 {
+			continue
+		}
+		if f == nil && !used[b.Name] || f != nil && !f.of.sameShape(b) && slices.Contains(p.run.classes, f.class()) {
+			leave = append(leave, b)
+		}
+	}
+	gone, err := p.worker.removeBackends(leave)
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	left, states := *p.shaped, States(nil)
+	left.Backends = nil
+	for _, f := range p.told.backends {
+		if !gone[f.of.Name] {
+			left.Backends, states = append(left.Backends, f.of), append(states, f.states)
+		}
+	}
+	o := p.text.outline(&left, states, nil)
+	if err := p.reshape(o); err != nil {
+		return err
+	}
+	p.idleSince = time.Time{} // a reload is for those that HAProxy keeps
+	p.run.backends = maps.Clone(p.run.backends)
+	for name := range gone {
+		delete(p.run.backends, name)
+	}
+	return nil
+}
+
+// removeBackends removes backends as far as HAProxy lets them go, and returns the names of
+// those that are gone.
+func (w worker) removeBackends(all []*Backend) (gone map[string]bool, err error) {
+	cmds := make([]string, len(all))
+	for i, b := range all {
+		// One that HAProxy keeps takes requests as before.
+		cmds[i] = "unpublish backend " + b.Name + ";del backend " + b.Name + ";publish backend " + b.Name
+	}
+	gone = make(map[string]bool)
+	n := 0
+	for batch := range batches(cmds) {
+		answer, _, err := w.ask(strings.Join(batch, ";"))
+		if err != nil {
+			return nil, err
+		}
+		said := verdicts(answer)
+		if len(said) != 3*len(batch) {
+			return nil, fmt.Errorf("HAProxy's worker: %d answers to the removal of %d backends", len(said), len(batch))
+		}
+		for i := range batch {
+			if strings.HasPrefix(said[3*i+1], "Backend deleted") {
+				gone[all[n].Name] = true
+			}
+			n++
+		}
+	}
+	return gone, nil
+}
