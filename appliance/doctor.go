@@ -126,7 +126,11 @@ func (d *doctor) machine(ctx context.Context) {
 		d.failed("haproxy", err.Error(), "", "apt install haproxy")
 	}
 	if d.cfg.HAProxy.Mode == config.Managed {
-		d.ok("files", "HAProxy holds %s", Holds(d.cfg))
+		if want := d.cfg.HAProxy.MaxConnections; want > 0 && haproxy.Machine().Connections(0, want) < want {
+			d.doubt("files", fmt.Sprintf("haproxy.maxConnections is %d, and HAProxy holds %s", want, Holds(d.cfg)), "raise the limit of open files of the unit", "systemctl edit sallyport    # [Service] LimitNOFILE=")
+		} else {
+			d.ok("files", "HAProxy holds %s", Holds(d.cfg))
+		}
 	}
 	d.ports(ctx)
 	d.kernel()
@@ -277,12 +281,16 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		d.doubt("credentials", fmt.Sprintf("cluster %s: the credentials expire at %s", c.Name, t.Format(time.DateTime)), "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", "")
 	}
 	d.nodes(ctx, c, snapshot.Topology)
+	d.leftBehind(ctx, c, w.Appliances(), groupName(health.APIGroup))
 	return snapshot.Topology, true
 }
 
 // nodes checks the way to each node of a cluster, and its BGP speaker.
 func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology) {
 	local := localNetworks()
+	if i := slices.IndexFunc(t.Nodes, func(n routes.Node) bool { return len(n.BGP) > 0 && n.BGP[0].Addr().Is4() }); i >= 0 {
+		d.returnPath(t.Nodes[i].BGP[0].Addr())
+	}
 	sessions := map[netip.Addr]bgp.PeerState{}
 	if d.status != nil {
 		for _, p := range d.status.Peers {
@@ -351,9 +359,17 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	if local.IsValid() {
 		from = local.String()
 	}
-	switch p := bgp.Probe(ctx, local, at); p.Answer {
+	ttl := c.BGP.TTLSecurity
+	p := bgp.Probe(ctx, local, at, ttl)
+	if p.Answer == bgp.NoAnswer && ttl && bgp.Probe(ctx, local, at, false).Answer == bgp.Open {
+		d.failed(name, fmt.Sprintf("%s answers without the TTL of 255 that clusters[].bgp.ttlSecurity demands", at), "let the BGPPeer have ttlSecurity: 1, or remove the key here", d.manifests())
+		return
+	}
+	switch p.Answer {
 	case bgp.Open:
 		switch {
+		case p.Deaf:
+			d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that follows: its BGPPeer has ttlSecurity (TTL security), and clusters[].bgp.ttlSecurity is not set", at, from), "set clusters[].bgp.ttlSecurity: true, or remove ttlSecurity from the BGPPeer", "kubectl get bgppeers -o yaml")
 		case p.ASN != n.ASN:
 			d.failed(name, fmt.Sprintf("its BGP speaker at %s is in AS %d, and the cluster's objects say AS %d", at, p.ASN, n.ASN), "wait until Calico has applied its objects, or look at the annotation projectcalico.org/ASNumber of the node", "kubectl get node "+n.Name+" -o yaml")
 		case p.ID == d.cfg.BGP.RouterID && p.ID.IsValid():
@@ -383,6 +399,86 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	}
 }
 
+// leftBehind checks that each BGPPeer for an appliance names a machine that is there.
+func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
+	ours := map[netip.Addr]bool{}
+	found, _ := net.InterfaceAddrs()
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			ours[p.Addr()] = true
+		}
+	}
+	for _, name := range sorted(peers) {
+		at := peers[name]
+		if ours[at] {
+			continue
+		}
+		switch p := bgp.Probe(ctx, netip.Addr{}, netip.AddrPortFrom(at, c.BGP.Port), false); p.Answer {
+		case bgp.NoAnswer, bgp.Unrouted:
+			d.doubt("BGPPeer", fmt.Sprintf("cluster %s: BGPPeer %s names %s, where nothing answers: a node that starts waits for it up to 240 s before it passes routes to the other nodes", c.Name, name, at),
+				"if that appliance is gone for good, delete its BGPPeer", "kubectl delete bgppeers."+group+" "+name)
+		default:
+			d.ok("BGPPeer", "%s of cluster %s names %s, which answers", name, c.Name, at)
+		}
+	}
+}
+
+// returnPath checks that the kernel takes packets of nodes on each interface on which they
+// may come.
+func (d *doctor) returnPath(node netip.Addr) {
+	interfaces, _ := net.Interfaces()
+	var strict, all []string
+	for _, i := range interfaces {
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil || !p.Contains(node) || slices.Contains(all, i.Name) {
+				continue
+			}
+			all = append(all, i.Name)
+			if max(reversePath("all"), reversePath(i.Name)) == 1 {
+				strict = append(strict, i.Name)
+			}
+		}
+	}
+	if len(all) > 1 && len(strict) > 0 {
+		d.doubt("return path", fmt.Sprintf("%s can be reached by several interfaces (%s), and the kernel drops what comes by another one than it would answer by: rp_filter is 1 on %s", node, strings.Join(all, ", "), strings.Join(strict, ", ")),
+			"give the network of the nodes to one interface, or loosen the check", fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.%s.rp_filter=2", strict[0]))
+	}
+}
+
+// reversePath returns the kernel's setting rp_filter of an interface.
+func reversePath(name string) (mode int) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
+	if err == nil {
+		_, _ = fmt.Sscan(string(text), &mode)
+	}
+	return mode
+}
+
+// members checks what the members of the group know of each other.
+func (d *doctor) members(g *GroupStatus, version string) {
+	for _, warning := range g.own() {
+		d.doubt("group", warning, "", "sallyport status addresses")
+	}
+	for _, m := range g.Members {
+		name := "member " + m.Name
+		switch {
+		case m.Self:
+		case m.Problem != "":
+			d.doubt(name, m.Problem, "the sentence says it", "sallyport status members")
+		case !m.Alive:
+			d.doubt(name, m.State(), fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members", d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
+		case m.Differs:
+			d.doubt(name, "it has another configuration", "compare the files, except identity and secrets", "sallyport config check "+d.path)
+		case m.Version != version:
+			d.doubt(name, fmt.Sprintf("it runs version %s, and this one %s", m.Version, version), "update one after the other, until all run the same", "sallyport version")
+		default:
+			d.ok(name, "%s %s", m.Address, m.State())
+		}
+	}
+}
+
 // overlaps checks that no two clusters have pools with addresses in common.
 func (d *doctor) overlaps(all []routes.Topology) {
 	for i, a := range all {
@@ -404,8 +500,13 @@ func (d *doctor) running() {
 	if s == nil {
 		return
 	}
+	if s.Group != nil {
+		d.members(s.Group, s.Version)
+	}
 	for _, warning := range s.Warnings {
-		d.doubt("appliance", warning, "", "")
+		if s.Group == nil || !strings.HasPrefix(warning, "group "+s.Group.Name+":") {
+			d.doubt("appliance", warning, "", "")
+		}
 	}
 	missing := 0
 	for _, r := range s.Routes {
@@ -436,11 +537,31 @@ func (d *doctor) running() {
 	}
 	d.ok("servers", "%d open", open)
 	for _, idle := range s.Idle() {
-		d.doubt("servers", fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "", "sallyport explain "+idle.Servers[0].Addr().String())
+		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "", "sallyport explain "+idle.Servers[0].Addr().String()
+		if from := sourceFor(idle.Servers[0]); strings.Contains(idle.Why, "(L4TOUT)") && from.IsValid() {
+			saw += fmt.Sprintf("; pods see %s as the source", from)
+			remedy = fmt.Sprintf("admit %s in their NetworkPolicies (an ipBlock of %[1]s/%d); without a policy, look on their nodes for a firewall, for rp_filter, and for the way back to %[1]s", from, from.BitLen())
+			command = "kubectl get networkpolicies -A"
+		}
+		d.doubt("servers", saw, remedy, command)
 	}
 	for _, p := range s.Problems {
 		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "", "")
 	}
+}
+
+// sourceFor returns the address from which this machine reaches another one.
+func sourceFor(to netip.AddrPort) netip.Addr {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // sends nothing
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer func() { _ = conn.Close() }()
+	from, is := conn.LocalAddr().(*net.UDPAddr)
+	if !is {
+		return netip.Addr{}
+	}
+	return from.AddrPort().Addr().Unmap()
 }
 
 // localNetworks returns the networks that this machine is connected to.

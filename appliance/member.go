@@ -386,16 +386,8 @@ func groupStatus(l *loop, v *view, heard []group.Heard, held, taken []netip.Addr
 // warnings returns what in the group needs attention, one sentence each.
 func (s *GroupStatus) warnings(v *view) (all []string) {
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if s.Class != Full {
-		warn("group %s: this appliance is %s: %s", s.Name, s.Class, s.Why)
-	}
-	for _, a := range s.Addresses {
-		if !a.Held {
-			warn("group %s: this machine does not have the address %s on lo, so it is not announced", s.Name, a.Address)
-		}
-	}
-	if s.Ring.Problem != "" {
-		warn("group %s: %s", s.Name, s.Ring.Problem)
+	for _, sentence := range s.own() {
+		warn("group %s: %s", s.Name, sentence)
 	}
 	for _, m := range s.Members {
 		switch {
@@ -406,6 +398,23 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 		case m.Differs:
 			warn("group %s: %s has another configuration: compare the files, except identity and secrets", s.Name, m.Name)
 		}
+	}
+	return all
+}
+
+// own returns what of this appliance's part in the group needs attention, a sentence each.
+func (s *GroupStatus) own() (all []string) {
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if s.Class != Full {
+		add("this appliance is %s: %s", s.Class, s.Why)
+	}
+	for _, a := range s.Addresses {
+		if !a.Held {
+			add("this machine does not have the address %s on lo, so it is not announced", a.Address)
+		}
+	}
+	if s.Ring.Problem != "" {
+		add("%s", s.Ring.Problem)
 	}
 	return all
 }

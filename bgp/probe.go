@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
 )
 
 // An Answer is what a BGP speaker does when somebody connects.
@@ -31,19 +32,24 @@ const (
 // A Probed is the result of a Probe. ASN and ID are those of its OPEN.
 type Probed struct {
 	Answer Answer
+	Deaf   bool // Open, and what we send is not acknowledged: it demands a TTL (RFC 5082)
 	ASN    uint32
 	ID     netip.Addr
 	Err    error
 }
 
 // Probe connects to a BGP speaker, without a signature, and hangs up after its OPEN. It
-// sends nothing. A speaker that has a session with the local address may take the
+// sends the first byte of a header and no message. With ttlSecurity both sides' packets need
+// a TTL of 255. A speaker that has a session with the local address may take the
 // connection for a collision, so probe only where there is no session. It takes 3 seconds
 // at most. The zero local address is any.
-func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort) Probed {
+func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort, ttlSecurity bool) Probed {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	dialer := net.Dialer{}
+	if ttlSecurity {
+		dialer.Control = func(_, _ string, c syscall.RawConn) error { return demandTTL(c, to.Addr().Is4()) }
+	}
 	if local.IsValid() {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
 	}
@@ -94,5 +100,51 @@ func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort) Probed {
 			}
 		}
 	}
+	p.Deaf = !acknowledges(ctx, conn)
 	return p
+}
+
+// demandTTL lets a socket send with a TTL of 255, and receive nothing with a lower one.
+func demandTTL(c syscall.RawConn, four bool) (err error) {
+	level, own, least := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
+	if four {
+		level, own, least = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
+	}
+	failed := c.Control(func(fd uintptr) {
+		err = errors.Join(unix.SetsockoptInt(int(fd), level, own, 255), unix.SetsockoptInt(int(fd), level, least, 255)) //nolint:gosec // a descriptor
+	})
+	return errors.Join(failed, err)
+}
+
+// acknowledges sends a byte, and reports whether the other end acknowledges it within a second. The
+// kernel of a speaker that demands a TTL drops what has a lower one, but for the handshake.
+func acknowledges(ctx context.Context, conn net.Conn) bool {
+	const enough = time.Second
+	ctx, cancel := context.WithTimeout(ctx, enough)
+	defer cancel()
+	tcp, is := conn.(*net.TCPConn)
+	if !is {
+		return true
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return true
+	}
+	if _, err := conn.Write([]byte{0xff}); err != nil {
+		return true // it hung up, and so heard us
+	}
+	for tick := time.Tick(20 * time.Millisecond); ; {
+		unheard := false
+		if err := raw.Control(func(fd uintptr) {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) //nolint:gosec // a descriptor
+			unheard = err == nil && info.Unacked > 0
+		}); err != nil || !unheard {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick:
+		}
+	}
 }

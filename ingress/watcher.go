@@ -400,6 +400,17 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 	return s, nil
 }
 
+// Appliances returns the addresses of the BGPPeers for appliances, by name: of this one and
+// of others.
+func (w *Watcher) Appliances() map[string]netip.Addr {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calico == nil {
+		return nil
+	}
+	return calico.Appliances(w.calico.list("bgppeers"))
+}
+
 // Health returns how well the API server can be read.
 func (w *Watcher) Health() Health {
 	w.mu.Lock()

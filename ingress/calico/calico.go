@@ -529,6 +529,18 @@ func (r *reader) peers(o Objects) []peer {
 	return found
 }
 
+// Appliances returns the addresses of the BGPPeers that have a name as those of `sallyport
+// manifests`, by that name.
+func Appliances(peers []*unstructured.Unstructured) map[string]netip.Addr {
+	all := map[string]netip.Addr{}
+	for _, u := range peers {
+		if ip, ok := peerAddr(text(specOf(u)["peerIP"])); ok && strings.HasPrefix(u.GetName(), "sallyport-") {
+			all[u.GetName()] = ip
+		}
+	}
+	return all
+}
+
 func (p peer) rank() int {
 	if p.node == "" && p.selector.all {
 		return 0

@@ -35,6 +35,18 @@ func (r *testbed) finds(file string, level appliance.Level, check string, words 
 	})
 }
 
+// lacks waits until the doctor has nothing bad to say of a check.
+func (r *testbed) lacks(file, check string) {
+	r.t.Helper()
+	r.eventually("the doctor finds nothing wrong with "+check, func() error {
+		all := r.doctor(file)
+		if len(all) < 8 || slices.ContainsFunc(all, func(f appliance.Finding) bool { return f.Level != appliance.Healthy && f.Check == check }) {
+			return fmt.Errorf("it finds %s", spelled(all))
+		}
+		return nil
+	})
+}
+
 func spelled(all []appliance.Finding) string {
 	var b strings.Builder
 	for _, f := range all {
@@ -132,6 +144,43 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.finds(file, appliance.Doubt, "pool", "disableBGPExport", "kubectl patch")
 		r.kubectl("patch", pool, "--type=merge", "-p", `{"spec":{"disableBGPExport":false}}`)
 	})
+	r.sub("the node demands a TTL and the appliance does not", func(_ *testing.T, r *testbed) {
+		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"ttlSecurity":1}}`)
+		r.finds(file, appliance.Failed, "node worker1", "ttlSecurity is not set")
+		r.finds(with(r, "asn: 65000", "asn: 65000, ttlSecurity: true"), appliance.Healthy, "node worker1", "knows")
+		r.kubectl("patch", peer, "--type=json", "-p", `[{"op":"remove","path":"/spec/ttlSecurity"}]`)
+		r.healthy(file)
+	})
+	r.sub("the appliance demands a TTL and the node does not", func(_ *testing.T, r *testbed) {
+		r.finds(with(r, "asn: 65000", "asn: 65000, ttlSecurity: true"), appliance.Failed, "node worker1", "answers without the TTL of 255", "sallyport manifests")
+	})
+	r.sub("a BGPPeer of an appliance that is gone", func(_ *testing.T, r *testbed) {
+		gone, err := r.Manifests(t.Context(), "--address", "192.168.50.99")
+		r.must(err)
+		r.apply(gone)
+		r.finds(file, appliance.Doubt, "BGPPeer", "sallyport-192-168-50-99", "240 s", "kubectl delete bgppeers.crd.projectcalico.org sallyport-192-168-50-99")
+		r.kubectl("delete", "bgppeer/sallyport-192-168-50-99")
+		r.lacks(file, "BGPPeer")
+	})
+	r.sub("packets of nodes may come by another interface", func(_ *testing.T, r *testbed) {
+		r.lacks(file, "return path")
+		r.exec("sh", "-c", "ip link add twin type veth peer name niwt && ip addr add 192.168.50.98/24 dev twin noprefixroute && ip link set twin up && echo 1 > /proc/sys/net/ipv4/conf/twin/rp_filter")
+		r.finds(file, appliance.Doubt, "return path", "rp_filter is 1 on", "twin", "sysctl -w")
+		r.exec("sh", "-c", "for i in all default eth0 twin; do echo 2 > /proc/sys/net/ipv4/conf/$i/rp_filter; done")
+		r.lacks(file, "return path")
+		r.exec("ip", "link", "del", "twin")
+	})
+	r.sub("more connections than open files", func(_ *testing.T, r *testbed) {
+		r.finds(with(r, "binary: ", "maxConnections: 90000000, binary: "), appliance.Doubt, "files", "haproxy.maxConnections is 90000000", "LimitNOFILE")
+		r.finds(file, appliance.Healthy, "files", "HAProxy holds")
+	})
+	r.sub("few ports for connections to a pod", func(_ *testing.T, r *testbed) {
+		was := strings.TrimSpace(r.exec("cat", "/proc/sys/net/ipv4/ip_local_port_range"))
+		r.exec("sh", "-c", "echo 60000 60999 > /proc/sys/net/ipv4/ip_local_port_range")
+		r.finds(file, appliance.Doubt, "ports-to-pods", "1000 ports", "sysctl -w net.ipv4.ip_local_port_range")
+		r.exec("sh", "-c", "echo "+was+" > /proc/sys/net/ipv4/ip_local_port_range")
+		r.finds(file, appliance.Healthy, "ports-to-pods")
+	})
 	r.sub("two clusters have a pool in common", func(_ *testing.T, r *testbed) {
 		first := text[strings.Index(text, "- {name: lab"):strings.Index(text, "\nhaproxy:")]
 		twin := strings.NewReplacer("name: lab", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
@@ -149,6 +198,14 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.finds(file, appliance.Failed, "node worker1", "its last session was lost")
 		r.apply(manifests)
 		r.healthy(file)
+	})
+	r.sub("pods do not admit the appliance", func(_ *testing.T, r *testbed) {
+		_, err := r.Exec(t.Context(), "worker1", "nft", "add table inet denied; add chain inet denied through { type filter hook forward priority 0; }; add rule inet denied through ip saddr 192.168.50.21 tcp dport 8080 drop")
+		r.must(err)
+		r.finds(file, appliance.Doubt, "servers", "(L4TOUT)", "pods see 192.168.50.21 as the source", "ipBlock of 192.168.50.21/32", "rp_filter", "kubectl get networkpolicies")
+		_, err = r.Exec(t.Context(), "worker1", "nft", "delete table inet denied")
+		r.must(err)
+		r.lacks(file, "servers")
 	})
 	r.sub("a node has an AS number that is none", func(_ *testing.T, r *testbed) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/ASNumber=many")

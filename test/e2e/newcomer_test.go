@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"sallyport/appliance"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -231,6 +232,45 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
+	r := newTestbed(t, world.Options{Name: "disagree", Workers: 1, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
+	another, err := r.Another(2)
+	r.must(err)
+	other := &testbed{another, t}
+	t.Cleanup(func() {
+		if err := other.Stop(syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	for n, m := range []*testbed{r, other} {
+		r.must(rig.Configure(m.Dir, r.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
+		m.start()
+	}
+	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
+	good := other.read("sallyport.yaml")
+	r.finds(file, appliance.Healthy, name, "192.168.50.12 is full")
+	for _, row := range []struct{ what, old, instead, words string }{
+		{"the configuration", "stateDir:", "bgp: {retain: 60s}\nstateDir:", "another configuration"},
+		{"the secret", "c2FsbHlwb3J0", "YW5vdGhlciBz", "not signed with the secret of this group"},
+		{"the list", "{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}", "does not have appliance in its group.members"},
+	} {
+		r.sub(row.what, func(_ *testing.T, r *testbed) {
+			other.end(syscall.SIGTERM)
+			other.write("sallyport.yaml", strings.ReplaceAll(good, row.old, row.instead))
+			other.start()
+			r.finds(file, appliance.Doubt, name, row.words)
+			other.end(syscall.SIGTERM)
+			other.write("sallyport.yaml", good)
+			other.start()
+			r.lacks(file, name)
+		})
+	}
+	r.sub("it is dead", func(_ *testing.T, r *testbed) {
+		other.end(syscall.SIGKILL)
+		r.finds(file, appliance.Doubt, name, "silent", "7477")
+	})
 }
 
 func each(all []string, do func(string)) {
