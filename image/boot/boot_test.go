@@ -85,7 +85,7 @@ type place struct {
 	file string // the one file, good
 }
 
-func newPlace(t *testing.T) *place {
+func newPlace(t *testing.T, opts world.Options, manifests ...string) *place {
 	t.Helper()
 	if *keep != "" {
 		if err := os.MkdirAll(*keep, 0o755); err != nil {
@@ -97,7 +97,7 @@ func newPlace(t *testing.T) *place {
 	if err := errors.Join(rig.Build(t.Context(), dir), rig.Configure(dir, "")); err != nil {
 		t.Fatal(err)
 	}
-	r, err := rig.New(t.Context(), dir, world.Options{Name: "image", Workers: 2})
+	r, err := rig.New(t.Context(), dir, opts, manifests...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ const status = "https://192.168.50.21:9090/status"
 
 // TestTheImageServesFromOneFile runs all cases in one lab.
 func TestTheImageServesFromOneFile(t *testing.T) {
-	p := newPlace(t)
+	p := newPlace(t, world.Options{Name: "image", Workers: 2})
 	t.Run("a bad file changes nothing", p.aBadFileChangesNothing)
 	if !*all {
 		return

@@ -5,23 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"net"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
 	"sallyport/appliance"
+	"sallyport/test/crowd"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
-
-// serviceAddress is what both machines of a pair serve.
-const serviceAddress = "203.0.113.10"
 
 // members lists the addresses of both, in the order of their names.
 var members = []string{"192.168.50.21", "192.168.50.12"}
@@ -29,10 +25,9 @@ var members = []string{"192.168.50.21", "192.168.50.12"}
 // A pair is two machines that form a group behind a router.
 type pair struct {
 	*place
-	files    []string
-	machines []Machine
-	vms      []*VM
-	clients  string // the program
+	addresses []string // of the service
+	machines  []Machine
+	vms       []*VM
 }
 
 // TestTwoImagesAreAGroup runs all cases of a pair in one lab.
@@ -40,45 +35,46 @@ func TestTwoImagesAreAGroup(t *testing.T) {
 	if !*all {
 		return
 	}
-	p := newPair(t)
+	p := newPair(t, world.RouterBIRD)
 	t.Run("they share what they count", p.theyShareWhatTheyCount)
 	t.Run("an update waits for its turn", p.anUpdateWaitsForItsTurn)
 	t.Run("one is updated, and nobody notices", p.oneIsUpdated)
 	t.Run("one is shut down, and its downloads go on", p.oneIsShutDown)
 }
 
-func newPair(t *testing.T) *pair {
+func newPair(t *testing.T, router world.RouterKind) *pair {
 	t.Helper()
-	p := &pair{place: newPlace(t, world.Options{Name: "imagepair", Workers: 2, Appliances: 2, Router: true}, "--address", members[1])}
-	if err := rig.Compile(t.Context(), p.Dir, "test/demo/clients"); err != nil {
-		t.Fatal(err)
-	}
-	p.clients = p.Dir + "/clients"
-	credentials, err := os.ReadFile(p.Dir + "/kubeconfig")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := &pair{place: newPlace(t, world.Options{Name: "imagepair", Workers: 2, Appliances: 2, Router: router}, "--address", members[1])}
+	p.addresses = rig.ServiceAddresses(p.Options())
 	for n, address := range members {
-		file := strings.ReplaceAll(oneFile(string(credentials), world.ApplianceHost(n+1)), members[0], address)
-		file = strings.Replace(file, "identity: "+world.ApplianceHost(n+1)+"\n", p.Group(n+1, serviceAddress), 1)
+		file := strings.ReplaceAll(p.file, members[0], address)
+		file = strings.Replace(file, "identity: edge\n", p.Group(n+1), 1)
+		file = strings.Replace(file, "hostname: edge\n", "hostname: "+world.ApplianceHost(n+1)+"\n", 1)
 		// An emulated machine does not run each 0.3 s.
 		file = strings.Replace(file, "  upstream: {", "  drain: {timeout: 3m}\n  upstream: {bfd: {interval: 1s, multiplier: 5}, ", 1)
+		file = strings.Replace(file, "  ingress: {publish: ["+address+"]}\n", "", 1) // those of the group
 		file = strings.Replace(file, address+"/24]", address+"/24], gateway: 192.168.50.2", 1)
 		file = strings.Replace(file, "  interfaces:", "  update: {url: 'http://198.51.100.10:8000/'}\n  interfaces:", 1)
 		m := p.machine(t)
 		m.Host, m.Memory, m.Args = world.ApplianceHost(n+1), 1024, []string{"-no-reboot"}
 		p.write(t, m, file)
-		p.files, p.machines, p.vms = append(p.files, file), append(p.machines, m), append(p.vms, p.on(t, m))
+		p.machines, p.vms = append(p.machines, m), append(p.vms, p.on(t, m))
 	}
 	p.bothServe(t)
 	figure(t, "power on → both of a pair serve", time.Since(p.vms[1].Began).Round(100*time.Millisecond))
 	return p
 }
 
+// statusOf returns a machine's status page. Their certificate names only one address.
+func (p *pair) statusOf(t *testing.T, n int) (string, error) {
+	t.Helper()
+	return p.ask(t.Context(), "https://"+members[n]+":9090/status", "--max-time", "30", "--insecure")
+}
+
 // group returns the part group of a machine's status.
 func (p *pair) group(t *testing.T, n int) (*appliance.GroupStatus, error) {
 	t.Helper()
-	out, err := p.ask(t.Context(), "http://"+members[n]+":9090/status", "--max-time", "30")
+	out, err := p.statusOf(t, n)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +93,7 @@ var via = regexp.MustCompile(`via (192\.168\.50\.\d+)`)
 // ways returns the members to which the router sends clients.
 func (p *pair) ways(t *testing.T) (all []string) {
 	t.Helper()
-	out, err := p.Exec(t.Context(), world.Router, "ip", "route", "show", serviceAddress)
+	out, err := p.Exec(t.Context(), world.Router, "ip", "route", "show", p.addresses[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,47 +130,41 @@ func (p *pair) bothServe(t *testing.T) {
 // A seen is what clients counted.
 type seen struct{ sent, failed, asked, broken int }
 
-var counts = regexp.MustCompile(`new connections +(\d+), failed (\d+) +requests on kept ones +(\d+), broken (\d+)`)
-
 // watched returns what clients behind the router notice while do runs.
 func (p *pair) watched(t *testing.T, do func()) (s seen) {
 	t.Helper()
-	log := filepath.Join(t.TempDir(), "clients")
-	f, err := os.Create(log)
-	if err != nil {
-		t.Fatal(err)
+	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	clients := crowd.Clients{Host: "test.local", New: 50 * time.Millisecond, Kept: 30, Every: 300 * time.Millisecond}
+	for _, address := range p.addresses {
+		clients.Targets = append(clients.Targets, address+":80")
 	}
-	defer f.Close() //nolint:errcheck // written by another
-	cmd := p.Command(context.WithoutCancel(t.Context()), world.Client, p.clients, "-address", serviceAddress+":80", "-every", "50ms", "-kept", "30")
-	cmd.Stdout, cmd.Stderr = f, f
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	clients.Dial = func(ctx context.Context, target string) (net.Conn, error) { return p.Dial(ctx, world.Client, target) }
+	var mu sync.Mutex
+	var losses []string
+	note := func(o crowd.Outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		n, bad := &s.sent, &s.failed
+		if o.Kept {
+			n, bad = &s.asked, &s.broken
+		}
+		if *n++; o.Err != nil {
+			*bad++
+			losses = append(losses, fmt.Sprintf("%s kept=%v: %v", o.Began.Format(time.TimeOnly), o.Kept, o.Err))
+		}
 	}
-	defer func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		text, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
+	var ran sync.WaitGroup
+	ran.Go(func() { clients.Run(ctx, func() func(crowd.Outcome) { return note }) })
+	stop := sync.OnceFunc(func() {
+		end()
+		ran.Wait()
+		if len(losses) > 0 {
+			t.Logf("what clients lost, the first 20:\n%s", strings.Join(losses[:min(20, len(losses))], "\n"))
 		}
-		all := counts.FindAllStringSubmatch(string(text), -1)
-		if len(all) == 0 {
-			t.Fatalf("the clients say %q", text)
-		}
-		before := seen{}
-		for _, m := range all {
-			var now seen
-			for i, to := range []*int{&now.sent, &now.failed, &now.asked, &now.broken} {
-				*to, _ = strconv.Atoi(m[i+1])
-			}
-			if now.failed != before.failed || now.broken != before.broken {
-				t.Logf("clients: %+v", now)
-			}
-			before = now
-		}
-		s = before
-	}()
+	})
+	defer stop()
 	do()
+	stop()
 	return s
 }
 
@@ -210,7 +200,7 @@ spec:
 	}
 	for n, vm := range p.vms {
 		p.until(t, vm, members[n]+" has the Ingress", func() error {
-			if s, err := p.ask(t.Context(), "http://"+members[n]+":9090/status"); err != nil || !strings.Contains(s, "limited.test") {
+			if s, err := p.statusOf(t, n); err != nil || !strings.Contains(s, "limited.test") {
 				return fmt.Errorf("not yet (%w)", err)
 			}
 			if got := code(n, "limited.test"); got != "200" {
@@ -246,14 +236,20 @@ func (p *pair) anUpdateWaitsForItsTurn(t *testing.T) {
 		t.Fatalf("got %q, %v, want %q", out, err, want)
 	}
 	t.Log(strings.TrimSpace(out))
-	p.tells(t, p.vms[1], "http://"+members[1]+":9090/status", "version 90.1 waits: appliance ")
+	p.until(t, p.vms[1], "its status says why", func() error {
+		s, err := p.statusOf(t, 1)
+		if err == nil && !strings.Contains(s, "version 90.1 waits: appliance ") {
+			err = errors.New("it does not")
+		}
+		return err
+	})
 }
 
 // oneIsUpdated updates the second machine by hand, while clients ask.
 func (p *pair) oneIsUpdated(t *testing.T) {
 	dir := p.offers(t)
 	name := variant(t, dir, "90.2", "", nil)
-	nobodyNoticed(t, "clients of a pair, for 20 s", p.watched(t, func() { time.Sleep(20 * time.Second) })) //nolint:forbidigo // a measurement
+	nobodyNoticed(t, "clients of a pair, for 10 s", p.watched(t, func() { time.Sleep(10 * time.Second) })) //nolint:forbidigo // a measurement
 	nobodyNoticed(t, "clients of a pair of which one is updated", p.watched(t, func() {
 		if _, err := p.vms[1].Run(t.Context(), "/usr/bin/systemd-run", "--property=StandardError=journal+console", "--",
 			"/usr/bin/sallyport", "image", "update", "http://198.51.100.10:8000/"+name); err != nil {
@@ -299,7 +295,7 @@ func (p *pair) oneIsShutDown(t *testing.T) {
 	ends := make(chan error, 10)
 	for range cap(ends) {
 		go func() {
-			out, err := p.Exec(t.Context(), world.Client, "curl", "-sSf", "-H", "Host: test.local", fmt.Sprintf("http://%s/slow?d=%s&every=1s", serviceAddress, lasts))
+			out, err := p.Exec(t.Context(), world.Client, "curl", "-sSf", "-H", "Host: test.local", fmt.Sprintf("http://%s/slow?d=%s&every=1s", p.addresses[0], lasts))
 			if err == nil && !strings.HasSuffix(out, "done\n") {
 				err = fmt.Errorf("it ends with %q", tail(out, 3))
 			}

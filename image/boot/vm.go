@@ -21,6 +21,7 @@ import (
 // A Machine is a virtual machine that is off.
 type Machine struct {
 	Lan      string   // the lab's network namespace that holds its bridge
+	Host     string   // of the lab, an appliance's, in whose place it is
 	Dir      string   // its disk, its firmware's variables, its sockets; they stay when it is off
 	Memory   int      // in MiB
 	Args     []string // more for QEMU: another way for the file to arrive
@@ -48,10 +49,10 @@ const (
 	variables      = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// NewMachine creates a machine in dir. Its disk is a copy of the image with free space
-// after it.
+// NewMachine creates a machine in dir, in place of the lab's first appliance. Its disk is a
+// copy of the image with free space after it.
 func NewMachine(ctx context.Context, lan, image, dir string) (Machine, error) {
-	m := Machine{Lan: lan, Dir: dir, Memory: 512}
+	m := Machine{Lan: lan, Host: firstHost, Dir: dir, Memory: 512}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return m, err
 	}
@@ -137,7 +138,7 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	_ = os.Remove(m.path("agent"))
 	args := append([]string{
 		"netns", "exec", m.Lan, "qemu-system-x86_64", "-nodefaults", "-name", "sallyport", "-machine", kind,
-		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid", "7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0de",
+		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid", fmt.Sprintf("7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0%02x", m.number()),
 		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file=" + code,
 		"-drive", "if=pflash,format=raw,unit=1,file=" + option(m.path("vars.fd")),
 		"-chardev", "file,id=serial,path=" + option(m.Serial()), "-serial", "chardev:serial",
@@ -145,7 +146,7 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + option(m.path("agent")),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
 		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
-		"-netdev", "tap,id=lan,ifname=vm,script=no,downscript=no", "-device", "virtio-net-pci,netdev=lan,mac=" + hardware + ",romfile=",
+		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device", "virtio-net-pci,netdev=lan,mac=" + m.hardware() + ",romfile=",
 	}, accel...)
 	disk, err := m.drive(ctx)
 	if err != nil {
@@ -178,21 +179,33 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 // option escapes a path for an option of QEMU, where a comma would end it.
 func option(path string) string { return strings.ReplaceAll(path, ",", ",,") }
 
+// firstHost is the lab's first host for appliances. The others have its name with a number.
+const firstHost = "appliance"
+
+// number returns a number that differs between the machines of a lab.
+func (m Machine) number() int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(m.Host, firstHost)) // the first has none
+	return 0x20 + max(n, 1)
+}
+
 // hardware returns the MAC address of the machine's network card.
-const hardware = "52:54:00:50:00:21"
+func (m Machine) hardware() string { return fmt.Sprintf("52:54:00:50:00:%02x", m.number()) }
+
+// port returns the name of the machine's port on the lab's bridge.
+func (m Machine) port() string { return "vm-" + m.Host }
 
 // plug connects the machine to the bridge in place of the appliance's host. That host
 // keeps its namespace, but loses its link.
 func (m Machine) plug(ctx context.Context) error {
-	if run(ctx, "ip", "-n", m.Lan, "link", "show", "vm") != nil {
-		if err := run(ctx, "ip", "-n", m.Lan, "tuntap", "add", "vm", "mode", "tap"); err != nil {
+	if run(ctx, "ip", "-n", m.Lan, "link", "show", m.port()) != nil {
+		if err := run(ctx, "ip", "-n", m.Lan, "tuntap", "add", m.port(), "mode", "tap"); err != nil {
 			return err
 		}
 	}
 	state := map[bool]string{true: "down", false: "up"}[m.NoCable]
 	return errors.Join(
-		run(ctx, "ip", "-n", m.Lan, "link", "set", "appliance", "down"),
-		run(ctx, "ip", "-n", m.Lan, "link", "set", "vm", "master", "lan", state),
+		run(ctx, "ip", "-n", m.Lan, "link", "set", m.Host, "down"),
+		run(ctx, "ip", "-n", m.Lan, "link", "set", m.port(), "master", "lan", state),
 	)
 }
 
@@ -200,7 +213,7 @@ func (m Machine) plug(ctx context.Context) error {
 func (vm *VM) Cable(ctx context.Context, in bool) error {
 	state := map[bool]string{true: "up", false: "down"}[in]
 	_, err := vm.qmp.ask("set_link", map[string]any{"name": "lan", "up": in})
-	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", "vm", state))
+	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", vm.port(), state))
 }
 
 // Pull cuts the power.
