@@ -29,6 +29,8 @@ const (
 	Silence = 350 * time.Millisecond
 	// memory is how long a problem is reported after it was last seen.
 	memory = 10 * time.Second
+	// skew is how far the clocks of two members may be apart without a Problem.
+	skew = 5 * time.Second
 )
 
 // Key derives a key of 32 bytes from the secret of a group (HKDF with SHA-256). Each
@@ -49,13 +51,14 @@ type Member struct {
 }
 
 // A Word is what a member reports about itself. Texts have at most 64 printable
-// ASCII characters: Say cuts off the rest.
+// ASCII characters, and Why has 255: Say cuts off the rest.
 type Word struct {
 	Class    string // how fit it is to serve
 	Draining bool
 	Version  string        // of its program
 	Config   string        // sum of its configuration
 	Shape    string        // sum of what its HAProxy serves
+	Why      string        // what is wrong with it, for people; empty: nothing
 	Since    time.Duration // how long it has had this class; it grows between two calls of Say
 }
 

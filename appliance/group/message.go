@@ -16,17 +16,20 @@ import (
 //	36  verdict, 1 byte
 //	37  draining, 1 byte: 0 or 1
 //	38  since, 8 bytes: milliseconds
-//	46  name, class, version, config, shape: each 1 byte of length, at most 64, and the text
+//	46  clock, 8 bytes: milliseconds since 1970 by the sender's clock, which nothing depends on
+//	54  name, class, version, config, shape, each at most 64 bytes, and why: 1 byte of length,
+//	    and the text
 //	    signature, 16 bytes: the first of the HMAC-SHA256 of the receiver's address in 16
 //	    bytes and all that comes before
 const (
 	magic     = "SPG"
 	edition   = 1
-	fixed     = 46
+	fixed     = 54
 	maxText   = 64
+	maxWhy    = 255
 	signature = 16
-	shortest  = fixed + 5 + signature
-	longest   = shortest + 5*maxText
+	shortest  = fixed + 6 + signature
+	longest   = shortest + 5*maxText + maxWhy
 )
 
 // An id is a random number that nobody guesses.
@@ -49,8 +52,24 @@ type message struct {
 	session, challenge, answer id
 	counter                    uint64
 	verdict                    verdict
+	clock                      uint64
 	name                       string
 	word                       Word
+}
+
+// text is a text of a message, and how long it may be.
+type text struct {
+	of   *string
+	most int
+}
+
+// texts returns the texts in their order.
+func (m *message) texts() []text {
+	return append([]text{{&m.name, maxText}}, m.word.texts()...)
+}
+
+func (w *Word) texts() []text {
+	return []text{{&w.Class, maxText}, {&w.Version, maxText}, {&w.Config, maxText}, {&w.Shape, maxText}, {&w.Why, maxWhy}}
 }
 
 // appendTo appends the message without a signature.
@@ -66,23 +85,24 @@ func (m *message) appendTo(b []byte) []byte {
 		b[len(b)-1] = 1
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(max(0, m.word.Since.Milliseconds())))
-	for _, text := range []string{m.name, m.word.Class, m.word.Version, m.word.Config, m.word.Shape} {
-		b = append(b, byte(len(text)))
-		b = append(b, text...)
+	b = binary.BigEndian.AppendUint64(b, m.clock)
+	for _, t := range m.texts() {
+		b = append(b, byte(len(*t.of)))
+		b = append(b, *t.of...)
 	}
 	return b
 }
 
-// plain returns at most maxText bytes of a text, with a question mark for each character
-// that is not printable ASCII. parse accepts no others, since people read them.
-func plain(text string) string {
+// plain returns the first bytes of a text, with a question mark for each character that is
+// not printable ASCII. parse accepts no others, since people read them.
+func plain(text string, most int) string {
 	text = strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return '?'
 		}
 		return c
 	}, text)
-	return text[:min(len(text), maxText)]
+	return text[:min(len(text), most)]
 }
 
 // parse reads a packet whose signature is right. It reports false unless appendTo writes
@@ -98,22 +118,24 @@ func parse(b []byte) (m message, ok bool) {
 	copy(m.answer[:], b[28:])
 	m.verdict = verdict(b[36])
 	since := binary.BigEndian.Uint64(b[38:])
+	m.clock = binary.BigEndian.Uint64(b[46:])
 	const century = 100 * 365 * 24 * time.Hour
-	if m.verdict >= verdicts || b[37] > 1 || since > uint64(century.Milliseconds()) {
+	if m.verdict >= verdicts || b[37] > 1 || since > uint64(century.Milliseconds()) || m.clock > 10*uint64(century.Milliseconds()) {
 		return m, false
 	}
 	m.word.Draining, m.word.Since = b[37] == 1, time.Duration(since)*time.Millisecond
 	b = b[fixed:]
-	for _, text := range []*string{&m.name, &m.word.Class, &m.word.Version, &m.word.Config, &m.word.Shape} {
-		if len(b) == 0 || b[0] > maxText || int(b[0]) >= len(b) {
+	for _, t := range m.texts() {
+		if len(b) == 0 || int(b[0]) > t.most || int(b[0]) >= len(b) {
 			return m, false
 		}
-		for _, c := range b[1 : 1+b[0]] {
+		n := 1 + int(b[0])
+		for _, c := range b[1:n] {
 			if c < ' ' || c > '~' {
 				return m, false
 			}
 		}
-		*text, b = string(b[1:1+b[0]]), b[1+b[0]:]
+		*t.of, b = string(b[1:n]), b[n:]
 	}
 	return m, len(b) == 0 && m.name != ""
 }

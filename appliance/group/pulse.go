@@ -55,6 +55,7 @@ type Pulse struct {
 	members   []*peer // without this one
 	strangers map[Member]*peer
 	counts    Counts
+	now       func() time.Time // for clocks, which may be wrong; all else uses time.Now
 }
 
 // Counts says how many packets arrived since the start.
@@ -85,14 +86,15 @@ type peer struct {
 	counter   uint64
 	theirs    id // its challenge
 	word      Word
-	heard     time.Time // zero: never
-	verdict   verdict   // about us
-	namesake  time.Time // when another appliance last spoke with its name
-	twice     time.Time // when a former session of it last answered: two processes run
-	foreign   time.Time // when a packet last came from its address that is not of this group
-	otherKind bool      // that packet was of another version
-	replied   int       // in the Interval of tick
-	failed    error     // of the last packet to it
+	heard     time.Time     // zero: never
+	verdict   verdict       // about us
+	ahead     time.Duration // its clock, of ours
+	namesake  time.Time     // when another appliance last spoke with its name
+	twice     time.Time     // when a former session of it last answered: two processes run
+	foreign   time.Time     // when a packet last came from its address that is not of this group
+	otherKind bool          // that packet was of another version
+	replied   int           // in the Interval of tick
+	failed    error         // of the last packet to it
 }
 
 // Listen opens the socket of this appliance. Run does the rest.
@@ -121,6 +123,7 @@ func prepare(o Options) (*Pulse, error) {
 		changed:   make(chan struct{}, 1),
 		mac:       hmac.New(sha256.New, Key(o.Secret, "heartbeat")),
 		strangers: map[Member]*peer{},
+		now:       time.Now,
 	}
 	i := slices.IndexFunc(o.Members, func(m Member) bool { return m.Name == o.Self })
 	if i < 0 {
@@ -130,7 +133,7 @@ func prepare(o Options) (*Pulse, error) {
 	names, addresses := map[string]bool{}, map[netip.Addr]bool{}
 	for _, m := range o.Members {
 		switch {
-		case m.Name == "" || m.Name != plain(m.Name):
+		case m.Name == "" || m.Name != plain(m.Name, maxText):
 			return nil, fmt.Errorf("the name %q of a member: it must have 1 to %d printable ASCII characters", m.Name, maxText)
 		case !m.Address.IsValid() || m.Address.Is4() != p.self.Address.Is4():
 			return nil, fmt.Errorf("member %s has the address %s, and %s has %s: all members need addresses of one family", m.Name, m.Address, p.self.Name, p.self.Address)
@@ -174,8 +177,8 @@ func random() (n id) {
 // Say sets what this appliance tells the others from now on. Before the first call it
 // tells an empty Word.
 func (p *Pulse) Say(w Word) {
-	for _, text := range []*string{&w.Class, &w.Version, &w.Config, &w.Shape} {
-		*text = plain(*text)
+	for _, t := range w.texts() {
+		*t.of = plain(*t.of, t.most)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -261,6 +264,9 @@ func (p *Pulse) problem(m *peer, now time.Time) string {
 		}
 	}
 	switch {
+	case m.alive(now) && m.ahead.Abs() >= skew:
+		than := map[bool]string{true: "ahead of", false: "behind"}[m.ahead > 0]
+		return fmt.Sprintf("The clock of %s is %s %s that of %s: synchronise both by NTP, since tokens, certificates and TLS tickets are valid by the clock.", m.Name, m.ahead.Abs().Round(time.Second), than, p.self.Name)
 	case m.alive(now):
 	case recent(m.foreign) && m.otherKind:
 		return fmt.Sprintf("%s at %s speaks another version of the heartbeat: install one version of Sallyport on all members.", m.Name, m.Address)
@@ -458,6 +464,10 @@ func (p *Pulse) accept(who *peer, m message) {
 	}
 	who.counter, who.theirs, who.word, who.verdict, who.heard = m.counter, m.challenge, m.word, m.verdict, now
 	who.silence.Reset(Silence)
+	// The time on the way varies: the text of a problem does not follow it.
+	if ahead := time.UnixMilli(int64(m.clock)).Sub(p.now()); (ahead - who.ahead).Abs() >= time.Second { //nolint:gosec // parse bounds it
+		who.ahead = ahead
+	}
 	if !who.listed {
 		if member := p.named(who.Name); member != nil {
 			member.namesake = now
@@ -480,7 +490,7 @@ func (p *Pulse) send(who *peer, answer id) {
 	p.counter++
 	m := message{
 		session: p.session, counter: p.counter, challenge: *who.challenge, answer: answer,
-		verdict: p.judge(who), name: p.self.Name, word: p.word,
+		verdict: p.judge(who), clock: uint64(max(0, p.now().UnixMilli())), name: p.self.Name, word: p.word,
 	}
 	if !p.said.IsZero() {
 		m.word.Since += time.Since(p.said)

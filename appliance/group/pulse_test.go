@@ -21,7 +21,7 @@ import (
 // TestMain runs the tests where lo has several IPv6 addresses.
 func TestMain(m *testing.M) {
 	os.Exit(namespace.Main(m, func() error {
-		script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr add $a/128 dev lo; done`
+		script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr replace $a/128 dev lo; done` // a process that fuzzes prepares again
 		return exec.Command("sh", "-ec", script).Run()
 	}))
 }
@@ -34,6 +34,7 @@ type network struct {
 	ports map[netip.Addr]*socket
 	seen  []datagram                     // all packets that appliances sent
 	loses func(from, to netip.Addr) bool // nil: none
+	ahead map[string]time.Duration       // the clocks of some appliances
 }
 
 type datagram struct {
@@ -130,6 +131,7 @@ func (n *network) start(t *testing.T, self string, members []Member, key []byte)
 	}
 	s := &socket{network: n, at: p.self.Address, inbox: make(chan datagram, 100000), closed: make(chan struct{})}
 	p.conn = s
+	p.now = func() time.Time { return time.Now().Add(n.ahead[self]) }
 	n.mu.Lock()
 	if n.ports == nil {
 		n.ports = map[netip.Addr]*socket{}
@@ -258,7 +260,7 @@ func TestAKnockForEachChangeOfAWord(t *testing.T) {
 		g1, _ := n.start(t, "gate-1", gates[:2], secret)
 		g2, _ := n.start(t, "gate-2", gates[:2], secret)
 		settle(time.Second)
-		for _, w := range []Word{{Class: "full"}, {Class: "full", Draining: true}, {Class: "full", Config: "other"}} {
+		for _, w := range []Word{{Class: "full"}, {Class: "full", Draining: true}, {Class: "full", Config: "other"}, {Class: "spare", Why: "a cable was cut"}} {
 			knocked(g1)
 			g2.Say(w)
 			settle(Interval)
@@ -443,6 +445,39 @@ func TestAMistakeIsASentenceOnBothSides(t *testing.T) {
 				}
 				wantSays(t, "gate-1", g1, c.here...)
 				wantSays(t, "the other", other, c.there...)
+			})
+		})
+	}
+}
+
+func TestClocksThatDifferAreASentenceOnBothSides(t *testing.T) {
+	for ahead, want := range map[time.Duration][2]string{
+		0:                 {},
+		4 * time.Second:   {},
+		-4 * time.Second:  {},
+		time.Hour:         {": The clock of gate-2 is 1h0m0s ahead of that of gate-1: synchronise", ": The clock of gate-1 is 1h0m0s behind that of gate-2: synchronise"},
+		-10 * time.Second: {": The clock of gate-2 is 10s behind that of gate-1: synchronise", ": The clock of gate-1 is 10s ahead of that of gate-2: synchronise"},
+	} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{ahead: map[string]time.Duration{"gate-2": ahead}}
+				g1, _ := n.start(t, "gate-1", gates[:2], secret)
+				g2, stop := n.start(t, "gate-2", gates[:2], secret)
+				settle(time.Second)
+				for i, says := range []string{says(g1), says(g2)} {
+					start := []string{"gate-2 192.168.50.22 alive", "gate-1 192.168.50.21 alive"}[i] + want[i]
+					if !strings.HasPrefix(says, start) || want[i] == "" && says != start+"\n" {
+						t.Errorf("member %d hears %q, want %q", i+1, says, start)
+					}
+				}
+				knocked(g1)
+				settle(time.Minute)
+				if knocked(g1) {
+					t.Error("a knock though nothing changed")
+				}
+				stop()
+				settle(time.Minute)
+				wantSays(t, "gate-1", g1, "gate-2 192.168.50.22 silent")
 			})
 		})
 	}
@@ -639,7 +674,7 @@ func TestAKeyIsOfItsSecretAndPurposeAlone(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	m := message{counter: 7, verdict: doubled, name: "gate-1", word: Word{Class: "full", Draining: true, Version: "v", Config: "c", Shape: "s", Since: time.Hour}}
+	m := message{counter: 7, verdict: doubled, name: "gate-1", word: Word{Class: "full", Draining: true, Version: "v", Config: "c", Shape: "s", Why: strings.Repeat("w", maxWhy), Since: time.Hour}, clock: 1}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	m.word = Word{}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
