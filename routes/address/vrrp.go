@@ -30,6 +30,7 @@ type VRRPOptions struct {
 	ID        int           // first of the virtual router IDs, 1 to 255
 	Interval  time.Duration // between advertisements; 0: 300 ms
 	Addresses []netip.Addr  // of the group
+	Not       []netip.Addr  // of these, that this appliance must not take, nor the others that move together with them
 	Self      netip.Addr    // of this appliance among the members
 	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
 	Unit      string        // of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
@@ -90,6 +91,14 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	}
 	if v.shares, err = o.spread(); err != nil {
 		return nil, err
+	}
+	// A keepalived rejects the advertisements of one with fewer addresses, and then both have
+	// the rest.
+	v.shares = slices.DeleteFunc(v.shares, func(s share) bool {
+		return slices.ContainsFunc(o.Not, func(a netip.Addr) bool { return slices.Contains(s.main, a) || slices.Contains(s.other, a) })
+	})
+	if len(v.shares) == 0 {
+		return nil, errors.New("VRRP has no address to move: each moves together with one that another machine has")
 	}
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of keepalived's files: %w", err)

@@ -388,6 +388,48 @@ func TestAGroupOfOneHoldsItsAddressesByVRRP(t *testing.T) {
 	l.wantHolders("it has all", first+" "+second+" "+sixth)
 }
 
+// The addresses of a share that is left out are nowhere in keepalived's files.
+func TestAnAddressThatMustNotBeTakenStaysOutWithThoseThatMoveWithIt(t *testing.T) {
+	h := newHost(t)
+	h.wire("nodes", newHost(t), "far")
+	h.run("ip addr add 192.168.50.21/24 dev nodes")
+	o := VRRPOptions{
+		Folder: t.TempDir(), Interface: "nodes", ID: 50, Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22"),
+		Addresses: addrs("203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8::1"),
+	}
+	all := []string{"203.0.113.1/32", "203.0.113.2/32", "203.0.113.3/32", "2001:db8::1/128"}
+	for _, c := range []struct {
+		not  []netip.Addr
+		want []string
+	}{
+		{nil, all},
+		{addrs("203.0.113.2"), []string{all[0], all[2], all[3]}},
+		{addrs("203.0.113.3"), []string{all[1]}},
+		{addrs("2001:db8::1"), []string{all[1]}},
+	} {
+		o.Not = c.not
+		var v *VRRP
+		h.do(func() {
+			var err error
+			v, err = NewVRRP(o)
+			must(t, err)
+		})
+		var got []string
+		for _, a := range all {
+			if strings.Contains(v.text(), a) {
+				got = append(got, a)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("without %v: got %q, want %q", c.not, got, c.want)
+		}
+	}
+	o.Not = o.Addresses
+	if _, err := NewVRRP(o); err == nil || !strings.Contains(err.Error(), "VRRP has no address to move") {
+		t.Errorf("without any: got error %v", err)
+	}
+}
+
 func TestBadVRRPOptionsAreSentences(t *testing.T) {
 	good := VRRPOptions{Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22")}
 	for _, c := range []struct {
