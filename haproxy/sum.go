@@ -1,0 +1,64 @@
+package haproxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+)
+
+// served returns a Shape without what differs among the machines of a group.
+func (s *Shape) served() Shape {
+	all := *s
+	all.Bind, all.Tune, all.Group, all.Leaving = Bind{}, Tune{}, nil, false
+	return all
+}
+
+// Serves reports whether c and o have the same Sum. It is quick where most backends are the
+// same pointers.
+func (c *Config) Serves(o *Config) bool {
+	return same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend && reflect.DeepEqual(c.served(), o.served()) &&
+		(same(c.Backends, o.Backends) || slices.EqualFunc(c.Backends, o.Backends, func(a, b *Backend) bool {
+			return a == b || a.Name == b.Name && a.sameShape(b)
+		}))
+}
+
+// Sum returns a sum of which requests a Config takes, and how its backends serve them.
+// It depends on no machine, and it does not change with pods or certificates: the members
+// of a Group that know the same Ingresses have the same.
+func (c *Config) Sum() string {
+	h := sha256.New()
+	s := c.served()
+	fmt.Fprintln(h, s.Process, s.Streams, s.Tables, s.Captures, s.Inspect, len(s.DefaultCert), c.DefaultBackend)
+	for _, choice := range s.Choices {
+		fmt.Fprintln(h, choice.Name) // derived from the cases
+	}
+	for _, e := range s.Extras {
+		fmt.Fprintf(h, "%s %d %s\n", e.Name, len(e.Content), e.Content)
+	}
+	for _, u := range s.Userlists {
+		fmt.Fprintf(h, "%s %d\n", u.Name, len(u.Users))
+		for _, user := range u.Users {
+			fmt.Fprintln(h, user.Name, user.Hash)
+		}
+	}
+	_, _ = h.Write(s.DefaultCert)
+	for _, r := range c.Routes {
+		_, _ = io.WriteString(h, r.Host+" "+r.Path+" "+string(r.Match)+" "+r.Backend+" "+r.Canary+" "+r.Choice+"\n")
+		if r.TLSOnly || r.Canary != "" {
+			fmt.Fprintln(h, r.TLSOnly, r.TLSCode, r.TLSPort, r.CanaryWeight)
+		}
+	}
+	for _, b := range c.Backends {
+		_, _ = io.WriteString(h, b.Name+"\n")
+		if b.TCP || b.Options != (ServerOptions{}) {
+			fmt.Fprintln(h, b.TCP, b.Options)
+		}
+		for _, d := range b.Directives {
+			_, _ = io.WriteString(h, d.text+"\n")
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
