@@ -180,8 +180,11 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	var taken samples
 	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
 	pages := handler(site, status, head, explain, &l.changes, registry)
+	fromNetwork := http.NewServeMux()
+	fromNetwork.Handle("/", pages)
+	fromNetwork.Handle("POST /group/", buttons(l.view.Load, l.drains, func() { knock(l.knock) }, time.Now))
 	guarded := &guard{
-		next: pages, log: log, now: time.Now, wrong: map[netip.Prefix]*guesses{},
+		next: fromNetwork, log: log, now: time.Now, wrong: map[netip.Prefix]*guesses{},
 		password: func() config.Secret { return l.view.Load().settings.cfg.Status.Password },
 		ready:    func() bool { return len(l.view.Load().notReady) == 0 },
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -20,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"sallyport/appliance/config"
+	"sallyport/appliance/page"
 	"sallyport/routes"
 )
 
@@ -387,4 +390,58 @@ func TestTheKeyboardReachesTheDrawing(t *testing.T) {
 		}
 	}
 	t.Errorf("40 times Tab end at %s", b.eval("document.activeElement.outerHTML"))
+}
+
+func TestAButtonDrainsWithThePassword(t *testing.T) {
+	s, p := newPair(t)
+	s.speaker.state = established
+	s.pass(t, firstSteps)
+	p.hear(Full, false)
+	s.settle(t)
+	s.cfg.Status.Password = config.NewSecret(statusPassword)
+	s.settle(t)
+	now := s.clock
+	g, _ := newGuard(statusPassword, &now)
+	h, _ := endpoint(s)
+	orders := http.NewServeMux()
+	orders.Handle("/", h)
+	orders.Handle("POST /group/", buttons(s.view.Load, s.drains, func() {}, func() time.Time { return now }))
+	g.next = orders
+	server := httptest.NewServer(page.Secured(g))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	b, axe := newBrowser(t), axe(t)
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true})
+	b.call("Page.navigate", map[string]any{"url": strings.Replace(server.URL, "http://", "http://operator:"+statusPassword+"@", 1) + "/"})
+	b.until(`document.querySelector("#group .title a")?.textContent === "drain…"`)
+	b.until(`document.getElementById("connection").textContent === "live"`)
+	b.eval(`document.querySelector("#group .title a").click()`)
+	b.until(`document.querySelector("form.order button")?.textContent === "Drain gate-1"`)
+	for _, v := range b.violations(axe) {
+		t.Errorf("the page of the button: %s", v)
+	}
+	b.shoot("drain-telephone")
+	b.eval(`document.querySelector("form.order button").click()`)
+	b.until(`location.pathname === "/" && document.readyState === "complete"`)
+	if s.drains.get() == nil || s.drains.get().Forced {
+		t.Fatalf("got %+v, want a drain that is not forced", s.drains.get())
+	}
+	s.settle(t)
+	b.until(`document.querySelector("#group .title a")?.textContent === "end the drain…"`)
+	b.eval(`document.querySelector("#group .title a").click()`)
+	b.until(`document.querySelector("form.order button")?.textContent === "End the drain of gate-1"`)
+	b.eval(`document.querySelector("form.order button").click()`)
+	b.until(`location.pathname === "/" && document.readyState === "complete"`)
+	if s.drains.get() != nil {
+		t.Error("it drains still")
+	}
+	p.hear(Spare, false)
+	s.settle(t)
+	b.call("Page.navigate", map[string]any{"url": server.URL + drainPath})
+	b.until(`document.body?.innerText.includes("Not now: no other member of the group is full: gate-2 is spare")`)
+	if got := string(b.eval(`document.querySelector("form.order") === null`)); got != "true" {
+		t.Error("there is a button all the same")
+	}
 }

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -44,8 +45,9 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	d.Appliance.Lines = append(d.Appliance.Lines, class, fmt.Sprintf("%d of %d members alive", alive, len(g.Members)))
 }
 
-// groupSections returns the sections about the group; none if there is no group.
-func groupSections(g *GroupStatus) []page.Section {
+// groupSections returns the sections about the group; none if there is no group. drain says
+// whether the viewer may drain.
+func groupSections(g *GroupStatus, drain bool) []page.Section {
 	if g == nil {
 		return nil
 	}
@@ -89,6 +91,12 @@ func groupSections(g *GroupStatus) []page.Section {
 		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, {Text: to, Mono: true}, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}})
 	}
 	section := page.Section{ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class), Table: members}
+	if drain {
+		section.More = &page.Link{Text: "drain…", Href: drainPath}
+		if g.Draining {
+			section.More.Text = "end the drain…"
+		}
+	}
 	if g.Why != "" {
 		section.Lines = lines(g.Class.mark(), []string{g.Why})
 	}
@@ -108,4 +116,66 @@ func groupSections(g *GroupStatus) []page.Section {
 		services.Rows = append(services.Rows, []page.Cell{{Text: s.Service}, {Text: s.Cluster}, at, {Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true}, {Text: s.Why}})
 	}
 	return append(sections, page.Section{ID: "services", Title: "Services of type LoadBalancer", Table: services})
+}
+
+// drainPath and undrainPath are the addresses of the buttons; the first one is that of their
+// page, too.
+const (
+	drainPath   = "/group/drain"
+	undrainPath = "/group/undrain"
+)
+
+// mayDrain reports whether this endpoint takes orders: the guard has asked for a password.
+func (q *request) mayDrain() bool { return !q.view.settings.cfg.Status.Password.IsZero() }
+
+// drainPage returns the page that says whether a drain is possible, with the button for it.
+func (q *request) drainPage() (page.Page, bool) {
+	g := q.status.Group
+	if g == nil || !q.mayDrain() {
+		return page.Page{}, false
+	}
+	name := q.status.Identity
+	section := page.Section{ID: "state", Title: "Drain " + name, Note: "this appliance is " + string(g.Class)}
+	switch why := q.view.alone(); {
+	case g.Draining:
+		section.Title = name + " drains"
+		section.Lines = lines(page.Warn, []string{"The other members serve. At the end of the drain this appliance announces the service addresses again, at first as the last resort, and plainly once it has served well for some seconds."})
+		section.Button = &page.Button{Text: "End the drain of " + name, Action: undrainPath}
+	case why != "":
+		section.Lines = lines(page.Bad, []string{"Not now: " + why + ". Nobody would serve. On the machine, sallyport drain --force drains all the same."})
+	default:
+		section.Lines = lines(page.Good, []string{"The other members take over: this appliance withdraws the service addresses, and HAProxy closes each connection that is kept after its next answer. A restart of sallyport does not end the drain, a reboot of the machine does."})
+		section.Button = &page.Button{Text: "Drain " + name, Action: drainPath}
+	}
+	sections := append([]page.Section{section}, groupSections(g, false)...)
+	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections}, true
+}
+
+// buttons takes the orders of the buttons, and leads back to a page that shows their effect.
+func buttons(last func() *view, drains *drains, knock func(), now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	order := func(path string, act func(*view) (then string, err error)) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			v := last()
+			if !v.settings.cfg.Group.Exists() {
+				http.Error(w, "this appliance is in no group", http.StatusNotFound)
+				return
+			}
+			then, err := act(v)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			knock()
+			http.Redirect(w, r, then, http.StatusSeeOther)
+		})
+	}
+	order(drainPath, func(v *view) (string, error) {
+		if v.alone() != "" {
+			return drainPath, nil // the page says why not
+		}
+		return "/", drains.begin(now(), false, true)
+	})
+	order(undrainPath, func(*view) (string, error) { return "/", drains.end() })
+	return mux
 }

@@ -51,6 +51,7 @@ type request struct {
 // page returns the page of a request:
 //
 //	/                                    all in short
+//	/group/drain                         whether a drain is possible, and the button for it
 //	/cluster/NAME                        one cluster
 //	/node/CLUSTER/NAME                   one node: its blocks and servers
 //	/block/CLUSTER/PREFIX                one block: its offers, its route, its servers
@@ -82,6 +83,8 @@ func (p *pages) page(r *http.Request) (page.Page, bool) {
 		result = q.search()
 	case kind == "warnings" && len(names) == 0:
 		result = q.warningsPage()
+	case kind == "group" && len(names) == 1 && names[0] == "drain":
+		result, ok = q.drainPage()
 	case kind == "cluster" && len(names) == 1:
 		result, ok = q.clusterPage(names[0])
 	case kind == "node" && len(names) == 2:
@@ -158,7 +161,7 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
 	})
-	p.Sections = append(p.Sections, groupSections(s.Group)...)
+	p.Sections = append(p.Sections, groupSections(s.Group, q.mayDrain())...)
 	if plots := q.pages.samples.plots(); plots != nil {
 		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
 	}

@@ -85,7 +85,11 @@ type Section struct {
 	Plots   []Plot
 	Table   *Table
 	Filter  *Filter
+	Button  *Button
 }
+
+// A Button sends a POST without content.
+type Button struct{ Text, Action string }
 
 // A Line is a sentence with a mark.
 type Line struct {

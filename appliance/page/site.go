@@ -15,7 +15,7 @@ func Secured(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer a form of ours has no Origin
 		h.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
