@@ -169,7 +169,7 @@ func updateMembers(ctx context.Context, s *testbed) error {
 }
 
 func killMembersHAProxy(ctx context.Context, s *testbed) error {
-	return errors.Join(s.remember(ctx, s.last()), killProxy(ctx, s.last()))
+	return errors.Join(s.remember(ctx, s.last()), killProxy(ctx, s.last()), pause(ctx, 2*time.Second))
 }
 
 // cutFromNodes keeps a member from hearing the nodes. The router and the other members still hear
@@ -308,11 +308,15 @@ func split(what world.Traffic) func(context.Context, *testbed) error {
 }
 
 func killKeepalived(ctx context.Context, s *testbed) error {
-	out, err := s.Exec(ctx, s.last().Machine(), "pgrep", "-f", "^[^ ]*keepalived .*"+s.last().Dir+"/run/vrrp/")
+	pids := func() ([]string, error) {
+		out, err := s.Exec(ctx, s.last().Machine(), "pgrep", "-f", "^[^ ]*keepalived .*"+s.last().Dir+"/run/vrrp/")
+		return strings.Fields(out), err
+	}
+	killed, err := pids()
 	if err != nil {
 		return err
 	}
-	for word := range strings.FieldsSeq(out) {
+	for _, word := range killed {
 		pid, err := strconv.Atoi(word)
 		if err != nil {
 			return err
@@ -321,7 +325,14 @@ func killKeepalived(ctx context.Context, s *testbed) error {
 			return err
 		}
 	}
-	return nil
+	err = rig.Eventually(ctx, "keepalived runs again", func() error {
+		now, err := pids()
+		if err == nil && (len(now) < len(killed) || slices.ContainsFunc(now, func(p string) bool { return slices.Contains(killed, p) })) {
+			err = fmt.Errorf("processes %q", now)
+		}
+		return err
+	})
+	return errors.Join(err, pause(ctx, 3*time.Second))
 }
 
 // floodFromRouter makes the router announce far more to a member than an upstream router may.
