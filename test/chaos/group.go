@@ -87,6 +87,17 @@ func (s *testbed) serve(ctx context.Context, members ...*rig.Rig) error {
 	})
 }
 
+// avoid waits until the router sends clients to other members alone.
+func (s *testbed) avoid(ctx context.Context, m *rig.Rig) error {
+	return rig.Eventually(ctx, m.Machine()+" gets no clients", func() error {
+		got, err := s.Serving(ctx)
+		if err == nil && (len(got) == 0 || slices.Contains(got, m.Machine())) {
+			err = fmt.Errorf("the router sends clients to %q", got)
+		}
+		return err
+	})
+}
+
 // without returns all members but one.
 func (s *testbed) without(m *rig.Rig) []*rig.Rig {
 	return slices.DeleteFunc(s.members(), func(o *rig.Rig) bool { return o == m })
@@ -216,7 +227,7 @@ func apiAwayForAll(ctx context.Context, s *testbed) error {
 func allSpare(ctx context.Context, s *testbed) error {
 	err := s.hideAPI(ctx, true)
 	for _, m := range s.members() {
-		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.serve(ctx, s.without(m)...), m.Start(ctx), s.isSpare(ctx, m))
+		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.avoid(ctx, m), m.Start(ctx), s.isSpare(ctx, m))
 		if err != nil {
 			break
 		}
