@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -459,6 +460,31 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 		if !strings.Contains(strings.Join(v.warnings, "\n"), sentence) {
 			t.Errorf("no warning %q in %q", sentence, v.warnings)
 		}
+	}
+}
+
+// A process that starts has heard nobody yet. The rules of the one before it still work.
+func TestAFreshProcessLeavesTheRingUntilItHasHeardTheMembers(t *testing.T) {
+	s, p := newPair(t)
+	kernel := s.chance.(*fakeRing)
+	fresh := func() {
+		s.ring, s.started, kernel.set = ring{}, s.clock, nil
+		p.hear("", false)
+		s.settle(t)
+		if len(kernel.set) > 0 {
+			t.Errorf("at once it sets %q, want nothing", kernel.set)
+		}
+	}
+	fresh()
+	p.hear(Full, false)
+	s.settle(t)
+	if want := []string{"192.168.50.21 [192.168.50.22] []"}; !slices.Equal(kernel.set, want) {
+		t.Errorf("when all have spoken it sets %q, want %q", kernel.set, want)
+	}
+	fresh()
+	s.pass(t, firstWords)
+	if want := []string{"192.168.50.21 [] [192.168.50.22]"}; !slices.Equal(kernel.set, want) {
+		t.Errorf("when nobody speaks it sets %q, want %q", kernel.set, want)
 	}
 }
 

@@ -49,6 +49,9 @@ const (
 	ringEvery = 10 * time.Second
 	// ringRetry is the time after which a ring that failed is tried again.
 	ringRetry = time.Second
+	// firstWords is how long a process that starts waits for the first heartbeat of each member. It
+	// takes a few of them until each side has proven that it is no replay.
+	firstWords = 2 * time.Second
 	// quickly bounds how long a round waits for the machine of a member that fell silent.
 	quickly = 50 * time.Millisecond
 	// flooded is how long there is no ring after the kernel has sent a SYN cookie.
@@ -134,6 +137,11 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 		}
 	}
 	r.live = live
+	// The rules of an earlier process still work, for a while. Without a member that has not spoken
+	// yet, packets of its connections that pass here would be reset.
+	if r.at.IsZero() && len(want.Silent) > 0 && now.Sub(r.flood) >= flooded && now.Sub(l.started) < firstWords {
+		return
+	}
 	again := ringEvery
 	switch {
 	case r.unmet(now):
