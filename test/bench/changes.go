@@ -328,6 +328,9 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 		}
 	}
 	committed := time.Now()
+	if err := b.left(ctx, backendOf(service)+"/"+serverAt(pool[count-1])); err != nil {
+		return err
+	}
 	if err := b.await(ctx, service, pool[count:2*count]); err != nil {
 		return err
 	}
@@ -400,6 +403,27 @@ func (s *testbed) await(ctx context.Context, service string, addresses []string)
 		}
 		if time.Now().After(deadline) {
 			return errors.Join(err, fmt.Errorf("Service %s has %d servers and %d of them are open after %s, where %d should be", service, there, len(open), limit, len(addresses)))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// left waits until HAProxy does not have a server, as BACKEND/SERVER. That is a short question,
+// and one about thousands of servers would take HAProxy's time while it is measured.
+func (s *testbed) left(ctx context.Context, server string) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(limit); ; {
+		answer, err := s.exchange("get weight " + server)
+		switch {
+		case err == nil && strings.Contains(answer, "No such server"):
+			return nil
+		case time.Now().After(deadline):
+			return errors.Join(err, fmt.Errorf("HAProxy has server %s after %s", server, limit))
 		}
 		select {
 		case <-ctx.Done():
