@@ -120,7 +120,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		hold:     address.Set, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
-	l.counts.duration = newHistogram()
+	l.counts.histograms = newHistograms()
 	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
 		w := newLateWatcher(s.Name)
 		log := log.With("cluster", s.Name)
@@ -176,8 +176,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	status := func() Status { return described((*view).status) }
 	head := func() Status { return described((*view).head) }
 	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
-	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts})
 	var taken samples
+	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts, &taken})
 	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
 	pages := handler(site, status, head, explain, &l.changes, registry)
 	fromNetwork := http.NewServeMux()

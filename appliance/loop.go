@@ -130,6 +130,7 @@ type loop struct {
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
 	applied   applied
+	lags      lags
 	settled   bool                     // a round has ended with nothing left to do
 	brokenAt  time.Time                // since when rounds fail; zero: they do not
 	missingAt time.Time                // since when wanted routes are not in the kernel
@@ -276,6 +277,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
+	l.lags.read(offers)
 	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
 	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic}
 	routed, refusals := l.policy.Verify(offers, facts)
@@ -537,6 +539,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 				continue // our route is there; the one that shadows it is not ours to remove
 			}
 			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
+				l.lags.route(s, l.now(), l.counts.routed)
 				turned[s.Prefix] = s.Via
 			}
 		case DropRoute:
@@ -572,6 +575,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
 	if result.Reloaded {
 		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: l.now().Sub(before)})
+		observe(l.counts.reloaded, l.now().Sub(before))
 	}
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
 	if errors.Is(err, haproxy.ErrUnfit) {
@@ -594,6 +598,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			l.counts.step(s)
 		}
 	}
+	l.lags.servers(servers, done, v.at, l.now(), l.counts.opened)
 	l.tellServers(done)
 	noteSteps(l, v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)

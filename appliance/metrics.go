@@ -3,6 +3,7 @@ package appliance
 import (
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -13,22 +14,37 @@ import (
 // counts holds the counters that only the loop can keep. Every other metric is read
 // from the view at each scrape.
 type counts struct {
-	rounds   atomic.Uint64
-	failed   atomic.Uint64
-	steps    [len(stepNames)]atomic.Uint64
-	duration prometheus.Histogram
+	rounds atomic.Uint64
+	failed atomic.Uint64
+	steps  [len(stepNames)]atomic.Uint64
+	histograms
+}
+
+// histograms hold how long the loop takes. The zero value observes nothing.
+type histograms struct {
+	duration, opened, routed, reloaded prometheus.Histogram
+}
+
+func newHistograms() histograms {
+	return histograms{newHistogram(roundDoc), newHistogram(openDoc), newHistogram(routeDoc), newHistogram(reloadDoc)}
+}
+
+func (h *histograms) all() []prometheus.Collector {
+	return []prometheus.Collector{h.duration, h.opened, h.routed, h.reloaded}
+}
+
+func newHistogram(m metric) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: m.name, Help: m.help, Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)})
+}
+
+func observe(h prometheus.Histogram, took time.Duration) {
+	if h != nil {
+		h.Observe(took.Seconds())
+	}
 }
 
 // stepNames holds the values of the label step, by stepKind.
 var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route"}
-
-func newHistogram() prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "sallyport_round_duration_seconds",
-		Help:    "Time of one round of the loop: reading, planning, acting.",
-		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
-	})
-}
 
 func (c *counts) step(s Step) { c.steps[s.kind()].Add(1) }
 
@@ -37,9 +53,7 @@ func (c *counts) round(v *view) {
 	if v.err != nil {
 		c.failed.Add(1)
 	}
-	if c.duration != nil {
-		c.duration.Observe(v.took.Seconds())
-	}
+	observe(c.duration, v.took)
 }
 
 // established is the state of a BGP session that is up (RFC 4271, 8.2.2).
@@ -50,11 +64,40 @@ type metrics struct {
 	head   func() Status
 	tally  func() tally
 	counts *counts
+	taken  *samples
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("sallyport_"+name, help, labels, nil)
+// A metric is a metric of ours as METRICS.md describes it.
+type metric struct {
+	name, kind, help string
+	labels           []string
 }
+
+// documented lists the metrics in the order of this file.
+var documented []metric
+
+func document(kind, name, help string, labels ...string) metric {
+	m := metric{"sallyport_" + name, kind, help, labels}
+	documented = append(documented, m)
+	return m
+}
+
+// desc describes a gauge, or a counter if the name ends in _total.
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	kind := "gauge"
+	if strings.HasSuffix(name, "_total") {
+		kind = "counter"
+	}
+	m := document(kind, name, help, labels...)
+	return prometheus.NewDesc(m.name, help, labels, nil)
+}
+
+var (
+	roundDoc  = document("histogram", "round_duration_seconds", "Time of one round of the loop: reading, planning, acting.")
+	openDoc   = document("histogram", "server_open_duration_seconds", "Time from the round in which a server may be opened first, to HAProxy's confirmation that it is open.")
+	routeDoc  = document("histogram", "route_add_duration_seconds", "Time from the BGP announcement of a prefix to its route in the kernel.")
+	reloadDoc = document("histogram", "haproxy_reload_duration_seconds", "Time of an order to HAProxy that took a reload.")
+)
 
 var (
 	readyDesc        = desc("ready", "1 while the appliance is ready (see /readyz).")
@@ -81,6 +124,8 @@ var (
 	ringDesc         = desc("group_second_chance_members", "Members that packets of unknown connections go around, with this one; 0: there is no ring.", "group")
 	passedDesc       = desc("group_second_chance_packets_total", "Packets of unknown connections that went on to the next member.", "group")
 	bfdDesc          = desc("bfd_up", "1 while BFD with the router is up.", "peer")
+	requestsDesc     = desc("requests_total", "HTTP requests of clients, read from HAProxy every 10 s.")
+	failedDesc       = desc("requests_failed_total", "HTTP requests of clients that were answered with a status from 500 to 599.")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
 	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
@@ -93,7 +138,8 @@ var (
 // process.
 func registry(m *metrics) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(m, m.counts.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(append(m.counts.all(), m)...)
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
@@ -174,6 +220,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(capacityDesc, float64(c.Used), c.Resource)
 		gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
 	}
+	counter(requestsDesc, m.taken.requests.Load())
+	counter(failedDesc, m.taken.failed.Load())
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
 	counter(roundsDesc, m.counts.rounds.Load())
 	counter(failedRoundsDesc, m.counts.failed.Load())

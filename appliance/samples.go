@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sallyport/appliance/page"
@@ -29,6 +30,8 @@ type samples struct {
 	mu   sync.Mutex
 	ring [samplesKept]sample
 	n    int // samples taken since the start
+
+	requests, failed atomic.Uint64 // since the start, over all reloads of HAProxy
 }
 
 func (s *samples) add(x sample) {
@@ -55,6 +58,9 @@ func (s *samples) run(ctx context.Context, read func(haproxy.Load) (haproxy.Load
 		case at.IsZero():
 			before, at = load, now
 		default:
+			requests, failed := grown(before, load)
+			s.requests.Add(requests)
+			s.failed.Add(failed)
 			s.add(rate(before, load, now.Sub(at), open()))
 			before, at = load, now
 		}
@@ -66,14 +72,19 @@ func (s *samples) run(ctx context.Context, read func(haproxy.Load) (haproxy.Load
 	}
 }
 
-// rate returns the sample between two readings. If there
-// are fewer requests than before, a reload has set all counters to zero.
-func rate(before, after haproxy.Load, during time.Duration, open int) sample {
+// grown returns by how much the counters have grown between two readings. If there are
+// fewer requests than before, a reload has set all counters to zero.
+func grown(before, after haproxy.Load) (requests, failed uint64) {
 	if after.Requests < before.Requests {
 		before = haproxy.Load{}
 	}
-	per := func(was, is uint64) float64 { return float64(is-min(was, is)) / during.Seconds() }
-	x := sample{per(before.Requests, after.Requests), per(before.Failed, after.Failed), math.NaN(), float64(open)}
+	return after.Requests - before.Requests, after.Failed - min(before.Failed, after.Failed)
+}
+
+// rate returns the sample between two readings.
+func rate(before, after haproxy.Load, during time.Duration, open int) sample {
+	requests, failed := grown(before, after)
+	x := sample{float64(requests) / during.Seconds(), float64(failed) / during.Seconds(), math.NaN(), float64(open)}
 	if after.Response >= 0 {
 		x.response = float64(after.Response) / float64(time.Millisecond)
 	}

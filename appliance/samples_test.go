@@ -31,6 +31,9 @@ func TestSamplesAreRatesOverTenSeconds(t *testing.T) {
 		if s.n != len(want) {
 			t.Fatalf("%d samples, want %d", s.n, len(want))
 		}
+		if requests, failed := s.requests.Load(), s.failed.Load(); requests != 260 || failed != 10 {
+			t.Errorf("%d requests in all, %d failed; want 260 and 10: a reload loses none", requests, failed)
+		}
 		same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 		for i, w := range want {
 			if g := s.ring[i]; !same(g.requests, w.requests) || !same(g.failed, w.failed) || !same(g.response, w.response) || g.open != w.open {

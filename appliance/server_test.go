@@ -32,8 +32,8 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 		}
 	}
 	status, head := described((*view).status), described((*view).head)
-	s.counts.duration = newHistogram()
-	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts}
+	s.counts.histograms = newHistograms()
+	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
 	site := &page.Site{Page: (&pages{view: s.view.Load, head: head, changes: &s.changes, samples: s.samples}).page}
 	return handler(site, status, head, s.view.Load().explain, &s.changes, registry(m)), m
 }

@@ -146,3 +146,6 @@ func Cache() (string, error) {
 	dir, err := os.UserCacheDir()
 	return filepath.Join(dir, "sallyport"), err
 }
+
+// Prometheus returns the package with promtool and prometheus.
+func Prometheus() Package { return Package{"bookworm", "prometheus"} }

@@ -53,6 +53,9 @@ func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 	if _, err := debian.BIRD(ctx, 2, progress); err != nil {
 		return err
 	}
+	if _, err := debian.Prometheus().Fetch(ctx, progress); err != nil {
+		return err
+	}
 	if err := fetchTools(ctx, progress); err != nil {
 		return err
 	}
