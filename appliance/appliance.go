@@ -117,7 +117,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l := &loop{
 		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		pictures: newPictures(cfg.StateDir, log),
-		hold:     address.Set, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
+		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
 	l.counts.histograms = newHistograms()
@@ -143,8 +143,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 
 	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
-	l.byVRRP = func(ctx context.Context, cfg *config.Config) (vrrp, error) {
-		o := vrrpOptions(cfg)
+	l.byVRRP = func(ctx context.Context, cfg *config.Config, not []netip.Addr) (vrrp, error) {
+		o := vrrpOptions(cfg, not)
 		o.Log, o.Unit = log, hooks.VRRPUnit
 		v, err := address.NewVRRP(o)
 		if err != nil {

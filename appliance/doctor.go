@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -124,6 +125,13 @@ func (d *doctor) machine(ctx context.Context) {
 		d.ok("haproxy", "%s is version %s", path, version)
 	} else if d.cfg.HAProxy.Mode == config.Managed {
 		d.failed("haproxy", err.Error(), "", "apt install haproxy")
+	}
+	if d.cfg.Group.VRRP.Exists() {
+		if path, err := exec.LookPath("keepalived"); err != nil {
+			d.failed("keepalived", "group.vrrp needs the program keepalived, which is not in PATH: no address moves by VRRP", "install it; its own service stays off", "apt install keepalived")
+		} else {
+			d.ok("keepalived", "%s moves the service addresses by VRRP", path)
+		}
 	}
 	if d.cfg.HAProxy.Mode == config.Managed {
 		if want := d.cfg.HAProxy.MaxConnections; want > 0 && haproxy.Machine().Connections(0, want) < want {

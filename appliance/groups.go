@@ -71,11 +71,7 @@ func groupSections(g *GroupStatus, drain bool) []page.Section {
 		case m.Draining:
 			class = page.Cell{Text: class.Text + ", drains", Mark: page.Warn}
 		}
-		problem := m.Problem
-		if m.Differs {
-			problem = strings.TrimSpace("Its configuration is another one. " + problem)
-		}
-		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, class, {Text: heard}, {Text: m.Version}, {Text: problem}})
+		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, class, {Text: heard}, {Text: m.Version}, {Text: m.Trouble()}})
 	}
 	addresses := &page.Table{Columns: columns("address", "on this machine", "announced to", "by VRRP", "Services")}
 	for _, a := range g.Addresses {
@@ -100,6 +96,7 @@ func groupSections(g *GroupStatus, drain bool) []page.Section {
 	if g.Why != "" {
 		section.Lines = lines(g.Class.mark(), []string{g.Why})
 	}
+	section.Lines = append(section.Lines, lines(page.Warn, g.Problems)...)
 	if g.Ring.Problem != "" {
 		section.Lines = append(section.Lines, lines(page.Warn, []string{g.Ring.Problem})...)
 	}

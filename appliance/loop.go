@@ -106,9 +106,10 @@ type loop struct {
 	proxy    proxy
 	alive    func() // called after each knock or tick
 	admit    func(Admission) error
-	hold     func([]netip.Addr) ([]netip.Addr, error)              // puts the addresses of the group on lo
-	byVRRP   func(context.Context, *config.Config) (vrrp, error)   // runs VRRP until the context ends
-	join     func(context.Context, *config.Config) (pulse, func()) // opens the heartbeat until the context ends
+	hold     func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
+	probe    probe
+	byVRRP   func(ctx context.Context, cfg *config.Config, not []netip.Addr) (vrrp, error) // runs VRRP, without some addresses, until the context ends
+	join     func(context.Context, *config.Config) (pulse, func())                         // opens the heartbeat until the context ends
 	chance   secondChance
 	version  string
 
@@ -272,8 +273,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 
 	// The wanted state.
-	peers, contested := l.peers(topologies)
-	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(peers, routers(l.cfg))))
+	routers := routers(l.cfg)
+	peers, contested := l.peers(topologies, routers)
+	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(peers, routers)))
 	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
 	offers, offersErr := l.speaker.Offers()
 	v.offers = len(offers)
@@ -321,7 +323,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	case info.Worker == 0:
 		silent = "it has no worker"
 	}
-	groupErr := l.represent(ctx, v, silent)
+	groupErr := l.represent(ctx, v, local, silent)
 	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
 	l.failing = errors.Join(offersErr, kernelErr)
 	defer func() { v.err = errors.Join(v.err, groupErr) }()
@@ -451,11 +453,15 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 
 // peers returns the BGP peers: one for each address of each node that peers with us,
 // and the route reflectors that are not nodes. An address that several clusters claim
-// goes to the first of them in the configuration; contested reports each other claim.
-func (l *loop) peers(topologies []routes.Topology) (peers []bgp.Peer, contested []string) {
+// goes to the first of them in the configuration; contested reports each other claim. A
+// router (group.upstream.peers) keeps its address, and conflicts reports that.
+func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []bgp.Peer, contested []string) {
 	by := map[netip.Addr]bgp.Peer{}
 	add := func(cluster string, node routes.Node, addr netip.Addr) {
 		p := l.peer(cluster, node, addr)
+		if slices.ContainsFunc(routers, func(r bgp.Peer) bool { return r.Addr == addr }) {
+			return
+		}
 		if first, twice := by[addr]; twice {
 			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, which keeps it: give each node an address of its own",
 				cluster, addr, whose(p), whose(first), first.Cluster))

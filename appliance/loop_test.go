@@ -25,6 +25,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/routes"
+	"sallyport/routes/address"
 )
 
 // Fakes of the edges. A test reads and sets their state directly, and can make them
@@ -79,6 +80,7 @@ type fakeKernel struct {
 	aborted []string
 
 	networks []netip.Prefix // that we are connected to
+	held     []netip.Addr   // service addresses that an earlier process took
 }
 
 func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
@@ -87,7 +89,7 @@ func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
 
 func (f *fakeKernel) Local() (routes.Local, error) {
 	return routes.Local{
-		Addrs:    []netip.Addr{netip.MustParseAddr("192.168.50.21")},
+		Addrs:    append(addrs("192.168.50.21"), f.held...),
 		Networks: f.networks,
 	}, nil
 }
@@ -233,6 +235,9 @@ func newScene(t testing.TB) *scene {
 		settings: settings{cfg: &config.Config{BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute}}},
 		log:      slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
+		probe: func(context.Context, []netip.Addr, []netip.Addr) (map[netip.Addr]address.Owner, error) {
+			return nil, nil
+		},
 		hold:     func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
 		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),

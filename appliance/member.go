@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
+	"sallyport/routes"
 )
 
 // pulse is the heartbeat. The real one is group.Pulse; tests replace it with a fake.
@@ -29,12 +31,15 @@ type pulse interface {
 
 // member is this appliance as a member of its group. Owned by the goroutine of the loop.
 type member struct {
-	of    config.Group
-	self  string
-	pulse pulse
-	turns turns
-	agree time.Time // since when no other full member serves anything else; zero: one does
-	leave func()    // ends the heartbeat and VRRP
+	of     config.Group
+	self   string
+	pulse  pulse
+	claims claims
+	turns  turns
+	agree  time.Time // since when no other full member serves anything else; zero: one does
+	served served
+	unlike map[string]unlike // members whose HAProxy serves something else, by their names
+	leave  func()            // ends the heartbeat and VRRP
 }
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps
@@ -55,7 +60,11 @@ func (l *loop) enter(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	pulse, wait := l.join(ctx, cfg)
 	go relay(ctx, pulse.Changed(), l.knock)
-	start := func() (vrrp, error) { return l.byVRRP(ctx, cfg) }
+	start := func(not []netip.Addr) (vrrp, func(), error) {
+		ctx, end := context.WithCancel(ctx)
+		v, err := l.byVRRP(ctx, cfg, not)
+		return v, end, err
+	}
 	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, turns: turns{start: start}, leave: func() { end(); wait() }}
 }
 
@@ -65,7 +74,7 @@ func (l *loop) enter(ctx context.Context) {
 //
 // It comes before the steps, so that HAProxy is reloaded after the withdrawal. It does not
 // depend on what the round can read: an appliance that cannot read has to leave.
-func (l *loop) represent(ctx context.Context, v *view, silent string) error {
+func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silent string) error {
 	if l.member == nil {
 		l.passOn(ctx, v.at, nil)
 		if l.alone {
@@ -89,7 +98,8 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 		l.fitSince = v.at
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
-	have, err := l.hold(slices.Concat(g.Addresses, recorded(v.compiled.Balancers)))
+	mine := l.claim(ctx, v.at, local)
+	have, err := l.hold(slices.Concat(mine, recorded(v.compiled.Balancers)))
 	// HAProxy cannot listen at an address that the machine does not have.
 	v.config.Streams = slices.DeleteFunc(slices.Clone(v.config.Streams), func(s haproxy.Stream) bool {
 		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
@@ -101,17 +111,126 @@ func (l *loop) represent(ctx context.Context, v *view, silent string) error {
 		}
 	}
 	withdrawn := l.speaker.Announce(announcements)
-	taken, failed := l.takeTurns(v.at, facts.Draining, silent == "")
+	taken, failed := l.takeTurns(v.at, mine, facts.Draining, silent == "")
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
+	err = errors.Join(err, withdrawn)
+	problems := slices.Concat(l.member.claims.problems(g.Addresses, g.VRRP.Exists()), conflicts(g, v))
+	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{
-		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Shape: l.claimed, Since: v.at.Sub(l.fitSince),
+		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
+		Why: reported(l.fit, err, problems), Shape: shape,
 	})
-	l.member.compare(v.at, heard, l.settings.sum, l.claimed)
+	l.member.compare(v.at, heard, l.settings.sum, shape)
 	l.passOn(ctx, v.at, heard)
 	v.fit = l.fit
+	l.member.contrast(v.at, heard, shape)
 	v.group = groupStatus(l, v, heard, have, taken)
-	return errors.Join(err, withdrawn)
+	v.group.Problems = problems
+	return err
+}
+
+// served is the configuration that HAProxy was last given, and its sum.
+type served struct {
+	config *haproxy.Config
+	sum    string
+}
+
+// update returns the sum of a configuration; nil: Apply has failed, and the one before
+// counts.
+func (s *served) update(now *haproxy.Config) string {
+	if now != nil && now != s.config {
+		if s.config == nil || !now.Serves(s.config) {
+			s.sum = now.Sum()
+		}
+		s.config = now
+	}
+	return s.sum
+}
+
+// unlike is a sum that differs from ours, and since when.
+type unlike struct {
+	sum   string
+	since time.Time
+}
+
+// contrast notes which members serve something else. While Ingresses change, each member
+// follows in its own rounds: only a sum that stays counts.
+func (m *member) contrast(now time.Time, heard []group.Heard, shape string) {
+	before := m.unlike
+	m.unlike = map[string]unlike{}
+	for _, h := range heard {
+		if sum := h.Word.Shape; h.Alive && sum != "" && shape != "" && sum != shape {
+			if u := before[h.Member.Name]; u.sum == sum {
+				m.unlike[h.Member.Name] = u
+			} else {
+				m.unlike[h.Member.Name] = unlike{sum, now}
+			}
+		}
+	}
+}
+
+// lags returns for how long a member has served something else; 0: not for long.
+func (m *member) lags(name string, now time.Time) time.Duration {
+	if u, is := m.unlike[name]; is && now.Sub(u.since) >= patience {
+		return now.Sub(u.since)
+	}
+	return 0
+}
+
+// reported returns what the other members show of this one: why it is not full, and what
+// is wrong with it. They show the beginning.
+func reported(fit Fitness, err error, problems []string) string {
+	var all []string
+	if fit.Why != "" {
+		all = append(all, fit.Why)
+	}
+	if err != nil {
+		all = append(all, strings.Split(err.Error(), "\n")...)
+	}
+	return strings.Join(slices.Concat(all, problems), "; ")
+}
+
+// conflicts returns a sentence for each service address, member or router whose address
+// something in a cluster has, and for each router without BFD. The configuration overrides
+// the cluster: otherwise a cluster could end the service.
+func conflicts(g *config.Group, v *view) (all []string) {
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	type use struct {
+		of     string
+		at     netip.Addr
+		remedy string
+	}
+	var uses []use
+	for _, a := range g.Addresses {
+		uses = append(uses, use{"the service address", a, "the group another address"})
+	}
+	for _, m := range g.Members {
+		uses = append(uses, use{"member " + m.Name + ",", m.Address, "the member another address"})
+	}
+	for _, r := range g.Upstream.Peers {
+		uses = append(uses, use{"the router", r.Address, "the router's own address in group.upstream.peers"})
+	}
+	for _, c := range v.clusters {
+		for _, u := range uses {
+			for _, n := range c.topology.Nodes {
+				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == u.at }) || slices.Contains(n.Addresses, u.at) {
+					add("%s %s is also the address of node %s in cluster %s, so no route is learned from that node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
+				}
+			}
+			for _, p := range c.topology.Pools {
+				if p.CIDR.Contains(u.at) {
+					add("%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
+				}
+			}
+		}
+	}
+	for _, p := range v.peers {
+		if p.Upstream && p.State == established && p.BFD == "down" && v.at.Sub(p.Since) > patience {
+			add("BFD with the router %s is down though its BGP session is established, so the loss of this machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
+		}
+	}
+	return all
 }
 
 // facts returns what the round knows of this appliance as a place for traffic.
@@ -292,7 +411,8 @@ type GroupStatus struct {
 	Addresses []AddressOfGroup `json:"addresses"` // of the group, then those of Services
 	Services  []ServiceStatus  `json:"services,omitempty"`
 	Ring      RingStatus       `json:"ring"`
-	Members   []MemberStatus   `json:"members"` // as the file lists them, then others that speak with the group's secret
+	Problems  []string         `json:"problems,omitempty"` // what is wrong with addresses and routers, one sentence each
+	Members   []MemberStatus   `json:"members"`            // as the file lists them, then others that speak with the group's secret
 }
 
 // AddressOfGroup is a service address.
@@ -313,10 +433,32 @@ type MemberStatus struct {
 	Class    Class         `json:"class,omitempty"`
 	Draining bool          `json:"draining,omitempty"`
 	Version  string        `json:"version,omitempty"`
-	Age      time.Duration `json:"ageNanoseconds"`           // since its last word
-	For      time.Duration `json:"forNanoseconds,omitempty"` // how long it has had this class
-	Differs  bool          `json:"differs,omitempty"`        // its configuration is another one
-	Problem  string        `json:"problem,omitempty"`
+	Age      time.Duration `json:"ageNanoseconds"`            // since its last word
+	For      time.Duration `json:"forNanoseconds,omitempty"`  // how long it has had this class
+	Differs  bool          `json:"differs,omitempty"`         // its configuration is another one
+	Lags     time.Duration `json:"lagsNanoseconds,omitempty"` // how long HAProxy has served something else there than here, though the configuration is the same
+	Reports  string        `json:"reports,omitempty"`         // the beginning of what it says is wrong with it
+	Problem  string        `json:"problem,omitempty"`         // what is wrong between the two
+}
+
+// Trouble returns in sentences what is wrong with a member; empty: nothing is.
+func (m MemberStatus) Trouble() string { return strings.Join(m.troubles("It"), " ") }
+
+// troubles returns what is wrong with a member, one sentence each.
+func (m MemberStatus) troubles(who string) (all []string) {
+	if m.Problem != "" {
+		all = append(all, m.Problem)
+	}
+	if m.Differs {
+		all = append(all, who+" has another configuration: compare the files, except identity and secrets.")
+	}
+	if m.Lags > 0 {
+		all = append(all, fmt.Sprintf("%s has not served the same Ingresses as this appliance for %s: see which of the two does not hear its API server, or has an error.", who, m.Lags.Round(time.Second)))
+	}
+	if m.Reports != "" && !m.Draining {
+		all = append(all, fmt.Sprintf("%s is %s, and reports: %s.", who, m.Class, m.Reports))
+	}
+	return all
 }
 
 // State returns in words what is known of a member.
@@ -360,10 +502,17 @@ func groupStatus(l *loop, v *view, heard []group.Heard, held, taken []netip.Addr
 		s.Addresses = append(s.Addresses, of)
 	}
 	add := func(h group.Heard) {
-		s.Members = append(s.Members, MemberStatus{
+		m := MemberStatus{
 			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: Class(h.Word.Class), Draining: h.Word.Draining, Version: h.Word.Version,
-			Age: h.Age, For: h.Word.Since, Differs: h.Alive && h.Word.Config != "" && h.Word.Config != l.settings.sum, Problem: h.Problem,
-		})
+			Age: h.Age, For: h.Word.Since, Problem: h.Problem,
+		}
+		if h.Alive {
+			m.Reports, m.Differs = h.Word.Why, h.Word.Config != "" && h.Word.Config != l.settings.sum
+		}
+		if !m.Differs {
+			m.Lags = l.member.lags(m.Name, v.at)
+		}
+		s.Members = append(s.Members, m)
 	}
 	for _, m := range g.Members {
 		if m.Name == l.member.self {
@@ -389,14 +538,19 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 	for _, sentence := range s.own() {
 		warn("group %s: %s", s.Name, sentence)
 	}
+	for _, sentence := range s.Problems {
+		warn("group %s: %s", s.Name, sentence)
+	}
 	for _, m := range s.Members {
-		switch {
-		case m.Problem != "":
-			warn("group %s: %s", s.Name, m.Problem)
-		case !m.Self && !m.Alive:
+		if m.Self {
+			continue
+		}
+		troubles := m.troubles(m.Name)
+		for _, sentence := range troubles {
+			warn("group %s: %s", s.Name, sentence)
+		}
+		if len(troubles) == 0 && !m.Alive {
 			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name, m.Address, m.State(), v.settings.cfg.Group.Port)
-		case m.Differs:
-			warn("group %s: %s has another configuration: compare the files, except identity and secrets", s.Name, m.Name)
 		}
 	}
 	return all

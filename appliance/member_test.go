@@ -68,6 +68,7 @@ func newPair(t *testing.T) (*scene, *fakePulse) {
 	t.Helper()
 	s, p := newScene(t), new(fakePulse)
 	s.proxy.info = haproxy.Info{Worker: 1}
+	s.kernel.held = addrs("203.0.113.10", "2001:db8::10")
 	s.cfg.Identity = "gate-1"
 	s.cfg.Group = config.Group{
 		Name: "edge", Secret: config.NewSecret("c2VjcmV0"), Addresses: addrs("203.0.113.10", "2001:db8::10"), Port: 7477, Drain: config.Drain{Timeout: time.Minute},

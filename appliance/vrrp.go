@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"sallyport/appliance/config"
@@ -23,32 +24,45 @@ const vrrpRetry = 10 * time.Second
 
 // turns is VRRP of this member. Owned by the goroutine of the loop.
 type turns struct {
-	start func() (vrrp, error)
-	runs  vrrp      // nil: not yet
-	tried time.Time // when it was started last
-	err   error     // why it does not run
+	start func(not []netip.Addr) (vrrp, func(), error)
+	runs  vrrp         // nil: not yet
+	end   func()       // ends runs
+	not   []netip.Addr // the addresses that runs leaves out
+	tried time.Time    // when it was started last
+	err   error        // why it does not run
 }
 
 // cut reports whether the cable of the network is out in which VRRP moves the addresses.
 func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
 
 // takeTurns tells VRRP the class of this appliance, and returns the addresses that this
-// appliance has by VRRP. A group may have none: then it does nothing.
+// appliance has by VRRP. A group may have none: then it does nothing. mine are the addresses
+// that this appliance may take.
 //
 // An appliance that drains keeps its addresses until another one has them, provided its
 // HAProxy answers.
-func (l *loop) takeTurns(now time.Time, draining, answers bool) ([]netip.Addr, error) {
+func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers bool) ([]netip.Addr, error) {
 	m := l.member
 	if !m.of.VRRP.Exists() {
 		return nil, nil
 	}
 	t := &m.turns
+	not := slices.DeleteFunc(slices.Clone(m.of.Addresses), func(a netip.Addr) bool { return slices.Contains(mine, a) })
+	if t.runs != nil && !slices.Equal(not, t.not) {
+		t.end()
+		t.runs, t.tried = nil, time.Time{}
+	}
+	if len(mine) == 0 {
+		return nil, nil
+	}
 	if t.runs == nil {
 		if !t.tried.IsZero() && now.Sub(t.tried) < vrrpRetry {
 			return nil, t.err
 		}
 		t.tried = now
-		if t.runs, t.err = t.start(); t.err != nil {
+		t.not = not
+		if t.runs, t.end, t.err = t.start(not); t.err != nil {
+			t.end()
 			t.runs = nil
 			return nil, t.err
 		}
@@ -63,10 +77,10 @@ func (l *loop) takeTurns(now time.Time, draining, answers bool) ([]netip.Addr, e
 }
 
 // vrrpOptions returns the options of package address for a configuration with VRRP.
-func vrrpOptions(cfg *config.Config) address.VRRPOptions {
+func vrrpOptions(cfg *config.Config, not []netip.Addr) address.VRRPOptions {
 	g := &cfg.Group
 	o := address.VRRPOptions{
-		Folder: filepath.Join(cfg.HAProxy.RunDir, "vrrp"), Interface: g.VRRP.Interface, ID: g.VRRP.ID, Interval: g.VRRP.Interval, Addresses: g.Addresses,
+		Folder: filepath.Join(cfg.HAProxy.RunDir, "vrrp"), Interface: g.VRRP.Interface, ID: g.VRRP.ID, Interval: g.VRRP.Interval, Addresses: g.Addresses, Not: not,
 	}
 	for _, m := range g.Members {
 		o.Members = append(o.Members, m.Address)

@@ -30,7 +30,7 @@ func newTurns(t *testing.T) (*scene, *fakePulse, *fakeVRRP) {
 	f := new(fakeVRRP)
 	s.cfg.Group.VRRP = config.VRRP{Interface: "nodes", ID: 50, Interval: time.Second}
 	s.member.of = s.cfg.Group
-	s.member.turns = turns{start: func() (vrrp, error) { return f, nil }}
+	s.member.turns = turns{start: func([]netip.Addr) (vrrp, func(), error) { return f, func() {}, nil }}
 	return s, p, f
 }
 
@@ -82,11 +82,11 @@ func TestAnApplianceWhoseCableWasOutIsFullLater(t *testing.T) {
 func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 	s, _, f := newTurns(t)
 	started := 0
-	s.member.turns = turns{start: func() (vrrp, error) {
+	s.member.turns = turns{start: func([]netip.Addr) (vrrp, func(), error) {
 		if started++; started < 3 {
-			return nil, errors.New("install Debian's package keepalived")
+			return nil, func() {}, errors.New("install Debian's package keepalived")
 		}
-		return f, nil
+		return f, func() {}, nil
 	}}
 	s.clock = s.clock.Add(time.Second)
 	for range 3 {
@@ -109,7 +109,7 @@ func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 
 func TestVRRPIsToldWhoIsWho(t *testing.T) {
 	s, _, _ := newTurns(t)
-	o := vrrpOptions(s.cfg)
+	o := vrrpOptions(s.cfg, nil)
 	if o.Self != netip.MustParseAddr("192.168.50.21") || !slices.Equal(o.Members, addrs("192.168.50.21", "192.168.50.22")) || o.Interface != "nodes" || o.ID != 50 {
 		t.Errorf("got %+v", o)
 	}

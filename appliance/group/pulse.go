@@ -465,7 +465,7 @@ func (p *Pulse) accept(who *peer, m message) {
 	who.counter, who.theirs, who.word, who.verdict, who.heard = m.counter, m.challenge, m.word, m.verdict, now
 	who.silence.Reset(Silence)
 	// The time on the way varies: the text of a problem does not follow it.
-	if ahead := time.UnixMilli(int64(m.clock)).Sub(p.now()); (ahead - who.ahead).Abs() >= time.Second { //nolint:gosec // parse bounds it
+	if ahead := time.UnixMilli(int64(m.clock)).Sub(p.now()); (ahead - who.ahead).Abs() >= time.Second {
 		who.ahead = ahead
 	}
 	if !who.listed {

@@ -53,7 +53,7 @@ var parts = []part{
 			}
 			for _, m := range s.Group.Members {
 				class, lasts := string(m.Class), m.For.Round(time.Second).String()
-				heard, problem := m.Age.Round(time.Millisecond).String()+" ago", m.Problem
+				heard, problem := m.Age.Round(time.Millisecond).String()+" ago", m.Trouble()
 				switch {
 				case m.Self:
 					heard = "this one"
@@ -62,9 +62,6 @@ var parts = []part{
 				}
 				if m.Draining {
 					class += ", drains"
-				}
-				if m.Differs && problem == "" {
-					problem = "has another configuration"
 				}
 				row(m.Alive && m.Class == appliance.Full && problem == "", m.Name, m.Address, class, lasts, heard, m.Version, problem)
 			}
