@@ -91,6 +91,11 @@ func BIRD(ctx context.Context, series int, progress io.Writer) (string, error) {
 	return Package{"bookworm", "bird"}.Fetch(ctx, progress)
 }
 
+// FRR returns the folder of FRR (zebra, bgpd, bfdd), and fetches it if necessary.
+func FRR(ctx context.Context, progress io.Writer) (string, error) {
+	return Package{"bookworm", "frr"}.Fetch(ctx, progress)
+}
+
 // Folder returns the folder of the package's programs. The error is [fs.ErrNotExist] before the
 // package is fetched, and ErrNone if its suite did not have it.
 func (p Package) Folder() (string, error) {

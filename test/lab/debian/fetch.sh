@@ -32,8 +32,8 @@ libraries=$(apt apt-get -s install "$package" | sed -n 's/^Inst \(lib[^ ]*\|zlib
 
 apt apt-get download "$package" $libraries
 dpkg-deb -x "$package"_*.deb root
-for program in root/bin/* root/sbin/* root/usr/bin/* root/usr/sbin/*; do
-	[ -x "$program" ] || continue
+for program in root/bin/* root/sbin/* root/usr/bin/* root/usr/sbin/* root/usr/lib/$package/*; do
+	[ -f "$program" ] && [ -x "$program" ] || continue
 	cat >"${program##*/}" <<-END
 		#!/bin/sh
 		root=\${0%/*}/root
@@ -41,7 +41,7 @@ for program in root/bin/* root/sbin/* root/usr/bin/* root/usr/sbin/*; do
 			[ -e "\$start" ] && break
 		done
 		lib=\${start%/*} lib=\${lib#"\$root"} lib=\${lib#/usr}
-		exec "\$start" --argv0 "\$0" --library-path "\$root\$lib:\$root/usr\$lib" "\${0%/*}/$program" "\$@"
+		exec "\$start" --argv0 "\$0" --library-path "\$root\$lib:\$root/usr\$lib:\$root/usr\$lib/$package" "\${0%/*}/$program" "\$@"
 	END
 	chmod 755 "${program##*/}"
 done
