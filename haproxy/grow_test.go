@@ -13,7 +13,7 @@ import (
 // withCommands runs a test with every HAProxy that adds backends by command.
 func withCommands(t *testing.T, test func(t *testing.T, binary string)) {
 	t.Helper()
-	withThose(t, func(p picture) bool { return p.atLeast(3, 4) }, test)
+	withThose(t, func(p picture) bool { return p.atLeast3(4) }, test)
 }
 
 func TestABackendComesAndGoesByCommand(t *testing.T) {

@@ -129,10 +129,10 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			id := ServerID{worker, srv.Name}
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
 			add := "add server " + id.String() + " " + serverText(b.Options, srv)
-			if b.hashes() && s.worker.atLeast(3, 0) {
+			if b.hashes() && s.worker.atLeast3(0) {
 				add += " " + hashKey
 			}
-			if b.Options.TLS && s.worker.atLeast(3, 3) {
+			if b.Options.TLS && s.worker.atLeast3(3) {
 				add += " " + onlyGivenNames
 			}
 			s.up = append(s.up, add)

@@ -147,8 +147,11 @@ func goldens(t testing.TB) map[string]*Config {
 				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
 				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
 				Streams: []Stream{
-					{Port: 5432, Backend: "db"}, {Port: 5433, Backend: "db", Proxy: true}, {Port: 8883, Backend: "db", TLS: true},
-					{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Backend: "db.lb"}, {Addr: netip.MustParseAddr("2001:db8::5"), Port: 5432, Backend: "db.lb"},
+					{Port: 5432, Backend: "db"},
+					{Port: 5433, Backend: "db", Proxy: true},
+					{Port: 8883, Backend: "db", TLS: true},
+					{Addr: netip.MustParseAddr("203.0.113.5"), Port: 80, Backend: "db.lb"},
+					{Addr: netip.MustParseAddr("2001:db8::5"), Port: 5432, Backend: "db.lb"},
 				},
 			},
 			Backends: []*Backend{

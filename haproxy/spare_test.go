@@ -15,7 +15,7 @@ import (
 )
 
 func TestANewBackendTakesASparePlace(t *testing.T) {
-	withThose(t, func(p picture) bool { return !p.atLeast(3, 4) }, func(t *testing.T, binary string) {
+	withThose(t, func(p picture) bool { return !p.atLeast3(4) }, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
 		r.settle(r.config(a), states(r.config(a), Open))

@@ -221,11 +221,11 @@ func (w worker) look() (picture, error) {
 	return p, nil
 }
 
-// atLeast reports whether the worker is of this version or a newer one.
-func (p picture) atLeast(major, minor int) bool {
+// atLeast3 reports whether the worker is of version 3.minor or newer.
+func (p picture) atLeast3(minor int) bool {
 	var x, y int
 	_, err := fmt.Sscanf(p.version, "%d.%d", &x, &y)
-	return err == nil && (x > major || x == major && y >= minor)
+	return err == nil && (x > 3 || x == 3 && y >= minor)
 }
 
 // Bits of srv_admin_state and srv_check_state (HAProxy manual, management,

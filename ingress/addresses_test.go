@@ -66,52 +66,70 @@ func TestAddressesGoToServices(t *testing.T) {
 			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")}, false, 0, []string{"10.0.0.1", "10.0.0.2"},
 		},
 		"a record counts more than the wish of an older Service": {
-			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "ask=10.0.0.1"), wanting("m/b", "had=10.0.0.1")}, false, 0,
+			"10.0.0.1-10.0.0.2",
+			[]demand{wanting("n/a", "ask=10.0.0.1"), wanting("m/b", "had=10.0.0.1")},
+			false, 0,
 			[]string{inUse("10.0.0.1", "m/b"), "10.0.0.1"},
 		},
 		"a wish counts more than a derived address": {
-			"10.0.0.1-10.0.0.1", []demand{wanting("n/a"), wanting("n/b", "ask=10.0.0.1")}, false, 0,
+			"10.0.0.1-10.0.0.1",
+			[]demand{wanting("n/a"), wanting("n/b", "ask=10.0.0.1")},
+			false, 0,
 			[]string{"NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)", "10.0.0.1"},
 		},
 		"a wish replaces the record": {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")}, false, 0, []string{"10.0.0.3"}},
 		"a wish outside the pools":   {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "ask=192.0.2.1")}, false, 0, []string{outside}},
 		"both families":              {"10.0.0.1-10.0.0.1 fd00::1-fd00::1", []demand{wanting("n/a", "both")}, false, 0, []string{"10.0.0.1 fd00::1"}},
 		"both families, and one pool": {
-			"10.0.0.1-10.0.0.1", []demand{wanting("n/a", "both")}, false, 0,
+			"10.0.0.1-10.0.0.1",
+			[]demand{wanting("n/a", "both")},
+			false, 0,
 			[]string{"10.0.0.1 NoAddressLeft: the pools of the appliance have no IPv6 addresses (group.pools)"},
 		},
 		"one of the families is enough": {"10.0.0.1-10.0.0.1", []demand{wanting("n/a", "either")}, false, 0, []string{"10.0.0.1"}},
 		"two Services share": {
-			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")}, false, 0,
+			"10.0.0.1-10.0.0.9",
+			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")},
+			false, 0,
 			[]string{"10.0.0.5", "10.0.0.5"},
 		},
 		"two Services with one port do not share": {
-			"10.0.0.5-10.0.0.5", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80")}, false, 0,
+			"10.0.0.5-10.0.0.5",
+			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80")},
+			false, 0,
 			[]string{"10.0.0.5", "NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)"},
 		},
 		"a port of a shared address is asked for twice": {
-			"10.0.0.5-10.0.0.6", []demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80", "ask=10.0.0.5")}, false, 0,
+			"10.0.0.5-10.0.0.6",
+			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80", "ask=10.0.0.5")},
+			false, 0,
 			[]string{"10.0.0.5", "PortConflict: port 80 of 10.0.0.5 is in use by Service n/a: Services that share an address need ports of their own"},
 		},
 		"another namespace with the same key does not share": {
-			"10.0.0.5-10.0.0.6", []demand{wanting("n/a", "key=k", "had=10.0.0.5"), wanting("m/b", "key=k", "ask=10.0.0.5")}, false, 0,
+			"10.0.0.5-10.0.0.6",
+			[]demand{wanting("n/a", "key=k", "had=10.0.0.5"), wanting("m/b", "key=k", "ask=10.0.0.5")},
+			false, 0,
 			[]string{"10.0.0.5", inUse("10.0.0.5", "n/a")},
 		},
 		"while a cluster is unknown, only records count": {
 			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("n/c", "ask=10.0.0.3")}, true, 0, []string{"10.0.0.7", "", ""},
 		},
 		"a namespace at its limit": {
-			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")}, false, 1,
+			"10.0.0.1-10.0.0.9",
+			[]demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")},
+			false, 1,
 			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
 		},
 		"the address of a node": {
-			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")}, false, 0,
+			"10.0.0.1-10.0.0.2",
+			[]demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")},
+			false, 0,
 			[]string{"10.0.0.1", "AddressInUse: 10.0.0.2 is the address of node worker1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := allotter{most: func(tenant) int { return row.most }}
-			for _, text := range strings.Fields(row.pools) {
+			for text := range strings.FieldsSeq(row.pools) {
 				a.ranges = append(a.ranges, poolOf(text))
 			}
 			if name == "the address of a node" {

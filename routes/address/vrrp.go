@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -355,7 +356,11 @@ func (v *VRRP) lives() bool {
 	if err != nil {
 		return false
 	}
-	name, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "comm"))
+	number, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+	if err != nil {
+		return false
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", number))
 	return err == nil && strings.TrimSpace(string(name)) == "keepalived"
 }
 
