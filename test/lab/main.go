@@ -92,8 +92,10 @@ func upCommand(name *string) *cobra.Command {
 					opts.Router = world.RouterBIRD
 				}
 			case "none":
+			case string(world.RouterBIRD), string(world.RouterPlain):
+				opts.Router = world.RouterKind(router)
 			default:
-				opts.Router = world.RouterKind(router) // world checks it
+				return fmt.Errorf("--router %q: want %s, %s or none", router, world.RouterBIRD, world.RouterPlain)
 			}
 			for _, i := range images {
 				ref, program, ok := strings.Cut(i, "=")

@@ -59,7 +59,7 @@ func TestALabOutlivesTheCommandThatBroughtItUp(t *testing.T) {
 	l.want(t, "is up already", "up", "--bare")
 	l.refuse(t, "another number of workers", "up", "--bare", "--workers", "3")
 	l.refuse(t, "another number of appliances", "up", "--bare", "--appliances", "2")
-	l.refuse(t, "want bird or none", "up", "--bare", "--router", "frr")
+	l.refuse(t, "want bird, plain or none", "up", "--bare", "--router", "frr")
 	l.want(t, "192.168.50.10/24", "exec", "client", "--", "ip", "-br", "address")
 	l.refuse(t, "no host is called", "exec", "nobody", "true")
 	l.want(t, "Global_192_168_50_21", "birdc", "worker1", "show", "protocols")
