@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -432,13 +433,13 @@ var errCutShort = errors.New("the last watch ended before its time")
 func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error), watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)) {
 	quiet := logr.Discard() // outcome reports errors
 	ctx = logr.NewContext(ctx, quiet)
-	failed := false
-	var until time.Time // when the server will end the current watch
+	var failed atomic.Bool // a list that is abandoned may still write it
+	var until time.Time    // when the server will end the current watch
 	note := func(err error) {
 		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return // Run ends, or a new list is due: no failure
 		}
-		failed = err != nil
+		failed.Store(err != nil)
 		s.outcome(err)
 	}
 	reflector := cache.NewReflectorWithOptions(plainList{&cache.ListWatch{
@@ -477,7 +478,7 @@ func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.Li
 		_ = reflector.ListAndWatchWithContext(attempt) // note has its error already
 		again()
 		pause = min(2*pause, longestPause)
-		if !failed {
+		if !failed.Load() {
 			pause = firstPause
 		}
 		wake := time.NewTimer(pause)
