@@ -78,7 +78,7 @@ test-image: setup .build/image/latest ## Boot the image in every way, update it,
 test: setup ## Run all tests, on real parts, then build the image and boot it (as root)
 	@test/setup --image
 	@test/setup --boot
-	go test -timeout 30m ./test/e2e $$(go list ./... | grep -v -e /image/boot -e /test/e2e) # the longest first
+	go test -timeout 60m ./test/e2e $$(go list ./... | grep -v -e /image/boot -e /test/e2e) # the longest first
 	go test -v -count=1 -timeout 45m ./image/boot
 
 test-calico: setup ## Run the end-to-end tests on real Calico, all of them (as root)

@@ -72,6 +72,7 @@ func (r *testbed) healthy(file string) {
 // TestTheDoctorFindsEachFault makes one fault after another, before the first start and beside
 // a running appliance. Without them no check fails.
 func TestTheDoctorFindsEachFault(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "doctor", Workers: 1}, settings{})
 	r.must(r.ClaimBlocks(t.Context(), world.Master))
 	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))

@@ -11,6 +11,7 @@ import (
 // Follows haproxy/README.md: the appliance writes the first configuration and names the command, which
 // starts HAProxy; then the appliance drives it.
 func TestAnExternalHAProxyServesAtTheFirstTry(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "external", Workers: 1}, settings{})
 	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
 	r.write("sallyport.yaml", strings.Replace(r.read("sallyport.yaml"), "haproxy: {", "haproxy: {mode: external, masterSocket: "+r.file("master.sock")+", ", 1))

@@ -34,6 +34,7 @@ func (r *testbed) tryApply(manifest string, flags ...string) error {
 }
 
 func TestTheManifestsRemoveNothingThatAnAdministratorHasSet(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "applied", Workers: 1}, settings{})
 	const theirs = `
 apiVersion: crd.projectcalico.org/v1
@@ -111,6 +112,7 @@ func (r *testbed) sees(part string, want bool) (manifests, told string) {
 }
 
 func TestNoNodePeersWithoutTheFilterThatProtectsIt(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "forms", Workers: 1}, settings{})
 	offline, err := r.Manifests(t.Context())
 	r.must(err)

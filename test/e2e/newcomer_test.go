@@ -69,6 +69,7 @@ func (r *testbed) keep(name, terminal string) {
 }
 
 func TestANewcomerFindsEachCause(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "newcomer", Workers: 2, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
 	another, err := r.Another(2)
 	r.must(err)
@@ -235,6 +236,7 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 }
 
 func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "disagree", Workers: 1, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
 	another, err := r.Another(2)
 	r.must(err)

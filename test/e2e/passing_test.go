@@ -11,6 +11,7 @@ import (
 // Calico 3.32 announces the address of a new pod for a moment. The lab is as Calico 3.28, which does
 // not, so BIRD gets a configuration that does.
 func TestTheAddressOfAStartingPodIsNoWarning(t *testing.T) {
+	t.Parallel()
 	const block, address, warning = "172.16.171.64/26", "172.16.171.99/32", "offer refused"
 	r := newTestbed(t, world.Options{Name: "passing", Workers: 1}, settings{})
 	r.must(r.ClaimBlocks(t.Context(), "worker1"))
