@@ -72,14 +72,14 @@ func (l *loop) claim(ctx context.Context, now time.Time, local routes.Local) []n
 	}
 	if c.answer == nil && (c.at.IsZero() || now.Sub(c.at) >= again) {
 		c.at, c.answer = now, make(chan claimed, 1)
-		answer, addresses, members := c.answer, g.Addresses, []netip.Addr(nil)
+		probe, answer, addresses, members := l.probe, c.answer, g.Addresses, []netip.Addr(nil)
 		for _, m := range g.Members {
 			if m.Name != l.member.self {
 				members = append(members, m.Address)
 			}
 		}
 		go func() {
-			owners, err := l.probe(ctx, addresses, members)
+			owners, err := probe(ctx, addresses, members)
 			answer <- claimed{owners, err}
 			knock(l.knock)
 		}()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 // strangers is a network in which other machines have some addresses.
 type strangers struct {
+	mu    sync.Mutex // a probe that nobody waits for any more may still read have and err
 	have  map[netip.Addr]address.Owner
 	err   error
 	asked chan struct{}
@@ -27,7 +29,16 @@ func (f *strangers) probe(_ context.Context, addresses, members []netip.Addr) (m
 	if len(addresses) != 2 || len(members) != 1 || members[0] != netip.MustParseAddr("192.168.50.22") {
 		return nil, errors.New("the probe has other arguments")
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return f.have, f.err
+}
+
+// change sets what the next probes find.
+func (f *strangers) change(have map[netip.Addr]address.Owner, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.have, f.err = have, err
 }
 
 // newClaims returns a pair in whose network a stranger has the first service address.
@@ -76,7 +87,7 @@ func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
 		t.Errorf("it says %+v (class %s: %s), want full, and the sentence", p.said, s.fit.Class, s.fit.Why)
 	}
 
-	f.have = nil
+	f.change(nil, nil)
 	s.clock = s.clock.Add(claimAgain)
 	s.answered(t, f)
 	expectWords(t, s, both)
@@ -89,13 +100,13 @@ func TestAnAddressThatIsTakenStays(t *testing.T) {
 	for what, setup := range map[string]func(*scene, *strangers){
 		"by this process": func(s *scene, f *strangers) {
 			had := f.have
-			f.have = nil
+			f.change(nil, nil)
 			s.member.claims = claims{}
 			for len(f.asked) > 0 {
 				<-f.asked
 			}
 			s.answered(t, f)
-			f.have = had
+			f.change(had, nil)
 			s.clock = s.clock.Add(claimWatch)
 		},
 		"by the process before": func(s *scene, f *strangers) {
@@ -119,7 +130,7 @@ func TestAnAddressThatIsTakenStays(t *testing.T) {
 
 func TestAnAddressThatNobodyCouldAskForIsNotTaken(t *testing.T) {
 	s, _, f := newClaims(t)
-	f.err, f.have = errors.New("no such device"), nil
+	f.change(nil, errors.New("no such device"))
 	s.member.claims = claims{}
 	for len(f.asked) > 0 {
 		<-f.asked

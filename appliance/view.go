@@ -95,6 +95,9 @@ func (l *loop) judge(v *view) {
 			warn("cluster %s: %s", c.name, sentence)
 		}
 	}
+	for cluster, until := range v.static {
+		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.Format(time.TimeOnly))
+	}
 	for _, cluster := range v.unguarded {
 		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer", cluster)
 	}
@@ -109,9 +112,6 @@ func (l *loop) judge(v *view) {
 	l.measure(v, warn)
 	l.miss(v, warn)
 	l.withheld(v, warn)
-	for cluster, until := range v.static {
-		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.Format(time.TimeOnly))
-	}
 	if age := v.at.Sub(l.started); age < patience {
 		nodes := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream })
 		if silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream && !l.heard[p.Addr] }); silent > 0 {

@@ -148,6 +148,10 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("the node demands a TTL and the appliance does not", func(_ *testing.T, r *testbed) {
 		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"ttlSecurity":1}}`)
 		r.finds(file, appliance.Failed, "node worker1", "ttlSecurity is not set")
+		// The nodes do not see the end of that connection, and take no other for four minutes.
+		for _, node := range []string{"master", "worker1"} {
+			r.must(r.RestartCalico(t.Context(), node, 0))
+		}
 		r.finds(with(r, "asn: 65000", "asn: 65000, ttlSecurity: true"), appliance.Healthy, "node worker1", "knows")
 		r.kubectl("patch", peer, "--type=json", "-p", `[{"op":"remove","path":"/spec/ttlSecurity"}]`)
 		r.healthy(file)

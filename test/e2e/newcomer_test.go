@@ -254,7 +254,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	good := other.read("sallyport.yaml")
 	r.finds(file, appliance.Healthy, name, "192.168.50.12 is full")
 	for _, row := range []struct{ what, old, instead, words string }{
-		{"the configuration", "stateDir:", "bgp: {retain: 60s}\nstateDir:", "another configuration"},
+		{"the configuration", "172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16", "another configuration"},
 		{"the secret", "c2FsbHlwb3J0", "YW5vdGhlciBz", "not signed with the secret of this group"},
 		{"the list", "{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}", "does not have appliance in its group.members"},
 	} {
