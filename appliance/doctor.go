@@ -369,7 +369,7 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	}
 	ttl := c.BGP.TTLSecurity
 	p := bgp.Probe(ctx, local, at, ttl)
-	if p.Answer == bgp.NoAnswer && ttl && bgp.Probe(ctx, local, at, false).Answer == bgp.Open {
+	if ttl && (p.Answer == bgp.Silent || p.Answer == bgp.NoAnswer && bgp.Probe(ctx, local, at, false).Answer == bgp.Open) {
 		d.failed(name, fmt.Sprintf("%s answers without the TTL of 255 that clusters[].bgp.ttlSecurity demands", at), "let the BGPPeer have ttlSecurity: 1, or remove the key here", d.manifests())
 		return
 	}
@@ -389,6 +389,8 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 		}
 	case bgp.Closes:
 		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no BGPPeer for that address", at, from), "apply the manifests; a BGPPeer with a nodeSelector has to select the node", d.manifests())
+	case bgp.Silent:
+		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may still hold an earlier connection", at, from), "ask again in four minutes; then look at its log: "+calicoNode(n.Name), "")
 	case bgp.NotThere:
 		// BIRD listens only while it has a peer.
 		d.failed(name, fmt.Sprintf("nothing listens at %s", at), "the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP (CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+calicoNode(n.Name), d.manifests())

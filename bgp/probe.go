@@ -22,6 +22,7 @@ type Answer string
 const (
 	Open      Answer = "open"       // it sends an OPEN: it knows the address that connects
 	Closes    Answer = "closes"     // it takes the connection and closes it: it does not know the address
+	Silent    Answer = "silent"     // it takes the connection, and nothing that it sends arrives
 	NotThere  Answer = "refuses"    // nothing listens
 	NoAnswer  Answer = "no answer"  // a filter drops the packets; or it demands TCP MD5 (RFC 2385), and drops those without a signature
 	Unrouted  Answer = "no route"   // this machine or one on the way has no route to it
@@ -71,7 +72,9 @@ func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort, ttlSecurity
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)
 	message := make([]byte, bgp.BGP_HEADER_LENGTH, bgp.BGP_MAX_MESSAGE_LENGTH)
-	if _, err := io.ReadFull(conn, message); err != nil {
+	if _, err := io.ReadFull(conn, message); errors.Is(err, os.ErrDeadlineExceeded) {
+		return Probed{Answer: Silent, Err: err}
+	} else if err != nil {
 		return Probed{Answer: Closes, Err: err}
 	}
 	length := int(binary.BigEndian.Uint16(message[16:18]))
