@@ -126,10 +126,19 @@ func clientOf(r *http.Request) netip.Prefix {
 func (g *guard) waits(from netip.Prefix) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if x := g.wrong[from]; x != nil && x.count >= tries {
+	if x := g.wrong[g.counted(from)]; x != nil && x.count >= tries {
 		return x.since.Add(tryPeriod).Sub(g.now())
 	}
 	return 0
+}
+
+// counted returns the network for which wrong passwords from an address count: all addresses
+// that come when there is no room left count as one. The caller holds mu.
+func (g *guard) counted(from netip.Prefix) netip.Prefix {
+	if g.wrong[from] == nil && len(g.wrong) >= guessers {
+		return netip.Prefix{}
+	}
+	return from
 }
 
 // note counts a wrong password.
@@ -142,16 +151,11 @@ func (g *guard) note(from netip.Prefix) {
 			delete(g.wrong, p)
 		}
 	}
+	from = g.counted(from)
 	x := g.wrong[from]
 	if x == nil {
-		if len(g.wrong) >= guessers {
-			from = netip.Prefix{} // all further addresses count as one
-			x = g.wrong[from]
-		}
-		if x == nil {
-			x = &guesses{since: now}
-			g.wrong[from] = x
-		}
+		x = &guesses{since: now}
+		g.wrong[from] = x
 	}
 	if x.count++; x.count == tries {
 		g.log.Warn("wrong passwords at the status endpoint; the address has to wait for a minute", "address", from, "count", tries)

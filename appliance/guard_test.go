@@ -162,6 +162,9 @@ func TestWhoeverGuessesPasswordsWaits(t *testing.T) {
 	if n := len(g.wrong); n > guessers+1 {
 		t.Errorf("%d addresses are remembered, want %d at most", n, guessers)
 	}
+	if got := try("198.51.100.1:4", "wrong"); got != 429 {
+		t.Errorf("an address for which there is no room: got %d, want 429", got)
+	}
 }
 
 // A request goes through TLS, the guard and the pages, as in Run; and by the control socket.
