@@ -46,17 +46,16 @@ type reader[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// An ingressClient also writes the status of Ingresses.
-type ingressClient interface {
-	reader[*networkingv1.IngressList]
-	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*networkingv1.Ingress, error)
+// A statusClient also writes the status of objects.
+type statusClient[L runtime.Object, T any] interface {
+	reader[L]
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// A serviceClient also writes the status of Services.
-type serviceClient interface {
-	reader[*corev1.ServiceList]
-	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Service, error)
-}
+type (
+	ingressClient = statusClient[*networkingv1.IngressList, *networkingv1.Ingress]
+	serviceClient = statusClient[*corev1.ServiceList, *corev1.Service]
+)
 
 // clients hold a typed client for each kind of objects that the appliance reads or
 // writes. client-go's Clientset knows the objects of every API group of Kubernetes,

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 )
@@ -153,31 +155,54 @@ func (w *Watcher) writeStatus(ctx context.Context, wish *Publication, written ma
 				{"op": "remove", "path": "/status/loadBalancer/ingress"},
 			}
 		}
-		patch, err := json.Marshal(body)
-		if err != nil {
-			w.log.Error("status cannot be encoded", "err", err)
-			continue
-		}
-		if ctx.Err() != nil {
+		more := patchStatus(ctx, w, w.kube.Ingresses(ing.Namespace), written, statusPatch{
+			of: ing, kind: kind, body: body, done: "status published", right: "status", denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
+			log: w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
+		})
+		if !more {
 			return
-		}
-		call, cancel := context.WithTimeout(ctx, askFor)
-		_, err = w.kube.Ingresses(ing.Namespace).Patch(call, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
-		cancel()
-		written[ing.UID] = time.Now()
-		w.refuse("status", "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints", err)
-		switch {
-		case err == nil:
-			w.log.Info("status published", "namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID])
-		case apierrors.IsForbidden(err):
-			return
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-			// The Ingress has changed: the next round decides on its new state.
-		default:
-			w.log.Debug("status not published", "namespace", ing.Namespace, "ingress", ing.Name, "err", err)
-			return // away; the next round tries again
 		}
 	}
+}
+
+// A statusPatch changes the status of an object.
+type statusPatch struct {
+	of            metav1.Object
+	kind          types.PatchType
+	body          any
+	done          string // logged afterwards
+	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
+	log           *slog.Logger
+}
+
+// patchStatus writes the status of an object, and notes in written when. It reports whether
+// another write may follow: not if the right is denied, nor if the API server is away.
+func patchStatus[L runtime.Object, T any](ctx context.Context, w *Watcher, client statusClient[L, T], written map[types.UID]time.Time, p statusPatch) bool {
+	patch, err := json.Marshal(p.body)
+	if err != nil {
+		w.log.Error("status cannot be encoded", "err", err)
+		return true
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	call, cancel := context.WithTimeout(ctx, askFor)
+	_, err = client.Patch(call, p.of.GetName(), p.kind, patch, metav1.PatchOptions{}, "status")
+	cancel()
+	written[p.of.GetUID()] = time.Now()
+	w.refuse(p.right, p.denied, err)
+	switch {
+	case err == nil:
+		p.log.Info(p.done)
+	case apierrors.IsForbidden(err):
+		return false
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+		// The object has changed: the next round decides on its new state.
+	default:
+		p.log.Debug("status not published", "err", err)
+		return false // away; the next round tries again
+	}
+	return true
 }
 
 // may reports whether a status may be written that has a number of addresses now.
@@ -209,32 +234,16 @@ func (w *Watcher) writeAddresses(ctx context.Context, wish *Publication, written
 		if _, waits := written[s.UID]; waits || same || !wish.may(len(has)) {
 			continue
 		}
-		patch, err := json.Marshal(map[string]any{
+		body := map[string]any{
 			"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
 			"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
+		}
+		more := patchStatus(ctx, w, w.kube.Services(s.Namespace), written, statusPatch{
+			of: s, kind: types.MergePatchType, body: body, done: "addresses of a Service recorded", right: "service status", denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints",
+			log: w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),
 		})
-		if err != nil {
-			w.log.Error("status cannot be encoded", "err", err)
-			continue
-		}
-		if ctx.Err() != nil {
+		if !more {
 			return
-		}
-		call, cancel := context.WithTimeout(ctx, askFor)
-		_, err = w.kube.Services(s.Namespace).Patch(call, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-		cancel()
-		written[s.UID] = time.Now()
-		w.refuse("service status", "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints", err)
-		switch {
-		case err == nil:
-			w.log.Info("addresses of a Service recorded", "namespace", s.Namespace, "service", s.Name, "addresses", ingress)
-		case apierrors.IsForbidden(err):
-			return
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-			// The Service has changed: the next round decides on its new state.
-		default:
-			w.log.Debug("status not published", "namespace", s.Namespace, "service", s.Name, "err", err)
-			return // away; the next round tries again
 		}
 	}
 }
