@@ -30,13 +30,11 @@ type Endpoint struct {
 	Trusted  *x509.CertPool // whose certificates are accepted; nil: those of this machine
 }
 
-// Ask requests a JSON page, and returns the answer. It takes 10 s at most.
-func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
-	defer cancel()
+// Client returns a client for the endpoint, and the URL of its pages.
+func (e Endpoint) Client() (client *http.Client, url string) {
 	// The transport ignores HTTP_PROXY: an appliance is reached directly.
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: e.Trusted, MinVersion: tls.VersionTLS12}}
-	url := e.At
+	url = e.At
 	switch {
 	case strings.HasPrefix(url, "/"):
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -46,6 +44,14 @@ func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
 	case !strings.HasPrefix(url, "https://"):
 		url = "http://" + url
 	}
+	return &http.Client{Transport: transport}, url
+}
+
+// Ask requests a JSON page, and returns the answer. It takes 10 s at most.
+func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	client, url := e.Client()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+page, nil)
 	if err != nil {
 		return nil, fmt.Errorf("--address %q: %w", e.At, err)
@@ -53,7 +59,7 @@ func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
 	if !e.Password.IsZero() {
 		req.SetBasicAuth("sallyport", e.Password.Reveal())
 	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	resp, err := client.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("only root may ask the appliance by %s: use sudo, or --address and --password-file: %w", e.At, err)

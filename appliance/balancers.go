@@ -1,15 +1,11 @@
 package appliance
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"net/netip"
 	"slices"
 	"time"
 
 	"sallyport/appliance/config"
-	"sallyport/appliance/group"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -91,31 +87,13 @@ func (l *loop) consent() consent {
 	return consent{true, !since.IsZero() && l.now().Sub(since) >= agreeing}
 }
 
-// compare notes since when no other full member has another configuration, or serves
-// anything else.
-func (m *member) compare(now time.Time, heard []group.Heard, config, claimed string) {
-	differs := slices.ContainsFunc(heard, func(h group.Heard) bool {
-		return h.Alive && Class(h.Word.Class) == Full && (h.Word.Config != config || h.Word.Shape != claimed)
-	})
-	switch {
-	case differs:
-		m.agree = time.Time{}
-	case m.agree.IsZero():
-		m.agree = now
-	}
-}
-
 // sumOfClaims returns a sum of what a Result says of the statuses in the clusters.
 func sumOfClaims(r ingress.Result) string {
-	sum := sha256.New()
-	to := json.NewEncoder(sum)
-	for _, o := range r.Served {
-		_ = to.Encode(o) // a hash accepts everything
-	}
+	balancers := make([]any, 0, len(r.Balancers))
 	for _, b := range r.Balancers {
-		_ = to.Encode([]any{b.ObjectRef, b.Addresses})
+		balancers = append(balancers, []any{b.ObjectRef, b.Addresses})
 	}
-	return hex.EncodeToString(sum.Sum(nil)[:8])
+	return digest([]any{r.Served, balancers})
 }
 
 // ServiceStatus is a Service of type LoadBalancer.

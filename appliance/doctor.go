@@ -413,10 +413,8 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
 	ours := map[netip.Addr]bool{}
 	found, _ := net.InterfaceAddrs()
-	for _, a := range found {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			ours[p.Addr()] = true
-		}
+	for _, p := range networksOf(found) {
+		ours[p.Addr()] = true
 	}
 	for _, name := range sorted(peers) {
 		at := peers[name]
@@ -440,15 +438,12 @@ func (d *doctor) returnPath(node netip.Addr) {
 	var strict, all []string
 	for _, i := range interfaces {
 		addrs, _ := i.Addrs()
-		for _, a := range addrs {
-			p, err := netip.ParsePrefix(a.String())
-			if err != nil || !p.Contains(node) || slices.Contains(all, i.Name) {
-				continue
-			}
-			all = append(all, i.Name)
-			if max(reversePath("all"), reversePath(i.Name)) == 1 {
-				strict = append(strict, i.Name)
-			}
+		if !slices.ContainsFunc(networksOf(addrs), func(p netip.Prefix) bool { return p.Contains(node) }) {
+			continue
+		}
+		all = append(all, i.Name)
+		if max(reversePath("all"), reversePath(i.Name)) == 1 {
+			strict = append(strict, i.Name)
 		}
 	}
 	if len(all) > 1 && len(strict) > 0 {
@@ -577,9 +572,19 @@ func sourceFor(to netip.AddrPort) netip.Addr {
 // localNetworks returns the networks that this machine is connected to.
 func localNetworks() (all []netip.Prefix) {
 	found, _ := net.InterfaceAddrs()
-	for _, a := range found {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+	for _, p := range networksOf(found) {
+		if !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
 			all = append(all, p.Masked())
+		}
+	}
+	return all
+}
+
+// networksOf returns addresses of interfaces with the lengths of their networks.
+func networksOf(found []net.Addr) (all []netip.Prefix) {
+	for _, a := range found {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			all = append(all, p)
 		}
 	}
 	return all

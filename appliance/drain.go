@@ -149,28 +149,22 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		}
 		writeJSON(w, s)
 	}
-	none := func(w http.ResponseWriter) bool {
-		is := !view().settings.cfg.Group.Exists()
-		if is {
-			http.Error(w, "this appliance is in no group, so no other one takes over", http.StatusNotFound)
-		}
-		return is
+	inGroup := func(pattern string, handle http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case view().settings.cfg.Group.Exists():
+				handle(w, r)
+			case r.FormValue("stopping") == "true":
+				writeJSON(w, DrainStatus{})
+			default:
+				http.Error(w, "this appliance is in no group, so no other one takes over", http.StatusNotFound)
+			}
+		})
 	}
-	mux.HandleFunc("GET /drain", func(w http.ResponseWriter, _ *http.Request) {
-		if !none(w) {
-			answer(w)
-		}
-	})
-	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, r *http.Request) {
+	inGroup("GET /drain", func(w http.ResponseWriter, _ *http.Request) { answer(w) })
+	inGroup("POST /drain", func(w http.ResponseWriter, r *http.Request) {
 		stopping := r.FormValue("stopping") == "true"
 		forced := stopping || r.FormValue("force") == "true"
-		if stopping && !view().settings.cfg.Group.Exists() {
-			writeJSON(w, DrainStatus{})
-			return
-		}
-		if none(w) {
-			return
-		}
 		if why := view().alone(); why != "" && !forced {
 			http.Error(w, why+"; --force drains all the same, and nobody serves then", http.StatusConflict)
 			return
@@ -183,10 +177,7 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		}
 		answer(w)
 	})
-	mux.HandleFunc("POST /undrain", func(w http.ResponseWriter, _ *http.Request) {
-		if none(w) {
-			return
-		}
+	inGroup("POST /undrain", func(w http.ResponseWriter, _ *http.Request) {
 		err := drains.end()
 		knock()
 		if err != nil {

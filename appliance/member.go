@@ -124,7 +124,6 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	l.member.compare(v.at, heard, l.settings.sum, shape)
 	l.passOn(ctx, v.at, heard)
 	v.fit = l.fit
-	l.member.contrast(v.at, heard, shape)
 	v.group = groupStatus(l, v, heard, have, taken)
 	v.group.Problems = problems
 	return err
@@ -154,19 +153,32 @@ type unlike struct {
 	since time.Time
 }
 
-// contrast notes which members serve something else. While Ingresses change, each member
-// follows in its own rounds: only a sum that stays counts.
-func (m *member) contrast(now time.Time, heard []group.Heard, shape string) {
-	before := m.unlike
+// compare notes which members serve something else, and since when no other full member does
+// or has another configuration. While Ingresses change, each member follows in its own
+// rounds: only a sum that stays makes a member one that lags.
+func (m *member) compare(now time.Time, heard []group.Heard, config, shape string) {
+	before, differs := m.unlike, false
 	m.unlike = map[string]unlike{}
 	for _, h := range heard {
-		if sum := h.Word.Shape; h.Alive && sum != "" && shape != "" && sum != shape {
-			if u := before[h.Member.Name]; u.sum == sum {
-				m.unlike[h.Member.Name] = u
-			} else {
-				m.unlike[h.Member.Name] = unlike{sum, now}
-			}
+		if !h.Alive {
+			continue
 		}
+		name, sum := h.Member.Name, h.Word.Shape
+		differs = differs || Class(h.Word.Class) == Full && (h.Word.Config != config || sum != shape)
+		if sum == "" || shape == "" || sum == shape {
+			continue
+		}
+		if u := before[name]; u.sum == sum {
+			m.unlike[name] = u
+		} else {
+			m.unlike[name] = unlike{sum, now}
+		}
+	}
+	switch {
+	case differs:
+		m.agree = time.Time{}
+	case m.agree.IsZero():
+		m.agree = now
 	}
 }
 
@@ -317,9 +329,14 @@ func sumOf(cfg *config.Config) string {
 	for _, c := range cfg.Clusters {
 		all.Clusters = append(all.Clusters, served{c.Name, c.Pools, c.Ingress})
 	}
-	text, _ := json.Marshal(all) // a Secret is a placeholder there
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	return digest(all) // a Secret is a placeholder there
+}
+
+// digest returns a sum of a value as JSON.
+func digest(v any) string {
+	sum := sha256.New()
+	_ = json.NewEncoder(sum).Encode(v) // a hash accepts everything
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 // latePulse is a heartbeat whose socket may not open at first: the address of the member

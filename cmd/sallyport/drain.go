@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -107,14 +106,11 @@ func (c control) send(ctx context.Context, method, page string) (s appliance.Dra
 func (c control) ask(ctx context.Context, method, page string, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://sallyport"+page, http.NoBody)
+	client, url := appliance.Endpoint{At: string(c)}.Client()
+	req, err := http.NewRequestWithContext(ctx, method, url+page, http.NoBody)
 	if err != nil {
 		return err
 	}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", string(c))
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration have a group? %w", string(c), err)
