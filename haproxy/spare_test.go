@@ -239,7 +239,7 @@ func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 	})
 }
 
-// halog is a program of HAProxy, which counts what a log has.
+// TestHalogReadsTheLog has halog, a program of HAProxy, count the requests of a log.
 func TestHalogReadsTheLog(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)

@@ -12,7 +12,6 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/test/lab/world"
-	"sallyport/test/rig"
 )
 
 const balancer = `
@@ -31,20 +30,9 @@ spec:
 `
 
 func TestAGroupServesAService(t *testing.T) {
-	const peerings = "192.168.50.12"
-	r := newTestbed(t, world.Options{Name: "balancer", Workers: 2, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", peerings}})
-	other, err := r.Another(2)
-	r.must(err)
-	t.Cleanup(func() {
-		if err := other.Stop(syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
-	})
-	a, b := member{r}, member{&testbed{other, t}}
-	for n, m := range []member{a, b} {
-		r.must(rig.Configure(m.Dir, "log: {level: debug}\n"+r.Group(n+1)+"  pools: [203.0.113.64/28]\n", rig.Cluster{Pools: "172.16.0.0/16"}))
-	}
-	manifests, err := r.Manifests(t.Context(), "--address", peerings)
+	a, b := newMembers(t, world.Options{Name: "balancer", Workers: 2, Router: world.RouterBIRD}, "  pools: [203.0.113.64/28]\n")
+	r := a.testbed
+	manifests, err := r.Manifests(t.Context(), "--address", secondPeering)
 	r.must(err)
 	r.apply(manifests)
 	sample, err := os.ReadFile("../demo/app.yaml")

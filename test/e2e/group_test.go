@@ -110,11 +110,15 @@ func (w *witnesses) undisturbed(do func()) {
 // A member is an appliance of the group.
 type member struct{ *testbed }
 
-// pair brings up a lab with two appliances that are a group, the sample application, and clients
-// that reach both. The router sends clients to the first one, and to the second.
-func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a, b member, clients *witnesses) {
+// secondPeering is the address of the second appliance, which the manifests name.
+const secondPeering = "192.168.50.12"
+
+// newMembers brings up a lab with two appliances that are configured as a group, and do not run yet.
+// lines are more lines of the part group.
+func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	t.Helper()
-	first = newTestbed(t, world.Options{Name: name, Workers: 2, Appliances: 2, Router: router}, settings{manifests: []string{"--address", "192.168.50.12"}})
+	opts.Appliances = 2
+	first := newTestbed(t, opts, settings{manifests: []string{"--address", secondPeering}})
 	other, err := first.Another(2)
 	first.must(err)
 	t.Cleanup(func() {
@@ -127,13 +131,23 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 		}
 	})
 	a, b = member{first}, member{&testbed{other, t}}
+	for n, m := range []member{a, b} {
+		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines, rig.Cluster{Pools: "172.16.0.0/16"}))
+	}
+	return a, b
+}
+
+// pair brings up a lab with two appliances that are a group, the sample application, and clients
+// that reach both. The router sends clients to the first one, and to the second.
+func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a, b member, clients *witnesses) {
+	t.Helper()
+	a, b = newMembers(t, world.Options{Name: name, Workers: 2, Router: router}, "")
+	first = a.testbed
 	sample, err := os.ReadFile("../demo/app.yaml")
 	first.must(err)
 	first.apply(string(sample))
-	for n, m := range []member{a, b} {
-		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
-		m.start()
-	}
+	a.start()
+	b.start()
 	a.ready()
 	b.ready()
 	clients = first.witnesses()

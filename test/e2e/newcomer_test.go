@@ -70,21 +70,12 @@ func (r *testbed) keep(name, terminal string) {
 
 func TestANewcomerFindsEachCause(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "newcomer", Workers: 2, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
-	another, err := r.Another(2)
-	r.must(err)
-	other := &testbed{another, t}
-	t.Cleanup(func() {
-		if err := other.Stop(syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
-	})
+	a, b := newMembers(t, world.Options{Name: "newcomer", Workers: 2, Router: world.RouterBIRD}, "")
+	r, other := a.testbed, b.testbed
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
-	for n, m := range []*testbed{r, other} {
-		r.must(rig.Configure(m.Dir, r.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
-		m.start()
-	}
-	manifests, err := r.Manifests(t.Context(), "--address", "192.168.50.12")
+	r.start()
+	other.start()
+	manifests, err := r.Manifests(t.Context(), "--address", secondPeering)
 	r.must(err)
 	// well waits until nothing is wrong any more.
 	well := func(r *testbed) {
@@ -237,19 +228,10 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 
 func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "disagree", Workers: 1, Appliances: 2, Router: world.RouterBIRD}, settings{manifests: []string{"--address", "192.168.50.12"}})
-	another, err := r.Another(2)
-	r.must(err)
-	other := &testbed{another, t}
-	t.Cleanup(func() {
-		if err := other.Stop(syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
-	})
-	for n, m := range []*testbed{r, other} {
-		r.must(rig.Configure(m.Dir, r.Group(n+1), rig.Cluster{Pools: "172.16.0.0/16"}))
-		m.start()
-	}
+	a, b := newMembers(t, world.Options{Name: "disagree", Workers: 1, Router: world.RouterBIRD}, "")
+	r, other := a.testbed, b.testbed
+	r.start()
+	other.start()
 	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
 	good := other.read("sallyport.yaml")
 	r.finds(file, appliance.Healthy, name, "192.168.50.12 is full")
