@@ -155,10 +155,14 @@ func (w *Watcher) writeStatus(ctx context.Context, wish *Publication, written ma
 				{"op": "remove", "path": "/status/loadBalancer/ingress"},
 			}
 		}
-		more := patchStatus(ctx, w, w.kube.Ingresses(ing.Namespace), written, statusPatch{
-			of: ing, kind: kind, body: body, done: "status published", right: "status", denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
-			log: w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
+		log := w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID])
+		done, more := patchStatus(ctx, w, w.kube.Ingresses(ing.Namespace), written, statusPatch{
+			of: ing, kind: kind, body: body, log: log, right: "status",
+			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
 		})
+		if done {
+			log.Info("status published")
+		}
 		if !more {
 			return
 		}
@@ -170,21 +174,21 @@ type statusPatch struct {
 	of            metav1.Object
 	kind          types.PatchType
 	body          any
-	done          string // logged afterwards
 	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
 	log           *slog.Logger
 }
 
 // patchStatus writes the status of an object, and notes in written when. It reports whether
-// another write may follow: not if the right is denied, nor if the API server is away.
-func patchStatus[L runtime.Object, T any](ctx context.Context, w *Watcher, client statusClient[L, T], written map[types.UID]time.Time, p statusPatch) bool {
+// the API server took it, and whether another write may follow: not if the right is denied,
+// nor if the API server is away.
+func patchStatus[L runtime.Object, T any](ctx context.Context, w *Watcher, client statusClient[L, T], written map[types.UID]time.Time, p statusPatch) (done, more bool) {
 	patch, err := json.Marshal(p.body)
 	if err != nil {
 		w.log.Error("status cannot be encoded", "err", err)
-		return true
+		return false, true
 	}
 	if ctx.Err() != nil {
-		return false
+		return false, false
 	}
 	call, cancel := context.WithTimeout(ctx, askFor)
 	_, err = client.Patch(call, p.of.GetName(), p.kind, patch, metav1.PatchOptions{}, "status")
@@ -193,16 +197,15 @@ func patchStatus[L runtime.Object, T any](ctx context.Context, w *Watcher, clien
 	w.refuse(p.right, p.denied, err)
 	switch {
 	case err == nil:
-		p.log.Info(p.done)
+		return true, true
 	case apierrors.IsForbidden(err):
-		return false
+		return false, false
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		// The object has changed: the next round decides on its new state.
+		return false, true // the object has changed: the next round decides on its new state
 	default:
 		p.log.Debug("status not published", "err", err)
-		return false // away; the next round tries again
+		return false, false // away; the next round tries again
 	}
-	return true
 }
 
 // may reports whether a status may be written that has a number of addresses now.
@@ -238,10 +241,14 @@ func (w *Watcher) writeAddresses(ctx context.Context, wish *Publication, written
 			"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
 			"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
 		}
-		more := patchStatus(ctx, w, w.kube.Services(s.Namespace), written, statusPatch{
-			of: s, kind: types.MergePatchType, body: body, done: "addresses of a Service recorded", right: "service status", denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints",
-			log: w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),
+		log := w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress)
+		done, more := patchStatus(ctx, w, w.kube.Services(s.Namespace), written, statusPatch{
+			of: s, kind: types.MergePatchType, body: body, log: log, right: "service status",
+			denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints",
 		})
+		if done {
+			log.Info("addresses of a Service recorded")
+		}
 		if !more {
 			return
 		}
