@@ -200,7 +200,7 @@ func cookies(t testing.TB) []Directive {
 }
 
 // moreSpares matches the spare backends that are like the first one of their kind.
-var moreSpares = regexp.MustCompile(`\nbackend _spare-[0-9a-f]+-(?:[2-9]|1[0-9])\n(?:  .*\n)*`)
+var moreSpares = regexp.MustCompile(`\nbackend _spare-[0-9a-f]+-(?:[2-9]|[1-9][0-9]+)\n(?:  .*\n)*`)
 
 func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 	for name, cfg := range goldens(t) {

@@ -30,7 +30,7 @@ const (
 	// How many spare backends there are of the same settings: one for each two backends
 	// that have the settings, within these bounds. Each takes HAProxy about 10 kB. A burst
 	// of new backends takes a reload each time that there are half as many again.
-	minSpares, maxSpares = 16, 512
+	minSpares, maxSpares = 32, 512
 )
 
 // A slot is a spare backend that stands for another one. Afterwards it is used up, until
