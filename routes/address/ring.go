@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -28,10 +29,11 @@ import (
 // another. A kernel that sends SYN cookies cannot tell the last packet of such a
 // handshake from a foreign one, and hands it on: leave no ring while SYNCookies grows.
 type Ring struct {
-	Addresses []netip.Addr // of the group, IPv4 and IPv6
-	Self      netip.Addr   // of this appliance among the members
-	Members   []netip.Addr // that are alive, with Self or without; a dead one loses packets
-	Silent    []netip.Addr // other members: no packet goes there, but their hops are believed
+	Addresses []netip.Addr     // that the members serve, IPv4 and IPv6
+	Listeners []netip.AddrPort // ports of Addresses at which a socket listens that is bound to the address itself
+	Self      netip.Addr       // of this appliance among the members
+	Members   []netip.Addr     // that are alive, with Self or without; a dead one loses packets
+	Silent    []netip.Addr     // other members: no packet goes there, but their hops are believed
 }
 
 const (
@@ -97,11 +99,18 @@ func (r Ring) set(ctx context.Context) error {
 			return fmt.Errorf("the MAC address of the member %s is %w on %s: nothing was heard from there", m, ErrUnknown, link.Attrs().Name)
 		}
 	}
+	if len(r.Listeners) > 0 {
+		if err := demuxesEarly(); err != nil {
+			return err
+		}
+	}
 	slices.Sort(trusted)
 	rules := rules{name: link.Attrs().Name, hops: len(after), trusted: slices.Compact(trusted)}
 	var text strings.Builder
 	for _, f := range families {
-		wanted := slices.DeleteFunc(slices.Clone(r.Addresses), func(a netip.Addr) bool { return a.Is4() != (f.name == "ip") })
+		foreign := func(a netip.Addr) bool { return a.Is4() != (f.name == "ip") }
+		wanted := slices.DeleteFunc(slices.Clone(r.Addresses), foreign)
+		bound := slices.DeleteFunc(slices.Clone(r.Listeners), func(l netip.AddrPort) bool { return foreign(l.Addr()) })
 		switch {
 		case len(wanted) == 0:
 			text.WriteString(f.none())
@@ -116,12 +125,28 @@ func (r Ring) set(ctx context.Context) error {
 		default:
 			return fmt.Errorf("the address %s is IPv4, and the members have only IPv6 addresses: give them IPv4 addresses in group.members", wanted[0])
 		}
-		text.WriteString(rules.text(f, wanted))
+		text.WriteString(rules.text(f, wanted, bound))
 	}
 	if err := nft(ctx, text.String()); err != nil || rules.next == hop6 {
 		return err
 	}
 	return unpoint()
+}
+
+// demuxesEarly returns an error if the kernel does not look for the connection of a packet
+// before the hook input. Then the rules would take each connection to a listener for one that
+// this machine does not know.
+func demuxesEarly() error {
+	for _, name := range []string{"ip_early_demux", "tcp_early_demux"} {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
+		if err != nil {
+			return fmt.Errorf("reading net.ipv4.%s: %w", name, err)
+		}
+		if strings.TrimSpace(string(text)) == "0" {
+			return fmt.Errorf("net.ipv4.%[1]s is 0, so that the kernel does not tell connections to the addresses of Services from others: write net.ipv4.%[1]s=1 into a file in /etc/sysctl.d", name)
+		}
+	}
+	return nil
 }
 
 // ClearRing removes all rules of ours. No rules is success.
@@ -279,7 +304,7 @@ type rules struct {
 }
 
 // text returns the commands that replace the table of a family, but not its counter.
-func (r rules) text(f family, addresses []netip.Addr) string {
+func (r rules) text(f family, addresses []netip.Addr, bound []netip.AddrPort) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	pass := fmt.Sprintf("counter name passed dup to %s device %q drop", r.next, r.name)
@@ -288,18 +313,39 @@ func (r rules) text(f family, addresses []netip.Addr) string {
 	line("table %s %s {", f.name, table)
 	line("\tcounter passed { }")
 	line("\tset addresses { type %s; flags timeout; }", f.kind)
+	line("\tset listeners { type %s . inet_service; flags timeout; }", f.kind)
 	line("\tchain arrive {")
 	line("\t\ttype filter hook prerouting priority mangle; policy accept;")
 	line("\t\t%s daddr @addresses tcp flags & (syn | ack) != syn goto look", f.name)
 	line("\t}")
 	line("\tchain look {")
-	// A socket that listens on all addresses is found for every packet. One that is bound to
-	// the address itself looks like a connection, so that HAProxy has to listen on all.
+	line("\t\t%s daddr . tcp dport @listeners return", f.name) // to the chain deliver
+	// A socket that listens on all addresses is found for every packet.
 	line("\t\tsocket wildcard 1 goto foreign")
 	line("\t\tsocket transparent 0 return") // a connection of this machine, in TIME_WAIT too
 	line("\t\tsocket transparent 1 return")
 	line("\t\tgoto foreign") // HAProxy is down here, and others may know the connection
 	line("\t}")
+	if len(bound) > 0 {
+		line("\tchain deliver {")
+		line("\t\ttype filter hook input priority mangle; policy accept;")
+		line("\t\t%s daddr . tcp dport @listeners tcp flags & (syn | ack) != syn goto find", f.name)
+		line("\t}")
+		// The expression socket does not tell a listener that is bound to the address from its
+		// connections. Before this hook the kernel has looked for a connection alone (early
+		// demux), and meta cgroup, whatever its value, is there only if it found one. That
+		// holds for a connection that HAProxy has closed and the kernel still empties, too, for
+		// which meta skuid fails.
+		line("\tchain find {")
+		line("\t\tmeta cgroup 0 return")
+		line("\t\tmeta cgroup != 0 return")
+		line("\t\tsocket wildcard 0 goto foreign")
+		line("\t\tsocket wildcard 1 goto foreign")
+		line("\t\tsocket transparent 0 return") // TIME_WAIT
+		line("\t\tsocket transparent 1 return")
+		line("\t\tgoto foreign")
+		line("\t}")
+	}
 	line("\tchain foreign {")
 	// The DSCP counts hops. Only from a member it is believed.
 	line("\t\tiif %q ether saddr { %s } goto hop", r.name, strings.Join(r.trusted, ", "))
@@ -311,11 +357,23 @@ func (r rules) text(f family, addresses []netip.Addr) string {
 	}
 	line("\t}") // it was everywhere: the kernel resets the connection
 	line("}")
-	line("flush set %s %s addresses", f.name, table)
-	var elements []string
-	for _, a := range addresses {
-		elements = append(elements, fmt.Sprintf("%s timeout %ds", a, int(lease.Seconds())))
+	fill := func(set string, elements []string) {
+		line("flush set %s %s %s", f.name, table, set)
+		for i := range elements {
+			elements[i] += fmt.Sprintf(" timeout %ds", int(lease.Seconds()))
+		}
+		if len(elements) > 0 {
+			line("add element %s %s %s { %s }", f.name, table, set, strings.Join(elements, ", "))
+		}
 	}
-	line("add element %s %s addresses { %s }", f.name, table, strings.Join(elements, ", "))
+	var at, open []string
+	for _, a := range addresses {
+		at = append(at, a.String())
+	}
+	for _, l := range bound {
+		open = append(open, fmt.Sprintf("%s . %d", l.Addr(), l.Port()))
+	}
+	fill("addresses", at)
+	fill("listeners", open)
 	return b.String()
 }

@@ -30,6 +30,7 @@ type world struct {
 	t                      *testing.T
 	client, router, bridge *host
 	gates                  []*gate
+	bound                  []netip.AddrPort // where they listen at the address itself
 }
 
 // A gate is an appliance with the server behind an address.
@@ -78,25 +79,30 @@ func newWorld(t *testing.T, gates int) *world {
 func (g *gate) serve(networks ...string) {
 	g.t.Helper()
 	for _, network := range networks {
-		g.do(func() {
-			l, err := net.Listen(network, ":80")
-			must(g.t, err)
-			g.listeners = append(g.listeners, l)
-			g.t.Cleanup(func() { _ = l.Close() })
-			go func() {
-				for {
-					c, err := l.Accept()
-					if err != nil {
-						return
-					}
-					g.mu.Lock()
-					g.conns = append(g.conns, c)
-					g.mu.Unlock()
-					go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
-				}
-			}()
-		})
+		g.serveAt(network, ":80")
 	}
+}
+
+func (g *gate) serveAt(network, address string) {
+	g.t.Helper()
+	g.do(func() {
+		l, err := net.Listen(network, address)
+		must(g.t, err)
+		g.listeners = append(g.listeners, l)
+		g.t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				g.mu.Lock()
+				g.conns = append(g.conns, c)
+				g.mu.Unlock()
+				go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+			}
+		}()
+	})
 }
 
 func (g *gate) held() int {
@@ -137,9 +143,35 @@ func (w *world) ring(gates ...int) {
 	for _, i := range gates {
 		g := w.gates[i-1]
 		g.do(func() {
-			must(w.t, SetRing(w.t.Context(), Ring{Addresses: addrs(service4, service6), Self: addr(g.at4), Members: members, Silent: silent}))
+			must(w.t, SetRing(w.t.Context(), Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members, Silent: silent}))
 		})
 	}
+}
+
+// bind makes the gates listen at the addresses themselves, in place of all addresses.
+func (w *world) bind() {
+	w.t.Helper()
+	for _, a := range []string{service4, service6} {
+		w.bound = append(w.bound, netip.AddrPortFrom(addr(a), 80))
+	}
+	for _, g := range w.gates {
+		g.die()
+		for _, at := range w.bound {
+			g.serveAt("tcp", at.String())
+		}
+	}
+}
+
+// listening runs a test in a world whose gates listen at all addresses, as for the addresses of the
+// group, and in one whose gates listen at the addresses themselves, as for those of Services.
+func listening(t *testing.T, gates int, test func(*testing.T, *world)) {
+	t.Helper()
+	t.Run("at all addresses", func(t *testing.T) { test(t, newWorld(t, gates)) })
+	t.Run("at the address itself", func(t *testing.T) {
+		w := newWorld(t, gates)
+		w.bind()
+		test(t, w)
+	})
 }
 
 // connect opens connections to the service, half of them to each address.
@@ -210,8 +242,7 @@ func TestConnectionsSurviveAMoveOfTheAddressWithARing(t *testing.T) {
 		if n > 3 && n < largest && testing.Short() {
 			continue
 		}
-		t.Run(fmt.Sprintf("%d members", n), func(t *testing.T) {
-			w := newWorld(t, n)
+		move := func(t *testing.T, w *world) {
 			all := make([]int, n)
 			for i := range all {
 				all[i] = i + 1
@@ -232,7 +263,8 @@ func TestConnectionsSurviveAMoveOfTheAddressWithARing(t *testing.T) {
 			w.route(all[n-1]) // only the last
 			wantUnbroken(t, "with one left", conns)
 			w.connect(4, 0)
-		})
+		}
+		t.Run(fmt.Sprintf("%d members", n), func(t *testing.T) { listening(t, n, move) })
 	}
 }
 
@@ -281,48 +313,93 @@ func TestARingWithoutIPv6LeavesNothingOfIt(t *testing.T) {
 }
 
 func TestAConnectionIsFoundThroughAnApplianceWithoutHAProxy(t *testing.T) {
-	w := newWorld(t, 3)
-	w.route(1, 2)
-	conns := w.connect(many, 0)
-	w.ring(1, 2, 3)
-	w.gates[2].die()
-	w.route(3)
-	wantUnbroken(t, "behind an appliance that does not listen", conns)
+	listening(t, 3, func(t *testing.T, w *world) {
+		w.route(1, 2)
+		conns := w.connect(many, 0)
+		w.ring(1, 2, 3)
+		w.gates[2].die()
+		w.route(3)
+		wantUnbroken(t, "behind an appliance that does not listen", conns)
+	})
+}
+
+// A server may close a connection before the client has all of it. The socket then belongs to no
+// process, and still is the only one that can send the rest.
+func TestTheRestOfAClosedConnectionArrives(t *testing.T) {
+	listening(t, 2, func(t *testing.T, w *world) {
+		const size = 1 << 18
+		w.route(1)
+		conns := w.connect(10, 0)
+		w.ring(1, 2)
+		w.gates[0].mu.Lock()
+		for _, c := range w.gates[0].conns {
+			must(t, c.(*net.TCPConn).SetWriteBuffer(4*size))
+			_, err := c.Write(make([]byte, size)) // the client reads later
+			must(t, err)
+			must(t, c.Close())
+		}
+		w.gates[0].mu.Unlock()
+		for _, c := range conns {
+			if n, err := io.Copy(io.Discard, c); n != size || err != nil {
+				t.Errorf("%d of %d bytes, error %v", n, size, err)
+			}
+		}
+	})
+}
+
+// Without the table of connections nobody could tell which packets are foreign: all would be.
+func TestWithoutEarlyDemuxThereIsNoRingForServices(t *testing.T) {
+	w := newWorld(t, 2)
+	w.bind()
+	g := w.gates[0]
+	g.run("echo 0 >/proc/sys/net/ipv4/tcp_early_demux")
+	ring := Ring{Addresses: addrs(service4, service6), Self: addr(g.at4), Members: addrs(w.gates[1].at4)}
+	g.do(func() {
+		must(t, SetRing(t.Context(), ring))
+		ring.Listeners = w.bound
+		if err := SetRing(t.Context(), ring); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux is 0") {
+			t.Errorf("got error %v", err)
+		}
+	})
+	if got := g.run("nft list ruleset"); got != "" {
+		t.Errorf("there is a ring:\n%s", got)
+	}
 }
 
 // A packet of no connection goes round once, and is reset.
 func TestAPacketOfNoConnectionIsReset(t *testing.T) {
-	w := newWorld(t, 3)
-	w.route(1, 2)
-	conns := w.connect(many, 0)
-	w.ring(1, 2, 3)
-	for _, g := range w.gates {
-		g.mu.Lock()
-		for _, c := range g.conns { // vanish without a word
-			_ = c.(*net.TCPConn).SetLinger(0)
+	listening(t, 3, func(t *testing.T, w *world) {
+		w.route(1, 2)
+		conns := w.connect(many, 0)
+		w.ring(1, 2, 3)
+		for _, g := range w.gates {
+			g.mu.Lock()
+			for _, c := range g.conns { // vanish without a word
+				_ = c.(*net.TCPConn).SetLinger(0)
+			}
+			g.mu.Unlock()
 		}
-		g.mu.Unlock()
-	}
-	w.route(3)
-	for _, g := range w.gates {
-		g.run("nft add table inet mute && nft 'add chain inet mute out { type filter hook output priority 0; }' && nft 'add rule inet mute out tcp sport 80 tcp flags & rst == rst drop'")
-		for _, c := range g.conns {
-			_ = c.Close()
+		w.route(3)
+		for _, g := range w.gates {
+			g.run("nft add table inet mute && nft 'add chain inet mute out { type filter hook output priority 0; }' && nft 'add rule inet mute out tcp sport 80 tcp flags & rst == rst drop'")
+			for _, c := range g.conns {
+				_ = c.Close()
+			}
+			g.run("nft delete table inet mute")
 		}
-		g.run("nft delete table inet mute")
-	}
-	if got := len(broken(conns)); got != many {
-		t.Errorf("%d of %d connections are reset, want all", got, many)
-	}
-	for i, g := range w.gates {
-		var passed uint64
-		var err error
-		g.do(func() { passed, err = Passed(t.Context()) })
-		must(t, err)
-		if want := i+1 != 2; (passed > 0) != want { // 3 → 1 → 2, and no further
-			t.Errorf("gate %d passed on %d packets", i+1, passed)
+		if got := len(broken(conns)); got != many {
+			t.Errorf("%d of %d connections are reset, want all", got, many)
 		}
-	}
+		for i, g := range w.gates {
+			var passed uint64
+			var err error
+			g.do(func() { passed, err = Passed(t.Context()) })
+			must(t, err)
+			if want := i+1 != 2; (passed > 0) != want { // 3 → 1 → 2, and no further
+				t.Errorf("gate %d passed on %d packets", i+1, passed)
+			}
+		}
+	})
 }
 
 // A client and a neighbour may write any DSCP. It counts only from a member's MAC
@@ -351,7 +428,7 @@ func TestPacketsEndWhereMembersDisagree(t *testing.T) {
 			}
 		}
 		g.do(func() {
-			must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4, service6), Self: addr(g.at4), Members: members, Silent: silent}))
+			must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members, Silent: silent}))
 		})
 	}
 	w.client.do(func() {
