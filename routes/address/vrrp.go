@@ -32,6 +32,7 @@ type VRRPOptions struct {
 	Interval  time.Duration // between advertisements; 0: 300 ms
 	Addresses []netip.Addr  // of the group
 	Not       []netip.Addr  // of these, that this appliance must not take, nor the others that move together with them
+	Services  []netip.Addr  // further addresses, at the start: see Serve
 	Self      netip.Addr    // of this appliance among the members
 	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
 	Unit      string        // of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
@@ -51,12 +52,14 @@ type VRRP struct {
 	o       VRRPOptions
 	program string
 	shares  []share
+	places  int                    // shares of all members together
 	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil: one runs
 }
 
 // A share is the addresses that move together: a virtual router.
 type share struct {
 	id       int
+	place    int          // among all shares
 	priority int          // of this appliance
 	main     []netip.Addr // of the members' family
 	other    []netip.Addr
@@ -85,6 +88,7 @@ var classes = map[string]int{
 func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	o.Interval = cmp.Or(o.Interval, 300*time.Millisecond)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Services = slices.SortedFunc(slices.Values(o.Services), netip.Addr.Compare)
 	v := &VRRP{o: o}
 	var err error
 	if v.program, err = exec.LookPath("keepalived"); err != nil {
@@ -93,6 +97,7 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	if v.shares, err = o.spread(); err != nil {
 		return nil, err
 	}
+	v.places = len(v.shares)
 	// A keepalived rejects the advertisements of one with fewer addresses, and then both have
 	// the rest.
 	v.shares = slices.DeleteFunc(v.shares, func(s share) bool {
@@ -148,7 +153,7 @@ func (o VRRPOptions) spread() ([]share, error) {
 	}
 	for i := range shares {
 		rank := (place - i + len(o.Members)) % len(o.Members)
-		shares[i] = share{id: o.ID + i, priority: highest - rank}
+		shares[i] = share{id: o.ID + i, place: i, priority: highest - rank}
 	}
 	for i, a := range main {
 		s := &shares[i%len(shares)]
@@ -203,7 +208,10 @@ func (v *VRRP) text() string {
 			line("\t}")
 		}
 		line("\ttrack_file {\n\t\tclass\n\t}")
-		for i, addresses := range [][]netip.Addr{s.main, s.other} {
+		// The address alone decides with which share it moves: whatever comes or goes, the others
+		// stay where they are.
+		more := slices.DeleteFunc(slices.Clone(v.o.Services), func(a netip.Addr) bool { return placeOf(a, v.places) != s.place })
+		for i, addresses := range [][]netip.Addr{s.main, slices.Concat(s.other, more)} {
 			if len(addresses) == 0 {
 				continue
 			}
@@ -216,6 +224,42 @@ func (v *VRRP) text() string {
 		line("}")
 	}
 	return b.String()
+}
+
+// placeOf returns the place of an address among a number of shares. Neighbours have different
+// ones.
+func placeOf(a netip.Addr, places int) int {
+	sum := 0
+	for _, b := range a.AsSlice() {
+		sum += int(b)
+	}
+	return sum % places
+}
+
+// Serve replaces the further addresses that VRRP moves, those of Services. Each moves together with
+// a share. keepalived reads its file again; the other addresses stay where they are.
+//
+// keepalived does not advertise further addresses: members that do not know the same ones
+// accept each other.
+func (v *VRRP) Serve(addresses []netip.Addr) error {
+	addresses = slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
+	if slices.Equal(addresses, v.o.Services) {
+		return nil
+	}
+	before := v.o.Services
+	v.o.Services = addresses
+	if err := v.write("keepalived.conf", v.text()); err != nil {
+		v.o.Services = before
+		return err
+	}
+	// One that does not run reads the file when it starts.
+	if pid := v.pid("keepalived.pid"); pid != 0 {
+		if err := syscall.Kill(pid, unix.SIGHUP); err != nil && !errors.Is(err, unix.ESRCH) {
+			v.o.Services = before
+			return fmt.Errorf("making keepalived read its file again: %w", err)
+		}
+	}
+	return nil
 }
 
 // Set sets the class of this appliance: "full", "spare", "drain" or "none". keepalived
@@ -259,7 +303,7 @@ func (v *VRRP) Held() (held []netip.Addr, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range v.o.Addresses {
+	for _, a := range slices.Concat(v.o.Addresses, v.o.Services) {
 		if _, ok := there[netip.PrefixFrom(a, a.BitLen())]; ok {
 			held = append(held, a)
 		}
@@ -332,7 +376,7 @@ func (v *VRRP) unit(ctx context.Context) {
 			} else {
 				started = true
 			}
-		} else if !v.lives() {
+		} else if v.pid("vrrp.pid") == 0 {
 			why = "systemctl status " + v.o.Unit
 		}
 		switch was := v.ended.Load(); {
@@ -350,18 +394,21 @@ func (v *VRRP) unit(ctx context.Context) {
 	}
 }
 
-// lives reports whether the process in the pid file is keepalived.
-func (v *VRRP) lives() bool {
-	pid, err := os.ReadFile(v.file("vrrp.pid"))
+// pid returns the process in a pid file of keepalived; 0: it does not run.
+func (v *VRRP) pid(file string) int {
+	text, err := os.ReadFile(v.file(file))
 	if err != nil {
-		return false
+		return 0
 	}
-	number, err := strconv.Atoi(strings.TrimSpace(string(pid)))
-	if err != nil {
-		return false
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return 0
 	}
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", number))
-	return err == nil && strings.TrimSpace(string(name)) == "keepalived"
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil || strings.TrimSpace(string(name)) != "keepalived" {
+		return 0
+	}
+	return pid
 }
 
 // keepalived runs the program once, and returns its last line.

@@ -1,6 +1,7 @@
 package address
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -144,6 +145,71 @@ func TestVRRPSpreadsTheAddressesAndMovesThemByClass(t *testing.T) {
 	l.wantHolders("each has its own again", first+" "+sixth, second, "")
 	l.stop[1]()
 	l.wantHolders("the second stopped", first+" "+sixth, "", second)
+}
+
+// serve gives gates, counted from 1, further addresses.
+func (l *layer2) serve(addresses []netip.Addr, gates ...int) {
+	l.t.Helper()
+	for _, i := range gates {
+		must(l.t, l.vrrp[i-1].Serve(addresses))
+	}
+}
+
+// Services come and go, and not every member knows it at the same moment.
+func TestFurtherAddressesMoveNoOthers(t *testing.T) {
+	const even, odd, next, six = "192.168.50.120", "192.168.50.121", "192.168.50.122", "2001:db8:50::120"
+	l := newLayer2(t, 2)
+	l.class("full", "full")
+	l.wantHolders("each has its own", first+" "+sixth, second)
+	stop := l.watch(first, second, sixth)
+	l.serve(addrs(even, odd, six), 1)
+	l.wantHolders("the first knows more", first+" "+sixth+" "+even, second)
+	l.serve(addrs(six, odd, even), 2)
+	l.wantHolders("both know more", first+" "+sixth+" "+even, second+" "+odd+" "+six)
+	stopMore := l.watch(odd, six)
+	l.serve(addrs(next, odd, six), 2, 1)
+	l.wantHolders("one went and one came", first+" "+sixth+" "+next, second+" "+odd+" "+six)
+	for range 5 { // one right after another
+		l.serve(addrs(odd, six), 1, 2)
+		l.serve(addrs(odd, six, even), 1, 2)
+	}
+	l.wantHolders("the last one counts", first+" "+sixth+" "+even, second+" "+odd+" "+six)
+	stopMore()
+	stop()
+	l.class("drain")
+	l.wantHolders("the first drains", "", first+" "+second+" "+sixth+" "+even+" "+odd+" "+six)
+	l.serve(nil, 1, 2)
+	l.wantHolders("no Service is left", "", first+" "+second+" "+sixth)
+	l.class("full")
+	l.wantHolders("the first is back", first+" "+sixth, second)
+}
+
+// watch watches for changes of addresses until stop is called. There must be none.
+func (l *layer2) watch(addresses ...string) (stop func()) {
+	l.t.Helper()
+	var stops []func()
+	for i, g := range l.gates {
+		var out bytes.Buffer
+		cmd := exec.Command("ip", "-o", "monitor", "address")
+		cmd.Stdout = &out
+		g.do(func() { must(l.t, cmd.Start()) })
+		stops = append(stops, func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			for _, a := range addresses {
+				if strings.Contains(out.String(), " "+a+"/") {
+					l.t.Errorf("gate %d: %s moved:\n%s", i+1, a, out.String())
+				}
+			}
+		})
+	}
+	once := sync.OnceFunc(func() {
+		for _, stop := range stops {
+			stop()
+		}
+	})
+	l.t.Cleanup(once)
+	return once
 }
 
 // By VRRP a move breaks all connections of an address. In a ring it breaks none.
