@@ -143,8 +143,9 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 
 	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
-	l.byVRRP = func(ctx context.Context, cfg *config.Config, not []netip.Addr) (vrrp, error) {
+	l.byVRRP = func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) {
 		o := vrrpOptions(cfg, not)
+		o.Services = services
 		o.Log, o.Unit = log, hooks.VRRPUnit
 		v, err := address.NewVRRP(o)
 		if err != nil {

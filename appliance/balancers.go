@@ -25,9 +25,9 @@ func withoutPools(g config.Group) config.Group {
 	return g
 }
 
-// closed returns the addresses of the pools that a node has, each with its owner. On lo
-// such an address would cut the node off from this machine.
-func closed(pools []config.Pool, topologies []routes.Topology) map[netip.Addr]string {
+// closed returns the addresses of the pools that a node or another machine has, each with its
+// owner. On lo such an address would cut the node off from this machine.
+func closed(pools []config.Pool, topologies []routes.Topology, strangers map[netip.Addr]string) map[netip.Addr]string {
 	var all map[netip.Addr]string
 	add := func(a netip.Addr, owner string) {
 		if !slices.ContainsFunc(pools, func(p config.Pool) bool { return p.Contains(a) }) {
@@ -40,6 +40,9 @@ func closed(pools []config.Pool, topologies []routes.Topology) map[netip.Addr]st
 	}
 	if len(pools) == 0 {
 		return nil
+	}
+	for a, owner := range strangers {
+		add(a, owner)
 	}
 	for _, t := range topologies {
 		for _, n := range t.Nodes {
@@ -63,6 +66,28 @@ func recorded(balancers []ingress.Balancer) (all []netip.Addr) {
 		all = append(all, b.Recorded...)
 	}
 	return once(all, netip.Addr.Compare)
+}
+
+// allotted returns the addresses that Services of type LoadBalancer have, or are to have.
+func allotted(balancers []ingress.Balancer) (all []netip.Addr) {
+	for _, b := range balancers {
+		all = append(all, b.Addresses...)
+	}
+	return once(all, netip.Addr.Compare)
+}
+
+// known returns what the statuses of Services are to have now: of the allotted addresses
+// those that this member may take. The rest waits until nobody else turns out to have it.
+func (l *loop) known(balancers []ingress.Balancer) []ingress.Balancer {
+	if l.member == nil {
+		return balancers
+	}
+	taken := l.member.claims.taken
+	balancers = slices.Clone(balancers)
+	for i, b := range balancers {
+		balancers[i].Addresses = slices.DeleteFunc(slices.Clone(b.Addresses), func(a netip.Addr) bool { return !taken[a] && !slices.Contains(b.Recorded, a) })
+	}
+	return balancers
 }
 
 // consent says which statuses in the clusters this appliance may write.

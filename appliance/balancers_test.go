@@ -1,15 +1,145 @@
 package appliance
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/ingress"
 	"sallyport/routes"
+	"sallyport/routes/address"
 )
+
+// balancing is a settled member of a pair that gives the Service default/web an address.
+type balancing struct {
+	*scene
+	vrrp   *fakeVRRP
+	probes chan map[netip.Addr]address.Owner // the answers of the probes, one for each
+	asked  chan []netip.Addr
+}
+
+func newBalancing(t *testing.T) *balancing {
+	t.Helper()
+	s, _, v := newTurns(t)
+	b := &balancing{scene: s, vrrp: v, probes: make(chan map[netip.Addr]address.Owner, 1), asked: make(chan []netip.Addr, 100)}
+	s.pass(t, firstSteps)
+	s.probe = func(ctx context.Context, addresses, _ []netip.Addr) (map[netip.Addr]address.Owner, error) {
+		b.asked <- addresses
+		select {
+		case a := <-b.probes:
+			return a, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	pool := config.Pool{First: netip.MustParseAddr("192.168.50.210"), Last: netip.MustParseAddr("192.168.50.211")}
+	s.cfg.Group.Pools = []config.Pool{pool}
+	s.member.of = s.cfg.Group
+	s.watcher.snapshot.Options.Pools = PoolsOf(&s.cfg.Group)
+	web := s.watcher.snapshot.Services[0].DeepCopy()
+	class := ingress.LoadBalancerClass
+	web.Spec.Type, web.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
+	s.watcher.snapshot.Services = []*corev1.Service{web}
+	return b
+}
+
+// until plays rounds until a condition holds.
+func (b *balancing) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 100_000 {
+		if b.settle(t); ok() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+// allotted returns what the status of the Service is to have, by the last publication.
+func (b *balancing) allotted() string {
+	for _, one := range b.watcher.published[len(b.watcher.published)-1].Balancers {
+		return strings.Trim(fmt.Sprint(one.Addresses), "[]")
+	}
+	return ""
+}
+
+// record writes an address into the status of the Service.
+func (b *balancing) record(at string) {
+	web := b.watcher.snapshot.Services[0].DeepCopy()
+	web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: at}}
+	b.watcher.snapshot.Services = []*corev1.Service{web}
+}
+
+func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
+	b := newBalancing(t)
+	b.until(t, "it asks who has the address", func() bool { return len(b.asked) > 0 })
+	given := (<-b.asked)[0] // of the sorted list
+	b.settle(t)
+	if got := b.allotted(); got != "" {
+		t.Errorf("before the answer the Service is to have %s", got)
+	}
+	expectWords(t, b.scene, both)
+	b.probes <- nil
+	b.until(t, "the address is published", func() bool { return b.allotted() == given.String() })
+	expectWords(t, b.scene, both)
+
+	b.record(given.String())
+	at := netip.AddrPortFrom(given, 80)
+	b.until(t, "it is served", func() bool { return len(b.view.Load().config.Streams) == 1 })
+	expectWords(t, b.scene, "203.0.113.10/32, 2001:db8::10/128, "+given.String()+"/32")
+	if got := b.vrrp.services; !reflect.DeepEqual(got, []netip.Addr{given}) {
+		t.Errorf("VRRP moves %v, too, want %s", got, given)
+	}
+	ring := b.chance.(*fakeRing).last
+	if got, want := fmt.Sprint(ring.Addresses, ring.Listeners), fmt.Sprintf("[203.0.113.10 2001:db8::10 %s] [%s]", given, at); got != want {
+		t.Errorf("second chance is for %s, want %s", got, want)
+	}
+
+	// A stranger who comes later does not end the service.
+	b.clock = b.clock.Add(claimWatch)
+	b.settle(t)
+	b.probes <- map[netip.Addr]address.Owner{given: stranger}
+	b.until(t, "there is a warning", func() bool {
+		return warned(b.scene, "another machine (02:00:00:00:00:09 on nodes) has the address "+given.String()+" of Service default/web too, so clients reach one or the other")
+	})
+	if got := b.allotted(); got != given.String() {
+		t.Errorf("the Service is to have %q", got)
+	}
+}
+
+var stranger = address.Owner{Link: "nodes", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
+
+func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
+	b := newBalancing(t)
+	b.until(t, "it asks who has the address", func() bool { return len(b.asked) > 0 })
+	taken := (<-b.asked)[0] // of the sorted list
+	b.probes <- map[netip.Addr]address.Owner{taken: stranger}
+	b.until(t, "it asks for another one", func() bool { return len(b.asked) > 0 })
+	b.probes <- map[netip.Addr]address.Owner{taken: stranger}
+	other := map[string]string{"192.168.50.210": "192.168.50.211", "192.168.50.211": "192.168.50.210"}[taken.String()]
+	b.until(t, "the other one is published", func() bool { return b.allotted() == other })
+
+	// An address that it asks for by name is refused with a sentence.
+	web := b.watcher.snapshot.Services[0].DeepCopy()
+	web.Annotations = map[string]string{"sallyport.dev/address": taken.String()}
+	b.watcher.snapshot.Services = []*corev1.Service{web}
+	b.until(t, "it is refused", func() bool {
+		for _, p := range b.view.Load().problems {
+			if p.Reason == "AddressInUse" && p.Why == taken.String()+" is an address of another machine (02:00:00:00:00:09 on nodes)" {
+				return true
+			}
+		}
+		return false
+	})
+}
 
 func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
@@ -48,7 +178,7 @@ func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 	}
 }
 
-func TestTheAddressOfANodeIsNoServices(t *testing.T) {
+func TestTheAddressOfANodeOrAnotherMachineIsNoServices(t *testing.T) {
 	pools := []config.Pool{{First: netip.MustParseAddr("192.168.50.20"), Last: netip.MustParseAddr("192.168.50.30")}}
 	topologies := []routes.Topology{{
 		Cluster:   "demo",
@@ -59,10 +189,12 @@ func TestTheAddressOfANodeIsNoServices(t *testing.T) {
 		netip.MustParseAddr("192.168.50.22"): "an address of the API server of cluster demo",
 		netip.MustParseAddr("192.168.50.23"): "an address of node worker1",
 	}
-	if got := closed(pools, topologies); !reflect.DeepEqual(got, want) {
+	strangers := map[netip.Addr]string{netip.MustParseAddr("192.168.50.21"): "an address of another machine", netip.MustParseAddr("192.168.50.99"): "outside the pools"}
+	want[netip.MustParseAddr("192.168.50.21")] = "an address of another machine"
+	if got := closed(pools, topologies, strangers); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := closed(nil, topologies); got != nil {
+	if got := closed(nil, topologies, strangers); got != nil {
 		t.Errorf("without pools: got %v", got)
 	}
 }

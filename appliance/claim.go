@@ -3,10 +3,12 @@ package appliance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
+	"sallyport/ingress"
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
@@ -30,77 +32,122 @@ const (
 // the service. Owned by the goroutine of the loop.
 type claims struct {
 	taken  map[netip.Addr]bool
-	owners map[netip.Addr]address.Owner // who else had an address at the last probe
+	owners map[netip.Addr]address.Owner // who else had an address when it was asked for last
+	asked  map[netip.Addr]bool          // addresses of the last probe
 	err    error                        // of the last probe
 	at     time.Time                    // of the last probe; zero: there was none
 	answer chan claimed                 // of the probe under way; nil: none is
 }
 
 type claimed struct {
+	asked  []netip.Addr
 	owners map[netip.Addr]address.Owner
 	err    error
 }
 
-// claim returns those of the group's addresses that this appliance may take. A probe
+// claim returns those of the wanted addresses that this appliance may take. A probe
 // takes seconds: it runs beside the rounds, and knocks when it ends.
-func (l *loop) claim(ctx context.Context, now time.Time, local routes.Local) []netip.Addr {
-	g, c := &l.member.of, &l.member.claims
+func (l *loop) claim(ctx context.Context, now time.Time, wanted []netip.Addr, local routes.Local) []netip.Addr {
+	c := &l.member.claims
+	c.learn()
+	want := make(map[netip.Addr]bool, len(wanted))
+	for _, a := range wanted {
+		want[a] = true
+	}
+	maps.DeleteFunc(c.taken, func(a netip.Addr, _ bool) bool { return !want[a] })
+	var all []netip.Addr
+	again, fresh := claimWatch, false
+	for _, a := range wanted {
+		// An earlier process has taken it.
+		if c.taken[a] || slices.Contains(local.Addrs, a) {
+			c.taken[a] = true
+			all = append(all, a)
+			continue
+		}
+		again = claimAgain
+		fresh = fresh || !c.asked[a]
+	}
+	// The address of a stranger is not wanted any more once its Service has another one.
+	ask := once(slices.AppendSeq(slices.Clone(wanted), maps.Keys(c.owners)), netip.Addr.Compare)
+	if c.answer == nil && len(ask) > 0 && (fresh || now.Sub(c.at) >= again) {
+		l.ask(ctx, now, ask)
+	}
+	return all
+}
+
+// learn takes over what a probe has found.
+func (c *claims) learn() {
 	if c.taken == nil {
-		c.taken = map[netip.Addr]bool{}
+		c.taken, c.owners = map[netip.Addr]bool{}, map[netip.Addr]address.Owner{}
 	}
 	select {
 	case a := <-c.answer:
-		c.answer, c.owners, c.err = nil, a.owners, a.err
-		for _, a := range g.Addresses {
-			if _, has := c.owners[a]; !has && c.err == nil {
-				c.taken[a] = true
+		c.answer, c.err, c.asked = nil, a.err, map[netip.Addr]bool{}
+		for _, at := range a.asked {
+			c.asked[at] = true
+			if a.err != nil {
+				continue
+			}
+			owner, has := a.owners[at]
+			if delete(c.owners, at); has {
+				c.owners[at] = owner
+			} else {
+				c.taken[at] = true
 			}
 		}
 	default:
 	}
-	var all []netip.Addr
-	for _, a := range g.Addresses {
-		// An earlier process has taken it.
-		c.taken[a] = c.taken[a] || slices.Contains(local.Addrs, a)
-		if c.taken[a] {
-			all = append(all, a)
+}
+
+// ask starts a probe.
+func (l *loop) ask(ctx context.Context, now time.Time, addresses []netip.Addr) {
+	c := &l.member.claims
+	c.at, c.answer = now, make(chan claimed, 1)
+	probe, answer, members := l.probe, c.answer, []netip.Addr(nil)
+	for _, m := range l.member.of.Members {
+		if m.Name != l.member.self {
+			members = append(members, m.Address)
 		}
 	}
-	again := claimWatch
-	if len(all) < len(g.Addresses) {
-		again = claimAgain
+	go func() {
+		owners, err := probe(ctx, addresses, members)
+		answer <- claimed{addresses, owners, err}
+		knock(l.knock)
+	}()
+}
+
+// strangers returns the addresses that this appliance does not take, each with its owner.
+func (m *member) strangers() map[netip.Addr]string {
+	if m == nil {
+		return nil
 	}
-	if c.answer == nil && (c.at.IsZero() || now.Sub(c.at) >= again) {
-		c.at, c.answer = now, make(chan claimed, 1)
-		probe, answer, addresses, members := l.probe, c.answer, g.Addresses, []netip.Addr(nil)
-		for _, m := range g.Members {
-			if m.Name != l.member.self {
-				members = append(members, m.Address)
-			}
+	all := make(map[netip.Addr]string)
+	for a, o := range m.claims.owners {
+		if !m.claims.taken[a] {
+			all[a] = fmt.Sprintf("an address of another machine (%s on %s)", o.MAC, o.Link)
 		}
-		go func() {
-			owners, err := probe(ctx, addresses, members)
-			answer <- claimed{owners, err}
-			knock(l.knock)
-		}()
 	}
 	return all
 }
 
 // problems returns a sentence for each address that another machine has.
-func (c *claims) problems(addresses []netip.Addr, vrrp bool) (all []string) {
+func (c *claims) problems(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []string) {
 	for _, a := range addresses {
+		what, whose := fmt.Sprintf("the service address %s", a), "the group"
+		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool { return slices.Contains(b.Addresses, a) }); i >= 0 {
+			what, whose = fmt.Sprintf("the address %s of Service %s/%s", a, balancers[i].Namespace, balancers[i].Name), "the Service"
+		}
 		o, has := c.owners[a]
 		switch {
 		case !has && c.err != nil && !c.taken[a]:
 			all = append(all, fmt.Sprintf("nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err))
 		case !has:
 		case !c.taken[a]:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has the service address %s, so this appliance does not take it: give that machine or the group another address", o.MAC, o.Link, a))
+			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s another address", o.MAC, o.Link, what, whose))
 		case vrrp:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has the service address %s too, so clients reach one or the other: give that machine or the group another address", o.MAC, o.Link, a))
+			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s another address", o.MAC, o.Link, what, whose))
 		default:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has the service address %s too, and this appliance cannot reach that machine: give it or the group another address", o.MAC, o.Link, a))
+			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s another address", o.MAC, o.Link, what, whose))
 		}
 	}
 	return all

@@ -108,8 +108,8 @@ type loop struct {
 	admit    func(Admission) error
 	hold     func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
 	probe    probe
-	byVRRP   func(ctx context.Context, cfg *config.Config, not []netip.Addr) (vrrp, error) // runs VRRP, without some addresses, until the context ends
-	join     func(context.Context, *config.Config) (pulse, func())                         // opens the heartbeat until the context ends
+	byVRRP   func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) // runs VRRP, without some addresses and with those of Services, until the context ends
+	join     func(context.Context, *config.Config) (pulse, func())                                   // opens the heartbeat until the context ends
 	chance   secondChance
 	version  string
 
@@ -287,7 +287,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = l.policy.Allocate(facts)
 	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
-	l.compiler.Unknown, l.compiler.Closed = unknown, closed(l.cfg.Group.Pools, topologies)
+	l.compiler.Unknown, l.compiler.Closed = unknown, closed(l.cfg.Group.Pools, topologies, l.member.strangers())
 	info := l.proxy.Info()
 	l.compiler.Room = info.Room.Servers()
 	l.compiler.Judge(l.vetter.known())
@@ -677,6 +677,7 @@ func (l *loop) tellServers(done []SetServer) {
 // wrong, when any of it or an object has changed.
 func (l *loop) publish(r ingress.Result) {
 	may, changed := l.consent(), false
+	r.Balancers = l.known(r.Balancers)
 	for _, c := range l.clusters {
 		if !c.live {
 			continue

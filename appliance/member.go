@@ -60,9 +60,9 @@ func (l *loop) enter(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	pulse, wait := l.join(ctx, cfg)
 	go relay(ctx, pulse.Changed(), l.knock)
-	start := func(not []netip.Addr) (vrrp, func(), error) {
+	start := func(not, services []netip.Addr) (vrrp, func(), error) {
 		ctx, end := context.WithCancel(ctx)
-		v, err := l.byVRRP(ctx, cfg, not)
+		v, err := l.byVRRP(ctx, cfg, not, services)
 		return v, end, err
 	}
 	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, turns: turns{start: start}, leave: func() { end(); wait() }}
@@ -76,7 +76,7 @@ func (l *loop) enter(ctx context.Context) {
 // depend on what the round can read: an appliance that cannot read has to leave.
 func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silent string) error {
 	if l.member == nil {
-		l.passOn(ctx, v.at, nil)
+		l.passOn(ctx, v, nil)
 		if l.alone {
 			return nil
 		}
@@ -98,8 +98,12 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 		l.fitSince = v.at
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
-	mine := l.claim(ctx, v.at, local)
-	have, err := l.hold(slices.Concat(mine, recorded(v.compiled.Balancers)))
+	services := recorded(v.compiled.Balancers)
+	wanted := slices.Concat(g.Addresses, allotted(v.compiled.Balancers))
+	mine := slices.DeleteFunc(l.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
+		return !slices.Contains(g.Addresses, a) && !slices.Contains(services, a)
+	})
+	have, err := l.hold(mine)
 	// HAProxy cannot listen at an address that the machine does not have.
 	v.config.Streams = slices.DeleteFunc(slices.Clone(v.config.Streams), func(s haproxy.Stream) bool {
 		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
@@ -115,14 +119,14 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
-	problems := slices.Concat(l.member.claims.problems(g.Addresses, g.VRRP.Exists()), conflicts(g, v))
+	problems := slices.Concat(l.member.claims.problems(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v))
 	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{
 		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
 		Why: reported(l.fit, err, problems), Shape: shape,
 	})
 	l.member.compare(v.at, heard, l.settings.sum, shape)
-	l.passOn(ctx, v.at, heard)
+	l.passOn(ctx, v, heard)
 	v.fit = l.fit
 	v.group = groupStatus(l, v, heard, have, taken)
 	v.group.Problems = problems

@@ -38,13 +38,14 @@ func (f *fakePulse) Changed() <-chan struct{} { return nil }
 // fakeRing is a kernel with a ring.
 type fakeRing struct {
 	set     []string // the members of each ring, and of those that are silent
+	last    address.Ring
 	cookies uint64
 	err     error
 	answers bool // the machine of a member that is silent
 }
 
 func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
-	f.set = append(f.set, fmt.Sprint(r.Self, r.Members, r.Silent))
+	f.last, f.set = r, append(f.set, fmt.Sprint(r.Self, r.Members, r.Silent))
 	return f.err
 }
 

@@ -99,9 +99,8 @@ func (r *ring) status() RingStatus {
 // passOn keeps the ring of the members that are alive, whatever their class: one that
 // drains still holds connections. So does one whose sallyport has died, as long as its
 // machine answers. A machine that did not answer once has to be heard again.
-func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
-	r := &l.ring
-	m := l.member
+func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
+	now, r, m := v.at, &l.ring, l.member
 	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
 		// Rules of an earlier process have lapsed by themselves.
 		if !r.at.IsZero() && l.chance.Clear(ctx) == nil {
@@ -117,7 +116,12 @@ func (l *loop) passOn(ctx context.Context, now time.Time, heard []group.Heard) {
 		r.flood = now
 	}
 	r.cookies, r.counted = cookies, err == nil
-	want := address.Ring{Addresses: m.of.Addresses}
+	want := address.Ring{Addresses: slices.Concat(m.of.Addresses, recorded(v.compiled.Balancers))}
+	for _, s := range v.config.Streams {
+		if s.Addr.IsValid() {
+			want.Listeners = append(want.Listeners, netip.AddrPortFrom(s.Addr, s.Port))
+		}
+	}
 	for _, other := range m.of.Members {
 		if other.Name == m.self {
 			want.Self = other.Address

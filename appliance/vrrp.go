@@ -14,6 +14,7 @@ import (
 // vrrp is keepalived. The real one is address.VRRP; tests replace it with a fake.
 type vrrp interface {
 	Set(class string) error
+	Serve(services []netip.Addr) error
 	Held() ([]netip.Addr, error)
 	Cut() bool
 }
@@ -24,7 +25,7 @@ const vrrpRetry = 10 * time.Second
 
 // turns is VRRP of this member. Owned by the goroutine of the loop.
 type turns struct {
-	start func(not []netip.Addr) (vrrp, func(), error)
+	start func(not, services []netip.Addr) (vrrp, func(), error)
 	runs  vrrp         // nil: not yet
 	end   func()       // ends runs
 	not   []netip.Addr // the addresses that runs leaves out
@@ -35,9 +36,9 @@ type turns struct {
 // cut reports whether the cable of the network is out in which VRRP moves the addresses.
 func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
 
-// takeTurns tells VRRP the class of this appliance, and returns the addresses that this
-// appliance has by VRRP. A group may have none: then it does nothing. mine are the addresses
-// that this appliance may take.
+// takeTurns tells VRRP the class of this appliance and the addresses of Services, and returns the
+// addresses that this appliance has by VRRP. A group may have none: then it does nothing. mine are
+// the addresses that this appliance may take: of the group, and of Services.
 //
 // An appliance that drains keeps its addresses until another one has them, provided its
 // HAProxy answers.
@@ -48,11 +49,12 @@ func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers boo
 	}
 	t := &m.turns
 	not := slices.DeleteFunc(slices.Clone(m.of.Addresses), func(a netip.Addr) bool { return slices.Contains(mine, a) })
+	services := slices.DeleteFunc(slices.Clone(mine), func(a netip.Addr) bool { return slices.Contains(m.of.Addresses, a) })
 	if t.runs != nil && !slices.Equal(not, t.not) {
 		t.end()
 		t.runs, t.tried = nil, time.Time{}
 	}
-	if len(mine) == 0 {
+	if len(not) == len(m.of.Addresses) {
 		return nil, nil
 	}
 	if t.runs == nil {
@@ -61,7 +63,7 @@ func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers boo
 		}
 		t.tried = now
 		t.not = not
-		if t.runs, t.end, t.err = t.start(not); t.err != nil {
+		if t.runs, t.end, t.err = t.start(not, services); t.err != nil {
 			t.end()
 			t.runs = nil
 			return nil, t.err
@@ -71,9 +73,9 @@ func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers boo
 	if l.fit.Class == None && draining && answers {
 		class = "drain"
 	}
-	set := t.runs.Set(class)
-	held, err := t.runs.Held()
-	return held, errors.Join(set, err)
+	err := errors.Join(t.runs.Set(class), t.runs.Serve(services))
+	held, failed := t.runs.Held()
+	return held, errors.Join(err, failed)
 }
 
 // vrrpOptions returns the options of package address for a configuration with VRRP.

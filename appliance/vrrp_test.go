@@ -13,11 +13,14 @@ import (
 
 // fakeVRRP is a keepalived that gives this appliance the first address.
 type fakeVRRP struct {
-	class string
-	cut   bool
+	class    string
+	services []netip.Addr
+	cut      bool
 }
 
 func (f *fakeVRRP) Set(class string) error { f.class = class; return nil }
+
+func (f *fakeVRRP) Serve(services []netip.Addr) error { f.services = services; return nil }
 
 func (f *fakeVRRP) Cut() bool { return f.cut }
 
@@ -30,7 +33,7 @@ func newTurns(t *testing.T) (*scene, *fakePulse, *fakeVRRP) {
 	f := new(fakeVRRP)
 	s.cfg.Group.VRRP = config.VRRP{Interface: "nodes", ID: 50, Interval: time.Second}
 	s.member.of = s.cfg.Group
-	s.member.turns = turns{start: func([]netip.Addr) (vrrp, func(), error) { return f, func() {}, nil }}
+	s.member.turns = turns{start: func(_, _ []netip.Addr) (vrrp, func(), error) { return f, func() {}, nil }}
 	return s, p, f
 }
 
@@ -82,7 +85,7 @@ func TestAnApplianceWhoseCableWasOutIsFullLater(t *testing.T) {
 func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 	s, _, f := newTurns(t)
 	started := 0
-	s.member.turns = turns{start: func([]netip.Addr) (vrrp, func(), error) {
+	s.member.turns = turns{start: func(_, _ []netip.Addr) (vrrp, func(), error) {
 		if started++; started < 3 {
 			return nil, func() {}, errors.New("install Debian's package keepalived")
 		}

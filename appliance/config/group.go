@@ -22,7 +22,7 @@ type Group struct {
 	SecretFile string `json:"secretFile"`
 	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine. Only with vrrp they may be in the network of the members.
 	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
-	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks, or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced as the service addresses are. Nothing else may have an address of the pools. It needs upstream.
+	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks, or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced or moved by VRRP as the service addresses are. Nothing else may have an address of the pools. It needs upstream or vrrp.
 	Pools []Pool `json:"pools"`
 	// Give addresses of the pools also to Services of type LoadBalancer that name no class.
 	DefaultLoadBalancer bool `json:"defaultLoadBalancer" jsonschema:"default=false"`
@@ -332,8 +332,8 @@ func (c *Config) checkServiceAddresses(p *problems) {
 // checkServicePools rejects pools with addresses that something else has.
 func (c *Config) checkServicePools(p *problems) {
 	g := &c.Group
-	if len(g.Pools) > 0 && !g.Upstream.Exists() {
-		p.add("group.pools", "is announced to nobody: give group.upstream the routers (VRRP moves group.addresses alone)")
+	if len(g.Pools) > 0 && !g.Upstream.Exists() && !g.VRRP.Exists() {
+		p.add("group.pools", "is announced to nobody: give group.upstream the routers, or group.vrrp the interface in the network of the members")
 	}
 	if g.DefaultLoadBalancer && len(g.Pools) == 0 && !p.given("group.pools") {
 		p.add("group.defaultLoadBalancer", "is set without group.pools; give the addresses for Services")
