@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,24 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance/config"
+	commands "sallyport/test/manual"
 )
 
 // pages returns the text of each page of the manual, by its path.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	all := map[string]string{}
-	root := os.DirFS("../..")
-	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
-		if d != nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != "." {
-			return fs.SkipDir
-		}
-		if err != nil || filepath.Ext(path) != ".md" {
-			return err
-		}
-		text, err := fs.ReadFile(root, path)
-		all[path] = string(text)
-		return err
-	})
+	all, err := commands.Pages("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
