@@ -47,14 +47,6 @@ func TestAGroupServesAService(t *testing.T) {
 	record := func(name string) string {
 		return r.kubectl("get", "service", name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
 	}
-	// asks sends a request for a host that no Ingress has: over HTTP it gets a 404.
-	asks := func(at string) error {
-		out, err := r.Exec(t.Context(), world.Client, "curl", "-s", "--max-time", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: nobody.test", "http://"+at+"/")
-		if err == nil && out != "200" {
-			err = fmt.Errorf("%s answers %s", at, out)
-		}
-		return err
-	}
 	holds := func(m member, address string) bool {
 		s, err := m.status()
 		r.must(err)
@@ -73,7 +65,7 @@ func TestAGroupServesAService(t *testing.T) {
 		t.Fatalf("got %s, want an address of %s", address, pool)
 	}
 	for _, port := range []string{"80", "8080"} {
-		r.eventually("port "+port+" answers behind the router", func() error { return asks(address + ":" + port) })
+		r.eventually("port "+port+" answers behind the router", func() error { return r.asks(address + ":" + port) })
 	}
 	r.eventually("the router has it from both", func() error {
 		out, err := r.Exec(t.Context(), world.Router, "ip", "route", "show", address)
@@ -92,13 +84,13 @@ func TestAGroupServesAService(t *testing.T) {
 	})
 	r.sub("a member leaves, and one starts again", func(t *testing.T, r *testbed) {
 		b.command(t, "drain", "--wait")
-		r.must(asks(address + ":80"))
+		r.must(r.asks(address + ":80"))
 		b.command(t, "undrain")
 		a.end(syscall.SIGKILL)
 		a.start()
 		a.ready()
 		r.spread(a, b)
-		r.must(asks(address + ":80"))
+		r.must(r.asks(address + ":80"))
 		if got := record("web"); got != address {
 			t.Errorf("the address is %s, and was %s", got, address)
 		}
@@ -109,7 +101,7 @@ func TestAGroupServesAService(t *testing.T) {
 		if got := record("thief"); got != "" {
 			t.Errorf("it has %s", got)
 		}
-		r.must(asks(address + ":80"))
+		r.must(r.asks(address + ":80"))
 	})
 	r.sub("nobody wrote the status again", func(t *testing.T, r *testbed) {
 		if got := r.kubectl("get", "service", "web", "-o", "jsonpath={.metadata.resourceVersion}"); got != version {
@@ -123,7 +115,7 @@ func TestAGroupServesAService(t *testing.T) {
 			if got := record("thief"); got != address {
 				return fmt.Errorf("it has %q", got)
 			}
-			return asks(address + ":80")
+			return r.asks(address + ":80")
 		})
 		r.kubectl("delete", "service", "thief")
 		for _, m := range []member{a, b} {
@@ -136,6 +128,15 @@ func TestAGroupServesAService(t *testing.T) {
 			})
 		}
 	})
+}
+
+// asks sends a request for a host that no Ingress has: over HTTP it gets a 404.
+func (r *testbed) asks(at string) error {
+	out, err := r.Exec(r.t.Context(), world.Client, "curl", "-s", "--max-time", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: nobody.test", "http://"+at+"/")
+	if err == nil && out != "200" {
+		err = fmt.Errorf("%s answers %s", at, out)
+	}
+	return err
 }
 
 // event looks for an Event about a Service.

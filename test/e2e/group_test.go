@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -37,12 +38,13 @@ func told(o crowd.Outcome) string {
 	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.From, ": ", o.Err)
 }
 
-func (r *testbed) witnesses() *witnesses {
+// witnesses sends clients to the addresses of the group, and to others.
+func (r *testbed) witnesses(others ...string) *witnesses {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	w := &witnesses{r: r}
 	clients := crowd.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
-	for _, address := range rig.ServiceAddresses(r.Options()) {
+	for _, address := range slices.Concat(rig.ServiceAddresses(r.Options()), others) {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
 	clients.Dial = func(ctx context.Context, address string) (net.Conn, error) { return r.Dial(ctx, world.Client, address) }
@@ -137,12 +139,18 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	return a, b
 }
 
-// pair brings up a lab with two appliances that are a group, the sample application, and clients
-// that reach both. The router sends clients to the first one, and to the second.
+// pair brings up a lab with two appliances that are a group, the sample application behind an
+// Ingress and behind two Services of type LoadBalancer, and clients that reach it each way. The
+// router sends clients to the first one, and to the second.
 func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a, b member, clients *witnesses) {
 	t.Helper()
-	a, b = newMembers(t, world.Options{Name: name, Workers: 2, Router: router}, "")
+	opts := world.Options{Name: name, Workers: 2, Router: router}
+	pool := netip.MustParsePrefix(rig.ServicePool(opts))
+	a, b = newMembers(t, opts, "  pools: ["+pool.String()+"]\n")
 	first = a.testbed
+	manifests, err := first.Manifests(t.Context(), "--address", secondPeering)
+	first.must(err)
+	first.apply(manifests)
 	sample, err := os.ReadFile("../demo/app.yaml")
 	first.must(err)
 	first.apply(string(sample))
@@ -150,7 +158,15 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 	b.start()
 	a.ready()
 	b.ready()
-	clients = first.witnesses()
+	// By VRRP two neighbours belong to different members.
+	services := []string{pool.Addr().Next().String(), pool.Addr().Next().Next().String()}
+	for i, address := range services {
+		first.apply(strings.Replace(balancer, "name: web\n", fmt.Sprintf("name: web-%d\n  annotations: {sallyport.dev/address: \"%s\"}\n", i, address), 1))
+	}
+	for _, address := range services {
+		first.eventually("the Service at "+address+" answers behind the router", func() error { return first.asks(address + ":80") })
+	}
+	clients = first.witnesses(services...)
 	t.Cleanup(clients.stop)
 	first.spread(a, b)
 	clients.during(func() {})

@@ -38,6 +38,15 @@ func ServiceAddresses(lab world.Options) (all []string) {
 	return all
 }
 
+// ServicePool returns a network for Services of type LoadBalancer (group.pools). Without BGP it is in
+// the lan.
+func ServicePool(lab world.Options) string {
+	if lab.Router == world.RouterBIRD {
+		return "203.0.113.64/28"
+	}
+	return "192.168.50.208/28"
+}
+
 // Group returns lines for the config files of the lab's appliances, which make the nth a member of
 // a group with the lab's ServiceAddresses. The members have the names of their hosts.
 func (r *Rig) Group(n int) string {
