@@ -310,7 +310,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Connections(compiled.Servers, v.connections), Base: l.base}
 	v.capacity = slices.Concat(info.Room.Capacity(compiled.Servers), info.Capacity)
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
-	v.config.Former = l.proxy.Former(v.config)
+	if proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
+		v.config.Former = l.proxy.Former(v.config)
+	}
 	v.want.Backends = v.config.Backends
 	if len(v.config.Former) > 0 {
 		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)

@@ -417,6 +417,54 @@ func TestADeadHAProxyIsBack(t *testing.T) {
 	})
 }
 
+// A large configuration takes HAProxy seconds to load. The appliance can leave its group meanwhile.
+func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		dir := filepath.Dir(r.opt.RunDir)
+		r.opt.Binary = filepath.Join(dir, "haproxy")
+		gate := filepath.Join(dir, "gate")
+		wrapper := "#!/bin/sh\n[ \"$1\" != -W ] || [ ! -p " + gate + " ] || read -r _ <" + gate + "\nexec " + binary + " \"$@\"\n"
+		if err := os.WriteFile(r.opt.Binary, []byte(wrapper), 0o700); err != nil { //nolint:gosec // a program
+			t.Fatal(err)
+		}
+		r.p = r.fresh()
+		r.run()
+		cfg := r.config(backend("app", origin(t, "a")))
+		r.settle(cfg, states(cfg, Open))
+		if err := syscall.Mkfifo(gate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(r.p.Info().Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("HAProxy is missed", func() bool { return !r.p.Info().Running })
+		answer := make(chan error, 1)
+		go func() {
+			_, err := r.p.Servers()
+			answer <- err
+		}()
+		select {
+		case err := <-answer:
+			if !errors.Is(err, errRevives) {
+				t.Errorf("Servers while HAProxy starts: got %v, want %v", err, errRevives)
+			}
+		case <-time.After(30 * time.Second):
+			t.Error("Servers waits for HAProxy")
+		}
+		if err := os.WriteFile(gate, []byte("open\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("HAProxy serves again", func() bool {
+			got, err := r.try("app.test", "/")
+			return err == nil && got == "a" && r.p.Info().Running
+		})
+		if servers, err := r.p.Servers(); err != nil || len(servers) == 0 {
+			t.Errorf("afterwards: got %v, %v, want the servers", servers, err)
+		}
+	})
+}
+
 func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)

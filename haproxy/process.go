@@ -85,6 +85,9 @@ func (p *Proxy) settleOrSay() {
 // errUnready says that no HAProxy runs, and that it needs an Apply to start one.
 var errUnready = errors.New("HAProxy is not running: the first configuration starts it")
 
+// errRevives says that HAProxy has died, and that its next worker does not answer yet.
+var errRevives = errors.New("HAProxy has died and starts again")
+
 // errAway says that the HAProxy that someone else should run is not there.
 var errAway = errors.New("waiting for HAProxy")
 
@@ -96,6 +99,8 @@ func (p *Proxy) ensure() error {
 	}
 	if p.procs.master != 0 {
 		p.log.Warn("HAProxy died", "pid", p.procs.master)
+		p.revives.Store(p.ready && p.opt.Mode == Managed)
+		defer p.revives.Store(false)
 		p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
 		p.procs = procs{}
 		p.forget()
@@ -245,6 +250,7 @@ func (p *Proxy) start() error {
 			if found, err := p.master.show(); err == nil {
 				p.procs, p.exit = found, exit
 				p.forget()
+				p.revives.Store(false)
 				p.note(func(i *Info) { i.Running, i.Pid, i.Room, i.Starts = true, found.master, p.room(), i.Starts+1 })
 				p.log.Info("HAProxy started", "pid", found.master, "version", p.version)
 				return nil

@@ -97,6 +97,7 @@ type Proxy struct {
 	master  master
 	changed chan struct{}
 	info    atomic.Pointer[Info]
+	revives atomic.Bool // HAProxy has died and is started again, with mu locked
 
 	mu      sync.Mutex // holds for everything below
 	text    renderer
@@ -308,8 +309,13 @@ func (p *Proxy) noteError(err error) {
 }
 
 // Servers returns the servers that the worker has, by backend. It costs nothing while
-// nothing happened. The map belongs to everyone: do not change it.
+// nothing happened. While Run starts HAProxy again, which takes seconds with a large
+// configuration, Servers returns an error and does not wait. The map belongs to everyone:
+// do not change it.
 func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
+	if p.revives.Load() {
+		return nil, errRevives
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.know(); err != nil {
