@@ -161,8 +161,8 @@ type Router struct {
 
 // BFD is Bidirectional Forwarding Detection (RFC 5881). The zero BFD is none.
 type BFD struct {
-	// Time between two packets, from 50ms to 10s in whole milliseconds.
-	Interval time.Duration `json:"interval" jsonschema:"default=300ms"`
+	// Time between two packets, from 50ms to 10s in whole milliseconds. The slower of the two sides counts.
+	Interval time.Duration `json:"interval" jsonschema:"default=250ms"`
 	// How many packets in a row are missed before the other side is lost.
 	Multiplier int `json:"multiplier" jsonschema:"default=3,minimum=2,maximum=50"`
 }

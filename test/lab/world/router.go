@@ -121,7 +121,7 @@ func (l *Lab) routerConfig(h Host, flooded string, prefixes int) []byte {
 	fmt.Fprintf(&b, `log stderr all;
 router id %s;
 protocol device { scan time 1; }
-protocol bfd { interface "eth0" { interval 300 ms; multiplier 3; }; }
+protocol bfd { interface "eth0" { interval 250 ms; multiplier 3; }; }
 protocol kernel kernel4 { scan time 2; merge paths on; ipv4 { import none; export where source = RTS_BGP; }; }
 protocol kernel kernel6 { scan time 2; merge paths on; ipv6 { import none; export where source = RTS_BGP; }; }
 `, h.Addr.Addr())
