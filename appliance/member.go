@@ -127,6 +127,7 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	})
 	l.member.compare(v.at, heard, l.settings.sum, shape)
 	l.passOn(ctx, v, heard)
+	l.forget(v, heard, slices.Concat(g.Addresses, services), taken)
 	v.fit = l.fit
 	v.group = groupStatus(l, v, heard, have, taken)
 	v.group.Problems = problems

@@ -42,6 +42,7 @@ type fakeRing struct {
 	cookies uint64
 	err     error
 	answers bool // the machine of a member that is silent
+	forgot  int  // how many times closed connections were forgotten
 }
 
 func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
@@ -52,6 +53,7 @@ func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
 func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
 func (f *fakeRing) Passed(context.Context) (uint64, error) { return 5, nil }
 func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }
+func (f *fakeRing) Forget([]netip.Addr) (int, error)       { f.forgot++; return 1, nil }
 func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
 	return f.answers && at == netip.MustParseAddrPort("192.168.50.22:7477")
 }
@@ -587,4 +589,32 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	expect("without second chance", "none")
 	s.pass(t, time.Minute)
 	expect("afterwards")
+}
+
+func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
+	for name, change := range map[string]func(*scene, *fakePulse){
+		"the other member drains":             func(_ *scene, p *fakePulse) { p.hear(None, true) },
+		"the other member dies":               func(_ *scene, p *fakePulse) { p.hear("", false) },
+		"the session with the router is lost": func(s *scene, _ *fakePulse) { s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p := newPair(t)
+			ring := s.chance.(*fakeRing)
+			s.pass(t, time.Minute)
+			before := ring.forgot
+			s.pass(t, time.Minute)
+			if got := ring.forgot - before; got != 0 {
+				t.Errorf("without a move: forgotten %d times, want never", got)
+			}
+			change(s, p)
+			s.settle(t)
+			if got := ring.forgot - before; got != 1 {
+				t.Errorf("at once: forgotten %d times, want once", got)
+			}
+			s.pass(t, time.Minute)
+			if got := ring.forgot - before; got != 2 {
+				t.Errorf("a minute later: forgotten %d times, want twice: at once, and when the routers have followed", got)
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@ package appliance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"reflect"
@@ -23,6 +24,7 @@ type secondChance interface {
 	Passed(context.Context) (uint64, error)
 	Cookies() (uint64, error)
 	Answers(context.Context, netip.AddrPort) bool
+	Forget([]netip.Addr) (int, error)
 }
 
 // kernelRing is the ring of package address.
@@ -32,6 +34,7 @@ func (kernelRing) Set(ctx context.Context, r address.Ring) error { return addres
 func (kernelRing) Clear(ctx context.Context) error               { return address.ClearRing(ctx) }
 func (kernelRing) Passed(ctx context.Context) (uint64, error)    { return address.Passed(ctx) }
 func (kernelRing) Cookies() (uint64, error)                      { return address.SYNCookies() }
+func (kernelRing) Forget(of []netip.Addr) (int, error)           { return address.Forget(of) }
 
 // Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
 // alive in both cases.
@@ -54,6 +57,9 @@ const (
 	firstWords = 2 * time.Second
 	// quickly bounds how long a round waits for the machine of a member that fell silent.
 	quickly = 50 * time.Millisecond
+	// afterwards is how long routers may take to follow a member that has changed. Until then
+	// this machine closes connections that it has to forget.
+	afterwards = 2 * time.Second
 	// flooded is how long there is no ring after the kernel has sent a SYN cookie.
 	flooded = 30 * time.Second
 )
@@ -69,6 +75,14 @@ type ring struct {
 	counted bool      // cookies is known
 	flood   time.Time // when the kernel last sent a SYN cookie
 	live    map[netip.Addr]bool
+	moves   moves
+}
+
+// moves says when service addresses have moved between members, as far as this one can tell.
+type moves struct {
+	serve  string    // who serves, in words that differ when addresses may have moved
+	at     time.Time // when that changed last
+	forgot time.Time // when closed connections were forgotten last
 }
 
 // RingStatus is second chance on this appliance.
@@ -171,5 +185,39 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
 		if passed, err := l.chance.Passed(ctx); err == nil {
 			r.passed = passed
 		}
+	}
+}
+
+// forget forgets the closed connections of this machine at each move of an address, and once
+// more when the routers have followed. Their addresses and ports may belong to new
+// connections of another member.
+func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
+	now, g := v.at, &l.member.of
+	if !g.SecondChance || len(g.Members) < 2 {
+		return
+	}
+	serve := fmt.Sprint(l.fit.Class, taken)
+	for _, h := range heard {
+		serve += fmt.Sprint(h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
+	}
+	for _, p := range v.peers {
+		if p.Upstream {
+			serve += fmt.Sprint(p.Addr, p.State)
+		}
+	}
+	m := &l.ring.moves
+	if serve != m.serve {
+		m.serve, m.at, m.forgot = serve, now, time.Time{}
+	}
+	if late := m.at.Add(afterwards); !m.forgot.IsZero() && (now.Before(late) || !m.forgot.Before(late)) {
+		return
+	}
+	m.forgot = now
+	n, err := l.chance.Forget(addresses)
+	if err != nil {
+		l.log.Warn("closed connections stay for a minute, and a client that uses a port of one again may wait as long", "err", err)
+	}
+	if n > 0 {
+		l.log.Debug("closed connections forgotten", "count", n)
 	}
 }

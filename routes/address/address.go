@@ -1,7 +1,8 @@
 // Package address serves addresses that several appliances share. It owns, on this
 // machine, the addresses on lo, the rules by which packets of connections that another
-// appliance holds go on to it, and the process keepalived, which gives each address to
-// one appliance where no router chooses.
+// appliance holds go on to it, what the kernel keeps of closed connections to the
+// addresses, and the process keepalived, which gives each address to one appliance where
+// no router chooses.
 //
 // It alone knows how a fresh process recognises each of these as ours: the addresses by
 // the protocol number 78, the rules by the name of their table, keepalived's files by

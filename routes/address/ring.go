@@ -25,9 +25,9 @@ import (
 //
 // Packets that open a connection never go on. Nor does UDP: HTTP/3 clients connect again
 // by themselves. Where a client uses a port again within a minute, another appliance may
-// still hold the old connection in TIME_WAIT, and a new one hangs until the client opens
-// another. A kernel that sends SYN cookies cannot tell the last packet of such a
-// handshake from a foreign one, and hands it on: leave no ring while SYNCookies grows.
+// still hold the old connection in TIME_WAIT: see Forget. A kernel that sends SYN cookies
+// cannot tell the last packet of such a handshake from a foreign one, and hands it on:
+// leave no ring while SYNCookies grows.
 type Ring struct {
 	Addresses []netip.Addr     // that the members serve, IPv4 and IPv6
 	Listeners []netip.AddrPort // ports of Addresses at which a socket listens that is bound to the address itself
