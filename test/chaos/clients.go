@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -71,8 +72,12 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 		return o
 	}
 	attempts := 0
+	var dialled time.Time
+	var lost atomic.Bool // a dial goes on after its request has given up
 	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { attempts++ },
+		GotConn:      func(httptrace.GotConnInfo) { attempts++ },
+		ConnectStart: func(string, string) { dialled = time.Now() },
+		ConnectDone:  func(string, string, error) { lost.Store(time.Since(dialled) >= time.Second) },
 	})
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -81,7 +86,7 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 	}
 	req.GetBody = nil // so that a POST is never sent again
 	resp, err := client.Do(req)
-	o.again = attempts > 1
+	o.again, o.lost = attempts > 1, lost.Load()
 	if err != nil {
 		o.err = err
 		return o

@@ -31,18 +31,20 @@ func group(members int, router world.RouterKind) suite {
 	for n := 2; n <= members; n++ {
 		s.manifests = append(s.manifests, "--address", fmt.Sprintf("192.168.50.%d", 10+n))
 	}
-	// A dead member is out when the router misses three packets of BFD, one each 0.3 s, or the next
-	// member misses three advertisements. A SYN that was lost meanwhile is sent again after 1 s, and
-	// after 3 s.
-	dies := bounds{others: true, window: time.Second, slowest: 2 * time.Second, gap: time.Second}
+	// A dead member is out when the router misses three packets of BFD, one each 0.25 s, or the next
+	// member misses three advertisements of VRRP, one each 0.3 s. The clients' window is longer by the
+	// requests that were under way. A SYN that was lost is sent again after 1 s, and after 3 s.
+	out := 800 * time.Millisecond
+	dies := bounds{others: true, slowest: 2 * time.Second}
 	if router == world.RouterPlain {
 		s.name, s.suffix = fmt.Sprint("vrrp", members), fmt.Sprintf(", %d members by VRRP", members)
-		dies.window, dies.slowest = 1200*time.Millisecond, 4*time.Second
+		out, dies.slowest = 1200*time.Millisecond, 4*time.Second
 	}
+	dies.window, dies.gap = out+200*time.Millisecond, out+200*time.Millisecond
 	s.scenarios = []scenario{
 		{21, "a member drained, and back", nothing, drainMember},
 		{22, "the process of a member restarted, then killed", nothing, restartMember},
-		{23, "a member dies", dies, cutMember},
+		{23, "a member dies", dies, cutMember(out)},
 		{24, "every member updated, one by one", nothing, updateMembers},
 		{25, "HAProxy of a member killed", bounds{others: true, window: time.Second, gap: time.Second}, killMembersHAProxy},
 		{26, "a member loses the nodes", bounds{window: 5 * time.Second, gap: time.Second}, cutFromNodes},
@@ -103,20 +105,25 @@ func (s *testbed) without(m *rig.Rig) []*rig.Rig {
 	return slices.DeleteFunc(s.members(), func(o *rig.Rig) bool { return o == m })
 }
 
-// remember notes the connections that a member has now. They may break.
+// remember notes which connections the other members have now. They may not break.
 func (s *testbed) remember(ctx context.Context, m *rig.Rig) error {
-	out, err := s.Exec(ctx, m.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(out) {
-		if f := strings.Fields(line); len(f) >= 4 {
-			if at, err := netip.ParseAddrPort(f[3]); err == nil {
-				s.own[netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()] = true
+	for _, member := range s.members() {
+		out, err := s.Exec(ctx, member.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
+		if err != nil {
+			return err
+		}
+		if member == m {
+			s.note("the member had %d connections", strings.Count(out, "\n"))
+			continue
+		}
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) >= 4 {
+				if at, err := netip.ParseAddrPort(f[3]); err == nil {
+					s.theirs[netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()] = true
+				}
 			}
 		}
 	}
-	s.note("the member had %d connections", len(s.own))
 	return nil
 }
 
@@ -144,13 +151,36 @@ func restartMember(ctx context.Context, s *testbed) error {
 	return nil
 }
 
-func cutMember(ctx context.Context, s *testbed) error {
-	m := s.last()
-	if err := s.KillNode(ctx, m.Machine()); err != nil {
-		return err
+// cutMember takes the cable of a member away, and then gives it back. limit bounds the time in which
+// the router sends clients to the dead member.
+func cutMember(limit time.Duration) func(context.Context, *testbed) error {
+	return func(ctx context.Context, s *testbed) error {
+		m := s.last()
+		w, err := s.watch(m)
+		if err != nil {
+			return err
+		}
+		defer w.close()
+		type outcome struct {
+			lasts time.Duration
+			err   error
+		}
+		seen := make(chan outcome, 1)
+		go func() {
+			lasts, err := w.lasts(ctx)
+			seen <- outcome{lasts, err}
+		}()
+		if err := errors.Join(s.KillNode(ctx, m.Machine()), s.remember(ctx, m)); err != nil {
+			return err
+		}
+		router := <-seen
+		s.note("the router sent clients to the dead member for %d ms", router.lasts.Milliseconds())
+		if router.lasts > limit {
+			s.fail("the router sent clients to the dead member for %d ms, at most %s is allowed", router.lasts.Milliseconds(), limit)
+		}
+		err = errors.Join(router.err, s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+		return errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...))
 	}
-	err := errors.Join(s.remember(ctx, m), s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
-	return errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...))
 }
 
 // killProxy kills the whole HAProxy of a member.

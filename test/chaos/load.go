@@ -39,6 +39,7 @@ type tally struct {
 	Failed  map[string]int `json:"failed,omitempty"` // by reason
 	Slow    int            `json:"slow,omitempty"`
 	Again   int            `json:"again,omitempty"` // sent once more by the client's library, on another connection
+	Lost    int            `json:"lost,omitempty"`  // of those that were slow, by a SYN that was lost
 	P50     float64        `json:"p50"`             // ms
 	P99     float64        `json:"p99"`             // ms
 	Max     float64        `json:"max"`             // ms
@@ -60,10 +61,21 @@ type report struct {
 	Phase   string            `json:"phase"`
 	Seconds float64           `json:"seconds"`
 	Gap     float64           `json:"gap"`              // ms, the longest time without a good answer to a GET
-	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed or was slow to the last, when they were due
+	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed or lost its SYN to the last, when they were due
 	Classes map[string]*tally `json:"classes"`
 	First   []string          `json:"first,omitempty"`  // the first failures
 	Broken  []string          `json:"broken,omitempty"` // the client's ends of the lasting connections that broke
+}
+
+// disturbed returns how many requests and lasting connections failed, were slow, and ended at all.
+func (r report) disturbed() (failed, slow, sent int) {
+	for class, t := range r.Classes {
+		failed, sent = failed+t.failures(), sent+t.Sent
+		if class != "websocket" && class != "download" { // which take ten seconds
+			slow += t.Slow
+		}
+	}
+	return failed, slow, sent
 }
 
 // phase collects the outcomes of the requests that were due in it.
@@ -74,7 +86,7 @@ type phase struct {
 	mu     sync.Mutex
 	report report
 	last   time.Time    // good answer to a GET
-	failed [2]time.Time // when the first GET that failed or was slow was due, and the last
+	failed [2]time.Time // when the first GET that failed or lost its SYN was due, and the last
 }
 
 func newPhase(name string) *phase {
@@ -88,6 +100,7 @@ type outcome struct {
 	due   time.Time
 	err   error
 	again bool
+	lost  bool   // a SYN: the kernel sent it again after a second
 	first string // for the list of the first failures
 	from  string // of a lasting connection: the client's end; empty: it was never open
 }
@@ -103,7 +116,7 @@ func (p *phase) add(o outcome) {
 	}
 	t.Sent++
 	took := now.Sub(o.due)
-	if o.class == "GET" && (o.err != nil || took > slowAfter) {
+	if o.class == "GET" && (o.err != nil || o.lost) {
 		p.failed[0], p.failed[1] = sooner(p.failed[0], o.due), later(p.failed[1], o.due)
 	}
 	if o.err != nil {
@@ -123,6 +136,9 @@ func (p *phase) add(o outcome) {
 	}
 	if o.again {
 		t.Again++
+	}
+	if o.lost {
+		t.Lost++
 	}
 	if o.class == "GET" {
 		p.report.Gap = max(p.report.Gap, float64(now.Sub(p.last))/1e6)

@@ -43,6 +43,7 @@ type result struct {
 	Gap      float64 `json:"gap"`      // ms, the longest time without a good answer to a GET
 	Settled  float64 `json:"settled"`  // ms, from the end of the fault until all was as it should be
 	Exposed  float64 `json:"exposed"`  // ms, in which a server was open and had no route
+	Load     float64 `json:"load"`     // of the machine in the last minute, by /proc/loadavg
 
 	Notes  []string `json:"notes,omitempty"`  // what else was measured
 	Broken []string `json:"broken,omitempty"` // bounds that did not hold

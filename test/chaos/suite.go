@@ -47,9 +47,9 @@ type scenario struct {
 // demands that no server is ever open without its route.
 type bounds struct {
 	gets, posts, lasting bool          // none of these may fail
-	others               bool          // no lasting connection may break but those that the fault takes
+	others               bool          // no lasting connection may break that a member has which the fault spares
 	slowest, gap         time.Duration // of a GET, at most
-	window               time.Duration // between the first GET that fails or takes over 1 s and the last, at most
+	window               time.Duration // between the first GET that fails or loses its SYN and the last, at most
 	settled              time.Duration // at most
 	inflicted            bool          // the fault itself takes routes away: time exposed is told, not bounded
 }
@@ -63,7 +63,7 @@ type testbed struct {
 	asn      int             // of the appliance
 	pods     int             // that should serve
 	backends int             // that there should be
-	own      map[string]bool // the client's ends of the connections that the member has which the fault befalls
+	theirs   map[string]bool // the client's ends of the connections that the members have which the fault spares
 	notes    []string        // of the scenario
 	broken   []string
 }
@@ -223,13 +223,16 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	progress("%d. %s", sc.number, sc.name)
 	res := result{Number: sc.number, Name: sc.name}
-	s.notes, s.broken, s.own = nil, nil, map[string]bool{}
+	s.notes, s.broken, s.theirs = nil, nil, map[string]bool{}
 	if err := errors.Join(s.settle(ctx), s.alone(ctx)); err != nil {
 		return res, fmt.Errorf("before it: %w", err)
 	}
 	var before report
 	if err := errors.Join(s.load.Say(sc.name), s.load.Hear(&before)); err != nil {
 		return res, err
+	}
+	if failed, slow, sent := before.disturbed(); failed+slow > 0 {
+		s.note("in the %.0f s before the fault, of %d requests and lasting connections %d failed, and %d took more than %s", before.Seconds, sent, failed, slow, slowAfter)
 	}
 	s.observer.take()
 	// A random wait, so that the fault comes at another moment between two keepalives and two checks.
@@ -249,15 +252,27 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	}
 	if sc.bounds.others {
 		for _, from := range res.Report.Broken {
-			if !s.own[from] {
-				s.fail("the connection from %s broke, which the fault does not concern", from)
+			if s.theirs[from] {
+				s.fail("the connection from %s broke, which a member has that the fault spares", from)
 			}
 		}
 	}
 	exposed, first := s.observer.take()
-	res.Settled, res.Exposed, res.Notes = ms(settled), ms(exposed), s.notes
+	res.Settled, res.Exposed, res.Notes, res.Load = ms(settled), ms(exposed), s.notes, loadAverage()
 	res.judge(sc.bounds, s.broken, first)
 	return res, nil
+}
+
+// loadAverage returns the machine's load in the last minute; 0: unknown.
+func loadAverage() (load float64) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &load)
+	}
+	if err != nil {
+		return 0
+	}
+	return load
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
