@@ -23,6 +23,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
+	"sallyport/haproxy"
 	"sallyport/routes"
 )
 
@@ -274,6 +275,15 @@ func wide(t *testing.T, n int) *scene {
 		x := float64(i)
 		s.samples.add(sample{requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1), failed: math.Max(0, 3*math.Sin(x/40)-2.4), response: 14 + 4*math.Sin(x/23), open: float64(10 * n)})
 	}
+	load := haproxy.Load{During: sampleEvery}
+	for i, b := range s.view.Load().config.Backends {
+		one := haproxy.BackendLoad{Backend: b.Name, Requests: uint64(4200 / (i*i + 1)), Connections: 90 / (i + 1), Open: n, Response: 14 * time.Millisecond}
+		if i == 3 {
+			one.Failed = 17
+		}
+		load.Backends = append(load.Backends, one)
+	}
+	s.samples.rates.set(load, s.clock)
 	return s
 }
 
@@ -316,7 +326,7 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 		if name == "seven-nodes" {
 			maps.Copy(pages, map[string]string{
 				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26", "-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
-				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
+				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-backends": "/backends?sort=requests", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
 			})
 		}
 		for kind, path := range pages {

@@ -211,7 +211,18 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 	for i := range some {
 		some[i] = b.from + i
 	}
-	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.origin()}}}, page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
+	facts := []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.origin()}}}
+	if r, known := q.pages.samples.rates.of(name); known {
+		failed := page.Cell{Text: perSecond(r.Errors) + "/s"}
+		if r.Errors > 0 {
+			failed.Mark = page.Warn
+		}
+		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: perSecond(r.Requests) + "/s"}}, page.Fact{Name: "errors (5xx)", Cell: failed}, page.Fact{Name: "connections", Cell: page.Cell{Text: page.Comma(r.Connections)}})
+		if r.Response != nil {
+			facts = append(facts, page.Fact{Name: "response time", Cell: page.Cell{Text: fmt.Sprintf("%.0f ms", *r.Response)}})
+		}
+	}
+	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), facts, page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
 	if why := q.whyBackend(b); why != "" {
 		p.Sections[0].Lines = []page.Line{{Mark: b.mark(), Text: why}}
 	}

@@ -3,6 +3,7 @@ package appliance
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -59,7 +60,8 @@ type request struct {
 //	/pod/CLUSTER/NAMESPACE/NAME          the servers of one pod
 //	/ingress/CLUSTER/NAMESPACE/NAME      what became of one Ingress
 //	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems, /changes
-//	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns
+//	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns,
+//	                                     ?sort= orders backends by one of SortKeys
 //	/warnings                            all sentences that need attention
 //	/search?q=                           what has that text in its name
 func (p *pages) page(r *http.Request) (page.Page, bool) {
@@ -296,7 +298,7 @@ func paged[T any](q *request, size int, items []T, keep func(item T, text string
 	t := &page.Table{Columns: columns, From: from + 1, Total: len(kept)}
 	turn := func(to int) string {
 		query := url.Values{"page": {strconv.Itoa(to)}}
-		for _, key := range []string{"q", "state"} {
+		for _, key := range []string{"q", "state", "sort"} {
 			if v := q.query.Get(key); v != "" {
 				query.Set(key, v)
 			}
@@ -501,10 +503,11 @@ func firstOf[T any](all []T, few int, first func(T) bool) []T {
 }
 
 func (q *request) backendList(size int) (page.Section, int) {
-	all := make([]int, len(q.index.backends))
-	for i := range all {
-		all[i] = i
+	key := q.query.Get("sort")
+	if size == rowsShown {
+		key = SortKeys[0]
 	}
+	all := q.byLoad(key)
 	at := func(i int) backendIndex { return q.index.backends[i] }
 	if size == rowsShown {
 		all = firstOf(all, size, func(i int) bool { return faulty(at(i).mark()) == "broken" })
@@ -513,16 +516,61 @@ func (q *request) backendList(size int) (page.Section, int) {
 		return q.inState(faulty(at(i).mark())) && (text == "" || has(text, at(i).name, at(i).origin()))
 	}, func(i int) []page.Cell {
 		b := at(i)
+		var load [3]page.Cell
+		if r, known := q.pages.samples.rates.of(b.name); known {
+			load = [3]page.Cell{{Text: perSecond(r.Requests)}, {Text: perSecond(r.Errors)}, {Text: page.Comma(r.Connections)}}
+			if r.Errors > 0 {
+				load[1].Mark = page.Warn
+			}
+		}
 		return []page.Cell{
 			{Text: b.name, Href: pathOf("backend", b.name)},
 			{Text: b.origin()},
 			{Text: b.counts.door().Label, Mark: b.mark()},
 			some(b.counts.failing), some(b.counts.draining),
+			load[0], load[1], load[2],
 			{Text: q.whyBackend(b)},
 		}
-	}, columns("backend", "~of", "open servers", ">failing", ">draining", "~why")...)
+	}, columns("backend", "of", "open servers", ">failing", ">draining", ">requests/s", ">errors/s", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.all), Table: t, Filter: q.filter("name or Service", "broken", "good")}, n
+	f := q.filter("name or Service", "broken", "good")
+	for _, k := range []string{"", "requests", "errors", "connections", "response", "open"} {
+		f.Orders = append(f.Orders, page.Choice{Value: k, Text: orderNames[k], Chosen: k == key})
+	}
+	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.all), Table: t, Filter: f}, n
+}
+
+// orderNames has the orders of backends in words, by their keys.
+var orderNames = map[string]string{
+	"": "by name", "requests": "most requests first", "errors": "most errors first", "connections": "most connections first", "response": "slowest first", "open": "fewest open servers first",
+}
+
+// byLoad returns the backends of the index by a key of SortKeys, and after them those that
+// have no sample. Without such a key, it returns them by name.
+func (q *request) byLoad(key string) []int {
+	all := make([]int, 0, len(q.index.backends))
+	seen := make([]bool, len(q.index.backends))
+	if slices.Contains(SortKeys[:], key) {
+		for _, name := range q.pages.samples.rates.names(key) {
+			if i, is := q.backend[name]; is {
+				all, seen[i] = append(all, i), true
+			}
+		}
+	}
+	for i := range q.index.backends {
+		if !seen[i] {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// perSecond returns a rate in words, with as many digits as matter.
+func perSecond(rate float64) string {
+	if rate == 0 || rate >= 10 {
+		return page.Comma(int(math.Round(rate)))
+	}
+	return strconv.FormatFloat(rate, 'f', 1, 64)
 }
 
 // firstFew names the first few hosts, and says how many more there are.

@@ -24,12 +24,14 @@ type sample struct {
 	open             float64 // servers
 }
 
-// samples holds the samples of the last hour, in memory alone. The zero value is ready to
-// use.
+// samples holds the samples of the last hour, and the last one of each backend, in memory
+// alone. The zero value is ready to use.
 type samples struct {
 	mu   sync.Mutex
 	ring [samplesKept]sample
 	n    int // samples taken since the start
+
+	rates rates // of the backends
 
 	requests, failed atomic.Uint64 // since the start, over all reloads of HAProxy
 }
@@ -43,26 +45,20 @@ func (s *samples) add(x sample) {
 
 // run takes samples until ctx ends. It reads HAProxy's statistics beside the loop, which
 // does not wait for it.
-func (s *samples) run(ctx context.Context, read func(haproxy.Load) (haproxy.Load, error), open func() int) {
+func (s *samples) run(ctx context.Context, read func(context.Context) (haproxy.Load, error), open func() int) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	var before haproxy.Load
-	var at time.Time // of before; zero: it is not known
 	for {
-		load, err := read(before)
-		now := time.Now()
+		load, err := read(ctx)
 		switch {
 		case err != nil: // the loop reports an HAProxy that does not answer
 			s.add(sample{math.NaN(), math.NaN(), math.NaN(), float64(open())})
-			at = time.Time{}
-		case at.IsZero():
-			before, at = load, now
-		default:
-			requests, failed := grown(before, load)
-			s.requests.Add(requests)
-			s.failed.Add(failed)
-			s.add(rate(before, load, now.Sub(at), open()))
-			before, at = load, now
+			s.rates.forget()
+		case load.During > 0:
+			s.requests.Add(load.Requests)
+			s.failed.Add(load.Failed)
+			s.add(sampleOf(load, open()))
+			s.rates.set(load, time.Now())
 		}
 		select {
 		case <-ctx.Done():
@@ -72,24 +68,15 @@ func (s *samples) run(ctx context.Context, read func(haproxy.Load) (haproxy.Load
 	}
 }
 
-// grown returns by how much the counters have grown between two readings. If there are
-// fewer requests than before, a reload has set all counters to zero.
-func grown(before, after haproxy.Load) (requests, failed uint64) {
-	if after.Requests < before.Requests {
-		before = haproxy.Load{}
-	}
-	return after.Requests - before.Requests, after.Failed - min(before.Failed, after.Failed)
-}
-
-// rate returns the sample between two readings.
-func rate(before, after haproxy.Load, during time.Duration, open int) sample {
-	requests, failed := grown(before, after)
-	x := sample{float64(requests) / during.Seconds(), float64(failed) / during.Seconds(), math.NaN(), float64(open)}
-	if after.Response >= 0 {
-		x.response = float64(after.Response) / float64(time.Millisecond)
+func sampleOf(load haproxy.Load, open int) sample {
+	x := sample{float64(load.Requests) / load.During.Seconds(), float64(load.Failed) / load.During.Seconds(), math.NaN(), float64(open)}
+	if load.Response >= 0 {
+		x.response = milliseconds(load.Response)
 	}
 	return x
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // plots draws the samples, or nothing while they are too few for a curve.
 func (s *samples) plots() []page.Plot {

@@ -11,28 +11,34 @@ import (
 	"sallyport/haproxy"
 )
 
-func TestSamplesAreRatesOverTenSeconds(t *testing.T) {
+func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var s samples
-		loads := []haproxy.Load{{Requests: 100, Failed: 1}, {Requests: 300, Failed: 1, Response: 5 * time.Millisecond}, {Requests: 50, Failed: 10, Response: -1}, {}, {Requests: 10, Response: -1}, {Requests: 20, Response: -1}}
+		loads := []haproxy.Load{
+			{Response: -1},
+			{During: 10 * time.Second, Requests: 200, Response: 5 * time.Millisecond},
+			{During: 10 * time.Second, Requests: 50, Failed: 10, Response: -1},
+			{},
+			{During: 20 * time.Second, Requests: 20, Response: -1},
+		}
 		reads := 0
-		go s.run(ctx, func(haproxy.Load) (haproxy.Load, error) {
+		go s.run(ctx, func(context.Context) (haproxy.Load, error) {
 			reads++
 			if reads == 4 {
 				return haproxy.Load{}, errors.New("no answer")
 			}
 			return loads[reads-1], nil
 		}, func() int { return 7 })
-		time.Sleep(5*sampleEvery + time.Second) //nolint:forbidigo // synctest's clock
+		time.Sleep(4*sampleEvery + time.Second) //nolint:forbidigo // synctest's clock
 		cancel()
 		synctest.Wait()
 		want := []sample{{20, 0, 5, 7}, {5, 1, math.NaN(), 7}, {math.NaN(), math.NaN(), math.NaN(), 7}, {1, 0, math.NaN(), 7}}
 		if s.n != len(want) {
 			t.Fatalf("%d samples, want %d", s.n, len(want))
 		}
-		if requests, failed := s.requests.Load(), s.failed.Load(); requests != 260 || failed != 10 {
-			t.Errorf("%d requests in all, %d failed; want 260 and 10: a reload loses none", requests, failed)
+		if requests, failed := s.requests.Load(), s.failed.Load(); requests != 270 || failed != 10 {
+			t.Errorf("%d requests in all, %d failed; want 270 and 10", requests, failed)
 		}
 		same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 		for i, w := range want {

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,10 +33,12 @@ import (
 //	/status   the same for programs: Status as JSON
 //	/explain  what became of one Ingress, request or address, as JSON: see explain
 //	/events   the last changes, the newest first, as JSON: Change; ?since=1h bounds their age
+//	/top      the load of each backend as JSON: TopStatus; ?sort= is one of SortKeys, ?n= bounds
+//	          how many there are
 //	/metrics  Prometheus
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, registry *prometheus.Registry) http.Handler {
+func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, taken *samples, registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", site)
 	mux.HandleFunc("GET /live", site.Live)
@@ -60,6 +64,24 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 			http.Error(w, "since has to be a duration, such as 90s, 15m or 1h", http.StatusBadRequest)
 		default:
 			writeJSON(w, changes.since(time.Now().Add(-since)))
+		}
+	})
+	mux.HandleFunc("GET /top", func(w http.ResponseWriter, r *http.Request) {
+		key, limit := cmp.Or(r.URL.Query().Get("sort"), SortKeys[0]), -1
+		var err error
+		if n := r.URL.Query().Get("n"); n != "" {
+			limit, err = strconv.Atoi(n)
+		}
+		switch {
+		case !slices.Contains(SortKeys[:], key):
+			http.Error(w, "sort has to be one of "+strings.Join(SortKeys[:], ", "), http.StatusBadRequest)
+		case err != nil || limit < 0 && r.URL.Query().Has("n"):
+			http.Error(w, "n has to be the number of backends to show", http.StatusBadRequest)
+		default:
+			s := head()
+			t := taken.rates.top(key, limit)
+			t.Identity, t.Now = s.Identity, s.Now
+			writeJSON(w, t)
 		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

@@ -35,7 +35,7 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	s.counts.histograms = newHistograms()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
 	site := &page.Site{Page: (&pages{view: s.view.Load, head: head, changes: &s.changes, samples: s.samples}).page}
-	return handler(site, status, head, s.view.Load().explain, &s.changes, registry(m)), m
+	return handler(site, status, head, s.view.Load().explain, &s.changes, s.samples, registry(m)), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {

@@ -27,6 +27,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 		p.alarm.Stop()
 	}
 	res, err := p.apply(ctx, cfg, states)
+	p.nameSpares()
 	if err != nil {
 		p.forget()
 		p.noteError(err)

@@ -1,93 +1,307 @@
 package haproxy
 
 import (
-	"encoding/csv"
+	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"net"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Load is what the worker has counted. A reload starts the counters again.
+// Load is what a Meter read.
 type Load struct {
+	During   time.Duration // since the reading before; 0: there was none, so nothing is known of what happened since
 	Requests uint64        // by HTTP, of clients
 	Failed   uint64        // of those, answered with a status from 500 to 599
-	Response time.Duration // from the request to the first byte of the answer: the mean of the backends that had requests since the Load before, by their requests; negative: there was no request
-
-	backends map[string]uint64 // requests
+	Response time.Duration // from the request to the first byte of the answer: the mean of the backends that had requests, by their requests; negative: there was no request
+	Backends []BackendLoad // by name; the next reading overwrites it
 }
 
-// Load reads the counters of the worker. It takes no lock, so it delays no Apply. The
-// cost grows with the backends: some 250 bytes each.
-func (p *Proxy) Load(before Load) (Load, error) {
-	const frontends, backends = 1, 2
-	answer, err := p.worker.sock.ExecuteRaw(fmt.Sprintf("show stat -1 %d -1", frontends|backends))
+// A BackendLoad is what one backend has had since the reading before, and what it has now. A
+// backend is named as in the Config, also while a spare one stands for it.
+type BackendLoad struct {
+	Backend     string
+	Requests    uint64        // HTTP requests; of a backend for TCP, connections
+	Failed      uint64        // of those, answered with a status from 500 to 599; of a backend for TCP, connections that no server took, or that a server broke
+	Response    time.Duration // from a request to the first byte of its answer: HAProxy's mean of the last 1,024; negative: there was no request, or they are not HTTP
+	Connections int           // of clients, now
+	Open        int           // servers that take requests, now
+}
+
+// A Meter reads what the worker has counted, again and again. It counts on over reloads,
+// except for what an old worker does after the last reading of it. What it remembers is
+// bounded by the backends that HAProxy has, and a reading makes no garbage unless there are
+// new ones. One goroutine owns a Meter.
+type Meter struct {
+	proxy    *Proxy
+	in       *bufio.Reader
+	heading  []byte
+	columns  []int               // what each column is, as one of the constants below; -1: it is not read
+	clients  counter             // of all frontends
+	backends map[string]*counter // by the name in the worker
+	rows     []*counter          // of this reading
+	pid      int                 // of the worker of the last reading
+	at       time.Time           // of the last reading; zero: there was none
+	load     []BackendLoad
+}
+
+// A counter has what HAProxy counted of one proxy.
+type counter struct {
+	name     string
+	was, now counts
+	tcp      bool
+	reading  time.Time // that had the counter last
+}
+
+type counts struct{ requests, failed, response, connections, open uint64 }
+
+// Columns of the statistics (HAProxy manual, management, 9.1).
+const (
+	pxname = iota
+	svname
+	modeOf
+	reqTot
+	hrsp5xx
+	stot
+	econ
+	eresp
+	scur
+	act
+	bck
+	rtime
+	columnsRead
+)
+
+var columnNames = [columnsRead]string{"pxname", "svname", "mode", "req_tot", "hrsp_5xx", "stot", "econ", "eresp", "scur", "act", "bck", "rtime"}
+
+const (
+	// statsLine bounds a line of the statistics. HAProxy's own limit is its buffer, 16 kB.
+	statsLine = 64 << 10
+	// statsTimeout bounds a reading.
+	statsTimeout = 30 * time.Second
+)
+
+// Meter returns a Meter of the worker.
+func (p *Proxy) Meter() *Meter {
+	return &Meter{proxy: p, in: bufio.NewReaderSize(nil, statsLine), backends: make(map[string]*counter)}
+}
+
+// Read reads the counters of the worker. It takes no lock, so it delays no Apply. Its cost
+// grows with the backends: HAProxy sends some 500 bytes of each. A failed reading changes
+// nothing: the next one reports what happened meanwhile, too.
+func (m *Meter) Read(ctx context.Context) (Load, error) {
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", m.proxy.files.StatsSocket)
 	if err != nil {
 		return Load{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
-	t, err := readLoad(answer, before)
+	defer conn.Close() //nolint:errcheck // all is read
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	const frontends, backends = 1, 2
+	if _, err := fmt.Fprintf(conn, "show stat -1 %d -1;show info\n", frontends|backends); err != nil {
+		return Load{}, fmt.Errorf("HAProxy's worker: %w", err)
+	}
+	now := time.Now()
+	m.in.Reset(conn)
+	pid, err := m.read(now)
 	if err != nil {
 		return Load{}, fmt.Errorf("HAProxy's worker: the statistics: %w", err)
 	}
-	return t, nil
+	return m.compare(now, pid), nil
 }
 
-// readLoad reads statistics in the form of HAProxy's manual (management, 9.1).
-func readLoad(answer string, before Load) (Load, error) {
-	// The library may leave the number of the severity before the answer.
-	_, answer, found := strings.Cut(answer, "# ")
-	if !found {
-		return Load{}, errors.New("they have no heading")
-	}
-	r := csv.NewReader(strings.NewReader(answer))
-	r.FieldsPerRecord, r.ReuseRecord, r.LazyQuotes = -1, true, true
-	heading, err := r.Read()
-	if err != nil {
-		return Load{}, err
-	}
-	column := map[string]int{}
-	for i, name := range heading {
-		column[name] = i
-	}
-	t := Load{backends: make(map[string]uint64, len(before.backends))}
-	var weight, sum float64
+// read reads the answer to "show stat", and to "show info", which has the pid of the worker.
+func (m *Meter) read(now time.Time) (pid int, err error) {
+	heading := false
+	m.rows, m.clients.now = m.rows[:0], counts{}
 	for {
-		row, err := r.Read()
+		line, err := m.in.ReadSlice('\n')
 		switch {
+		case errors.Is(err, io.EOF) && pid == 0:
+			return 0, errors.New("the answer is incomplete")
 		case errors.Is(err, io.EOF):
-			t.Response = -1
-			if weight > 0 {
-				t.Response = time.Duration(sum / weight * float64(time.Millisecond))
-			}
-			return t, nil
+			return pid, nil
 		case err != nil:
-			return Load{}, err
+			return 0, err
 		}
-		number := func(name string) uint64 {
-			i, ok := column[name]
-			if !ok || i >= len(row) {
-				return 0
+		line = bytes.TrimRight(line, "\n")
+		switch {
+		case bytes.HasPrefix(line, []byte("# ")):
+			if err := m.readHeading(line[2:]); err != nil {
+				return 0, err
 			}
-			n, _ := strconv.ParseUint(row[i], 10, 64) // empty where it does not apply
-			return n
+			heading = true
+		case bytes.HasPrefix(line, []byte("Pid: ")):
+			pid = int(digits(line[len("Pid: "):]))
+			if !heading {
+				return 0, errors.New("they have no heading")
+			}
+		case heading && pid == 0 && bytes.IndexByte(line, ',') > 0:
+			m.readRow(line, now)
 		}
-		if len(row) < 2 {
+	}
+}
+
+// readHeading finds the columns. Most headings are those of the reading before.
+func (m *Meter) readHeading(line []byte) error {
+	if bytes.Equal(line, m.heading) {
+		return nil
+	}
+	names := strings.Split(string(line), ",")
+	for _, name := range columnNames {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("they have no column %s", name)
+		}
+	}
+	m.columns = m.columns[:0]
+	for _, name := range names {
+		m.columns = append(m.columns, slices.Index(columnNames[:], name))
+	}
+	m.heading = bytes.Clone(line)
+	return nil
+}
+
+// readRow adds the counters of one line.
+func (m *Meter) readRow(line []byte, now time.Time) {
+	var cell [columnsRead][]byte
+	for at := 0; len(line) > 0 && at < len(m.columns); at++ {
+		end, quoted := 0, false
+		for ; end < len(line) && (quoted || line[end] != ','); end++ {
+			if line[end] == '"' {
+				quoted = !quoted
+			}
+		}
+		if i := m.columns[at]; i >= 0 {
+			cell[i] = line[:end]
+		}
+		line = line[min(end+1, len(line)):]
+	}
+	switch {
+	case string(cell[svname]) == "FRONTEND":
+		if bytes.HasPrefix(cell[pxname], []byte("sallyport-")) {
+			return // no client connects there
+		}
+		m.clients.now.requests += digits(cell[reqTot])
+		m.clients.now.failed += digits(cell[hrsp5xx])
+	case string(cell[svname]) == "BACKEND":
+		c := m.backends[string(cell[pxname])]
+		if c == nil {
+			c = &counter{name: string(cell[pxname])}
+			m.backends[c.name] = c
+		}
+		c.reading, c.tcp = now, string(cell[modeOf]) == "tcp"
+		c.now = counts{digits(cell[reqTot]), digits(cell[hrsp5xx]), digits(cell[rtime]), digits(cell[scur]), digits(cell[act]) + digits(cell[bck])}
+		if c.tcp {
+			c.now.requests, c.now.failed = digits(cell[stot]), digits(cell[econ])+digits(cell[eresp])
+		}
+		m.rows = append(m.rows, c)
+	}
+}
+
+// digits returns the digits of a cell as a number; 0 if it is empty, where it does not apply.
+func digits(cell []byte) (n uint64) {
+	for _, c := range cell {
+		if c < '0' || c > '9' {
+			break
+		}
+		n = 10*n + uint64(c-'0')
+	}
+	return n
+}
+
+// grown returns by how much a counter has grown, and begins anew from there.
+func (c *counter) grown(restarted bool) (requests, failed uint64) {
+	was := c.was
+	if restarted || c.now.requests < was.requests {
+		was = counts{}
+	}
+	c.was = c.now
+	return c.now.requests - was.requests, c.now.failed - min(was.failed, c.now.failed)
+}
+
+// compare returns what happened since the reading before, now that one is complete. Another
+// worker counts from zero.
+func (m *Meter) compare(now time.Time, pid int) Load {
+	var own map[string]string
+	if spares := m.proxy.spares.Load(); spares != nil {
+		own = *spares
+	}
+	restarted, first := pid != m.pid, m.at.IsZero()
+	t := Load{Response: -1}
+	if !first {
+		t.During = now.Sub(m.at)
+	}
+	if t.Requests, t.Failed = m.clients.grown(restarted); first {
+		t.Requests, t.Failed = 0, 0
+	}
+	m.pid, m.at, m.load = pid, now, m.load[:0]
+	var weight, sum float64
+	for _, c := range m.rows {
+		b := BackendLoad{Backend: c.name, Response: -1, Connections: int(c.now.connections), Open: int(c.now.open)}
+		if b.Requests, b.Failed = c.grown(restarted); first {
+			b.Requests, b.Failed = 0, 0
+		}
+		if !c.tcp && b.Requests > 0 {
+			b.Response = time.Duration(c.now.response) * time.Millisecond
+			weight += float64(b.Requests)
+			sum += float64(b.Requests) * float64(b.Response)
+		}
+		if strings.HasPrefix(c.name, spareName) {
+			b.Backend = own[c.name]
+		}
+		if b.Backend != "" && !slices.Contains(reserved, b.Backend) {
+			m.load = append(m.load, b)
+		}
+	}
+	if weight > 0 {
+		t.Response = time.Duration(sum / weight)
+	}
+	for name, c := range m.backends {
+		if !c.reading.Equal(now) {
+			delete(m.backends, name)
+		}
+	}
+	slices.SortStableFunc(m.load, func(a, b BackendLoad) int { return strings.Compare(a.Backend, b.Backend) })
+	// While a backend moves out of its spare place, HAProxy has both.
+	t.Backends = m.load[:0]
+	for _, b := range m.load {
+		if last := len(t.Backends) - 1; last >= 0 && t.Backends[last].Backend == b.Backend {
+			t.Backends[last].add(b)
 			continue
 		}
-		switch row[1] {
-		case "FRONTEND":
-			t.Requests += number("req_tot")
-			t.Failed += number("hrsp_5xx")
-		case "BACKEND":
-			name, requests := strings.Clone(row[0]), number("req_tot")
-			t.backends[name] = requests
-			if was := before.backends[name]; requests >= was {
-				requests -= was
-			}
-			weight += float64(requests)
-			sum += float64(requests) * float64(number("rtime"))
+		t.Backends = append(t.Backends, b)
+	}
+	m.load = t.Backends
+	return t
+}
+
+// add adds the traffic of another place of the same backend.
+func (t *BackendLoad) add(o BackendLoad) {
+	t.Requests += o.Requests
+	t.Failed += o.Failed
+	t.Connections += o.Connections
+	t.Open += o.Open
+	t.Response = max(t.Response, o.Response)
+}
+
+// nameSpares publishes which spare backends stand for which, for those who read HAProxy's
+// statistics. The caller holds mu.
+func (p *Proxy) nameSpares() {
+	if p.run == nil {
+		return
+	}
+	own := make(map[string]string, len(p.run.slots))
+	for name, s := range p.run.slots {
+		if name != s.name {
+			own[s.name] = name
 		}
 	}
+	p.spares.Store(&own)
 }

@@ -97,7 +97,8 @@ type Proxy struct {
 	master  master
 	changed chan struct{}
 	info    atomic.Pointer[Info]
-	revives atomic.Bool // HAProxy has died and is started again, with mu locked
+	revives atomic.Bool                       // HAProxy has died and is started again, with mu locked
+	spares  atomic.Pointer[map[string]string] // the names of the backends for which spare ones stand, by those of the spare ones; never changed
 
 	mu      sync.Mutex // holds for everything below
 	text    renderer

@@ -166,6 +166,7 @@ type Filter struct {
 	Query  string
 	Hint   string
 	States []Choice // none: the form has no choice of states
+	Orders []Choice // none: the form has no choice of orders
 }
 
 // A Choice is an option of a Filter.

@@ -23,7 +23,7 @@ func TestEveryTextIsEscaped(t *testing.T) {
 		Diagram: &Diagram{Summary: hostile, Clients: box, Appliance: box, Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}}},
 		Plots:   []Plot{{Title: hostile, Unit: hostile, Points: []float64{1, 2}, Every: time.Second}},
 		Table:   &Table{Columns: []Column{{Name: hostile}}, Rows: [][]Cell{{{Text: hostile, Href: "javascript:" + hostile, Note: hostile}}}, Total: 1, From: 1, Next: hostile},
-		Filter:  &Filter{hostile, hostile, hostile, []Choice{{hostile, hostile, true}}},
+		Filter:  &Filter{hostile, hostile, hostile, []Choice{{hostile, hostile, true}}, []Choice{{hostile, hostile, true}}},
 	}}}
 	text, err := p.render("/" + hostile)
 	if err != nil {

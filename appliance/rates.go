@@ -1,0 +1,156 @@
+package appliance
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+// rates holds the last sample of each backend. Whoever looks at it copies what it shows, and
+// no more: the order by each key is made once for a sample, and not for each viewer. The
+// zero value has no sample.
+type rates struct {
+	mu     sync.Mutex
+	at     time.Time // zero: there is no sample
+	during time.Duration
+	whole  BackendRate
+	all    []haproxy.BackendLoad // by name
+	orders [len(SortKeys)][]int32
+	sorted [len(SortKeys)]bool // the order is that of this sample
+}
+
+// SortKeys are the orders of TopStatus.Backends: the most first, but the fewest open servers
+// first, and names by the alphabet.
+var SortKeys = [...]string{"requests", "errors", "connections", "response", "open", "name"}
+
+// BackendRate is the load of a backend: the mean of the last sample, of ten seconds, and the
+// connections and servers at its end.
+type BackendRate struct {
+	Name        string   `json:"name,omitempty"`
+	Requests    float64  `json:"requestsPerSecond"`              // of a backend for TCP: connections
+	Errors      float64  `json:"errorsPerSecond"`                // answers with a status from 500 to 599; of a backend for TCP: connections that no server took, or that a server broke
+	Response    *float64 `json:"responseMilliseconds,omitempty"` // from a request to the first byte of its answer, the mean of the last 1024 requests; absent: there was no request, or they are not HTTP
+	Connections int      `json:"connections"`
+	Open        int      `json:"openServers"`
+}
+
+// TopStatus is the answer of GET /top.
+type TopStatus struct {
+	Identity string        `json:"identity"`
+	Now      time.Time     `json:"now"`
+	At       time.Time     `json:"at,omitzero"` // of the sample; zero: there is none, because the process has just started, or HAProxy does not answer
+	Total    int           `json:"total"`       // backends
+	Whole    BackendRate   `json:"whole"`       // of all backends together
+	Backends []BackendRate `json:"backends"`    // in the order that was asked for; the first ones if only some were
+}
+
+// set replaces the sample. The arrays stay, so that a sample makes no garbage.
+func (r *rates) set(load haproxy.Load, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at, r.during, r.sorted = now, load.During, [len(SortKeys)]bool{}
+	r.all = append(r.all[:0], load.Backends...)
+	sum := haproxy.BackendLoad{Response: load.Response}
+	for _, t := range r.all {
+		sum.Requests += t.Requests
+		sum.Failed += t.Failed
+		sum.Connections += t.Connections
+		sum.Open += t.Open
+	}
+	r.whole = r.rate(sum)
+}
+
+// forget removes the sample: HAProxy does not answer.
+func (r *rates) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at, r.all = time.Time{}, r.all[:0]
+}
+
+func (r *rates) rate(t haproxy.BackendLoad) BackendRate {
+	perSecond := func(n uint64) float64 { return float64(n) / r.during.Seconds() }
+	b := BackendRate{Name: t.Backend, Requests: perSecond(t.Requests), Errors: perSecond(t.Failed), Connections: t.Connections, Open: t.Open}
+	if t.Response >= 0 {
+		ms := milliseconds(t.Response)
+		b.Response = &ms
+	}
+	return b
+}
+
+// of returns the rate of a backend, or false if it has none.
+func (r *rates) of(name string) (BackendRate, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at.IsZero() {
+		return BackendRate{}, false
+	}
+	i, found := slices.BinarySearchFunc(r.all, name, func(t haproxy.BackendLoad, name string) int { return strings.Compare(t.Backend, name) })
+	if !found {
+		return BackendRate{}, false
+	}
+	return r.rate(r.all[i]), true
+}
+
+// names returns the names of all backends by a key of SortKeys.
+func (r *rates) names(key string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := make([]string, len(r.all))
+	for i, at := range r.order(slices.Index(SortKeys[:], key)) {
+		names[i] = r.all[at].Backend
+	}
+	return names
+}
+
+// top returns the first backends by a key of SortKeys: as many as limit, or all if it is
+// negative.
+func (r *rates) top(key string, limit int) TopStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := TopStatus{At: r.at, Backends: []BackendRate{}}
+	if r.at.IsZero() {
+		return t
+	}
+	t.Total, t.Whole = len(r.all), r.whole
+	if limit < 0 || limit > len(r.all) {
+		limit = len(r.all)
+	}
+	for _, i := range r.order(slices.Index(SortKeys[:], key))[:limit] {
+		t.Backends = append(t.Backends, r.rate(r.all[i]))
+	}
+	return t
+}
+
+// order returns the backends by a key. The caller holds mu.
+func (r *rates) order(key int) []int32 {
+	if r.sorted[key] {
+		return r.orders[key]
+	}
+	order := r.orders[key][:0]
+	for i := range r.all {
+		order = append(order, int32(i))
+	}
+	value := func(t *haproxy.BackendLoad) uint64 {
+		switch SortKeys[key] {
+		case "requests":
+			return t.Requests
+		case "errors":
+			return t.Failed
+		case "connections":
+			return uint64(t.Connections)
+		case "response":
+			return uint64(max(t.Response, 0))
+		case "open":
+			return math.MaxUint32 - uint64(t.Open)
+		}
+		return 0 // all is by name
+	}
+	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(value(&r.all[b]), value(&r.all[a])) })
+	r.orders[key], r.sorted[key] = order, true
+	return order
+}
