@@ -91,7 +91,7 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(runCommand(), statusCommand(), explainCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand())
+	root.AddCommand(runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand())
 	return root
 }
 

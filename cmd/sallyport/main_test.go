@@ -94,7 +94,7 @@ func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
 func TestEveryCommandHasAnExample(t *testing.T) {
 	root := command()
 	for _, name := range []string{
-		"run", "status", "manifests", "config check", "config schema", "config example", "version",
+		"run", "status", "top", "manifests", "config check", "config schema", "config example", "version",
 		"image prepare", "image watch", "image wait", "image screen", "image ready", "image update",
 	} {
 		cmd, _, err := root.Find(strings.Fields(name))
