@@ -101,6 +101,7 @@ var (
 
 var (
 	readyDesc        = desc("ready", "1 while the appliance is ready (see /readyz).")
+	warningsDesc     = desc("warnings", "Warnings that the status shows, a sentence each.")
 	configDesc       = desc("config_last_reload_successful", "1 if the last reading of the configuration file succeeded, 0 if the file has a mistake.")
 	configReadDesc   = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
 	configWaitDesc   = desc("config_keys_waiting_for_restart", "Keys of the configuration file whose change needs a restart.")
@@ -166,6 +167,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 
 	s, t := m.head(), m.tally()
 	gauge(readyDesc, one(s.Ready))
+	gauge(warningsDesc, float64(len(s.Warnings)))
 	gauge(buildDesc, 1, s.Version)
 	gauge(configDesc, one(len(s.Config.Errors) == 0))
 	gauge(configReadDesc, float64(s.Config.Read.Unix()))

@@ -27,8 +27,8 @@ type part struct {
 var parts = []part{
 	{
 		"clusters", "Clusters",
-		[]string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO"},
-		1,
+		[]string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO", "CREDENTIALS-UNTIL"},
+		2,
 		func(s appliance.Status, row func(bool, ...any)) {
 			for _, c := range s.Clusters {
 				api := "in sync"
@@ -38,7 +38,11 @@ var parts = []part{
 				case !c.Live:
 					api = "not known yet"
 				}
-				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup)
+				until := ""
+				if !c.CredentialsExpire.IsZero() {
+					until = c.CredentialsExpire.UTC().Format(time.DateTime)
+				}
+				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup, until)
 			}
 		},
 		func(s appliance.Status) any { return s.Clusters },
