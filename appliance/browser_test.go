@@ -229,7 +229,7 @@ func site(t *testing.T, s *scene) (url string) {
 
 // wide returns a scene with n nodes, each with a block and a pod of each of ten Services.
 // The session with every fortieth node from the seventh on is down.
-func wide(t *testing.T, n int) *scene {
+func wide(t testing.TB, n int) *scene {
 	t.Helper()
 	s := newScene(t)
 	one := s.watcher.snapshot

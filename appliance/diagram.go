@@ -47,16 +47,14 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 
 	drawGroup(d, s.Group)
 
-	var rows, broken []page.Row
+	var broken []page.Row
 	var good, more []*nodeIndex
 	for _, n := range nodes {
-		row := x.row(n)
-		rows = append(rows, row)
 		switch {
-		case faulty(row.Mark()) == "good":
+		case faulty(n.mark()) == "good":
 			good = append(good, n)
 		case len(broken) < brokenApart:
-			broken = append(broken, row)
+			broken = append(broken, x.row(n))
 		default:
 			more = append(more, n)
 		}
@@ -66,7 +64,9 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 		d.Summary += " " + row.Node.Title + ": server " + row.Server.Label + ", route " + row.Route.Label + ". " + strings.Join(row.Why, " ")
 	}
 	if len(nodes) <= rowsApart {
-		d.Rows = rows
+		for _, n := range nodes {
+			d.Rows = append(d.Rows, x.row(n))
+		}
 		return d
 	}
 	d.Rows = broken
@@ -88,7 +88,7 @@ func (x *index) row(n *nodeIndex) page.Row {
 	r.Node = page.Box{Title: n.name, Href: pathOf("node", n.cluster, n.name), Lines: []string{n.where(len(x.clusters) > 1)}}
 	r.Pods.Href = pathOf("node", n.cluster, n.name) + "#servers"
 	r.Node.Mark = r.Route.Mark
-	if n == &x.homeless || n.name == "" {
+	if n.name == "" {
 		r.Node, r.Pods.Href = page.Box{Title: "no node", Lines: []string{"at addresses of no known node"}, Mark: page.Bad}, "/servers?state=closed"
 		r.Route = page.Door{Mark: page.Bad, Label: "no block"}
 	}
@@ -147,39 +147,60 @@ func (x *index) groupRow(nodes []*nodeIndex, line, href string) page.Row {
 // door describes the door "server": whether HAProxy sends requests.
 func (c serverCounts) door() page.Door {
 	passing := c.open + c.failing
-	d := page.Door{Mark: page.Good, Label: fmt.Sprintf("%s of %s", page.Comma(passing), page.Comma(c.all))}
+	d := page.Door{Mark: c.passing(), Label: fmt.Sprintf("%s of %s", page.Comma(passing), page.Comma(c.all))}
 	switch {
 	case c.all == 0:
-		return page.Door{Mark: page.Idle, Label: "no servers"}
-	case c.closed() == 0 && passing == 0:
-		d.Mark = page.Idle
+		d.Label = "no servers"
+	case d.Mark == page.Idle:
 		d.Label = page.Count(c.draining, "server") + " draining"
-	case passing == 0:
-		d.Mark = page.Bad
-	case c.closed() > 0:
-		d.Mark = page.Warn
 	}
 	return d
 }
 
+// passing returns how the door "server" is.
+func (c serverCounts) passing() page.Mark {
+	switch closed := c.closed() > 0; {
+	case c.open+c.failing == 0 && !closed:
+		return page.Idle
+	case c.open+c.failing == 0:
+		return page.Bad
+	case closed:
+		return page.Warn
+	}
+	return page.Good
+}
+
 // pods describes the servers at the end of a path.
 func (c serverCounts) pods() page.Box {
-	b := page.Box{Title: page.Count(c.all, "server"), Mark: page.Good, Lines: []string{"no check fails"}}
+	b := page.Box{Title: page.Count(c.all, "server"), Mark: c.answering(), Lines: []string{"no check fails"}}
 	switch {
 	case c.all == 0:
-		return page.Box{Title: "no servers", Mark: page.Idle, Lines: []string{"no Ingress leads here"}}
-	case c.failing > 0 && c.open == 0:
-		b.Mark, b.Lines[0] = page.Bad, "all fail their checks"
-	case c.failing > 0:
-		b.Mark, b.Lines[0] = page.Warn, fmt.Sprintf("%s of them fail their checks", page.Comma(c.failing))
-	case c.open == 0 && c.draining > 0:
-		b.Mark, b.Lines[0] = page.Idle, "draining"
+		b.Title, b.Lines[0] = "no servers", "no Ingress leads here"
+	case b.Mark == page.Bad:
+		b.Lines[0] = "all fail their checks"
+	case b.Mark == page.Warn:
+		b.Lines[0] = fmt.Sprintf("%s of them fail their checks", page.Comma(c.failing))
+	case b.Mark == page.Idle:
+		b.Lines[0] = "draining"
 	}
 	return b
 }
 
+// answering returns how the servers answer their checks.
+func (c serverCounts) answering() page.Mark {
+	switch {
+	case c.failing > 0 && c.open == 0:
+		return page.Bad
+	case c.failing > 0:
+		return page.Warn
+	case c.all == 0, c.open == 0 && c.draining > 0:
+		return page.Idle
+	}
+	return page.Good
+}
+
 // mark returns how the servers are.
-func (c serverCounts) mark() page.Mark { return c.door().Mark.Worse(c.pods().Mark) }
+func (c serverCounts) mark() page.Mark { return c.passing().Worse(c.answering()) }
 
 // door describes the door "route": whether the kernel holds the routes to the blocks.
 func (n *nodeIndex) door() page.Door {
@@ -321,5 +342,8 @@ func (x *index) everything() []*nodeIndex {
 
 // mark returns how the path over a node is.
 func (n *nodeIndex) mark() page.Mark {
+	if n.name == "" { // servers at addresses of no known node
+		return page.Bad
+	}
 	return n.door().Mark.Worse(n.counts.mark())
 }

@@ -2,14 +2,11 @@ package appliance
 
 import (
 	"cmp"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"sallyport/appliance/page"
 	"sallyport/bgp"
@@ -33,6 +30,7 @@ type index struct {
 	granted  []ingress.ObjectRef // of each route of config
 
 	ingresses func() []*ingressIndex
+	certs     func() []*haproxy.Cert // those first that expire first
 	all       serverCounts
 	planned   map[haproxy.ServerID]SetServer
 	match     func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
@@ -171,6 +169,9 @@ func newIndex(v *view) *index {
 	x.countServers(byAddr)
 	x.granted = v.compiled.Granted()
 	x.ingresses = sync.OnceValue(x.findIngresses)
+	x.certs = sync.OnceValue(func() []*haproxy.Cert {
+		return slices.SortedStableFunc(slices.Values(v.config.Certs), func(a, b *haproxy.Cert) int { return a.Expires.Compare(b.Expires) })
+	})
 	return x
 }
 
@@ -342,9 +343,8 @@ func (x *index) findIngresses() []*ingressIndex {
 
 // indexes keeps the index of the last view that a page was made of.
 type indexes struct {
-	mu      sync.Mutex
-	last    *index
-	expires map[*haproxy.Cert]time.Time // of the last view's certificates
+	mu   sync.Mutex
+	last *index
 }
 
 // of returns the index of a view. Requests that come at once wait for one index.
@@ -355,47 +355,4 @@ func (i *indexes) of(v *view) *index {
 		i.last = newIndex(v)
 	}
 	return i.last
-}
-
-// certificate is a certificate that HAProxy serves, and when it expires.
-type certificate struct {
-	*haproxy.Cert
-	expires time.Time
-}
-
-// certificates returns the certificates of a view, those first that expire first. A Cert
-// never changes, so each is parsed once.
-func (i *indexes) certificates(v *view) (all []certificate) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	expires := map[*haproxy.Cert]time.Time{}
-	for _, c := range v.config.Certs {
-		at, known := i.expires[c]
-		if !known {
-			at = expiry(c.PEM)
-		}
-		expires[c] = at
-		all = append(all, certificate{c, at})
-	}
-	i.expires = expires
-	slices.SortStableFunc(all, func(a, b certificate) int { return a.expires.Compare(b.expires) })
-	return all
-}
-
-// expiry returns when the first certificate of a PEM text expires; zero if it has none.
-func expiry(text []byte) time.Time {
-	for {
-		block, rest := pem.Decode(text)
-		if block == nil {
-			return time.Time{}
-		}
-		if block.Type == "CERTIFICATE" {
-			c, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return time.Time{}
-			}
-			return c.NotAfter
-		}
-		text = rest
-	}
 }

@@ -248,7 +248,7 @@ func newScene(t testing.TB) *scene {
 }
 
 // settle runs rounds until nothing is left to do.
-func (s *scene) settle(t *testing.T) {
+func (s *scene) settle(t testing.TB) {
 	t.Helper()
 	for range roundsAtOnce {
 		if !s.round(t.Context()) {

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"sallyport/appliance/page"
 	"sallyport/bgp"
@@ -329,9 +331,26 @@ func columns(names ...string) (all []page.Column) {
 	return all
 }
 
-// has reports whether one of several texts contains what is searched.
+// has reports whether one of several texts contains what is searched, which is in lower case.
 func has(text string, in ...string) bool {
-	return text == "" || slices.ContainsFunc(in, func(s string) bool { return strings.Contains(strings.ToLower(s), text) })
+	return text == "" || slices.ContainsFunc(in, func(s string) bool { return contains(s, text) })
+}
+
+// contains reports whether s contains a text, in letters of either case. It copies nothing, because
+// a search asks for each server.
+func contains(s, text string) bool {
+	if strings.Contains(s, text) {
+		return true
+	}
+	if !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf || 'A' <= r && r <= 'Z' }) {
+		return false
+	}
+	for i := range s {
+		if i+len(text) <= len(s) && strings.EqualFold(s[i:i+len(text)], text) {
+			return true
+		}
+	}
+	return false
 }
 
 func (q *request) filter(hint string, states ...string) *page.Filter {
@@ -640,9 +659,17 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		}
 		return s.state.String()
 	}
+	var address []byte
 	t, n := paged(q, size, which, func(i int, text string) bool {
 		s := at(i)
-		return q.inState(state(s)) && (text == "" || has(text, s.pod(), s.addr().String(), s.node.name, q.index.backends[s.backend].name))
+		if !q.inState(state(s)) {
+			return false
+		}
+		if has(text, s.pod(), s.node.name, q.index.backends[s.backend].name) {
+			return true
+		}
+		address = s.addr().AppendTo(address[:0])
+		return bytes.Contains(address, []byte(text))
 	}, func(i int) []page.Cell {
 		s := at(i)
 		pod, sessions := page.Cell{Text: s.pod(), Href: podAddress(s.node.cluster, s.pod())}, page.Cell{}
@@ -688,25 +715,30 @@ func (q *request) certificateList(size int) (page.Section, int) {
 	if q.config == nil {
 		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
 	}
-	all := q.pages.indexes.certificates(q.view)
-	state := func(c certificate) (page.Mark, string) {
-		left := c.expires.Sub(q.status.Now)
+	soon := q.status.Now.Add(expiresSoon)
+	mark := func(c *haproxy.Cert) page.Mark {
 		switch {
-		case c.expires.IsZero():
-			return page.Warn, "not known"
-		case left < 0:
-			return page.Bad, "expired " + page.Lasting(-left) + " ago"
-		case left < expiresSoon:
-			return page.Warn, "in " + page.Lasting(left)
+		case c.Expires.IsZero():
+			return page.Warn
+		case c.Expires.Before(q.status.Now):
+			return page.Bad
+		case c.Expires.Before(soon):
+			return page.Warn
 		}
-		return page.Good, "in " + page.Lasting(left)
+		return page.Good
 	}
-	t, n := paged(q, size, all, func(c certificate, text string) bool {
-		mark, _ := state(c)
-		return has(text, append(slices.Clone(c.Hosts), c.Name)...) && q.inState(map[bool]string{true: "good", false: "expires soon"}[mark == page.Good])
-	}, func(c certificate) []page.Cell {
-		mark, left := state(c)
-		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), {Text: left, Mark: mark, Note: c.expires.UTC().Format("2006-01-02")}}
+	states := map[bool]string{true: "good", false: "expires soon"}
+	t, n := paged(q, size, q.certs(), func(c *haproxy.Cert, text string) bool {
+		return q.inState(states[mark(c) == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
+	}, func(c *haproxy.Cert) []page.Cell {
+		expires := page.Cell{Text: "in " + page.Lasting(c.Expires.Sub(q.status.Now)), Mark: mark(c), Note: c.Expires.UTC().Format("2006-01-02")}
+		switch {
+		case c.Expires.IsZero():
+			expires = page.Cell{Text: "not known", Mark: page.Warn}
+		case expires.Mark == page.Bad:
+			expires.Text = "expired " + page.Lasting(q.status.Now.Sub(c.Expires)) + " ago"
+		}
+		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), expires}
 	}, columns("certificate", "~names", "expires")...)
 	t.Empty = cmp.Or(t.Empty, "none")
 	return page.Section{ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t, Filter: q.filter("name", "expires soon", "good")}, n

@@ -301,6 +301,8 @@ type Cert struct {
 	Hosts []string // SNI names; "*.name" is allowed; none means the names in the certificate
 	PEM   []byte   // certificate chain, then key: a secret
 
+	Expires time.Time // for people; zero: not known
+
 	// Except lists names that "*.name" in Hosts does not cover. HAProxy serves them as
 	// if the certificate were not there.
 	Except []string

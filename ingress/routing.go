@@ -694,7 +694,7 @@ func (b *builder) certify() {
 			b.Config.Extras = append(b.Config.Extras, clients.CA)
 		}
 		for _, cert := range b.listings(name, hosts[name], holder, granted) {
-			cert.PEM = used[name].pem
+			cert.PEM, cert.Expires = used[name].pem, used[name].leaf.NotAfter
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}
