@@ -390,7 +390,7 @@ func cases() []conformity {
 		},
 		{name: "timeout-http-request", config: []string{"timeout-http-request: 500ms"}, check: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n", "HTTP/1.1 408 ")},
 		{name: "timeout-http-keep-alive", config: []string{"timeout-http-keep-alive: 500ms"}, asks: get(), check: hears(httpAddress, "GET / HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 ")},
-		{name: "default-backend-service", config: []string{"default-backend-service: default/app"}, asks: []ask{
+		{name: "default-backend-service", config: []string{"default-backend-service: default/app"}, live: true, asks: []ask{
 			{request: "GET /a", headers: []string{"Host: nobody.test"}, want: []string{"200", "url /a", "host nobody.test"}},
 		}},
 		{name: "no default-backend-service", asks: []ask{{request: "GET /a", headers: []string{"Host: nobody.test"}, want: []string{"404"}}}},

@@ -420,8 +420,9 @@ func (s *testbed) reloaded(ctx context.Context, meanwhile func() error, kubectl 
 
 func nothing() error { return nil }
 
-// configure changes keys of the ConfigMap. restore brings the old ones back.
-func (s *testbed) configure(ctx context.Context, keys []string) (restore func() error, err error) {
+// configure changes keys of the ConfigMap, and waits for the reload that follows, unless the
+// change may need none. restore brings the old ones back.
+func (s *testbed) configure(ctx context.Context, keys []string, live bool) (restore func() error, err error) {
 	text, err := s.Kubectl(ctx, "get", "configmap", "defaults", "-o", "json")
 	if err != nil {
 		return nil, err
@@ -445,7 +446,12 @@ func (s *testbed) configure(ctx context.Context, keys []string) (restore func() 
 		if err != nil {
 			return err
 		}
-		return s.reloaded(ctx, nothing, "patch", "configmap", "defaults", "--type", "merge", "-p", string(text))
+		args := []string{"patch", "configmap", "defaults", "--type", "merge", "-p", string(text)}
+		if live {
+			_, err := s.Kubectl(ctx, args...)
+			return err
+		}
+		return s.reloaded(ctx, nothing, args...)
 	}
 	return func() error { return patch(then) }, patch(now)
 }

@@ -30,6 +30,7 @@ import (
 type conformity struct {
 	name    string
 	config  []string // "key: value" that the ConfigMap says meanwhile; without a value: does not say
+	live    bool     // config may need no reload
 	ingress []string // annotations "key: value"; with "bare" in front the key has no prefix
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
@@ -102,7 +103,7 @@ func run(ctx context.Context) error {
 func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err error) {
 	s := &testbed{r, host(i), fmt.Sprintf("case%d", i), func(a ask) error { return a.hold(ctx, r, dir, i) }}
 	if len(c.config) > 0 {
-		restore, err := s.configure(ctx, c.config)
+		restore, err := s.configure(ctx, c.config, c.live)
 		if err != nil {
 			return err
 		}
