@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -196,18 +197,19 @@ func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Add
 	if !g.SecondChance || len(g.Members) < 2 {
 		return
 	}
-	serve := fmt.Sprint(l.fit.Class, taken)
+	var serve strings.Builder
+	fmt.Fprintln(&serve, l.fit.Class, taken)
 	for _, h := range heard {
-		serve += fmt.Sprint(h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
+		fmt.Fprintln(&serve, h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
 	}
 	for _, p := range v.peers {
 		if p.Upstream {
-			serve += fmt.Sprint(p.Addr, p.State)
+			fmt.Fprintln(&serve, p.Addr, p.State)
 		}
 	}
 	m := &l.ring.moves
-	if serve != m.serve {
-		m.serve, m.at, m.forgot = serve, now, time.Time{}
+	if who := serve.String(); who != m.serve {
+		m.serve, m.at, m.forgot = who, now, time.Time{}
 	}
 	if late := m.at.Add(afterwards); !m.forgot.IsZero() && (now.Before(late) || !m.forgot.Before(late)) {
 		return
