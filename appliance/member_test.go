@@ -42,7 +42,8 @@ type fakeRing struct {
 	cookies uint64
 	err     error
 	answers bool // the machine of a member that is silent
-	forgot  int  // how many times closed connections were forgotten
+	passed  uint64
+	forgot  int // how many times closed connections were forgotten
 }
 
 func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
@@ -51,7 +52,7 @@ func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
 }
 
 func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
-func (f *fakeRing) Passed(context.Context) (uint64, error) { return 5, nil }
+func (f *fakeRing) Passed(context.Context) (uint64, error) { return f.passed, nil }
 func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }
 func (f *fakeRing) Forget([]netip.Addr) (int, error)       { f.forgot++; return 1, nil }
 func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
@@ -78,7 +79,7 @@ func newPair(t *testing.T) (*scene, *fakePulse) {
 		Members:  []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
 		Upstream: config.Upstream{Peers: []config.Router{{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Port: 179}}},
 	}
-	s.chance = new(fakeRing)
+	s.chance = &fakeRing{passed: 5}
 	s.cfg.Group.SecondChance = true
 	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
 	p.hear(Full, false)
@@ -592,10 +593,14 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 }
 
 func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
-	for name, change := range map[string]func(*scene, *fakePulse){
-		"the other member drains":             func(_ *scene, p *fakePulse) { p.hear(None, true) },
-		"the other member dies":               func(_ *scene, p *fakePulse) { p.hear("", false) },
-		"the session with the router is lost": func(s *scene, _ *fakePulse) { s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true },
+	for name, move := range map[string]struct {
+		begins func(*scene, *fakePulse)
+		within time.Duration
+	}{
+		"the other member drains":             {func(_ *scene, p *fakePulse) { p.hear(None, true) }, 0},
+		"the other member dies":               {func(_ *scene, p *fakePulse) { p.hear("", false) }, 0},
+		"the session with the router is lost": {func(s *scene, _ *fakePulse) { s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true }, 0},
+		"packets are passed on":               {func(s *scene, _ *fakePulse) { s.chance.(*fakeRing).passed++ }, ringEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, p := newPair(t)
@@ -606,10 +611,13 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 			if got := ring.forgot - before; got != 0 {
 				t.Errorf("without a move: forgotten %d times, want never", got)
 			}
-			change(s, p)
+			move.begins(s, p)
 			s.settle(t)
+			for waited := time.Duration(0); waited < move.within && ring.forgot == before; waited += 500 * time.Millisecond {
+				s.pass(t, 500*time.Millisecond)
+			}
 			if got := ring.forgot - before; got != 1 {
-				t.Errorf("at once: forgotten %d times, want once", got)
+				t.Errorf("within %s: forgotten %d times, want once", move.within, got)
 			}
 			s.pass(t, time.Minute)
 			if got := ring.forgot - before; got != 2 {

@@ -81,6 +81,7 @@ type ring struct {
 
 // moves says when service addresses have moved between members, as far as this one can tell.
 type moves struct {
+	stray  bool      // packets of other members' connections have come since it was asked last
 	serve  string    // who serves, in words that differ when addresses may have moved
 	at     time.Time // when that changed last
 	forgot time.Time // when closed connections were forgotten last
@@ -184,6 +185,7 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
 	}
 	if r.err == nil && len(want.Members) > 0 {
 		if passed, err := l.chance.Passed(ctx); err == nil {
+			r.moves.stray = passed > r.passed
 			r.passed = passed
 		}
 	}
@@ -191,7 +193,8 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
 
 // forget forgets the closed connections of this machine at each move of an address, and once
 // more when the routers have followed. Their addresses and ports may belong to new
-// connections of another member.
+// connections of another member. No member sees every move: routers may hash anew, or change
+// their mind between two that have an address at once. Packets to pass on tell of those.
 func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
 	now, g := v.at, &l.member.of
 	if !g.SecondChance || len(g.Members) < 2 {
@@ -208,8 +211,8 @@ func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Add
 		}
 	}
 	m := &l.ring.moves
-	if who := serve.String(); who != m.serve {
-		m.serve, m.at, m.forgot = who, now, time.Time{}
+	if who := serve.String(); who != m.serve || m.stray {
+		*m = moves{serve: who, at: now}
 	}
 	if late := m.at.Add(afterwards); !m.forgot.IsZero() && (now.Before(late) || !m.forgot.Before(late)) {
 		return
