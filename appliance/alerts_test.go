@@ -190,6 +190,26 @@ There are neither exemplars nor traces: an exemplar leads from a bucket to a tra
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, labels, m.help)
 	}
+	b.WriteString(`
+## HAProxy's own metrics
+
+` + "`/metrics/haproxy`" + ` passes on what HAProxy's own exporter has: ` + "`haproxy_process_…`, `haproxy_frontend_…`, `haproxy_backend_…`, `haproxy_server_…`" + `, with the labels that dashboards for HAProxy
+know. The label ` + "`proxy`" + ` is the name of the backend, as everywhere else (` + "`default_svc_web_80`" + `), also while a spare backend serves a new Service; spare backends without a
+Service are left out. The counters begin at zero at each reload of HAProxy. HAProxy has the exporter if it was built with USE_PROMEX=1, as Debian's packages are; else
+the answer is 503. promtool reads all of it; a few names of HAProxy's have ` + "`_total`" + ` where Prometheus' conventions do not, or lack it.
+
+The parameters of the exporter work: ` + "`scope`" + ` (global, frontend, backend, server) and ` + "`no-maint`" + `, which leaves out closed servers. A server has 55 lines and more: with thousands
+of them, leave the servers out.
+
+` + "```yaml" + `
+scrape_configs:
+- job_name: haproxy
+  metrics_path: /metrics/haproxy
+  params: {scope: [global, frontend, backend]}
+  static_configs:
+  - targets: ["127.0.0.1:9090"]
+` + "```" + `
+`)
 	if *golden {
 		if err := os.WriteFile("METRICS.md", b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)

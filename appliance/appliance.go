@@ -180,7 +180,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	var taken samples
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts, &taken})
 	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
-	pages := handler(site, status, head, explain, &l.changes, &taken, registry)
+	pages := handler(site, status, head, explain, &l.changes, &taken, registry, proxy.Metrics)
 	fromNetwork := http.NewServeMux()
 	fromNetwork.Handle("/", pages)
 	fromNetwork.Handle("POST /group/", buttons(l.view.Load, l.drains, func() { knock(l.knock) }, time.Now))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -119,6 +120,16 @@ type fakeProxy struct {
 	unfit    string // HAProxy rejects a whole configuration with that word
 	info     haproxy.Info
 	err      error
+
+	metrics    string // what the exporter writes, after the query; empty: nothing at all
+	metricsErr error
+}
+
+func (f *fakeProxy) Metrics(_ context.Context, query string, w io.Writer) error {
+	if f.metrics != "" {
+		_, _ = io.WriteString(w, query+"\n"+f.metrics)
+	}
+	return f.metricsErr
 }
 
 func (f *fakeProxy) Servers() (map[string]*haproxy.LiveBackend, error) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -36,9 +37,12 @@ import (
 //	/top      the load of each backend as JSON: TopStatus; ?sort= is one of SortKeys, ?n= bounds
 //	          how many there are
 //	/metrics  Prometheus
+//	/metrics/haproxy
+//	          HAProxy's own exporter, with the names of Services; ?scope= and the other
+//	          parameters are HAProxy's
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, taken *samples, registry *prometheus.Registry) http.Handler {
+func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, taken *samples, registry *prometheus.Registry, exporter func(ctx context.Context, query string, w io.Writer) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", site)
 	mux.HandleFunc("GET /live", site.Live)
@@ -85,6 +89,16 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics/haproxy", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		out := &begun{Writer: w}
+		switch err := exporter(r.Context(), r.URL.RawQuery, out); {
+		case err != nil && out.is:
+			panic(http.ErrAbortHandler) // a scrape that ends early has to fail
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		s := head()
@@ -98,6 +112,17 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 		_, _ = fmt.Fprintln(w, "ok")
 	})
 	return mux
+}
+
+// begun notes whether anything was written.
+type begun struct {
+	io.Writer
+	is bool
+}
+
+func (b *begun) Write(text []byte) (int, error) {
+	b.is = true
+	return b.Writer.Write(text)
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

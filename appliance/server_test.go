@@ -2,7 +2,9 @@ package appliance
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -35,7 +37,7 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	s.counts.histograms = newHistograms()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
 	site := &page.Site{Page: (&pages{view: s.view.Load, head: head, changes: &s.changes, samples: s.samples}).page}
-	return handler(site, status, head, s.view.Load().explain, &s.changes, s.samples, registry(m)), m
+	return handler(site, status, head, s.view.Load().explain, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -354,5 +356,33 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 		if w.Code != want {
 			t.Errorf("Host %q: got %d, want %d", host, w.Code, want)
 		}
+	}
+}
+
+func TestHAProxysOwnMetricsPassThrough(t *testing.T) {
+	s := half(t)
+	h, _ := endpoint(s)
+	server := httptest.NewServer(h)
+	defer server.Close()
+	get := func() (code int, text string, err error) {
+		resp, err := http.Get(server.URL + "/metrics/haproxy?scope=backend&no-maint")
+		if err != nil {
+			return 0, "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body), err
+	}
+	s.proxy.metrics = "haproxy_process_nbthread 4\n"
+	if code, text, err := get(); code != http.StatusOK || text != "scope=backend&no-maint\nhaproxy_process_nbthread 4\n" || err != nil {
+		t.Errorf("got %d, %q, %v", code, text, err)
+	}
+	s.proxy.metricsErr = errors.New("HAProxy has no exporter")
+	if code, text, err := get(); err == nil {
+		t.Errorf("a scrape that ends early does not fail: %d, %q", code, text)
+	}
+	s.proxy.metrics = ""
+	if code, text, err := get(); code != http.StatusServiceUnavailable || !strings.Contains(text, "HAProxy has no exporter") || err != nil {
+		t.Errorf("got %d, %q, %v", code, text, err)
 	}
 }

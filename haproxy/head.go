@@ -44,6 +44,7 @@ func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	h.writeHTTP()
 	h.writeHTTPS()
 	h.writeStreams()
+	h.writeExporter()
 	h.writeAnswers()
 	h.writeTables()
 	r.headOf, r.headAsks = cfg.Shape, asks
