@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -42,8 +43,12 @@ type Fact struct {
 //	ingress=NAMESPACE/NAME   how the Ingress is served; with cluster=NAME in that cluster
 //	request=HOST/PATH        which rule takes the request; no host: "/PATH"
 //	address=ADDRESS          what there is of the address of a pod or node
+//	complete=TEXT            how the NAMESPACE/NAME of an Ingress may go on after TEXT; with
+//	                         cluster=NAME in that cluster
 func (v *view) explain(what url.Values) (any, error) {
 	switch {
+	case what.Has("complete"):
+		return v.complete(what.Get("complete"), what.Get("cluster")), nil
 	case what.Get("address") != "":
 		addr, err := netip.ParseAddr(what.Get("address"))
 		if err != nil {
@@ -65,6 +70,38 @@ func (v *view) explain(what url.Values) (any, error) {
 		}
 	}
 	return nil, errors.New("no Ingress of that name is served here: does it exist, and does its class name this controller?")
+}
+
+// completed bounds the names that one completion offers.
+const completed = 1000
+
+// complete returns the names of Ingresses that begin with a text: as far as the namespaces,
+// each with a slash, while the text has no slash itself.
+func (v *view) complete(text, cluster string) []string {
+	names := map[string]bool{}
+	add := func(o ingress.ObjectRef) {
+		if o.Kind != "Ingress" || cluster != "" && o.Cluster != cluster {
+			return
+		}
+		name := o.Namespace + "/"
+		if strings.Contains(text, "/") {
+			name += o.Name
+		}
+		if strings.HasPrefix(name, text) {
+			names[name] = true
+		}
+	}
+	for _, o := range v.compiled.Served {
+		add(o)
+	}
+	for _, p := range v.problems {
+		add(p.ObjectRef)
+	}
+	all := slices.Sorted(maps.Keys(names))
+	if len(all) == 0 {
+		return []string{}
+	}
+	return all[:min(len(all), completed)]
 }
 
 // serversOf describes the backends of an Explanation.

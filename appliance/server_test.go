@@ -22,6 +22,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
+	"sallyport/ingress"
 )
 
 // endpoint returns the status endpoint of a scene.
@@ -355,6 +356,30 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 		h.ServeHTTP(w, r)
 		if w.Code != want {
 			t.Errorf("Host %q: got %d, want %d", host, w.Code, want)
+		}
+	}
+}
+
+func TestTheNameOfAnIngressIsCompletedStepByStep(t *testing.T) {
+	s := wide(t, 3)
+	v := *s.view.Load()
+	broken := ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Ingress", Namespace: "dev", Name: "broken"}}
+	v.problems = append(v.problems, broken, ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "other", Name: "broken"}})
+	s.view.Store(&v)
+	h, _ := endpoint(s)
+	for query, want := range map[string]string{
+		"complete=":                                 `["default/","dev/"]`,
+		"complete=de":                               `["default/","dev/"]`,
+		"complete=dev":                              `["dev/"]`,
+		"complete=default/m":                        `["default/mail","default/metrics"]`,
+		"complete=dev/&cluster=demo":                `["dev/broken"]`,
+		"complete=dev/&cluster=elsewhere":           `[]`,
+		"complete=default/nobody":                   `[]`,
+		"complete=" + url.QueryEscape("\x00/../de"): `[]`,
+	} {
+		_, text := ask(t, h, "/explain?"+query)
+		if got := strings.Join(strings.Fields(text), ""); got != want {
+			t.Errorf("%s: got %s, want %s", query, got, want)
 		}
 	}
 }

@@ -2,10 +2,14 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +36,20 @@ BGP, the kernel, and HAProxy.`,
 	endpoint := endpointFlags(cmd)
 	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json", "yaml")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names, err := completeIngress(cmd, endpoint, typed, cluster)
+		if err != nil {
+			cobra.CompErrorln(err.Error())
+			return nil, cobra.ShellCompDirectiveError
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "/") }) {
+			return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ask := func(key, value string) string {
 			return "/explain?" + url.Values{key: {value}, "cluster": {cluster}}.Encode()
@@ -49,6 +67,22 @@ BGP, the kernel, and HAProxy.`,
 		return show(cmd, endpoint, ask("ingress", what), output, nil, writeExplanation)
 	})
 	return cmd
+}
+
+// completeIngress asks the appliance how the name of an Ingress may go on. A shell waits for
+// it, so it takes 2 s at most.
+func completeIngress(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), typed, cluster string) (names []string, err error) {
+	at, err := endpoint()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	body, err := at.Ask(ctx, "/explain?"+url.Values{"complete": {typed}, "cluster": {cluster}}.Encode())
+	if err != nil {
+		return nil, err
+	}
+	return names, json.Unmarshal(body, &names)
 }
 
 // writeAddress writes what there is of an address for people.

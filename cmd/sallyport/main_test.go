@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -110,6 +111,41 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 func TestFlagsWithFewValuesComplete(t *testing.T) {
 	_, got, _ := sallyport("__complete", "status", "--output", "")
 	if want := "text\nwide\njson\nyaml\n:4\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestExplainCompletesTheNamesOfIngresses(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answers := map[string]string{"cluster=&complete=de": `["default/","dev/"]`, "cluster=&complete=dev%2F": `["dev/api","dev/web"]`, "cluster=east&complete=x": `[]`}
+		if r.URL.Path == "/explain" {
+			_, _ = io.WriteString(w, answers[r.URL.RawQuery])
+		}
+	}))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"de"}, "default/\ndev/\n:6\n"}, // neither files nor a space follow
+		{[]string{"dev/"}, "dev/api\ndev/web\n:4\n"},
+		{[]string{"--cluster", "east", "x"}, ":4\n"},
+		{[]string{"dev/web", ""}, ":4\n"},
+	} {
+		_, got, _ := sallyport(append([]string{"__complete", "explain", "--address", address}, row.args...)...)
+		if got != row.want {
+			t.Errorf("%v: got %q, want %q", row.args, got, row.want)
+		}
+	}
+	if _, got, stderr := sallyport("__complete", "explain", "--address", "127.0.0.1:1", "de"); got != ":1\n" {
+		t.Errorf("no appliance answers: got %q, %q", got, stderr)
+	}
+}
+
+func TestStatusCompletesItsParts(t *testing.T) {
+	_, got, _ := sallyport("__complete", "status", "re")
+	if want := "refusals\tRefused offers\n:4\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -22,9 +22,9 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	names := make([]string, len(parts))
+	names, described := make([]string, len(parts)), make([]string, len(parts))
 	for i, p := range parts {
-		names[i] = p.name
+		names[i], described[i] = p.name, p.name+"\t"+p.title
 	}
 	cmd := &cobra.Command{
 		Use:   "status [" + strings.Join(names, "|") + "]",
@@ -36,7 +36,7 @@ a part shows that part alone.`,
   sallyport status servers --watch
   sallyport status peers -o wide
   sallyport status --address https://192.168.50.21:9090 --ca ca.pem --password-file password -o json`,
-		ValidArgs: names,
+		ValidArgs: described,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
 	}
 	endpoint := endpointFlags(cmd)
