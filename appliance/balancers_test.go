@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"sallyport/appliance/config"
@@ -103,6 +106,25 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 		t.Errorf("second chance is for %s, want %s", got, want)
 	}
 
+	explained := b.explained(t, url.Values{"ingress": {"default/web"}}).(ExplainStatus) // of the Ingress and the Service of that name
+	if explained.Ingress.Kind != "Ingress" || len(explained.Rules) != 1 || len(explained.Backends) != 2 || len(explained.Servers) != 2 || len(explained.Addresses) != 1 {
+		t.Errorf("default/web is explained by %+v", explained)
+	}
+	var facts []string
+	for _, f := range b.explained(t, url.Values{"address": {given.String()}}).(AddressStatus).Facts {
+		facts = append(facts, fmt.Sprintf("%s %t %s", f.Part, f.OK, f.Saw))
+	}
+	if diff := cmp.Diff([]string{
+		"pool true 192.168.50.210-192.168.50.211 (group.pools[0])",
+		"Service true default/web of cluster demo: derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it keeps",
+		"machine true it is on lo, and this appliance is full",
+		"BGP false announced to nobody: no router of its family has a session with this appliance (sallyport status peers)",
+		"VRRP true another member has it on its interface",
+		"port true 80 leads to backend default_svc_web_80.lb: 2 of 2 servers open",
+	}, facts); diff != "" {
+		t.Errorf("the address is explained otherwise; want -, got +:\n%s", diff)
+	}
+
 	// A stranger who comes later does not end the service.
 	b.clock = b.clock.Add(claimWatch)
 	b.settle(t)
@@ -117,6 +139,15 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 
 var stranger = address.Owner{Link: "nodes", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
 
+func (b *balancing) explained(t *testing.T, what url.Values) any {
+	t.Helper()
+	answer, err := b.view.Load().explain(what)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
 func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	b := newBalancing(t)
 	b.until(t, "it asks who has the address", func() bool { return len(b.asked) > 0 })
@@ -126,6 +157,11 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	b.probes <- map[netip.Addr]address.Owner{taken: stranger}
 	other := map[string]string{"192.168.50.210": "192.168.50.211", "192.168.50.211": "192.168.50.210"}[taken.String()]
 	b.until(t, "the other one is published", func() bool { return b.allotted() == other })
+
+	facts := b.explained(t, url.Values{"address": {taken.String()}}).(AddressStatus).Facts
+	if want := (Fact{"network", false, "it is an address of another machine (02:00:00:00:00:09 on nodes), and no Service gets it"}); !slices.Contains(facts, want) {
+		t.Errorf("got %+v, want %+v", facts, want)
+	}
 
 	// An address that it asks for by name is refused with a sentence.
 	web := b.watcher.snapshot.Services[0].DeepCopy()

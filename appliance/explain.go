@@ -10,18 +10,21 @@ import (
 	"slices"
 	"strings"
 
+	"sallyport/appliance/config"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 )
 
-// ExplainStatus is the answer of GET /explain for an Ingress or a request: the rules, and
-// the servers of their backends.
+// ExplainStatus is the answer of GET /explain for an Ingress, a Service of type LoadBalancer or a
+// request: the rules or addresses, and the servers of their backends.
 type ExplainStatus struct {
 	Request string `json:"request,omitempty"` // host and path that were asked for
 	Why     string `json:"why,omitempty"`     // what becomes of the request, if no rule takes it
 	ingress.Explanation
-	Servers []BackendStatus `json:"servers"` // of the Explanation's Backends
+	Service   *ServiceStatus  `json:"service,omitempty"`   // of that name and type LoadBalancer
+	Addresses []AddressStatus `json:"addresses,omitempty"` // of the Service
+	Servers   []BackendStatus `json:"servers"`             // of the Explanation's Backends
 }
 
 // AddressStatus is the answer of GET /explain for an address: what each part on the way to
@@ -33,16 +36,16 @@ type AddressStatus struct {
 
 // A Fact is what one part on the way to an address has.
 type Fact struct {
-	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server
+	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool, Service, machine, BGP, VRRP, port
 	OK   bool   `json:"ok"`   // traffic passes here
 	Saw  string `json:"saw"`
 }
 
 // explain answers GET /explain. It takes one of
 //
-//	ingress=NAMESPACE/NAME   how the Ingress is served; with cluster=NAME in that cluster
+//	ingress=NAMESPACE/NAME   how the Ingress or Service is served; with cluster=NAME in that cluster
 //	request=HOST/PATH        which rule takes the request; no host: "/PATH"
-//	address=ADDRESS          what there is of the address of a pod or node
+//	address=ADDRESS          what there is of the address of a pod or node, or a service address
 //	complete=TEXT            how the NAMESPACE/NAME of an Ingress may go on after TEXT; with
 //	                         cluster=NAME in that cluster
 func (v *view) explain(what url.Values) (any, error) {
@@ -53,6 +56,9 @@ func (v *view) explain(what url.Values) (any, error) {
 		addr, err := netip.ParseAddr(what.Get("address"))
 		if err != nil {
 			return nil, fmt.Errorf("%q is not an IP address", what.Get("address"))
+		}
+		if s, ours := v.explainServed(addr.Unmap()); ours {
+			return s, nil
 		}
 		return v.explainAddress(addr.Unmap()), nil
 	case what.Get("request") != "":
@@ -65,11 +71,114 @@ func (v *view) explain(what url.Values) (any, error) {
 		if cluster := what.Get("cluster"); cluster != "" && cluster != c.name {
 			continue
 		}
-		if e, ok := v.compiled.Explain(c.name, namespace, name); ok {
-			return ExplainStatus{Explanation: e, Servers: v.serversOf(e)}, nil
+		e, is := v.compiled.Explain(c.name, namespace, name)
+		b, of, too := v.compiled.ExplainBalancer(c.name, namespace, name)
+		if !is && !too {
+			continue
+		}
+		s := ExplainStatus{Explanation: e}
+		if too {
+			if s.Service = &serviceStatuses([]ingress.Balancer{b})[0]; !is {
+				s.Ingress = of.Ingress
+			}
+			s.Backends, s.Problems = append(s.Backends, of.Backends...), append(s.Problems, of.Problems...)
+			for _, a := range b.Addresses {
+				one, _ := v.explainServed(a)
+				s.Addresses = append(s.Addresses, one)
+			}
+		}
+		s.Servers = v.serversOf(s.Explanation)
+		return s, nil
+	}
+	return nil, errors.New("no Ingress of that name is served here, and no Service of type LoadBalancer: does it exist, and does its class name this controller?")
+}
+
+// explainServed describes an address that clients connect to: one of the group, or of its pools.
+// It returns false for any other.
+func (v *view) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
+	s.Address = a
+	fact := func(part string, ok bool, format string, args ...any) {
+		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
+	}
+	g := &v.settings.cfg.Group
+	pool := slices.IndexFunc(g.Pools, func(p config.Pool) bool { return p.Contains(a) })
+	switch {
+	case slices.Contains(g.Addresses, a):
+		fact("pool", true, "none: it is a service address of group %s (group.addresses)", g.Name)
+	case pool >= 0:
+		fact("pool", true, "%s (group.pools[%d])", g.Pools[pool], pool)
+	default:
+		return s, false
+	}
+	var of []ingress.Balancer
+	for _, b := range v.compiled.Balancers {
+		if i := slices.Index(b.Addresses, a); i >= 0 {
+			of = append(of, b)
+			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster, b.Reasons[i])
 		}
 	}
-	return nil, errors.New("no Ingress of that name is served here: does it exist, and does its class name this controller?")
+	if v.group != nil {
+		for _, sentence := range v.group.Problems {
+			if strings.Contains(sentence, " "+a.String()+" ") || strings.Contains(sentence, " "+a.String()+",") {
+				fact("network", false, "%s", sentence)
+			}
+		}
+	}
+	if owner := v.closed[a]; owner != "" {
+		fact("network", false, "it is %s, and no Service gets it", owner)
+	} else if pool >= 0 && len(of) == 0 {
+		fact("Service", false, "no Service has it, nor is to get it")
+	}
+	if v.group == nil || pool >= 0 && len(of) == 0 {
+		return s, true
+	}
+	v.announcedAs(a, fact)
+	for _, b := range of {
+		open := map[string]BackendStatus{}
+		_, e, _ := v.compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
+		for _, backend := range v.serversOf(e) {
+			open[backend.Name] = backend
+		}
+		for _, stream := range b.Streams(v.config) {
+			if to := open[stream.Backend]; stream.Addr == a {
+				fact("port", to.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port, stream.Backend, to.Open, len(to.Servers))
+			}
+		}
+		if b.Why != "" {
+			fact("Service", false, "%s/%s: %s", b.Namespace, b.Name, b.Why)
+		}
+	}
+	return s, true
+}
+
+// announcedAs reports who sends clients of a service address to this appliance.
+func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format string, args ...any)) {
+	g := v.group
+	i := slices.IndexFunc(g.Addresses, func(of AddressOfGroup) bool { return of.Address == a })
+	if i < 0 || !g.Addresses[i].Held {
+		fact("machine", false, "this machine does not have it on lo, so it is served by other members at most")
+		return
+	}
+	of := g.Addresses[i]
+	why := prefixed(": ", g.Why)
+	fact("machine", g.Class == Full, "it is on lo, and this appliance is %s%s", g.Class, why)
+	if routers := v.settings.cfg.Group.Upstream.Peers; len(routers) > 0 {
+		switch {
+		case len(of.Announced) > 0:
+			fact("BGP", true, "announced to %s", listed(of.Announced))
+		case g.Class == None:
+			fact("BGP", false, "announced to nobody, since this appliance is none%s", why)
+		default:
+			fact("BGP", false, "announced to nobody: no router of its family has a session with this appliance (sallyport status peers)")
+		}
+	}
+	if on := v.settings.cfg.Group.VRRP; on.Exists() {
+		saw := "another member has it on its interface"
+		if of.VRRP {
+			saw = fmt.Sprintf("this appliance has it on %s", on.Interface)
+		}
+		fact("VRRP", true, "%s", saw)
+	}
 }
 
 // completed bounds the names that one completion offers.

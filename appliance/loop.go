@@ -287,7 +287,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = l.policy.Allocate(facts)
 	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
-	l.compiler.Unknown, l.compiler.Closed = unknown, closed(l.cfg.Group.Pools, topologies, l.member.strangers())
+	v.closed = closed(l.cfg.Group.Pools, topologies, l.member.strangers())
+	l.compiler.Unknown, l.compiler.Closed = unknown, v.closed
 	info := l.proxy.Info()
 	l.compiler.Room = info.Room.Servers()
 	l.compiler.Judge(l.vetter.known())

@@ -39,8 +39,9 @@ type view struct {
 	warnings  []string
 	capacity  []haproxy.Capacity
 	fit       Fitness
-	left      bool         // drained: nothing is announced, and HAProxy ends what is kept
-	group     *GroupStatus // nil: in no group
+	left      bool                  // drained: nothing is announced, and HAProxy ends what is kept
+	group     *GroupStatus          // nil: in no group
+	closed    map[netip.Addr]string // addresses of the pools that no Service gets, each with what it is
 
 	connections int // that HAProxy is configured to accept; 0: nobody says
 }

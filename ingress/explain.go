@@ -8,7 +8,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// An Explanation describes how one Ingress is served.
+// An Explanation describes how one Ingress is served, or a Service of type LoadBalancer.
 type Explanation struct {
 	Ingress  ObjectRef          `json:"ingress"`
 	Rules    []ExplainedRule    `json:"rules,omitempty"`    // the granted ones, in the order of hosts and paths
@@ -72,6 +72,33 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	}), true
 }
 
+// ExplainBalancer returns how a Service of type LoadBalancer is served: the backends that its
+// ports lead to, and its problems. It returns false for a Service that is not ours or does not
+// exist.
+func (r Result) ExplainBalancer(cluster, namespace, name string) (b Balancer, e Explanation, ok bool) {
+	i := slices.IndexFunc(r.Balancers, func(b Balancer) bool { return b.Cluster == cluster && b.Namespace == namespace && b.Name == name })
+	if i < 0 || r.routing == nil {
+		return b, e, false
+	}
+	b, e.Ingress = r.Balancers[i], r.Balancers[i].ObjectRef
+	leads := map[string]bool{}
+	for _, s := range b.Streams(&r.Config) {
+		leads[s.Backend] = true
+	}
+	r.describe(&e, leads, []ObjectRef{b.ObjectRef})
+	return b, e, true
+}
+
+// Streams returns the ports of a Service in a Config, at the addresses that are recorded.
+func (b Balancer) Streams(c *haproxy.Config) (all []haproxy.Stream) {
+	for _, s := range c.Streams {
+		if slices.Contains(b.Recorded, s.Addr) && slices.Contains(b.Ports, s.Port) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // ExplainRequest returns how a request is served: the one rule that takes it, and the
 // Ingress that has the rule, or the default backend. why says what becomes of a request
 // that no rule takes.
@@ -129,6 +156,13 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 	if fallback {
 		leads[r.Config.DefaultBackend] = true
 	}
+	r.describe(&e, leads, objects)
+	return e
+}
+
+// describe adds to an Explanation the backends of these names, and the problems of objects and
+// backends.
+func (r Result) describe(e *Explanation, leads map[string]bool, objects []ObjectRef) {
 	for i, n := range r.routing.needs {
 		if !leads[n.name] {
 			continue
@@ -149,5 +183,4 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 			e.Problems = append(e.Problems, problem)
 		}
 	}
-	return e
 }

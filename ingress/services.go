@@ -42,6 +42,7 @@ func (p Pools) ours(s *corev1.Service) bool {
 type Balancer struct {
 	ObjectRef
 	Addresses []netip.Addr // that its status is to have, IPv4 first
+	Reasons   []string     // why it has each of the Addresses, in words
 	Recorded  []netip.Addr // those of them that its status has already: its ports are open there
 	Ports     []uint16     // of TCP
 	Why       string       // why it does not have all that it asks for, in sentences; empty: it does
@@ -52,6 +53,7 @@ type balancer struct {
 	*claim
 	service *corev1.Service
 	ports   []corev1.ServicePort
+	shares  bool // its address with others
 	demand
 }
 
@@ -92,6 +94,7 @@ func (b *builder) balance() {
 		}
 		out := Balancer{ObjectRef: one.claim.ref, Addresses: got.addresses, Ports: one.demand.ports}
 		for _, addr := range got.addresses {
+			out.Reasons = append(out.Reasons, one.reason(addr))
 			if slices.Contains(one.had, addr) {
 				out.Recorded = append(out.Recorded, addr)
 				b.open(one, addr)
@@ -113,7 +116,7 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
 	b.reportKeys(one.claim, s, problems)
 	d.asked, d.holder = said.Addresses, strings.Join([]string{"service", w.Cluster, s.Namespace, s.Name}, "\x00")
-	if said.Share != "" {
+	if one.shares = said.Share != ""; one.shares {
 		namespace := s.Namespace
 		if w.Options.OneTenant {
 			namespace = ""
@@ -155,6 +158,21 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
 	}
 	d.spare = d.four && d.six && len(d.asked) == 0 && (s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyRequireDualStack)
+}
+
+// reason returns in words why the Service has an address.
+func (one *balancer) reason(addr netip.Addr) string {
+	how := "derived from the names of cluster, namespace and Service"
+	switch {
+	case slices.Contains(one.asked, addr):
+		how = "the Service asks for it (sallyport.dev/address or spec.loadBalancerIP)"
+	case one.shares:
+		how = "derived from the value of sallyport.dev/share-address, which each of its Services has"
+	}
+	if slices.Contains(one.had, addr) {
+		return how + ", and recorded in status.loadBalancer, which it keeps"
+	}
+	return how + ", and not in status.loadBalancer yet: its ports are closed until then"
 }
 
 // open opens the ports of a Service at one of its addresses.

@@ -156,6 +156,44 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 	}
 }
 
+func TestAServiceIsExplained(t *testing.T) {
+	asks := func(s *corev1.Service) { s.Annotations = map[string]string{"sallyport.dev/address": "203.0.113.5"} }
+	shares := func(s *corev1.Service) {
+		s.Annotations = map[string]string{"sallyport.dev/share-address": "databases"}
+	}
+	for name, row := range map[string]struct {
+		service *corev1.Service
+		want    string
+	}{
+		"by its name": {balancerOf("shop/db", nil), "derived from the names of cluster, namespace and Service, and not in status.loadBalancer yet: its ports are closed until then; []"},
+		"recorded":    {recordOf(balancerOf("shop/db", nil), "203.0.113.5"), "derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it keeps; [shop_svc_db_db.lb]"},
+		"asked for":   {balancerOf("shop/db", asks), "the Service asks for it (sallyport.dev/address or spec.loadBalancerIP), and not in status.loadBalancer yet: its ports are closed until then; []"},
+		"shared":      {recordOf(balancerOf("shop/db", shares), "203.0.113.5"), "derived from the value of sallyport.dev/share-address, which each of its Services has, and recorded in status.loadBalancer, which it keeps; [shop_svc_db_db.lb]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Snapshot{Cluster: "c", Objects: Objects{Services: []*corev1.Service{row.service}}}
+			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.5-203.0.113.5")}
+			c := Compiler{}
+			c.Judge(haproxy.Verdicts{haproxy.FreeListener(netip.MustParseAddrPort("203.0.113.5:5432")).Part(): haproxy.Good})
+			r := c.Compile([]Snapshot{s})
+			b, e, ok := r.ExplainBalancer("c", "shop", "db")
+			if !ok || e.Ingress.Kind != "Service" {
+				t.Fatalf("got %+v, %t", e, ok)
+			}
+			var backends []string
+			for _, x := range e.Backends {
+				backends = append(backends, x.Name)
+			}
+			if got := fmt.Sprintf("%s; %v", strings.Join(b.Reasons, ", "), backends); got != row.want {
+				t.Errorf("\ngot  %s\nwant %s", got, row.want)
+			}
+			if _, _, ok := r.ExplainBalancer("c", "shop", "other"); ok {
+				t.Error("a Service that does not exist is explained")
+			}
+		})
+	}
+}
+
 // TestAnUnknownClusterKeepsItsAddresses has one of two clusters come later: until then only
 // records count.
 func TestAnUnknownClusterKeepsItsAddresses(t *testing.T) {

@@ -19,22 +19,26 @@ import (
 func explainCommand() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use:   "explain NAMESPACE/INGRESS | http://HOST/PATH | ADDRESS",
-		Short: "Show how an Ingress, a request or the address of a pod is served",
+		Use:   "explain NAMESPACE/INGRESS | NAMESPACE/SERVICE | http://HOST/PATH | ADDRESS",
+		Short: "Show how an Ingress, a Service of type LoadBalancer, a request or an address is served",
 		Long: `Show how an Ingress is served: its hosts and paths and their backends, the keys in
-effect and the object that sets each, the servers, and the problems.
+effect and the object that sets each, the servers, and the problems. For a Service of type
+LoadBalancer it shows the addresses, why the Service has these, who announces them, the
+ports, and the servers.
 
 For a URL it shows the rule that takes the request, and the same of that rule. For the
 address of a pod or node it shows what each part on the way has: the cluster's records,
-BGP, the kernel, and HAProxy.`,
+BGP, the kernel, and HAProxy. For an address that clients connect to it shows the Service,
+what this machine does with the address, and where its ports lead.`,
 		Example: `  sallyport explain default/web
   sallyport explain http://test.local/api
   sallyport explain 172.16.171.66
+  sallyport explain 203.0.113.70
   sallyport explain default/web --cluster east -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	endpoint := endpointFlags(cmd)
-	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the Ingress's cluster, if there are several")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the cluster of the Ingress or Service, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json", "yaml")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -62,7 +66,7 @@ BGP, the kernel, and HAProxy.`,
 			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, nil, writeExplanation)
 		}
 		if strings.Count(what, "/") != 1 || strings.Contains(what, ":") {
-			return &failure{exitUsage, fmt.Errorf("%q: want NAMESPACE/INGRESS, http://HOST/PATH, or an IP address", what)}
+			return &failure{exitUsage, fmt.Errorf("%q: want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address", what)}
 		}
 		return show(cmd, endpoint, ask("ingress", what), output, nil, writeExplanation)
 	})
@@ -88,6 +92,10 @@ func completeIngress(cmd *cobra.Command, endpoint func() (appliance.Endpoint, er
 // writeAddress writes what there is of an address for people.
 func writeAddress(t writer, a appliance.AddressStatus) {
 	t.line("Address " + a.Address.String())
+	t.facts(a)
+}
+
+func (t writer) facts(a appliance.AddressStatus) {
 	for _, f := range a.Facts {
 		if !f.OK {
 			t.alarm()
@@ -107,7 +115,20 @@ func writeExplanation(t writer, e appliance.ExplainStatus) {
 	if e.Ingress.Name != "" {
 		t.line(fmt.Sprintf("%s %s/%s of cluster %s", e.Ingress.Kind, e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
 	}
-	t.title("Rules")
+	for _, a := range e.Addresses {
+		t.title("Address " + a.Address.String())
+		t.facts(a)
+	}
+	if e.Service != nil && len(e.Addresses) == 0 {
+		t.alarm()
+		t.line("  no address: " + cmp.Or(e.Service.Why, "it waits for one"))
+	}
+	if e.Ingress.Kind != "Service" {
+		t.title("Rules")
+		if len(e.Rules) == 0 {
+			t.line("  none")
+		}
+	}
 	for _, r := range e.Rules {
 		https := ""
 		if r.HTTPS != "" {
@@ -117,9 +138,6 @@ func writeExplanation(t writer, e appliance.ExplainStatus) {
 		if r.Canary != "" {
 			t.line("  ", "", "", r.Canary)
 		}
-	}
-	if len(e.Rules) == 0 {
-		t.line("  none")
 	}
 	for _, b := range e.Backends {
 		t.title("Backend " + b.Name)

@@ -403,8 +403,28 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"web", "a/b/c", "ftp://a.test/", "http:/x"} {
-		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 || !strings.Contains(stderr, "want NAMESPACE/INGRESS, http://HOST/PATH, or an IP address") {
+		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 || !strings.Contains(stderr, "want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address") {
 			t.Errorf("%s: got %d %q", wrong, code, stderr)
+		}
+	}
+}
+
+func TestAServiceIsExplainedByItsAddresses(t *testing.T) {
+	answer := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }))
+	t.Cleanup(server.Close)
+	const of = `{"ingress": {"Cluster": "lab", "Kind": "Service", "Namespace": "db", "Name": "postgres"}, "servers": [], `
+	for text, want := range map[string][]string{
+		of + `"service": {"addresses": ["203.0.113.70"]}, "addresses": [{"address": "203.0.113.70", "facts": [{"part": "BGP", "ok": true, "saw": "announced to 192.168.50.1"}]}],
+			"backends": [{"name": "db_svc_postgres_5432.lb", "origin": "Service db/postgres"}]}`: {"Service db/postgres of cluster lab\n", "Address 203.0.113.70\n  BGP  ok  announced to 192.168.50.1\n", "Backend db_svc_postgres_5432.lb\n"},
+		of + `"service": {"why": "the Service gets no address: it has no TCP port that can be served"}}`: {"  no address: the Service gets no address: it has no TCP port that can be served\n"},
+	} {
+		answer = text
+		code, out, stderr := sallyport("explain", "--address", strings.TrimPrefix(server.URL, "http://"), "db/postgres")
+		for _, w := range want {
+			if code != 0 || !strings.Contains(out, w) || strings.Contains(out, "Rules") {
+				t.Errorf("got %d %q %s, want %q", code, out, stderr, w)
+			}
 		}
 	}
 }
