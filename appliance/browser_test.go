@@ -376,6 +376,21 @@ func TestAPageFollowsTheLoopWithoutAReload(t *testing.T) {
 	}
 }
 
+func TestRatesFollowWithoutAReload(t *testing.T) {
+	s := wide(t, 3)
+	b, url := newBrowser(t), site(t, s)
+	b.open(looks[0], url+"/backends?sort=requests")
+	b.until(`document.getElementById("connection").textContent === "live"`)
+	first := `document.querySelector("tbody tr").innerText`
+	b.until(first + `.includes("420")`)
+	b.eval(`window.same = true`)
+	s.samples.rates.set(haproxy.Load{During: sampleEvery, Backends: []haproxy.BackendLoad{{Backend: "default_svc_web_80", Requests: 77_770, Open: 3}}}, s.clock)
+	b.until(first + `.includes("7,777") && ` + first + `.includes("default_svc_web_80")`)
+	if got := string(b.eval("window.same")); got != "true" {
+		t.Error("the page was loaded again")
+	}
+}
+
 func TestAPageWithoutScriptsLoadsItselfAgain(t *testing.T) {
 	s := wide(t, 7)
 	b, url := newBrowser(t), site(t, s)
