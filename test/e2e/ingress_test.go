@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -189,6 +191,30 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 	r.sub("a deleted Ingress is not served any more", func(t *testing.T, r *testbed) {
 		r.kubectl("delete", "ingress", "after")
 		r.expect("http://after.local/", 404, "")
+	})
+	r.sub("the load of a backend is shown by top, and by HAProxy's own metrics", func(t *testing.T, r *testbed) {
+		const name = "default_svc_two_web"
+		r.eventually("top shows the requests", func() error {
+			if _, err := r.get("http://a.local/two"); err != nil {
+				return err
+			}
+			var top appliance.TopStatus
+			if err := json.Unmarshal([]byte(r.exec(r.file("sallyport"), "top", "--config", r.file("sallyport.yaml"), "-o", "json")), &top); err != nil {
+				return err
+			}
+			for _, b := range top.Backends {
+				if b.Name == name && b.Requests > 0 && b.Open == 1 {
+					return nil
+				}
+			}
+			return fmt.Errorf("it shows %+v", top)
+		})
+		if out := r.exec("curl", "-sf", "http://127.0.0.1:9090/metrics/haproxy?scope=backend"); !strings.Contains(out, `haproxy_backend_http_requests_total{proxy="`+name+`"} `) || strings.Contains(out, "_spare-") {
+			t.Errorf("HAProxy's metrics do not have %s, or have spare places:\n%s", name, out)
+		}
+		if out := r.exec(r.file("sallyport"), "__complete", "explain", "--config", r.file("sallyport.yaml"), "default/pa"); !strings.HasPrefix(out, "default/paths\n") {
+			t.Errorf("a shell completes default/pa to %q", out)
+		}
 	})
 	r.sub("what a slice names is served if it is its namespace's own", func(t *testing.T, r *testbed) {
 		pod := r.kubectl("get", "pods", "-l", "app=one", "-o", "jsonpath={.items[0].status.podIP}")
