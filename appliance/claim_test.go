@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes"
@@ -148,6 +149,8 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 	s.pass(t, firstSteps)
 	top := &s.watcher.snapshot.Topology
 	top.Pools = append(top.Pools, routes.Pool{Name: "wide", CIDR: netip.MustParsePrefix("203.0.113.0/24")})
+	s.cfg.Group.Pools = []config.Pool{{First: netip.MustParseAddr("203.0.113.64"), Last: netip.MustParseAddr("203.0.113.79")}}
+	s.member.of = s.cfg.Group
 	top.Nodes = append(top.Nodes,
 		routes.Node{Name: "liar", ASN: top.ASN, BGP: prefixes("2001:db8::10/64")},
 		routes.Node{Name: "tor", ASN: top.ASN, BGP: prefixes("192.168.50.1/24")},
@@ -158,6 +161,7 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 		"group edge: the service address 203.0.113.10 is in IP pool wide (203.0.113.0/24) of cluster demo, and the pod that gets it is not reached",
 		"group edge: the service address 2001:db8::10 is also the address of node liar in cluster demo, so no route is learned from that node",
 		"group edge: the router 192.168.50.1 is also the address of node tor in cluster demo, so no route is learned from that node: give the router's own address",
+		"group edge: 203.0.113.64-203.0.113.79 (group.pools[0]) has addresses of IP pool wide (203.0.113.0/24) of cluster demo, and a pod with the address of a Service is not reached: give Services other addresses",
 		"group edge: member gate-2, 192.168.50.22 is also the address of node twin in cluster demo",
 	} {
 		if !warned(s, sentence) {

@@ -134,14 +134,14 @@ func (v *view) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	}
 	v.announcedAs(a, fact)
 	for _, b := range of {
-		open := map[string]BackendStatus{}
 		_, e, _ := v.compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
+		to := map[string]BackendStatus{}
 		for _, backend := range v.serversOf(e) {
-			open[backend.Name] = backend
+			to[backend.Name] = backend
 		}
 		for _, stream := range b.Streams(v.config) {
-			if to := open[stream.Backend]; stream.Addr == a {
-				fact("port", to.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port, stream.Backend, to.Open, len(to.Servers))
+			if backend := to[stream.Backend]; stream.Addr == a {
+				fact("port", backend.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port, stream.Backend, backend.Open, len(backend.Servers))
 			}
 		}
 		if b.Why != "" {

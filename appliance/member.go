@@ -208,7 +208,7 @@ func reported(fit Fitness, err error, problems []string) string {
 	return strings.Join(slices.Concat(all, problems), "; ")
 }
 
-// conflicts returns a sentence for each service address, member or router whose address
+// conflicts returns a sentence for each service address, member, router or pool whose addresses
 // something in a cluster has, and for each router without BFD. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
 func conflicts(g *config.Group, v *view) (all []string) {
@@ -238,6 +238,13 @@ func conflicts(g *config.Group, v *view) (all []string) {
 			for _, p := range c.topology.Pools {
 				if p.CIDR.Contains(u.at) {
 					add("%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
+				}
+			}
+		}
+		for _, p := range c.topology.Pools {
+			for i, q := range g.Pools {
+				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
+					add("%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name, p.CIDR, c.name)
 				}
 			}
 		}

@@ -644,6 +644,10 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 	}
 	v, stop := run()
 	holds(v, addrs(first), "")
+	must(t, v.Serve(addrs("192.168.50.120")))
+	holds(v, addrs(first, "192.168.50.120"), "")
+	must(t, v.Serve(nil))
+	holds(v, addrs(first), "")
 	pid, err := os.ReadFile(folder + "/keepalived.pid")
 	must(t, err)
 	main, err := strconv.Atoi(strings.TrimSpace(string(pid)))
