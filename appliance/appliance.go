@@ -142,6 +142,11 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return w
 	}
 
+	if hooks.VRRPUnit != "" && !cfg.Group.VRRP.Exists() {
+		if err := address.StopUnit(ctx, hooks.VRRPUnit); err != nil {
+			log.Error("a keepalived of an earlier configuration may still run", "err", err)
+		}
+	}
 	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
 	l.byVRRP = func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) {
 		o := vrrpOptions(cfg, not)
@@ -214,6 +219,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, log) })
 	l.use(ctx, first)
+	l.inherit(cfg.HAProxy.RunDir)
 	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -238,6 +244,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		}
 	}
 	l.run(ctx)
+	l.bequeath(cfg.HAProxy.RunDir)
 	return nil
 }
 

@@ -51,6 +51,7 @@ func (l *loop) enter(ctx context.Context) {
 			m.of = cfg.Group
 			return
 		}
+		m.turns.giveUp(l.log)
 		m.leave()
 		l.member = nil
 	}
@@ -282,7 +283,6 @@ func (l *loop) facts(v *view, silent string) Facts {
 			continue
 		}
 		cf := ClusterFacts{Name: c.name, Live: c.live}
-		_, cf.Lost = v.static[c.name]
 		for _, p := range v.peers {
 			if p.Cluster == c.name && !p.Upstream {
 				cf.Peers++
@@ -291,6 +291,9 @@ func (l *loop) facts(v *view, silent string) Facts {
 				}
 			}
 		}
+		// Sessions of the process before are not lost: this one only begins.
+		_, static := v.static[c.name]
+		cf.Lost = static && cf.Heard > 0
 		f.Clusters = append(f.Clusters, cf)
 	}
 	return f

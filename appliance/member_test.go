@@ -70,7 +70,17 @@ func (f *fakePulse) hear(class Class, draining bool) {
 // newPair returns a scene of a settled member of a group of two. The other one is full.
 func newPair(t *testing.T) (*scene, *fakePulse) {
 	t.Helper()
-	s, p := newScene(t), new(fakePulse)
+	s := newScene(t)
+	p := s.enterPair()
+	s.speaker.announce(block1, node1)
+	s.speaker.announce(block2, node2)
+	s.settle(t)
+	return s, p
+}
+
+// enterPair makes the scene a member of a group of two. The other one is full.
+func (s *scene) enterPair() *fakePulse {
+	p := new(fakePulse)
 	s.proxy.info = haproxy.Info{Worker: 1}
 	s.kernel.held = addrs("203.0.113.10", "2001:db8::10")
 	s.cfg.Identity = "gate-1"
@@ -83,10 +93,7 @@ func newPair(t *testing.T) (*scene, *fakePulse) {
 	s.cfg.Group.SecondChance = true
 	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
 	p.hear(Full, false)
-	s.speaker.announce(block1, node1)
-	s.speaker.announce(block2, node2)
-	s.settle(t)
-	return s, p
+	return p
 }
 
 // pass runs rounds for a time, two a second.

@@ -56,8 +56,9 @@ const (
 	// firstWords is how long a process that starts waits for the first heartbeat of each member. It
 	// takes a few of them until each side has proven that it is no replay.
 	firstWords = 2 * time.Second
-	// quickly bounds how long a round waits for the machine of a member that fell silent.
-	quickly = 50 * time.Millisecond
+	// quickly bounds how long a round waits for the machine of a member that fell silent. A busy
+	// machine, whose process restarts, answers later than an idle one.
+	quickly = 250 * time.Millisecond
 	// afterwards is how long routers may take to follow a member that has changed. Until then
 	// this machine closes connections that it has to forget.
 	afterwards = 2 * time.Second
@@ -173,7 +174,8 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
 		return
 	}
 	was := r.err
-	r.of, r.at, r.err = want, now, l.chance.Set(ctx, want)
+	// The end of the process must not interrupt it, and so end second chance.
+	r.of, r.at, r.err = want, now, l.chance.Set(context.WithoutCancel(ctx), want)
 	switch {
 	case r.err == nil:
 		r.failed = time.Time{}

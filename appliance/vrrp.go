@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,16 @@ type turns struct {
 
 // cut reports whether the cable of the network is out in which VRRP moves the addresses.
 func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
+
+// giveUp gives the addresses to the others before VRRP ends.
+func (t *turns) giveUp(log *slog.Logger) {
+	if t.runs == nil {
+		return
+	}
+	if err := t.runs.Set(string(None)); err != nil {
+		log.Error("keepalived may keep the addresses of the group", "err", err)
+	}
+}
 
 // takeTurns tells VRRP the class of this appliance and the addresses of Services, and returns the
 // addresses that this appliance has by VRRP. A group may have none: then it does nothing. mine are

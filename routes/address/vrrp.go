@@ -45,14 +45,17 @@ type VRRPOptions struct {
 // next one takes its addresses.
 //
 // keepalived is a child of this process and ends with it, so a fresh process finds none
-// that is ours. Or a unit of systemd runs it: then a fresh process starts it anew, and a
-// crash leaves it with the class that it had. What a killed keepalived left on the
-// interface, the next one removes when it starts.
+// that is ours. Or a unit of systemd runs it: then it goes on with the class that it has
+// while the process restarts, and also after a crash. A fresh process knows it by its pid
+// file, and adopts it if its configuration is the same; otherwise it starts the unit anew.
+// What a killed keepalived left on the interface, the next one removes when it starts.
 type VRRP struct {
 	o       VRRPOptions
 	program string
 	shares  []share
 	places  int                    // shares of all members together
+	adopted bool                   // an earlier process has started the unit
+	leaves  atomic.Bool            // the class is one that gives the addresses away
 	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil: one runs
 }
 
@@ -83,8 +86,8 @@ var classes = map[string]int{
 	"none":  -254,
 }
 
-// NewVRRP writes the files, with the class "none", and has keepalived check them. Run does
-// the rest.
+// NewVRRP writes the files, with the class "none", and has keepalived check them. A unit that
+// runs with the same files keeps its class. Run does the rest.
 func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	o.Interval = cmp.Or(o.Interval, 300*time.Millisecond)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -106,13 +109,18 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	if len(v.shares) == 0 {
 		return nil, errors.New("VRRP has no address to move: each moves together with one that another machine has")
 	}
+	text := v.text()
+	if has, err := os.ReadFile(v.file("keepalived.conf")); err == nil && o.Unit != "" && string(has) == text && v.pid("vrrp.pid") != 0 {
+		v.adopted = true
+		return v, nil
+	}
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of keepalived's files: %w", err)
 	}
 	if err := v.Set("none"); err != nil {
 		return nil, err
 	}
-	if err := v.write("keepalived.conf", v.text()); err != nil {
+	if err := v.write("keepalived.conf", text); err != nil {
 		return nil, err
 	}
 	out, err := exec.Command(v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--config-test").CombinedOutput()
@@ -269,6 +277,7 @@ func (v *VRRP) Set(class string) error {
 	if !known {
 		return errors.Join(fmt.Errorf("the class %q of this appliance: it must be full, spare, drain or none", class), v.Set("none"))
 	}
+	v.leaves.Store(class == "drain" || class == "none")
 	return v.write("class", fmt.Sprintln(weight))
 }
 
@@ -319,7 +328,8 @@ func (v *VRRP) Held() (held []netip.Addr, err error) {
 }
 
 // Run runs keepalived until ctx ends, and starts it again whenever it ends: at once, and
-// with growing pauses if it ends soon. Then keepalived gives the addresses back.
+// with growing pauses if it ends soon. Then keepalived gives the addresses back; one that a
+// unit runs goes on, unless its class is "drain" or "none".
 func (v *VRRP) Run(ctx context.Context) {
 	if v.o.Unit != "" {
 		v.unit(ctx)
@@ -349,35 +359,29 @@ func (v *VRRP) Run(ctx context.Context) {
 	}
 }
 
-// unit has systemd run keepalived. It starts it anew, for its files may have changed.
+// unit has systemd run keepalived.
 func (v *VRRP) unit(ctx context.Context) {
-	systemctl := func(ctx context.Context, args ...string) error {
-		out, err := exec.CommandContext(ctx, "systemctl", append(args, v.o.Unit)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("systemctl %s %s: %w: %s", args[0], v.o.Unit, err, strings.TrimSpace(string(out)))
-		}
-		return nil
-	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
-		defer cancel()
-		// When this process is stopped, systemd stops the unit after it.
-		if err := systemctl(ctx, "stop", "--no-block"); err != nil {
+		if !v.leaves.Load() {
+			return
+		}
+		if err := StopUnit(context.WithoutCancel(ctx), v.o.Unit); err != nil {
 			v.o.Log.Error("keepalived may still run, with the addresses of the group", "error", err)
 		}
 	}()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for started := false; ; {
+	for started := v.adopted; ; {
 		var why string
 		if !started {
-			if err := systemctl(ctx, "restart"); err != nil {
+			if err := systemctl(ctx, v.o.Unit, "restart"); err != nil {
 				why = err.Error()
 			} else {
 				started = true
 			}
 		} else if v.pid("vrrp.pid") == 0 {
 			why = "systemctl status " + v.o.Unit
+			started, v.adopted = !v.adopted, false // the stop by an earlier process came late
 		}
 		switch was := v.ended.Load(); {
 		case why == "":
@@ -392,6 +396,21 @@ func (v *VRRP) unit(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// StopUnit has systemd end the keepalived of a unit, which an earlier process may have left.
+func StopUnit(ctx context.Context, unit string) error {
+	ctx, cancel := context.WithTimeout(ctx, ending)
+	defer cancel()
+	return systemctl(ctx, unit, "stop", "--no-block") // while this process is stopped, systemd stops the unit after it
+}
+
+func systemctl(ctx context.Context, unit string, args ...string) error {
+	out, err := exec.CommandContext(ctx, "systemctl", append(args, unit)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("systemctl %s %s: %w: %s", args[0], unit, err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // pid returns the process in a pid file of keepalived; 0: it does not run.

@@ -642,22 +642,49 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 			return slices.Equal(held, want) && strings.Contains(said, problem) && (said == "") == (problem == ""), fmt.Sprint(held, " ", said)
 		})
 	}
+	// main returns the process of keepalived; 0: there is none now.
+	main := func() int {
+		pid, err := os.ReadFile(folder + "/keepalived.pid")
+		if err != nil {
+			return 0
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(pid)))
+		return n
+	}
 	v, stop := run()
 	holds(v, addrs(first), "")
 	must(t, v.Serve(addrs("192.168.50.120")))
 	holds(v, addrs(first, "192.168.50.120"), "")
 	must(t, v.Serve(nil))
 	holds(v, addrs(first), "")
-	pid, err := os.ReadFile(folder + "/keepalived.pid")
-	must(t, err)
-	main, err := strconv.Atoi(strings.TrimSpace(string(pid)))
-	must(t, err)
-	must(t, syscall.Kill(main, syscall.SIGTERM)) // and this systemd does not start it again
+	must(t, syscall.Kill(main(), syscall.SIGTERM)) // and this systemd does not start it again
 	holds(v, nil, "keepalived ended: systemctl status sallyport-vrrp.service")
 	stop()
 
 	v, stop = run()
 	holds(v, addrs(first), "")
+	before := main()
+	stop()
+	v, stop = run()
+	holds(v, addrs(first), "")
+	if after := main(); after != before {
+		t.Errorf("a fresh process has another keepalived, %d and not %d", after, before)
+	}
+	// The stop of the process before comes after the adoption.
+	must(t, syscall.Kill(before, syscall.SIGTERM))
+	holds(v, nil, "keepalived ended")
+	holds(v, addrs(first), "")
+	stop()
+
+	before = main()
+	o.Interval *= 2
+	v, stop = run()
+	eventually(t, "keepalived has the new configuration", func() (bool, string) {
+		now := main()
+		return now != 0 && now != before, fmt.Sprint("its process is ", now)
+	})
+	holds(v, addrs(first), "")
+	must(t, v.Set("none"))
 	stop()
 	if held := h.run("ip addr show dev nodes"); strings.Contains(held, first) {
 		t.Errorf("after the end the interface has %s", held)

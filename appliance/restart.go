@@ -1,0 +1,42 @@
+package appliance
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// A restart of the process moves no traffic that it does not have to: HAProxy, the routes and
+// the keepalived of a unit go on meanwhile. So an appliance that was full begins as full, and
+// has the usual grace to know again what it knew.
+
+const (
+	// fullFile is the file of a process that was full when it ended, in haproxy.runDir, which
+	// a reboot empties.
+	fullFile = "full"
+	// longestRestart is the longest time between two processes.
+	longestRestart = 30 * time.Second
+)
+
+// bequeath tells the next process that this appliance is full. After a crash nobody does.
+func (l *loop) bequeath(dir string) {
+	if l.fit.Class != Full {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(dir, fullFile), nil, 0o600); err != nil {
+		l.log.Warn("the next process does not hear that this appliance is full, and begins as the last resort", "err", err)
+	}
+}
+
+// inherit begins as full if the process before was full, and has only just ended.
+func (l *loop) inherit(dir string) {
+	path := filepath.Join(dir, fullFile)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return
+	}
+	_ = os.Remove(path) // one that stays is soon too old
+	if age := l.started.Sub(info.ModTime()); age >= 0 && age < longestRestart && l.member != nil {
+		l.fit, l.fitSince = Fitness{Class: Full}, l.started
+	}
+}

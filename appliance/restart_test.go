@@ -1,0 +1,78 @@
+package appliance
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sallyport/routes/address"
+)
+
+// A process that restarts is full in its first round, before it knows anything.
+func TestARestartLeavesTheClassAsItIs(t *testing.T) {
+	for name, row := range map[string]struct {
+		ends  func(*scene)  // the process before
+		after time.Duration // the next process starts
+		want  Class
+	}{
+		"it was full":           {func(*scene) {}, 2 * time.Second, Full},
+		"it was away for long":  {func(*scene) {}, time.Minute, Spare},
+		"its clock was set":     {func(*scene) {}, -time.Hour, Spare},
+		"it was spare":          {func(s *scene) { s.fit = Fitness{Class: Spare} }, 2 * time.Second, Spare},
+		"it left":               {func(s *scene) { s.fit = Fitness{Class: None} }, 2 * time.Second, Spare},
+		"HAProxy ended with it": {func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second, None},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			before, _ := newPair(t)
+			before.pass(t, firstSteps)
+			row.ends(before)
+			before.bequeath(dir)
+
+			// It has no BGP session yet.
+			next := newScene(t)
+			next.kernel, next.proxy = before.kernel, before.proxy
+			next.loop.kernel, next.loop.proxy = next.kernel, next.proxy
+			next.enterPair()
+			next.clock = time.Now().Add(row.after)
+			next.started = next.clock
+			next.inherit(dir)
+			next.pass(t, 2*time.Second)
+			if next.fit.Class != row.want {
+				t.Errorf("got %s (%s), want %s", next.fit.Class, next.fit.Why, row.want)
+			}
+			if _, err := os.Stat(filepath.Join(dir, fullFile)); err == nil {
+				t.Error("the next process but one would inherit, too")
+			}
+			next.pass(t, doubtful)
+			if next.fit.Class == Full {
+				t.Error("it stays full though it hears no node")
+			}
+		})
+	}
+}
+
+// endedRing is a kernel that is told to end its work.
+type endedRing struct{ fakeRing }
+
+func (r *endedRing) Set(ctx context.Context, of address.Ring) error {
+	return errors.Join(ctx.Err(), r.fakeRing.Set(ctx, of))
+}
+
+// The last round of a process may be the one that sets the ring.
+func TestTheEndOfTheProcessDoesNotEndSecondChance(t *testing.T) {
+	s, p := newPair(t)
+	s.pass(t, firstSteps)
+	s.chance = new(endedRing)
+	p.hear("", false)
+	s.clock = s.clock.Add(ringEvery)
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	s.round(ctx)
+	if s.ring.err != nil {
+		t.Errorf("second chance is off: %v", s.ring.err)
+	}
+}
