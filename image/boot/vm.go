@@ -146,7 +146,7 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + option(m.path("agent")),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
 		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
-		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device", "virtio-net-pci,netdev=lan,mac=" + m.hardware() + ",romfile=",
+		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device", "virtio-net-pci,netdev=lan,addr=0x10,mac=" + m.hardware() + ",romfile=",
 	}, accel...)
 	disk, err := m.drive(ctx)
 	if err != nil {
@@ -187,6 +187,9 @@ func (m Machine) number() int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(m.Host, firstHost)) // the first has none
 	return 0x20 + max(n, 1)
 }
+
+// card is the name that Linux gives the machine's network card, by its place on the PCI bus.
+const card = "enp0s16"
 
 // hardware returns the MAC address of the machine's network card.
 func (m Machine) hardware() string { return fmt.Sprintf("52:54:00:50:00:%02x", m.number()) }

@@ -6,6 +6,7 @@ package crowd
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -15,7 +16,8 @@ import (
 	"time"
 )
 
-// Patience is the longest that a client waits for a connection, and for an answer.
+// Patience is the longest that a client waits for a connection, and for an answer, unless it has
+// more.
 const Patience = 5 * time.Second
 
 // Clients ask the targets, each in turn.
@@ -25,6 +27,7 @@ type Clients struct {
 	New     time.Duration                                         // from one new connection to the next; 0: none
 	Kept    int                                                   // connections that are kept
 	Every   time.Duration                                         // from one request on a kept connection to the next
+	Waits   time.Duration                                         // for a connection, and for an answer; 0: Patience
 	Dial    func(context.Context, string) (c net.Conn, err error) // nil: from here
 }
 
@@ -44,6 +47,7 @@ func (s Status) Error() string { return strconv.Itoa(int(s)) }
 // Run asks until ctx ends. It calls begin before each request, from several goroutines, and what
 // begin returns with the outcome. A request that the end of ctx cuts has none.
 func (c Clients) Run(ctx context.Context, begin func() (end func(Outcome))) {
+	c.Waits = cmp.Or(c.Waits, Patience)
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -128,22 +132,23 @@ func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcom
 // A kept is a connection, and what came in on it and was not read yet.
 type kept struct {
 	net.Conn
-	in *bufio.Reader
+	in    *bufio.Reader
+	waits time.Duration
 }
 
 func (c Clients) open(ctx context.Context, target string) (*kept, error) {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, c.Waits)
 	defer cancel()
 	conn, err := c.Dial(ctx, target)
 	if err != nil {
 		return nil, err
 	}
-	return &kept{conn, bufio.NewReader(conn)}, nil
+	return &kept{conn, bufio.NewReader(conn), c.Waits}, nil
 }
 
 // ask sends a request, and reports whether the server closes the connection after its answer.
 func (k *kept) ask(host, header string) (closes bool, err error) {
-	if err := k.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := k.SetDeadline(time.Now().Add(k.waits)); err != nil {
 		return false, err
 	}
 	if _, err := io.WriteString(k, "GET / HTTP/1.1\r\nHost: "+host+"\r\n"+header+"\r\n"); err != nil {

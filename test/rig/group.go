@@ -73,6 +73,12 @@ group:
 // Serving returns the hosts of the appliances that the lab's router sends clients of the group to,
 // sorted.
 func (r *Rig) Serving(ctx context.Context) (hosts []string, err error) {
+	return r.Holders(ctx, ServiceAddresses(r.Options()), r.Options().Router == world.RouterBIRD)
+}
+
+// Holders returns the hosts of the appliances that the lab's router sends clients of addresses to,
+// sorted: by its routes, or by its neighbours in the lan.
+func (r *Rig) Holders(ctx context.Context, addresses []string, routed bool) (hosts []string, err error) {
 	at := map[string]string{} // next hops, or MAC addresses
 	for n := range r.Options().Appliances {
 		host, _ := r.Host(world.ApplianceHost(n + 1))
@@ -83,9 +89,9 @@ func (r *Rig) Serving(ctx context.Context) (hosts []string, err error) {
 		}
 		at[strings.TrimSpace(mac)] = host.Name
 	}
-	for _, address := range ServiceAddresses(r.Options()) {
+	for _, address := range addresses {
 		command, before := []string{"ip", "route", "show", address}, "via"
-		if r.Options().Router == world.RouterPlain {
+		if !routed {
 			// Where no client has asked, the router has not either.
 			command, before = []string{"sh", "-c", fmt.Sprintf("ip neigh show %[1]s | grep lladdr || { ping -c1 -W1 %[1]s >/dev/null; ip neigh show %[1]s; }", address)}, "lladdr"
 		}
