@@ -33,7 +33,14 @@ func (m Machine) Reboot(ctx context.Context, version string, say func(string)) e
 		say(fmt.Sprintf("%s is started by the firmware: %v", version, err))
 		how = "reboot"
 	}
-	return m.systemctl(ctx, how)
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	// A machine that stops ends this process and its children, too. That is no failure.
+	if err := m.systemctl(context.WithoutCancel(ctx), how); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // load loads the version's kernel, to be started next. It counts that start in the

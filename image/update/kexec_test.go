@@ -1,7 +1,10 @@
 package update
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -73,6 +76,38 @@ func TestTheKernelStartsAnUpdate(t *testing.T) {
 	}
 	if err := s.Bless(); err != nil || s.versions()[0] != "sallyport_1.10+0.efi" {
 		t.Errorf("stepped back from, the partition has %q (%v)", s.versions(), err)
+	}
+}
+
+// In a group, an error would let this machine serve again while it stops.
+func TestTheEndOfTheCommandByTheRebootIsNoFailure(t *testing.T) {
+	for name, row := range map[string]struct {
+		end  bool // systemd ends the command when it stops the machine
+		want string
+	}{
+		"the machine stops":         {true, ""},
+		"systemd rejects the order": {false, "signal: terminated"},
+	} {
+		s := newStarter(t)
+		ctx, end := context.WithCancel(t.Context())
+		s.Systemctl = func(ctx context.Context, _ string) error {
+			if row.end {
+				end()
+			}
+			return errors.Join(ctx.Err(), errors.New("signal: terminated"))
+		}
+		err := s.Reboot(ctx, "1.10", func(string) {})
+		if got := fmt.Sprint(err); got != cmp.Or(row.want, "<nil>") {
+			t.Errorf("%s: got %s, want %q", name, got, row.want)
+		}
+		end()
+		s.Systemctl = func(context.Context, string) error {
+			t.Errorf("%s: a command that has ended reboots", name)
+			return nil
+		}
+		if err := s.Reboot(ctx, "1.10", func(string) {}); err == nil {
+			t.Errorf("%s: a command that has ended reports success", name)
+		}
 	}
 }
 

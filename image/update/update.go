@@ -192,7 +192,7 @@ func (m Machine) systemctl(ctx context.Context, verb string) error {
 	if m.Systemctl != nil {
 		return m.Systemctl(ctx, verb)
 	}
-	if out, err := exec.CommandContext(ctx, "systemctl", verb).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "systemctl", "--no-block", verb).CombinedOutput(); err != nil {
 		return fmt.Errorf("systemctl %s: %w: %s", verb, err, strings.TrimSpace(string(out)))
 	}
 	return nil
