@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,9 +20,14 @@ type Owner struct {
 	MAC  net.HardwareAddr
 }
 
-// asking bounds one Probe. The kernel asks three times, a second apart (neigh/default/
-// mcast_solicit and retrans_time_ms).
-const asking = 5 * time.Second
+const (
+	// asking bounds how long one question lasts. The kernel asks three times, a second apart
+	// (neigh/default/mcast_solicit and retrans_time_ms).
+	asking = 5 * time.Second
+	// atOnce is how many addresses Probe asks for at once. Each takes an entry of the kernel's
+	// table of neighbours, which has 1,024 (neigh/default/gc_thresh3).
+	atOnce = 128
+)
 
 // Probe asks the networks that this machine is connected to for each address, by ARP
 // or by neighbour solicitation, as a machine does before it uses an address (RFC 5227,
@@ -30,9 +36,22 @@ const asking = 5 * time.Second
 // BGP, is not asked for.
 //
 // The kernel asks, by an entry of its table of neighbours. So Probe needs no raw socket,
-// and takes no address. It takes three seconds if nobody answers. While this machine
-// has an IPv6 address on the interface itself, by VRRP, the kernel heeds nobody else's answer.
+// and takes no address. It takes three seconds for each 128 addresses if nobody answers. While
+// this machine has an IPv6 address on the interface itself, by VRRP, the kernel heeds nobody
+// else's answer.
 func Probe(ctx context.Context, addresses, members []netip.Addr) (map[netip.Addr]Owner, error) {
+	owners := map[netip.Addr]Owner{}
+	for some := range slices.Chunk(addresses, atOnce) {
+		found, err := probe(ctx, some, members)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(owners, found)
+	}
+	return owners, nil
+}
+
+func probe(ctx context.Context, addresses, members []netip.Addr) (map[netip.Addr]Owner, error) {
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	networks, err := connected(addresses)

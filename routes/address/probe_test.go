@@ -73,3 +73,24 @@ func TestAProbeFindsWhoElseHasAnAddress(t *testing.T) {
 		})
 	}
 }
+
+func TestAProbeAsksForManyAddressesInParts(t *testing.T) {
+	w := newWorld(t, 1)
+	stranger := newHost(t)
+	stranger.wire("eth0", w.bridge, "stranger")
+	w.bridge.run("ip link set stranger master lan")
+	var many []netip.Addr
+	for a := addr("192.168.50.100"); len(many) < atOnce+1; a = a.Next() {
+		many = append(many, a)
+	}
+	for _, a := range []netip.Addr{many[0], many[atOnce]} {
+		stranger.run("ip addr add " + a.String() + "/24 dev eth0")
+	}
+	w.gates[0].do(func() {
+		got, err := Probe(t.Context(), many, nil)
+		must(t, err)
+		if len(got) != 2 || got[many[0]].MAC == nil || got[many[atOnce]].MAC == nil {
+			t.Errorf("got %v, want the first and the last", got)
+		}
+	})
+}
