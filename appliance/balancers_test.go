@@ -119,7 +119,7 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 		"Service true default/web of cluster demo: derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it keeps",
 		"machine true it is on lo, and this appliance is full",
 		"BGP false announced to nobody: no router of its family has a session with this appliance (sallyport status peers)",
-		"VRRP true another member has it on its interface",
+		"VRRP true another member has it",
 		"port true 80 leads to backend default_svc_web_80.lb: 2 of 2 servers open",
 	}, facts); diff != "" {
 		t.Errorf("the address is explained otherwise; want -, got +:\n%s", diff)

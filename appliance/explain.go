@@ -36,7 +36,7 @@ type AddressStatus struct {
 
 // A Fact is what one part on the way to an address has.
 type Fact struct {
-	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool, Service, machine, BGP, VRRP, port
+	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool, Service, network, machine, BGP, VRRP, port
 	OK   bool   `json:"ok"`   // traffic passes here
 	Saw  string `json:"saw"`
 }
@@ -173,11 +173,14 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 		}
 	}
 	if on := v.settings.cfg.Group.VRRP; on.Exists() {
-		saw := "another member has it on its interface"
-		if of.VRRP {
+		saw := "another member has it"
+		switch {
+		case of.VRRP:
 			saw = fmt.Sprintf("this appliance has it on %s", on.Interface)
+		case !g.others():
+			saw = "this appliance does not have it, and no other member is full"
 		}
-		fact("VRRP", true, "%s", saw)
+		fact("VRRP", of.VRRP || g.others(), "%s", saw)
 	}
 }
 
