@@ -457,28 +457,29 @@ func TestPacketsEndWhereMembersDisagree(t *testing.T) {
 func TestTheRingAndTheFirewallOfTheImageDoNotDisturbEachOther(t *testing.T) {
 	wall, err := os.ReadFile("../../image/testdata/default.nft")
 	must(t, err)
-	w := newWorld(t, 3)
-	var before []string
-	for _, g := range w.gates {
-		file := t.TempDir() + "/wall"
-		must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(wall), "meta skuid haproxy goto worker", "")), 0o600))
-		g.run("nft -f " + file)
-		before = append(before, g.run("nft list table inet sallyport"))
-	}
-	w.route(1, 2, 3)
-	conns := w.connect(many, 0)
-	w.ring(1, 2, 3)
-	w.route(2)
-	wantUnbroken(t, "through the firewall", conns)
-	for i, g := range w.gates {
-		if got := g.run("nft list table inet sallyport"); got != before[i] {
-			t.Errorf("the firewall became\n%s\nbefore\n%s", got, before[i])
+	listening(t, 3, func(t *testing.T, w *world) {
+		var before []string
+		for _, g := range w.gates {
+			file := t.TempDir() + "/wall"
+			must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(wall), "meta skuid haproxy goto worker", "")), 0o600))
+			g.run("nft -f " + file)
+			before = append(before, g.run("nft list table inet sallyport"))
 		}
-		g.do(func() { must(t, ClearRing(t.Context())) })
-		if got := g.run("nft list ruleset"); got != before[i] {
-			t.Errorf("after ClearRing the rules are\n%s\nwant\n%s", got, before[i])
+		w.route(1, 2, 3)
+		conns := w.connect(many, 0)
+		w.ring(1, 2, 3)
+		w.route(2)
+		wantUnbroken(t, "through the firewall", conns)
+		for i, g := range w.gates {
+			if got := g.run("nft list table inet sallyport"); got != before[i] {
+				t.Errorf("the firewall became\n%s\nbefore\n%s", got, before[i])
+			}
+			g.do(func() { must(t, ClearRing(t.Context())) })
+			if got := g.run("nft list ruleset"); got != before[i] {
+				t.Errorf("after ClearRing the rules are\n%s\nwant\n%s", got, before[i])
+			}
 		}
-	}
+	})
 }
 
 // A process that died renews nothing, and the kernel forgets the addresses by itself.
