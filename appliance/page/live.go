@@ -2,6 +2,7 @@ package page
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -46,31 +47,19 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 	defer s.viewers.Add(-1)
 	ask := r.Clone(r.Context())
 	ask.URL = at
-	if _, ok := s.Page(ask); !ok {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
 	stream := http.NewResponseController(w)
-	var ids string
+	var ids string // of the sections that the viewer has; empty: it has none
 	shown, told := map[string]string{}, time.Now()
-	rest := time.NewTimer(0)
-	defer rest.Stop()
 	for {
-		select {
-		case <-r.Context().Done():
+		title, now, fragments, took, err := s.draw(ask)
+		switch {
+		case err != nil && ids == "":
+			w.WriteHeader(http.StatusNoContent)
 			return
-		case <-rest.C:
-		}
-		begin := time.Now()
-		p, ok := s.Page(ask)
-		if !ok {
+		case err != nil:
 			return // the browser asks again, and learns that the page is gone
 		}
-		title, now, fragments, err := p.drawn()
-		if err != nil {
-			return
-		}
+		w.Header().Set("Content-Type", "text/event-stream")
 		news := change{Title: title, Sections: map[string]string{}}
 		for id, html := range fragments {
 			if shown[id] != html {
@@ -86,7 +75,6 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 			news = change{Title: title, Main: &text, Sections: map[string]string{"head": fragments["head"]}}
 		}
 		ids, shown = strings.Join(now, " "), fragments
-		took := time.Since(begin)
 		text := []byte(": still here\n\n")
 		if len(news.Sections) > 0 {
 			if text, err = json.Marshal(news); err != nil {
@@ -104,12 +92,28 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		rest.Reset(max(beat, 30*took))
+		rest := time.NewTimer(max(beat, 30*took))
+		select {
+		case <-r.Context().Done():
+			rest.Stop()
+			return
+		case <-rest.C:
+		}
 	}
 }
 
-// drawn returns the title of a page and its sections, by ID and in their order.
-func (p *Page) drawn() (title string, ids []string, html map[string]string, err error) {
+var errGone = errors.New("there is no such page")
+
+// draw returns the title of a page and its sections, by ID and in their order, and how long it
+// took to make them. Streams draw one at a time: they leave the other processors to the loop.
+func (s *Site) draw(r *http.Request) (title string, ids []string, html map[string]string, took time.Duration, err error) {
+	s.drawing.Lock()
+	defer s.drawing.Unlock()
+	begin := time.Now()
+	p, ok := s.Page(r)
+	if !ok {
+		return "", nil, nil, 0, errGone
+	}
 	ids, html, err = p.fragments()
-	return strings.TrimSpace(p.Mark.Symbol() + " " + p.Title), ids, html, err
+	return strings.TrimSpace(p.Mark.Symbol() + " " + p.Title), ids, html, time.Since(begin), err
 }

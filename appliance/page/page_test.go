@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -116,6 +117,36 @@ func TestViewersAreBounded(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d viewers never left", s.viewers.Load())
 		}
+	}
+}
+
+func TestStreamsAreDrawnOneAtATime(t *testing.T) {
+	var drawing, together atomic.Int64
+	s := &Site{Page: func(*http.Request) (Page, bool) {
+		together.Store(max(together.Load(), drawing.Add(1)))
+		defer drawing.Add(-1)
+		for range 1000 {
+			runtime.Gosched()
+		}
+		return Page{Title: "t"}, true
+	}}
+	server := httptest.NewServer(http.HandlerFunc(s.Live))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	begun := make(chan struct{})
+	for range viewers {
+		go func() {
+			defer func() { begun <- struct{}{} }()
+			_, next := watch(t, ctx, server.URL+"?page=/")
+			next()
+		}()
+	}
+	for range viewers {
+		<-begun
+	}
+	if n := together.Load(); n != 1 {
+		t.Errorf("%d streams were drawn at once, want 1", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package page
 
 import (
 	"net/http"
+	"sync"
 	"sync/atomic"
 )
 
@@ -28,6 +29,7 @@ type Site struct {
 	Page func(*http.Request) (Page, bool)
 
 	viewers atomic.Int32 // streams that are open
+	drawing sync.Mutex   // held by the stream that draws
 }
 
 // ServeHTTP answers a request for a page.
