@@ -255,6 +255,14 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	})
 	_, err := r.pods("http://test.local/", 20)
 	r.must(err)
+	r.eventually("HAProxy's own metrics have the name of the Service", func() error {
+		var found struct{ Result []any }
+		err := p.ask("query", url.Values{"query": {`haproxy_backend_http_requests_total{job="haproxy",proxy="default_svc_app_web"}`}}, &found)
+		if err == nil && len(found.Result) != 2 {
+			err = fmt.Errorf("%d appliances have them, want 2", len(found.Result))
+		}
+		return err
+	})
 
 	var held []net.Conn
 	churned := 0
