@@ -178,6 +178,7 @@ var others = func() (all []Other) {
 		{`sallyport run`, "TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy", ""},
 		{`haproxy -W -S .*`, "TestAnExternalHAProxyServesAtTheFirstTry", ""},
 		{`sallyport image update .*`, "TestTheImageServesFromOneFile", ""},
+		{`sallyport explain NAMESPACE/SERVICE`, "TestAServiceIsExplainedByItsAddresses", ""},
 		{`systemctl preset-all`, "TestThePresetNamesEveryUnit", ""},
 		{`calicoctl node status`, "", "it needs calicoctl on the node, as root"},
 
