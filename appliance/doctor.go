@@ -13,7 +13,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,7 +52,8 @@ type doctor struct {
 	path   string
 	report func(Finding)
 	cfg    *config.Config
-	status *Status // of the appliance that runs; nil: none does
+	status *Status  // of the appliance that runs; nil: none does
+	odd    []string // what is wrong with Calico's objects, which an appliance that runs warns of as well
 }
 
 // Examine checks what an appliance with this configuration file needs, and reports each
@@ -68,7 +71,7 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 	d.cfg = cfg
 	d.ok("config", "%s is valid", path)
 	for _, warning := range cfg.Warnings {
-		d.doubt("config", warning, "", "")
+		d.doubt("config", warning, "", "sallyport config check "+path)
 	}
 	d.askAppliance(ctx)
 	d.machine(ctx)
@@ -124,7 +127,7 @@ func (d *doctor) machine(ctx context.Context) {
 	if path, version, err := haproxy.Program(d.cfg.HAProxy.Binary); err == nil {
 		d.ok("haproxy", "%s is version %s", path, version)
 	} else if d.cfg.HAProxy.Mode == config.Managed {
-		d.failed("haproxy", err.Error(), "", "apt install haproxy")
+		d.failed("haproxy", err.Error(), "install a HAProxy that can be used, or name one in haproxy.binary", "apt install haproxy")
 	}
 	if d.cfg.Group.VRRP.Exists() {
 		if path, err := exec.LookPath("keepalived"); err != nil {
@@ -145,7 +148,7 @@ func (d *doctor) machine(ctx context.Context) {
 	if s := d.status; s != nil {
 		for _, c := range s.Capacity {
 			if c.Near() {
-				d.doubt("capacity", c.Resource+": "+c.Amount()+" in use", c.Remedy, "")
+				d.doubt("capacity", c.Resource+": "+c.Amount()+" in use", c.Remedy, "sallyport status capacity")
 			}
 		}
 	}
@@ -175,6 +178,8 @@ func (d *doctor) ports(ctx context.Context) {
 		}
 		_, port, _ := net.SplitHostPort(at)
 		switch {
+		case errors.Is(err, syscall.EADDRINUSE) && key != "bgp.listen" && d.left():
+			d.ok("port", "%s (%s) is in use by the HAProxy of an appliance that was stopped, and the next one adopts it", at, key)
 		case errors.Is(err, syscall.EADDRINUSE):
 			d.failed("port", fmt.Sprintf("%s (%s) is in use by another program", at, key), "stop that program, or change "+key, "ss -tlnp 'sport = :"+port+"'")
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -183,6 +188,20 @@ func (d *doctor) ports(ctx context.Context) {
 			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "")
 		}
 	}
+}
+
+// left reports whether HAProxy of a former appliance runs.
+func (d *doctor) left() bool {
+	text, err := os.ReadFile(filepath.Join(d.cfg.HAProxy.RunDir, "haproxy.pid"))
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return err == nil
 }
 
 // kernel checks settings of the kernel.
@@ -249,10 +268,11 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return routes.Topology{}, false
 	}
-	config := watcherConfig(source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}, text, d.cfg.BGP.Listen, slog.New(slog.DiscardHandler))
+	config := watcherConfig(source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}, text, ownAddresses(), slog.New(slog.DiscardHandler))
+	config.OwnASN = d.cfg.BGP.ASN
 	w, err := ingress.NewWatcher(config)
 	if err != nil {
-		d.failed(check, err.Error(), "", "")
+		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
 		return routes.Topology{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -277,6 +297,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
 	}
 	for _, sentence := range health.Odd {
+		d.odd = append(d.odd, "cluster "+c.Name+": "+sentence)
 		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "", "")
 	}
 	for _, pool := range snapshot.Topology.Pools {
@@ -311,7 +332,7 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 			d.failed(name, "it has no BGP address: its annotation projectcalico.org/IPv4Address (IPv6Address) is missing", "calico-node sets it when it starts: look whether it runs there", calicoNode(n.Name))
 		}
 		if n.Down {
-			d.doubt(name, "the cluster reports the node as unreachable", "", "kubectl describe node "+n.Name)
+			d.doubt(name, "the cluster reports the node as unreachable", "look whether the machine and its kubelet run", "kubectl describe node "+n.Name)
 		}
 		for _, at := range n.BGP {
 			if n.Behind {
@@ -405,20 +426,16 @@ func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a n
 	case bgp.Unrouted:
 		d.failed(name, fmt.Sprintf("there is no route to %s: %v", at, p.Err), "look whether the node is up and in the same network", "ip route get "+a.String())
 	default:
-		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "", "")
+		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node", "ip route get "+a.String())
 	}
 }
 
 // leftBehind checks that each BGPPeer for an appliance names a machine that is there.
 func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
-	ours := map[netip.Addr]bool{}
-	found, _ := net.InterfaceAddrs()
-	for _, p := range networksOf(found) {
-		ours[p.Addr()] = true
-	}
+	ours := ownAddresses()
 	for _, name := range sorted(peers) {
 		at := peers[name]
-		if ours[at] {
+		if slices.Contains(ours, at) {
 			continue
 		}
 		switch p := bgp.Probe(ctx, netip.Addr{}, netip.AddrPortFrom(at, c.BGP.Port), false); p.Answer {
@@ -499,6 +516,9 @@ func (d *doctor) overlaps(all []routes.Topology) {
 	}
 }
 
+// noSession begins the warning of a node without a session, which the doctor reports by node.
+const noSession = "there has been no BGP session with "
+
 // running reports what the appliance that runs says of itself.
 func (d *doctor) running() {
 	s := d.status
@@ -509,7 +529,7 @@ func (d *doctor) running() {
 		d.members(s.Group, s.Version)
 	}
 	for _, warning := range s.Warnings {
-		if s.Group == nil || !strings.HasPrefix(warning, "group "+s.Group.Name+":") {
+		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") || strings.Contains(warning, ": "+noSession) || slices.Contains(d.odd, warning); !told {
 			d.doubt("appliance", warning, "", "")
 		}
 	}
@@ -517,7 +537,7 @@ func (d *doctor) running() {
 	for _, r := range s.Routes {
 		if !r.Installed {
 			missing++
-			d.failed("route", fmt.Sprintf("%s via %s is not in the kernel: %s", r.Prefix, r.Via, cmp.Or(r.Why, "it is being added")), "", "ip route show "+r.Prefix.String())
+			d.failed("route", fmt.Sprintf("%s via %s is not in the kernel: %s", r.Prefix, r.Via, cmp.Or(r.Why, "it is being added")), "look for another route to these addresses, and for the program that made it", "ip route show "+r.Prefix.String())
 		}
 	}
 	if missing == 0 {
@@ -537,7 +557,7 @@ func (d *doctor) running() {
 		serving := countFunc(b.Servers, ServerStatus.Serves)
 		open += serving
 		if serving == 0 && len(b.Servers) > 0 {
-			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")), "", "sallyport status servers")
+			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")), "look why each of its servers is closed or down", "sallyport status servers")
 		}
 	}
 	d.ok("servers", "%d open", open)
@@ -551,7 +571,7 @@ func (d *doctor) running() {
 		d.doubt("servers", saw, remedy, command)
 	}
 	for _, p := range s.Problems {
-		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "", "")
+		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object; its Events say the same", "sallyport status problems")
 	}
 }
 
@@ -567,6 +587,15 @@ func sourceFor(to netip.AddrPort) netip.Addr {
 		return netip.Addr{}
 	}
 	return from.AddrPort().Addr().Unmap()
+}
+
+// ownAddresses returns the addresses of this machine.
+func ownAddresses() (all []netip.Addr) {
+	found, _ := net.InterfaceAddrs()
+	for _, p := range networksOf(found) {
+		all = append(all, p.Addr())
+	}
+	return all
 }
 
 // localNetworks returns the networks that this machine is connected to.

@@ -777,7 +777,7 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		want    string // empty: no warning
 	}{
 		"up, and announces its block":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: block1, after: time.Hour},
-		"up, and announces nothing":       {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: time.Minute, want: "node worker1 (192.168.50.23) has announced none of its 1 blocks for 1m0s"},
+		"up, and announces nothing":       {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: time.Minute, want: "node worker1 (192.168.50.23) has announced none of its blocks (1) for 1m0s"},
 		"up, and announces nothing yet":   {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: 10 * time.Second},
 		"up, and announces a service":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: "10.96.0.0/16", after: time.Minute, want: "bgpfilters.crd.projectcalico.org"},
 		"in an AS of its own, and not up": {peering: config.Peering{Mode: config.Active}, state: "Active", asn: 65001, after: time.Minute, want: "AS 65001 is expected of it, not the cluster's 65000"},

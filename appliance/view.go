@@ -192,7 +192,7 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		case how != "" && p.Upstream:
 			warn("there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD", p.Addr, lasted, how)
 		case how != "":
-			warn("cluster %s: there has been no BGP session with %s (%s) for %s: %s", p.Cluster, whose(p.Peer), p.Addr, lasted, how)
+			warn("cluster %s: "+noSession+"%s (%s) for %s: %s", p.Cluster, whose(p.Peer), p.Addr, lasted, how)
 		case p.Upstream:
 			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: does it have this appliance as a neighbour, may we reach its port, and are AS numbers, password, TTL security and BFD the same on both sides?", netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		case p.Active:
@@ -224,7 +224,7 @@ func (l *loop) withheld(v *view, warn func(string, ...any)) {
 		if last := l.view.Load(); last == nil || last.at.Sub(quiet[p.Addr]) < patience {
 			l.log.Warn("node announces none of its blocks", "cluster", p.Cluster, "node", p.Node, "peer", p.Addr, "blocks", blocks)
 		}
-		warn("cluster %s: %s (%s) has announced none of its %d blocks for %s, although its session is established, so their pods have no route: does a BGPFilter of our BGPPeer reject them? See kubectl get bgppeers.%[6]s,bgpfilters.%[6]s -o yaml, and on the node birdc show route export",
+		warn("cluster %s: %s (%s) has announced none of its blocks (%d) for %s, although its session is established, so their pods have no route: does a BGPFilter of our BGPPeer reject them? See kubectl get bgppeers.%[6]s,bgpfilters.%[6]s -o yaml, and on the node birdc show route export",
 			p.Cluster, whose(p.Peer), p.Addr, blocks, lasted, group[p.Cluster])
 	}
 	l.quiet = quiet

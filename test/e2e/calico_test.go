@@ -103,7 +103,7 @@ spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filter
 		patch(r, filter, `{"exportV4":[{"action":"Reject"}]}`)
 		r.says("BGPPeer", "reject all that the nodes announce to the appliance", "kubectl get bgpfilters.crd.projectcalico.org -o yaml")
 		patch(r, filter, `{"exportV4":[{"action":"Reject","matchOperator":"In","cidr":"172.16.171.0/24"}]}`)
-		r.says("node worker1 (192.168.50.23) has announced none of its 1 blocks", "bgpfilters.crd.projectcalico.org -o yaml")
+		r.says("node worker1 (192.168.50.23) has announced none of its blocks (1)", "bgpfilters.crd.projectcalico.org -o yaml")
 		r.routed(two[:1])
 		patch(r, filter, `{"exportV4":null}`)
 		r.unsays("worker1")

@@ -1,12 +1,28 @@
 package e2e
 
 import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"sallyport/appliance"
 	"sallyport/test/lab/world"
@@ -15,10 +31,13 @@ import (
 // doctor runs `sallyport doctor` on the appliance's host with a configuration file.
 func (r *testbed) doctor(file string) (all []appliance.Finding) {
 	r.t.Helper()
-	out, _ := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", r.file("sallyport")+" doctor --config "+file+" -o json; true")
+	out, _ := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", r.before+" "+r.file("sallyport")+" doctor --config "+file+" -o json; true")
 	r.must(json.Unmarshal([]byte(out), &all))
 	return all
 }
+
+// where returns a testbed whose doctor runs behind other words of a shell.
+func (r *testbed) where(before string) *testbed { return &testbed{Rig: r.Rig, t: r.t, before: before} }
 
 // finds waits until the doctor has a finding of that level, with these words.
 func (r *testbed) finds(file string, level appliance.Level, check string, words ...string) {
@@ -45,6 +64,37 @@ func (r *testbed) lacks(file, check string) {
 		}
 		return nil
 	})
+}
+
+// late starts a proxy before the API server whose clock is an hour late, and returns a kubeconfig for it.
+func (r *testbed) late(t *testing.T, kubeconfig string) string {
+	t.Helper()
+	api := regexp.MustCompile(`server: (https://\S+)`).FindStringSubmatch(kubeconfig)
+	if api == nil {
+		t.Fatal("the kubeconfig has no server")
+	}
+	to, err := url.Parse(api[1])
+	r.must(err)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.Transport = &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a server of the lab
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return r.Dial(ctx, world.Appliance, address)
+		},
+	}
+	proxy.ModifyResponse = func(answer *http.Response) error {
+		answer.Header.Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		return nil
+	}
+	server := httptest.NewUnstartedServer(proxy)
+	r.must(server.Listener.Close())
+	server.Listener, err = r.Listen(t.Context(), world.Appliance, "127.0.0.1:6444")
+	r.must(err)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	kubeconfig = strings.Replace(kubeconfig, api[1], server.URL, 1)
+	return regexp.MustCompile(`certificate-authority-data: \S+`).ReplaceAllString(kubeconfig, "certificate-authority-data: "+ca)
 }
 
 func spelled(all []appliance.Finding) string {
@@ -98,9 +148,34 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("a mistake in the configuration file", func(_ *testing.T, r *testbed) {
 		r.finds(with(r, "stateDir:", "statedir:"), appliance.Failed, "config", `did you mean "stateDir"`, "config check")
 	})
-	r.sub("HAProxy is another program", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "binary: ", "binary: /bin/true # "), appliance.Failed, "config")
-		r.finds(with(r, "dir: "+r.Dir, "binary: /bin/true, dir: "+r.Dir), appliance.Failed, "config")
+	r.sub("everybody can read the kubeconfig", func(_ *testing.T, r *testbed) {
+		r.must(os.Chmod(r.file("kubeconfig"), 0o644))
+		r.finds(file, appliance.Doubt, "config", "every user of this machine can read", "sallyport config check")
+		r.must(os.Chmod(r.file("kubeconfig"), 0o600))
+		r.lacks(file, "config")
+	})
+	binary := regexp.MustCompile(`binary: [^,]+`).FindString(text)
+	r.sub("HAProxy is another program, too old, or built without what it needs", func(_ *testing.T, r *testbed) {
+		for words, script := range map[string]string{
+			"is not HAProxy":    "echo none of it",
+			"is too old":        "echo HAProxy version 2.4.22-0ubuntu0.22.04.3 2023/12/04",
+			"was built without": "haproxy -vv | sed s/+PCRE2/-PCRE2/",
+		} {
+			r.write("program", "#!/bin/sh\n"+script+"\n")
+			r.must(os.Chmod(r.file("program"), 0o700))
+			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Failed, "haproxy", words, "apt install haproxy")
+		}
+		r.lacks(file, "haproxy")
+	})
+	r.sub("keepalived is missing", func(_ *testing.T, r *testbed) {
+		member := with(r, "stateDir:", "group: {name: lab, secret: "+strings.Repeat("c2FsbHlwb3J0", 4)+", addresses: [192.168.50.200], members: [{name: e2e, address: 192.168.50.21}, {name: two, address: 192.168.50.12}], vrrp: {interface: eth0}}\nstateDir:")
+		r.where("PATH=/nowhere").finds(member, appliance.Failed, "keepalived", "not in PATH", "apt install keepalived")
+		r.lacks(member, "keepalived")
+	})
+	r.sub("another program has the port of the status endpoint", func(_ *testing.T, r *testbed) {
+		leave := r.squat("127.0.0.1:9090")
+		r.finds(file, appliance.Failed, "appliance", "does not answer as an appliance", "ss -tlnp")
+		leave()
 	})
 	r.sub("a port is in use", func(_ *testing.T, r *testbed) {
 		l, err := r.Listen(t.Context(), world.Appliance, "0.0.0.0:80")
@@ -109,10 +184,116 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.must(l.Close())
 		r.healthy(file)
 	})
+	r.sub("a port's address is another machine's, or the port may not be had", func(_ *testing.T, r *testbed) {
+		r.finds(with(r, "haproxy: {", "haproxy: {http: [\"192.168.50.99:80\"], "), appliance.Failed, "port", "192.168.50.99:80", "is no address of this machine", "ip address")
+		r.where("setpriv --bounding-set=-net_bind_service").finds(file, appliance.Failed, "port", ":80", "CAP_NET_BIND_SERVICE")
+	})
+	r.sub("the table of connections is nearly full", func(_ *testing.T, r *testbed) {
+		r.exec("nft", "add table inet tracked; add chain inet tracked in { type filter hook input priority 0; }; add rule inet tracked in ct state established accept")
+		r.write("few", "3\n") // the doctor's own connections are more; the kernel's bound is that of this whole machine
+		r.where("mount --bind "+r.file("few")+" /proc/sys/net/netfilter/nf_conntrack_max && ").finds(file, appliance.Doubt, "conntrack", "of 3 entries of the connection table are in use", "sysctl -w net.netfilter.nf_conntrack_max")
+		r.finds(file, appliance.Healthy, "conntrack", "entries of the connection table are in use")
+		r.exec("nft", "delete table inet tracked")
+	})
 	r.sub("the kubeconfig is missing", func(_ *testing.T, r *testbed) {
 		r.must(os.Rename(r.file("kubeconfig"), r.file("away")))
 		r.finds(file, appliance.Failed, "cluster lab", "kubeconfig cannot be read")
 		r.must(os.Rename(r.file("away"), r.file("kubeconfig")))
+	})
+	r.sub("the kubeconfig is no kubeconfig, or its token is unknown", func(_ *testing.T, r *testbed) {
+		good := r.read("kubeconfig")
+		r.write("kubeconfig", "nonsense")
+		r.finds(file, appliance.Failed, "cluster lab", "correct the kubeconfig", "config view")
+		r.write("kubeconfig", regexp.MustCompile("token: .*").ReplaceAllString(good, "token: unknown"))
+		r.finds(file, appliance.Failed, "cluster lab", "check the address, the CA and the credentials", "auth can-i --list")
+		r.write("kubeconfig", good)
+		r.lacks(file, "cluster lab")
+	})
+	r.sub("the API server does not answer", func(_ *testing.T, r *testbed) {
+		r.apiServer(false)
+		r.finds(file, appliance.Failed, "cluster lab", "its API server cannot be reached", "get --raw /readyz")
+		r.apiServer(true)
+		r.lacks(file, "cluster lab")
+	})
+	r.sub("credentials expire soon, and nobody renews them", func(t *testing.T, r *testbed) {
+		r.finds(file, appliance.Doubt, "credentials", "cluster lab: the credentials expire at")
+		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
+		r.must(err)
+		r.write("lasting", string(lasting))
+		r.lacks(with(r, "kubeconfig: kubeconfig", "kubeconfig: lasting"), "credentials")
+	})
+	r.sub("the clocks differ", func(t *testing.T, r *testbed) {
+		r.write("late", r.late(t, r.read("kubeconfig")))
+		r.finds(with(r, "kubeconfig: kubeconfig", "kubeconfig: late"), appliance.Doubt, "clock", "1h0m", "apart", "timedatectl")
+		r.lacks(file, "clock")
+	})
+	r.sub("the appliance and the nodes expect other AS numbers", func(_ *testing.T, r *testbed) {
+		r.finds(with(r, "asn: 65000", "asn: 65099"), appliance.Doubt, "Calico's objects", "the nodes are in AS 65000", "expects AS 65099")
+		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"asNumber":65098}}`)
+		r.finds(file, appliance.Doubt, "Calico's objects", "spec.asNumber is 65098", "the appliance is in AS 65000")
+		r.apply(manifests)
+		r.lacks(file, "Calico's objects")
+	})
+	r.sub("nodes would learn from the appliance", func(_ *testing.T, r *testbed) {
+		r.kubectl("delete", "bgpfilters.crd.projectcalico.org/sallyport")
+		r.finds(file, appliance.Doubt, "Calico's objects", "does not exist", "would learn whatever the address of the appliance announces")
+		r.apply(manifests)
+		r.lacks(file, "Calico's objects")
+	})
+	r.sub("a node has no BGP address, or one elsewhere", func(_ *testing.T, r *testbed) {
+		const annotation = "projectcalico.org/IPv4Address"
+		r.kubectl("annotate", "node", "worker1", annotation+"-")
+		r.finds(file, appliance.Failed, "node worker1", "it has no BGP address", "calico-node")
+		r.kubectl("annotate", "node", "worker1", annotation+"=10.77.0.5/24")
+		r.finds(file, appliance.Failed, "node worker1", "10.77.0.5 is in no network that this machine is connected to", "ip route get")
+		r.kubectl("annotate", "--overwrite", "node", "worker1", annotation+"=192.168.50.23/24")
+		r.healthy(file)
+	})
+	r.sub("there is no route to a node", func(_ *testing.T, r *testbed) {
+		r.exec("ip", "route", "add", "unreachable", "192.168.50.23/32")
+		r.finds(file, appliance.Failed, "node worker1", "there is no route to", "ip route get")
+		r.exec("ip", "route", "del", "unreachable", "192.168.50.23/32")
+		r.healthy(file)
+	})
+	r.sub("something else answers at a node's BGP port", func(t *testing.T, r *testbed) {
+		var answer atomic.Value // a function of a connection
+		l, err := r.Listen(t.Context(), "worker1", "0.0.0.0:1790")
+		r.must(err)
+		defer l.Close() //nolint:errcheck // its loop ends
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				answer.Load().(func(net.Conn))(conn)
+			}
+		}()
+		nft := func(script string) {
+			_, err := r.Exec(t.Context(), "worker1", "nft", script)
+			r.must(err)
+		}
+		nft("add table ip other; add chain ip other in { type nat hook prerouting priority -100; }; add rule ip other in ip saddr 192.168.50.21 tcp dport 179 redirect to :1790")
+		silent := func(net.Conn) {}
+		answer.Store(silent)
+		r.finds(file, appliance.Failed, "node worker1", "takes the connection", "and sends nothing", "ask again in four minutes")
+		answer.Store(func(conn net.Conn) {
+			open, err := bgp.NewBGPOpenMessage(65066, 90, netip.MustParseAddr("192.0.2.66"), nil)
+			r.must(err)
+			text, err := open.Serialize()
+			r.must(err)
+			_, _ = conn.Write(text)
+		})
+		r.finds(file, appliance.Failed, "node worker1", "is in AS 65066", ", and the cluster's objects say AS", "projectcalico.org/ASNumber")
+		answer.Store(func(conn net.Conn) { _, _ = conn.Write([]byte("SSH-2.0-OpenSSH_9.2p1\r\n")) })
+		r.finds(file, appliance.Failed, "node worker1", "192.168.50.23:179: no BGP message", "look at the way to the node")
+		nft("add rule ip other in tcp dport 1 redirect to :2; flush chain ip other in; add rule ip other in ip saddr 192.168.50.21 tcp dport 179 redirect to :2")
+		r.finds(file, appliance.Failed, "node worker1", "nothing listens at", "CALICO_NETWORKING_BACKEND")
+		nft("delete table ip other")
+		r.healthy(file)
+	})
+	r.sub("the appliance has a password and the node has none", func(_ *testing.T, r *testbed) {
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: not-the-same"), appliance.Failed, "node worker1", "answers without a password", "give the BGPPeer the same password")
 	})
 	r.sub("no BGPPeer", func(_ *testing.T, r *testbed) {
 		r.kubectl("delete", peer)
@@ -218,10 +399,54 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.must(err)
 		r.lacks(file, "servers")
 	})
+	r.sub("a node has lost its power", func(t *testing.T, r *testbed) {
+		r.must(r.KillNode(t.Context(), "worker1"))
+		r.finds(file, appliance.Doubt, "node worker1", "the cluster reports the node as unreachable", "kubectl describe node worker1")
+		r.must(r.ReviveNode(t.Context(), "worker1"))
+		r.healthy(file)
+	})
 	r.sub("a node has an AS number that is none", func(_ *testing.T, r *testbed) {
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/ASNumber=many")
-		r.finds(file, appliance.Doubt, "appliance", "projectcalico.org/ASNumber")
+		r.finds(file, appliance.Doubt, "Calico's objects", "projectcalico.org/ASNumber")
 		r.kubectl("annotate", "node", "worker1", "projectcalico.org/ASNumber-")
+	})
+	r.sub("the API server is lost before the appliance has seen it", func(_ *testing.T, r *testbed) {
+		r.end(syscall.SIGTERM)
+		r.finds(file, appliance.Healthy, "port", "is in use by the HAProxy of an appliance that was stopped")
+		r.must(os.Rename(r.file("state"), r.file("kept")))
+		r.apiServer(false)
+		r.start()
+		r.finds(file, appliance.Failed, "appliance", "it runs and is not ready: ", "sallyport status")
+		r.apiServer(true)
+		r.ready()
+	})
+	r.sub("another program's route leads the packets of a pod away", func(_ *testing.T, r *testbed) {
+		block := r.host("worker1").Blocks[0].String()
+		r.exec("ip", "route", "add", "blackhole", block, "metric", "1")
+		r.finds(file, appliance.Failed, "route", block+" via 192.168.50.23", " is not in the kernel", "the program that made it", "ip route show")
+		r.finds(file, appliance.Failed, "backend default_svc_app_web", "none of", "takes traffic", "look why each of its servers")
+		r.exec("ip", "route", "del", "blackhole", block)
+		r.healthy(file)
+	})
+	r.sub("a node offers what no cluster has", func(_ *testing.T, r *testbed) {
+		r.write("sallyport.yaml", strings.Replace(text, "172.16.0.0/16", "172.30.0.0/16", 1))
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+		r.finds(file, appliance.Doubt, "offers", "refused as ", "sallyport status refusals")
+		r.write("sallyport.yaml", text)
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+		r.lacks(file, "offers")
+	})
+	r.sub("this HAProxy is built without what a ConfigMap asks", func(t *testing.T, r *testbed) {
+		r.kubectl("create", "configmap", "haproxy", "--from-literal=quic-bind-port=443")
+		r.write("sallyport.yaml", strings.Replace(text, "ingress: {", "ingress: {configMap: default/haproxy, ", 1))
+		with, err := r.Manifests(t.Context())
+		r.must(err)
+		r.apply(with)
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC", "sallyport status problems")
+		r.write("sallyport.yaml", text)
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+		r.lacks(file, "objects")
 	})
 	r.sub("an Ingress leads to a Service that does not exist", func(_ *testing.T, r *testbed) {
 		r.apply(ingress("lost", "", "lost.local / Prefix nowhere"))

@@ -132,7 +132,7 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 			t.Error(err)
 		}
 	})
-	a, b = member{first}, member{&testbed{other, t}}
+	a, b = member{first}, member{&testbed{Rig: other, t: t}}
 	for n, m := range []member{a, b} {
 		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines, rig.Cluster{Pools: "172.16.0.0/16"}))
 	}

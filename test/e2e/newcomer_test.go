@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -235,25 +236,59 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
 	good := other.read("sallyport.yaml")
 	r.finds(file, appliance.Healthy, name, "192.168.50.12 is full")
-	for _, row := range []struct{ what, old, instead, words string }{
-		{"the configuration", "172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16", "another configuration"},
-		{"the secret", "c2FsbHlwb3J0", "YW5vdGhlciBz", "not signed with the secret of this group"},
-		{"the list", "{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}", "does not have appliance in its group.members"},
-	} {
-		r.sub(row.what, func(_ *testing.T, r *testbed) {
+	// with starts the other one with another configuration, and with its own again once it was found.
+	with := func(old, instead string, find func(r *testbed)) func(*testing.T, *testbed) {
+		return func(_ *testing.T, r *testbed) {
 			other.end(syscall.SIGTERM)
-			other.write("sallyport.yaml", strings.ReplaceAll(good, row.old, row.instead))
+			other.write("sallyport.yaml", strings.ReplaceAll(good, old, instead))
 			other.start()
-			r.finds(file, appliance.Doubt, name, row.words)
+			find(r)
 			other.end(syscall.SIGTERM)
 			other.write("sallyport.yaml", good)
 			other.start()
 			r.lacks(file, name)
-		})
+		}
 	}
+	r.sub("the configuration", with("172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16", func(r *testbed) {
+		r.finds(file, appliance.Doubt, name, "it has another configuration", "compare the files")
+	}))
+	r.sub("the secret", with("c2FsbHlwb3J0", "YW5vdGhlciBz", func(r *testbed) {
+		r.finds(file, appliance.Doubt, name, "not signed with the secret of this group", "sallyport status members")
+	}))
+	r.sub("the list", with("{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}", func(r *testbed) {
+		r.finds(file, appliance.Doubt, name, "does not have appliance in its group.members", "sallyport status members")
+	}))
+	r.sub("the version", func(t *testing.T, r *testbed) {
+		other.end(syscall.SIGTERM)
+		r.must(os.Remove(other.file("sallyport")))
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v99", "-o", other.file("sallyport"), "sallyport/cmd/sallyport").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		other.start()
+		r.finds(file, appliance.Doubt, name, "it runs version v99", ", and this one", "update one after the other")
+		other.end(syscall.SIGTERM)
+		r.must(os.Remove(other.file("sallyport")))
+		r.must(os.Symlink(r.file("sallyport"), other.file("sallyport")))
+		other.start()
+		r.lacks(file, name)
+	})
+	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
+		r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
+		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2")
+		r.must(r.Heal(t.Context(), world.Appliance, world.Router))
+		r.lacks(file, "appliance")
+	})
+	r.sub("this one has lost all nodes", func(t *testing.T, r *testbed) {
+		nodes := []string{world.Master, "worker1"}
+		each(nodes, func(n string) { r.must(r.Partition(t.Context(), world.Appliance, n, world.OnlyBGP)) })
+		r.finds(file, appliance.Doubt, "group", "this appliance is spare", "sallyport status addresses")
+		each(nodes, func(n string) { r.must(r.Heal(t.Context(), world.Appliance, n)) })
+		r.lacks(file, "group")
+	})
 	r.sub("it is dead", func(_ *testing.T, r *testbed) {
 		other.end(syscall.SIGKILL)
-		r.finds(file, appliance.Doubt, name, "silent", "7477")
+		r.finds(file, appliance.Doubt, name, "silent", "look whether it runs, and whether UDP port", "7477")
 	})
 }
 

@@ -41,13 +41,14 @@ func TestMain(m *testing.M) {
 // A testbed is a rig whose methods fail a test.
 type testbed struct {
 	*rig.Rig
-	t *testing.T
+	t      *testing.T
+	before string // words of a shell before the doctor's command
 }
 
 // sub runs a subtest, whose testbed fails the subtest and no other.
 func (r *testbed) sub(name string, f func(t *testing.T, r *testbed)) {
 	r.t.Helper()
-	r.t.Run(name, func(t *testing.T) { f(t, &testbed{r.Rig, t}) })
+	r.t.Run(name, func(t *testing.T) { f(t, &testbed{Rig: r.Rig, t: t}) })
 }
 
 // settings are what a testbed has beside what every rig has.
@@ -77,7 +78,7 @@ func newTestbed(t *testing.T, opts world.Options, s settings) *testbed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &testbed{lab, t}
+	r := &testbed{Rig: lab, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of the appliance:\n%s", tail(r.log(), 150))

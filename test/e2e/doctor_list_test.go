@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A fault is one that the doctor can report: a call in appliance/doctor.go.
+type fault struct {
+	at    token.Position
+	level string   // Failed or Doubt
+	check string   // its first word
+	texts []string // all that it says, between values
+	fires bool     // in a scenario
+}
+
+// calls calls f with each call of a method of x in some files.
+func calls(t *testing.T, pattern string, f func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr)) {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s: %v, %q", pattern, err, paths)
+	}
+	fset := token.NewFileSet()
+	for _, path := range paths {
+		file, err := parser.ParseFile(fset, path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			in, is := d.(*ast.FuncDecl)
+			if !is {
+				continue
+			}
+			ast.Inspect(in, func(n ast.Node) bool {
+				if call, is := n.(*ast.CallExpr); is {
+					if method, is := call.Fun.(*ast.SelectorExpr); is {
+						f(fset, in, method.Sel.Name, call.Args)
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// texts returns the strings in expressions, and in what the function has assigned to their names.
+func texts(in *ast.FuncDecl, all ...ast.Expr) (found []string) {
+	for _, e := range all {
+		ast.Inspect(e, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
+					found = append(found, text)
+				}
+			case *ast.Ident:
+				ast.Inspect(in, func(m ast.Node) bool {
+					if set, is := m.(*ast.AssignStmt); is && len(set.Lhs) == len(set.Rhs) {
+						for i, to := range set.Lhs {
+							if name, is := to.(*ast.Ident); is && name.Name == n.Name && set.End() < n.Pos() {
+								if value, is := set.Rhs[i].(*ast.BinaryExpr); is {
+									found = append(found, texts(in, value.X)...)
+								}
+								found = append(found, texts(in, literals(set.Rhs[i])...)...)
+							}
+						}
+					}
+					return true
+				})
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// literals returns the string of an expression that is one, or whose format is one.
+func literals(e ast.Expr) []ast.Expr {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return []ast.Expr{e}
+	case *ast.CallExpr:
+		if len(e.Args) > 0 {
+			return literals(e.Args[0])
+		}
+	}
+	return nil
+}
+
+func firstWord(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	word, _, _ := strings.Cut(texts[0], " ")
+	return word
+}
+
+// near is the check that reports what the status reports: TestALimitThatIsNearIsLoggedOnce of package
+// appliance fills it up.
+const near = "capacity"
+
+// TestEveryCheckOfTheDoctorHasAScenario holds the doctor's findings to the calls of finds in this
+// folder. A scenario is that of the finding which has most of its words.
+func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
+	var faults []*fault
+	calls(t, "../../appliance/doctor*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
+		level := map[string]string{"failed": "Failed", "doubt": "Doubt"}[method]
+		if level == "" || len(args) != 4 {
+			return
+		}
+		faults = append(faults, &fault{at: fset.Position(args[0].Pos()), level: level, check: firstWord(texts(in, args[0])), texts: texts(in, args[1:]...)})
+	})
+	if len(faults) < 40 {
+		t.Fatalf("the doctor has %d findings; are they read?", len(faults))
+	}
+	calls(t, "*_test.go", func(_ *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
+		if method != "finds" || len(args) < 4 {
+			return
+		}
+		level, is := args[1].(*ast.SelectorExpr)
+		if !is {
+			return
+		}
+		check, words := firstWord(texts(in, args[2])), texts(in, args[3:]...)
+		most, firing := 0, []*fault(nil)
+		of := func(f *fault) bool { return f.level == level.Sel.Name && f.check == check }
+		first := slices.IndexFunc(faults, of)
+		alone := first >= 0 && !slices.ContainsFunc(faults[first+1:], of)
+		for _, f := range faults {
+			if !of(f) {
+				continue
+			}
+			said := 0
+			if alone || strings.Join(f.texts, "") == "" {
+				said = 1 // it has no words of its own, or there is no other one
+			}
+			for _, w := range words {
+				if slices.ContainsFunc(f.texts, func(text string) bool { return strings.Contains(text, w) }) {
+					said += len(w)
+				}
+			}
+			if said > most {
+				most, firing = said, nil
+			}
+			if said == most && said > 0 {
+				firing = append(firing, f)
+			}
+		}
+		for _, f := range firing {
+			f.fires = true
+		}
+	})
+	for _, f := range faults {
+		if !f.fires && f.check != near {
+			t.Errorf("%s:%d: no scenario in which the doctor finds %s of %s: %q", filepath.Base(f.at.Filename), f.at.Line, f.level, f.check, f.texts)
+		}
+	}
+}
