@@ -31,6 +31,7 @@ type Hooks struct {
 	Version string
 	Ready   func(status string) // called once, when the appliance is ready for the first time
 	Alive   func()              // called at least every other second while the loop turns
+	Leaving func(time.Duration) // called when a stop begins to drain, with the longest time that the drain takes; may be nil
 
 	// A knock of Reload asks for the configuration file to be read again, by Load. Nil:
 	// it is never read again.
@@ -218,6 +219,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		local.Handle(path, orders)
 	}
 	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, log) })
+	l.drains.leaving = hooks.Leaving
 	l.use(ctx, first)
 	l.inherit(cfg.HAProxy.RunDir)
 	// Saving ends after the loop, because the last round may still hand over a picture.

@@ -31,8 +31,9 @@ type drain struct {
 // reboot does: an appliance that was updated comes back by itself. Its methods are safe
 // for concurrent use.
 type drains struct {
-	path string
-	boot string // empty: nothing is kept
+	path    string
+	boot    string              // empty: nothing is kept
+	leaving func(time.Duration) // called when a stop begins to drain, with group.drain.timeout; may be nil
 
 	mu   sync.Mutex
 	wish *drain // nil: none
@@ -168,6 +169,9 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		if why := view().alone(); why != "" && !forced {
 			http.Error(w, why+"; --force drains all the same, and nobody serves then", http.StatusConflict)
 			return
+		}
+		if stopping && drains.leaving != nil {
+			drains.leaving(view().settings.cfg.Group.Drain.Timeout)
 		}
 		err := drains.begin(now(), forced, !stopping)
 		knock()

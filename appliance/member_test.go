@@ -346,6 +346,8 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 			row.hear(p)
 			s.settle(t)
 			knocked := 0
+			var told []time.Duration
+			s.drains.leaving = func(most time.Duration) { told = append(told, most) }
 			handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 7, nil }, func() { knocked++ }, func() time.Time { return s.clock })
 			ask := func(method, path string) (DrainStatus, string) {
 				w := httptest.NewRecorder()
@@ -367,6 +369,9 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 					t.Error("it drains all the same")
 				}
 				return
+			}
+			if stops := row.form.Has("stopping"); stops != slices.Equal(told, []time.Duration{time.Minute}) || !stops && told != nil {
+				t.Errorf("who waits for a stop was told %v", told)
 			}
 			if status, _ := ask("GET", "/drain"); !status.Draining || status.Left {
 				t.Errorf("before a round: got %+v", status)

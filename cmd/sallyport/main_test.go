@@ -490,8 +490,9 @@ func TestSystemdIsToldWhatItAskedFor(t *testing.T) {
 	next("READY=1")
 	s.last = s.last.Add(-time.Minute)
 	s.Alive()
-	next("EXTEND_TIMEOUT_USEC=30000000") // for a stop, which drains
-	next("WATCHDOG=1")
+	next("WATCHDOG=1") // it is ready, so that a stop that hangs ends
+	s.Leaving(time.Minute)
+	next("EXTEND_TIMEOUT_USEC=90000000")
 	s.Stopping()
 	next("STOPPING=1")
 }

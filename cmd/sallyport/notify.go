@@ -25,9 +25,9 @@ type systemd struct {
 	last  time.Time // of the last keep-alive
 }
 
-// moreTime is the time that each keep-alive adds to the manager's timeouts of a start and
-// of a stop. An API server that is down is no reason to kill the appliance, and a drain may
-// take as long as group.drain.timeout.
+// moreTime is the time that each keep-alive adds to the manager's timeout of a start: an API
+// server that is down is no reason to kill the appliance. A stop that drains gets it in
+// addition to what the drain may take.
 const moreTime = 30 * time.Second
 
 // newSystemd reads the manager's variables and removes them from the environment, so
@@ -71,14 +71,24 @@ func (s *systemd) Alive() {
 		return
 	}
 	s.last = now
-	more := fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", moreTime.Microseconds())
 	if !s.ready {
-		more += "\nSTATUS=starting"
+		s.send(moreTimeIs(moreTime) + "\nSTATUS=starting")
 	}
-	s.send(more)
 	if s.watchdog > 0 {
 		s.send("WATCHDOG=1")
 	}
+}
+
+// Leaving reports that a stop of the service begins to drain, and how long the drain may take.
+// It says so once: a stop that hangs otherwise ends by the manager's own timeout.
+func (s *systemd) Leaving(drain time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send(moreTimeIs(drain + moreTime))
+}
+
+func moreTimeIs(d time.Duration) string {
+	return fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", d.Microseconds())
 }
 
 // Reloading reports that the service reads its configuration again. Before it is ready

@@ -77,7 +77,7 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 		close(told)
 	})
 	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status", cfg.Status.Listen)
-	hooks.Ready, hooks.Alive = manager.Ready, manager.Alive
+	hooks.Ready, hooks.Alive, hooks.Leaving = manager.Ready, manager.Alive, manager.Leaving
 	load := hooks.Load
 	hooks.Reload, hooks.Reloaded = hangup, manager.Reloaded
 	hooks.Load = func() (*config.Config, error) {
