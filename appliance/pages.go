@@ -151,8 +151,11 @@ func (q *request) mark() page.Mark {
 func (q *request) first() page.Page {
 	s := q.status
 	state := page.Section{ID: "state", Title: s.Identity + " is ready", Note: "up " + page.Ago(s.Now, s.Started)}
-	if !s.Ready {
+	switch all := q.all; {
+	case !s.Ready:
 		state.Title = s.Identity + " is not ready"
+	case all.all > 0 && all.open+all.failing == 0:
+		state.Title += ", but no server is open"
 	}
 	// At most so many lines that the drawing stays on the first screen.
 	sentences := append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...)

@@ -36,3 +36,30 @@ func TestAPageCostsWhatItShows(t *testing.T) {
 		}
 	}
 }
+
+// Whoever reads no further than the heading learns that clients get no answer.
+func TestTheHeadingSaysThatNoServerIsOpen(t *testing.T) {
+	for name, row := range map[string]struct {
+		routed bool
+		want   string
+	}{
+		"there are routes": {true, ">gate-1 is ready</h1>"},
+		"there are none":   {false, ">gate-1 is ready, but no server is open</h1>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.speaker.announce(block1, node1)
+			s.speaker.announce(block2, node2)
+			if !row.routed {
+				s.speaker.offers = nil // nodes have spoken, and announce nothing
+			}
+			s.settle(t)
+			h, _ := endpoint(s)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+			if !strings.Contains(w.Body.String(), row.want) {
+				t.Errorf("want %q in:\n%.1500s", row.want, w.Body)
+			}
+		})
+	}
+}
