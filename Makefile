@@ -39,7 +39,7 @@ test-deb: ## Install the Debian package into clean roots of Debian 12 and 13 (as
 	image/deb/test
 
 demo: ready build ## Bring up a cluster, the appliance and a sample application, and leave them running; CALICO=stand-in has no Calico to compile
-	go build -o .build/ ./test/lab ./test/app
+	go build -o .build/ ./test/lab ./test/app ./test/demo/picture
 	test/demo/up $(CALICO)
 
 demo-ha: ready build ## The same with two appliances behind a router: one is drained, killed, updated, and dies, under load
