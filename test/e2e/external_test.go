@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,6 +25,10 @@ func TestAnExternalHAProxyServesAtTheFirstTry(t *testing.T) {
 	_, stop, err := r.Beside(t.Context(), world.Appliance, append([]string{"haproxy"}, strings.Fields(said[1])...)...)
 	r.must(err)
 	defer stop()
+	r.eventually("HAProxy has its master socket", func() error {
+		_, err := os.Stat(r.file("master.sock"))
+		return err
+	})
 	r.start()
 	r.ready()
 	r.answeredBy("http://test.local/", 2)

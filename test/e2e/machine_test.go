@@ -36,6 +36,13 @@ exec unshare --mount --propagation private --pid --fork --kill-child --cgroup --
 	mount -t overlay -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" overlay "$root"
 	cd "$root"
 	for on in run dev tmp; do mount -t tmpfs -o mode=755 tmpfs "$on"; done; chmod 1777 tmp
+	n=0
+	for of in /root /root/.cache "$home"; do # each may be a file system of its own, or in /tmp
+		[ -d "$of" ] || continue
+		n=$((n + 1))
+		mkdir -p ".$of" "$dir/upper$n" "$dir/work$n"
+		mount -t overlay -o "lowerdir=$of,upperdir=$dir/upper$n,workdir=$dir/work$n" overlay ".$of"
+	done
 	mount -t proc proc proc
 	mount -t sysfs sysfs sys
 	mount -t cgroup2 cgroup2 sys/fs/cgroup

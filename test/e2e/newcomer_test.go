@@ -231,6 +231,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	t.Parallel()
 	a, b := newMembers(t, world.Options{Name: "disagree", Workers: 1, Router: world.RouterBIRD}, "")
 	r, other := a.testbed, b.testbed
+	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app")) // a member without routes has none to lose
 	r.start()
 	other.start()
 	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +31,13 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(programs) //nolint:errcheck // scratch
 		if err := rig.Build(context.Background(), programs); err != nil {
 			return 1, err
+		}
+		// A lab mostly waits, for hold times and checks: two fit on a processor.
+		flag.Parse()
+		if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
+			if err := at.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
+				return 1, err
+			}
 		}
 		return m.Run(), nil
 	}()
