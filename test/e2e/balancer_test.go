@@ -74,9 +74,12 @@ func TestAGroupServesAService(t *testing.T) {
 		}
 		return err
 	})
-	if !holds(a, address) || !holds(b, address) {
-		t.Error("the members do not have the same address for the Service")
-	}
+	r.eventually("both members tell of it", func() error { // in the status of the next round
+		if !holds(a, address) || !holds(b, address) {
+			return errors.New("the members do not have the same address for the Service")
+		}
+		return nil
+	})
 	version := r.kubectl("get", "service", "web", "-o", "jsonpath={.metadata.resourceVersion}")
 
 	r.sub("a UDP port gets an Event", func(_ *testing.T, r *testbed) {
