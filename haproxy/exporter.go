@@ -58,11 +58,7 @@ func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("HAProxy's exporter answers %s", resp.Status)
 	}
-	own := map[string]string{}
-	if spares := p.spares.Load(); spares != nil {
-		own = *spares
-	}
-	return rename(w, resp.Body, own)
+	return rename(w, resp.Body, p.spareNames())
 }
 
 // proxyLabel begins the label that names a frontend or backend.

@@ -229,10 +229,7 @@ func (c *counter) grown(restarted bool) (requests, failed uint64) {
 // compare returns what happened since the reading before, now that one is complete. Another
 // worker counts from zero.
 func (m *Meter) compare(now time.Time, pid int) Load {
-	var own map[string]string
-	if spares := m.proxy.spares.Load(); spares != nil {
-		own = *spares
-	}
+	own := m.proxy.spareNames()
 	restarted, first := pid != m.pid, m.at.IsZero()
 	t := Load{Response: -1}
 	if !first {
@@ -297,11 +294,29 @@ func (p *Proxy) nameSpares() {
 	if p.run == nil {
 		return
 	}
-	own := make(map[string]string, len(p.run.slots))
+	told, same, active := p.spareNames(), true, 0
+	for name, s := range p.run.slots {
+		if name != s.name {
+			active++
+			same = same && told[s.name] == name
+		}
+	}
+	if same && active == len(told) {
+		return
+	}
+	own := make(map[string]string, active)
 	for name, s := range p.run.slots {
 		if name != s.name {
 			own[s.name] = name
 		}
 	}
 	p.spares.Store(&own)
+}
+
+// spareNames returns what nameSpares published last. Do not change it.
+func (p *Proxy) spareNames() map[string]string {
+	if names := p.spares.Load(); names != nil {
+		return *names
+	}
+	return nil
 }
