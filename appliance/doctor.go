@@ -13,9 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -178,7 +176,7 @@ func (d *doctor) ports(ctx context.Context) {
 		}
 		_, port, _ := net.SplitHostPort(at)
 		switch {
-		case errors.Is(err, syscall.EADDRINUSE) && key != "bgp.listen" && d.left():
+		case errors.Is(err, syscall.EADDRINUSE) && key != "bgp.listen" && haproxy.Left(d.cfg.HAProxy.Dir, d.cfg.HAProxy.RunDir) != 0:
 			d.ok("port", "%s (%s) is in use by the HAProxy of an appliance that was stopped, and the next one adopts it", at, key)
 		case errors.Is(err, syscall.EADDRINUSE):
 			d.failed("port", fmt.Sprintf("%s (%s) is in use by another program", at, key), "stop that program, or change "+key, "ss -tlnp 'sport = :"+port+"'")
@@ -188,20 +186,6 @@ func (d *doctor) ports(ctx context.Context) {
 			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "")
 		}
 	}
-}
-
-// left reports whether HAProxy of a former appliance runs.
-func (d *doctor) left() bool {
-	text, err := os.ReadFile(filepath.Join(d.cfg.HAProxy.RunDir, "haproxy.pid"))
-	if err != nil {
-		return false
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return false
-	}
-	_, err = os.Stat(fmt.Sprintf("/proc/%d", pid))
-	return err == nil
 }
 
 // kernel checks settings of the kernel.

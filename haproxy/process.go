@@ -155,25 +155,33 @@ func (p *Proxy) ensure() error {
 
 // recordedMaster returns the pid of the master that the pid file names, if it runs
 // and runs our files; or 0.
-func (p *Proxy) recordedMaster() int {
-	text, err := os.ReadFile(p.pidPath())
+func (p *Proxy) recordedMaster() int { return Left(p.opt.Dir, p.opt.RunDir) }
+
+// Left returns the pid of the master that an earlier process with these folders has left, if it
+// runs and runs the files in dir; or 0. Who may not signal it takes it for none.
+func Left(dir, runDir string) int {
+	text, err := os.ReadFile(pidFile(runDir))
 	if err != nil {
 		return 0
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || !alive(pid) || !p.isOurs(pid) {
+	if err != nil || !alive(pid) || !runsFrom(dir, pid) {
 		return 0
 	}
 	return pid
 }
 
 // isOurs reports whether a process runs HAProxy from our files.
-func (p *Proxy) isOurs(pid int) bool {
+func (p *Proxy) isOurs(pid int) bool { return runsFrom(p.opt.Dir, pid) }
+
+func runsFrom(dir string, pid int) bool {
 	args, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	return err == nil && slices.Contains(strings.Split(string(args), "\x00"), p.path(configFile))
+	return err == nil && slices.Contains(strings.Split(string(args), "\x00"), dir+"/"+configFile)
 }
 
-func (p *Proxy) pidPath() string { return filepath.Join(p.opt.RunDir, "haproxy.pid") }
+func (p *Proxy) pidPath() string { return pidFile(p.opt.RunDir) }
+
+func pidFile(runDir string) string { return filepath.Join(runDir, "haproxy.pid") }
 
 // masterLives reports whether the master we know is still there. The pid of an
 // External one may be of another namespace, so we ask the master itself.
