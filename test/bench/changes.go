@@ -391,46 +391,28 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 // await waits until the servers of a Service are those at the addresses, all open. It asks
 // seldom: an answer about thousands of servers keeps HAProxy busy.
 func (s *testbed) await(ctx context.Context, service string, addresses []string) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(limit); ; {
+	return rig.Within(ctx, limit, 100*time.Millisecond, fmt.Sprintf("Service %s has %d open servers", service, len(addresses)), func() error {
 		answer, err := s.exchange("show servers state " + backendOf(service))
 		open := openServers(answer)
 		there := strings.Count(answer, " "+serverAt(addresses[0])[:2])
 		missing := slices.ContainsFunc(addresses, func(a string) bool { return !open[backendOf(service)+"/"+serverAt(a)] })
-		if err == nil && !missing && there == len(addresses) {
-			return nil
+		if missing || there != len(addresses) {
+			err = errors.Join(err, fmt.Errorf("it has %d servers, and %d of them are open", there, len(open)))
 		}
-		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("Service %s has %d servers and %d of them are open after %s, where %d should be", service, there, len(open), limit, len(addresses)))
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }
 
 // left waits until HAProxy does not have a server, as BACKEND/SERVER. That is a short question,
 // and one about thousands of servers would take HAProxy's time while it is measured.
 func (s *testbed) left(ctx context.Context, server string) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(limit); ; {
+	return rig.Within(ctx, limit, 10*time.Millisecond, "HAProxy does not have server "+server, func() error {
 		answer, err := s.exchange("get weight " + server)
-		switch {
-		case err == nil && strings.Contains(answer, "No such server"):
-			return nil
-		case time.Now().After(deadline):
-			return errors.Join(err, fmt.Errorf("HAProxy has server %s after %s", server, limit))
+		if err == nil && !strings.Contains(answer, "No such server") {
+			err = errors.New("it has")
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }
 
 // block makes worker1 announce a block all of whose addresses belong to pods of namespace

@@ -85,9 +85,7 @@ func memory(ctx context.Context, b *bench) error {
 // answer names every Ingress.
 func (s *testbed) published(ctx context.Context) error {
 	most := rig.Limit + 2*time.Duration(s.size)*time.Second/50
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for deadline := time.Now().Add(most); ; {
+	return rig.Within(ctx, most, time.Second, "every Ingress has its status", func() error {
 		all, err := s.kube.NetworkingV1().Ingresses("default").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return err
@@ -98,18 +96,11 @@ func (s *testbed) published(ctx context.Context) error {
 				without++
 			}
 		}
-		if without == 0 {
-			return nil
+		if without > 0 {
+			err = fmt.Errorf("%d of %d have none", without, len(all.Items))
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d of %d Ingresses have no status after %s", without, len(all.Items), most)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }
 
 // worker returns the process id of HAProxy's worker.

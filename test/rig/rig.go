@@ -446,8 +446,13 @@ var errEnded = errors.New("the appliance has ended")
 // Eventually repeats a check until it succeeds, for as long as Limit. It does not
 // wait for an appliance that has ended.
 func Eventually(ctx context.Context, what string, ask func() error) error {
-	deadline := time.After(Limit)
-	tick := time.NewTicker(20 * time.Millisecond)
+	return Within(ctx, Limit, 20*time.Millisecond, what, ask)
+}
+
+// Within does as Eventually, with another limit, and another time between two checks.
+func Within(ctx context.Context, limit, every time.Duration, what string, ask func() error) error {
+	deadline := time.After(limit)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		err := ask()
@@ -458,7 +463,7 @@ func Eventually(ctx context.Context, what string, ask func() error) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline:
-			return fmt.Errorf("not within %s: %s: %w", Limit, what, err)
+			return fmt.Errorf("not within %s: %s: %w", limit, what, err)
 		case <-tick.C:
 		}
 	}
