@@ -116,7 +116,7 @@ type member struct{ *testbed }
 const secondPeering = "192.168.50.12"
 
 // newMembers brings up a lab with two appliances that are configured as a group, and do not run yet.
-// lines are more lines of the part group.
+// Their part group has further lines.
 func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	t.Helper()
 	opts.Appliances = 2
