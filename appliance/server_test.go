@@ -385,11 +385,13 @@ func TestTheNameOfAnIngressIsCompletedStepByStep(t *testing.T) {
 }
 
 func TestHAProxysOwnMetricsPassThrough(t *testing.T) {
-	s := half(t)
-	h, _ := endpoint(s)
-	server := httptest.NewServer(h)
-	defer server.Close()
-	get := func() (code int, text string, err error) {
+	const sample = "haproxy_process_nbthread 4\n"
+	get := func(metrics string, err error) (code int, text string, _ error) {
+		s := half(t)
+		s.proxy.metrics, s.proxy.metricsErr = metrics, err
+		h, _ := endpoint(s)
+		server := httptest.NewServer(h)
+		defer server.Close()
 		resp, err := http.Get(server.URL + "/metrics/haproxy?scope=backend&no-maint")
 		if err != nil {
 			return 0, "", err
@@ -398,16 +400,14 @@ func TestHAProxysOwnMetricsPassThrough(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body), err
 	}
-	s.proxy.metrics = "haproxy_process_nbthread 4\n"
-	if code, text, err := get(); code != http.StatusOK || text != "scope=backend&no-maint\nhaproxy_process_nbthread 4\n" || err != nil {
+	missing := errors.New("HAProxy has no exporter")
+	if code, text, err := get(sample, nil); code != http.StatusOK || text != "scope=backend&no-maint\n"+sample || err != nil {
 		t.Errorf("got %d, %q, %v", code, text, err)
 	}
-	s.proxy.metricsErr = errors.New("HAProxy has no exporter")
-	if code, text, err := get(); err == nil {
+	if code, text, err := get(sample, missing); err == nil {
 		t.Errorf("a scrape that ends early does not fail: %d, %q", code, text)
 	}
-	s.proxy.metrics = ""
-	if code, text, err := get(); code != http.StatusServiceUnavailable || !strings.Contains(text, "HAProxy has no exporter") || err != nil {
+	if code, text, err := get("", missing); code != http.StatusServiceUnavailable || !strings.Contains(text, missing.Error()) || err != nil {
 		t.Errorf("got %d, %q, %v", code, text, err)
 	}
 }
