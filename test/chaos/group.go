@@ -16,6 +16,9 @@ import (
 	"sallyport/test/rig"
 )
 
+// kept is how many connections the clients of a group keep.
+const kept = 150
+
 // group returns the suite of a group behind a router. By BGP the router spreads connections over
 // the members, by VRRP each member has an address.
 func group(members int, router world.RouterKind) suite {
@@ -25,7 +28,7 @@ func group(members int, router world.RouterKind) suite {
 		suffix:  fmt.Sprintf(", %d members by BGP", members),
 		options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: router},
 		asn:     65000,
-		load:    []string{"-kept", "150"},
+		load:    []string{"-kept", strconv.Itoa(kept)},
 	}
 	s.target = strings.Join(rig.ServiceAddresses(s.options), ",")
 	for n := 2; n <= members; n++ {
@@ -105,23 +108,52 @@ func (s *testbed) without(m *rig.Rig) []*rig.Rig {
 	return slices.DeleteFunc(s.members(), func(o *rig.Rig) bool { return o == m })
 }
 
+// spread has the clients keep other connections, so that each member has some. Those of a member
+// that was drained have gone to the others, and stay there.
+func (s *testbed) spread(ctx context.Context) error {
+	if len(s.others) == 0 {
+		return nil
+	}
+	var before report
+	if err := errors.Join(s.load.Say(spreading), s.load.Hear(&before)); err != nil {
+		return err
+	}
+	return rig.Eventually(ctx, "each member has a fair share of the kept connections", func() error {
+		for _, m := range s.members() {
+			if has, err := s.connections(ctx, m); err != nil || len(has) < kept/len(s.members())/2 {
+				return errors.Join(err, fmt.Errorf("%s has %d", m.Machine(), len(has)))
+			}
+		}
+		return nil
+	})
+}
+
+// connections returns the clients' ends of the connections to a member's HAProxy.
+func (s *testbed) connections(ctx context.Context, m *rig.Rig) (clients []string, err error) {
+	out, err := s.Exec(ctx, m.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) >= 4 {
+			if at, err := netip.ParseAddrPort(f[3]); err == nil {
+				clients = append(clients, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String())
+			}
+		}
+	}
+	return clients, err
+}
+
 // remember notes which connections the other members have now. They may not break.
 func (s *testbed) remember(ctx context.Context, m *rig.Rig) error {
 	for _, member := range s.members() {
-		out, err := s.Exec(ctx, member.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
+		has, err := s.connections(ctx, member)
 		if err != nil {
 			return err
 		}
 		if member == m {
-			s.note("the member had %d connections", strings.Count(out, "\n"))
+			s.note("the member had %d connections", len(has))
 			continue
 		}
-		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) >= 4 {
-				if at, err := netip.ParseAddrPort(f[3]); err == nil {
-					s.theirs[netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()] = true
-				}
-			}
+		for _, client := range has {
+			s.theirs[client] = true
 		}
 	}
 	return nil

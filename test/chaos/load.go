@@ -26,6 +26,9 @@ import (
 // report of that phase as a line of JSON. The process ends with its input.
 const loadArg = "load"
 
+// spreading is the phase at whose begin each kept connection is replaced by a new one.
+const spreading = "spreading"
+
 // patience is the time after which a request without an answer counts as failed.
 const patience = 5 * time.Second
 
@@ -257,11 +260,12 @@ func load(args []string) error {
 		go c.keep(ctx, current, "websocket", c.websocket)
 		go c.keep(ctx, current, "download", c.download)
 	}
-	if *kept > 0 {
-		many := crowd.Clients{Host: *host, Kept: *kept, Every: time.Second}
-		for _, a := range addresses {
-			many.Targets = append(many.Targets, net.JoinHostPort(a, "80"))
-		}
+	many := crowd.Clients{Host: *host, Kept: *kept, Every: time.Second}
+	for _, a := range addresses {
+		many.Targets = append(many.Targets, net.JoinHostPort(a, "80"))
+	}
+	hold := func() (end func()) {
+		ctx, end := context.WithCancel(ctx)
 		go many.Run(ctx, func() func(crowd.Outcome) {
 			p := begin()
 			return func(o crowd.Outcome) {
@@ -269,7 +273,10 @@ func load(args []string) error {
 				p.add(outcome{class: "kept", due: o.Began, err: o.Err, first: o.From, from: o.From})
 			}
 		})
+		return end
 	}
+	end := hold()
+	defer func() { end() }()
 	out := json.NewEncoder(os.Stdout)
 	tick := time.NewTicker(time.Second / time.Duration(*rate))
 	defer tick.Stop()
@@ -293,6 +300,10 @@ func load(args []string) error {
 			mu.Lock()
 			now = newPhase(name)
 			mu.Unlock()
+			if name == spreading {
+				end()
+				end = hold()
+			}
 			if err := out.Encode(last.end()); err != nil {
 				return err
 			}

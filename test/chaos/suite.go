@@ -224,7 +224,7 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	progress("%d. %s", sc.number, sc.name)
 	res := result{Number: sc.number, Name: sc.name}
 	s.notes, s.broken, s.theirs = nil, nil, map[string]bool{}
-	if err := errors.Join(s.settle(ctx), s.alone(ctx)); err != nil {
+	if err := errors.Join(s.settle(ctx), s.alone(ctx), s.spread(ctx)); err != nil {
 		return res, fmt.Errorf("before it: %w", err)
 	}
 	var before report

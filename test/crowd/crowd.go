@@ -45,7 +45,8 @@ type Status int
 func (s Status) Error() string { return strconv.Itoa(int(s)) }
 
 // Run asks until ctx ends. It calls begin before each request, from several goroutines, and what
-// begin returns with the outcome. A request that the end of ctx cuts has none.
+// begin returns with the outcome. A request on a new connection that the end of ctx cuts has none.
+// One on a kept connection is not cut.
 func (c Clients) Run(ctx context.Context, begin func() (end func(Outcome))) {
 	c.Waits = cmp.Or(c.Waits, Patience)
 	if c.Dial == nil {
@@ -55,7 +56,7 @@ func (c Clients) Run(ctx context.Context, begin func() (end func(Outcome))) {
 	}
 	ask := func(request func() Outcome) {
 		end := begin()
-		if o := request(); ctx.Err() == nil {
+		if o := request(); o.Kept || ctx.Err() == nil {
 			end(o)
 		}
 	}
