@@ -175,14 +175,20 @@ func random() (n id) {
 }
 
 // Say sets what this appliance tells the others from now on. Before the first call it
-// tells an empty Word.
+// tells an empty Word. Another class, and the begin and end of a drain, are told at once.
 func (p *Pulse) Say(w Word) {
 	for _, t := range w.texts() {
 		*t.of = plain(*t.of, t.most)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	other := w.Class != p.word.Class || w.Draining != p.word.Draining
 	p.word, p.said = w, time.Now()
+	if other {
+		for _, m := range p.members {
+			p.send(m, m.theirs)
+		}
+	}
 }
 
 // Changed returns a channel that receives after Heard has changed in more than its times.

@@ -276,6 +276,23 @@ func TestAKnockForEachChangeOfAWord(t *testing.T) {
 	})
 }
 
+// Whoever drains one member after another asks the next one as soon as the router has the first.
+func TestAChangeOfClassIsHeardAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{}
+		g1, _ := n.start(t, "gate-1", gates[:2], secret)
+		g2, _ := n.start(t, "gate-2", gates[:2], secret)
+		settle(time.Second)
+		for _, w := range []Word{{Class: "spare"}, {Class: "full"}, {Class: "full", Draining: true}} {
+			g2.Say(w)
+			synctest.Wait()
+			if got := g1.Heard()[0].Word; got.Class != w.Class || got.Draining != w.Draining {
+				t.Errorf("got %+v, want %+v", got, w)
+			}
+		}
+	})
+}
+
 func TestForgedAndReplayedPacketsDoNothingButCount(t *testing.T) {
 	for _, c := range []struct {
 		what  string

@@ -364,6 +364,13 @@ func (s *testbed) settled(st appliance.Status) error {
 	if st.Group != nil && st.Group.Class != appliance.Full {
 		return fmt.Errorf("it is %s in its group: %s", st.Group.Class, st.Group.Why)
 	}
+	if st.Group != nil {
+		for _, m := range st.Group.Members {
+			if !m.Self && m.Class != appliance.Full {
+				return fmt.Errorf("it hears that %s is %s", m.Name, m.State())
+			}
+		}
+	}
 	nodes := slices.DeleteFunc(slices.Clone(st.Peers), func(p bgp.PeerState) bool { return p.Upstream })
 	if want := len(nodes); len(st.Routes) != want {
 		return fmt.Errorf("%d routes, not %d", len(st.Routes), want)
