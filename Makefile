@@ -85,7 +85,7 @@ test-calico: setup ## Run the end-to-end tests on real Calico, all of them (as r
 	go test -v -count=1 -timeout 30m ./test/e2e -run RealCalico -calico
 
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -short -shuffle=on -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./image/update ./ingress/... ./routes/...
+	CGO_ENABLED=1 go test -race -short -shuffle=on -p 4 -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./image/update ./ingress/... ./routes/...
 
 check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
 

@@ -50,6 +50,15 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// variant leaves out a case of another that goes through the same code, with -short: under the race
+// detector the tests run one at a time.
+func variant(t *testing.T, is bool) {
+	t.Helper()
+	if is && testing.Short() {
+		t.Skip("a variant, which -short leaves out")
+	}
+}
+
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

@@ -379,6 +379,7 @@ func TestSessionsWithRoutersAreProtectedAsThoseWithNodes(t *testing.T) {
 	} {
 		for family, version := range []string{"IPv4", "IPv6"} {
 			t.Run(name+", "+version, func(t *testing.T) {
+				variant(t, family == 1)
 				t.Parallel()
 				s := newSite(t)
 				p := usualPace
@@ -412,6 +413,7 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 	t.Parallel()
 	for family, version := range []string{"IPv4", "IPv6"} {
 		t.Run(version, func(t *testing.T) {
+			variant(t, family == 1)
 			t.Parallel()
 			s := newSite(t)
 			// Only BFD finds the loss: the hold time is longer than the test waits.
