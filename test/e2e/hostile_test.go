@@ -60,6 +60,7 @@ func (r *testbed) refuses(want map[string]string, node string) {
 }
 
 func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
+	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "hostile", Workers: 2}, settings{})
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	evil, err := r.AddNode(t.Context(), "evil")
