@@ -94,11 +94,9 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 		{Name: "AS", Cell: page.Cell{Text: fmt.Sprint(n.node.ASN)}},
 	}
 	for _, s := range n.peers {
-		mark := page.Good
-		if s.State != established {
-			mark = page.Bad
-		}
-		facts = append(facts, page.Fact{Name: "BGP session with " + s.Addr.String(), Cell: page.Cell{Text: s.State, Mark: mark, Note: "for " + page.Ago(q.status.Now, s.Since) + "; " + "holds " + page.Count(s.Received, "route")}})
+		state := q.stateOf(s)
+		state.Note = strings.TrimPrefix(state.Note+"; holds "+page.Count(s.Received, "route"), "; ")
+		facts = append(facts, page.Fact{Name: "BGP session with " + s.Addr.String(), Cell: state})
 	}
 	if n.node.Down {
 		facts = append(facts, page.Fact{Name: "Kubernetes", Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad}})

@@ -45,7 +45,11 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 		d.Appliance.Lines = append(d.Appliance.Lines, "ready")
 	}
 
+	if len(s.NotReady)+len(s.Warnings) > 0 {
+		d.Appliance.Href = "/warnings"
+	}
 	drawGroup(d, s.Group)
+	d.Entrance = x.entrance(s)
 
 	var broken []page.Row
 	var good, more []*nodeIndex
@@ -59,7 +63,10 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 			more = append(more, n)
 		}
 	}
-	d.Summary = fmt.Sprintf("%s; the path over %d of them has no fault.", page.Count(len(nodes), "node"), len(good))
+	if e := d.Entrance; e.Label != "" {
+		d.Summary = "Entrance: " + e.Label + ". "
+	}
+	d.Summary += fmt.Sprintf("%s; the path over %d of them has no fault.", page.Count(len(nodes), "node"), len(good))
 	for _, row := range broken {
 		d.Summary += " " + row.Node.Title + ": server " + row.Server.Label + ", route " + row.Route.Label + ". " + strings.Join(row.Why, " ")
 	}
@@ -87,18 +94,20 @@ func (x *index) row(n *nodeIndex) page.Row {
 	r := page.Row{Server: n.counts.door(), Route: n.door(), Pods: n.counts.pods()}
 	r.Node = page.Box{Title: n.name, Href: pathOf("node", n.cluster, n.name), Lines: []string{n.where(len(x.clusters) > 1)}}
 	r.Pods.Href = pathOf("node", n.cluster, n.name) + "#servers"
-	r.Node.Mark = r.Route.Mark
+	r.Node.Mark = r.Route.Mark.Worse(n.session())
 	if n.name == "" {
 		r.Node, r.Pods.Href = page.Box{Title: "no node", Lines: []string{"at addresses of no known node"}, Mark: page.Bad}, "/servers?state=closed"
 		r.Route = page.Door{Mark: page.Bad, Label: "no block"}
 	}
 	if r.Route.Mark == page.Bad || r.Route.Mark == page.Warn {
 		r.Why = x.whyNoRoute(n)
+	} else {
+		r.Why = x.whyNoSession(n)
 	}
 	if r.Server.Mark == page.Bad && n.counts.failing == 0 {
 		r.Pods.Mark, r.Pods.Lines = page.Idle, []string{"not reached"}
 	}
-	unrouted := len(r.Why) > 0
+	unrouted := r.Route.Mark == page.Bad || r.Route.Mark == page.Warn
 	seen := map[string]bool{}
 	for _, i := range n.broken {
 		s := x.servers[i]
@@ -340,10 +349,29 @@ func (x *index) everything() []*nodeIndex {
 	return x.nodes
 }
 
-// mark returns how the path over a node is.
+// mark returns how a node and the path over it are.
 func (n *nodeIndex) mark() page.Mark {
 	if n.name == "" { // servers at addresses of no known node
 		return page.Bad
 	}
-	return n.door().Mark.Worse(n.counts.mark())
+	return n.door().Mark.Worse(n.counts.mark()).Worse(n.session())
+}
+
+// session returns how the BGP sessions with a node are. A path stays open for a while without
+// them, so a lost session alone shuts none.
+func (n *nodeIndex) session() page.Mark {
+	if slices.ContainsFunc(n.peers, func(p bgp.PeerState) bool { return p.State != established }) {
+		return page.Warn
+	}
+	return page.Plain
+}
+
+// whyNoSession returns why a node has no BGP session, a sentence for each of its addresses.
+func (x *index) whyNoSession(n *nodeIndex) (whys []string) {
+	for _, p := range n.peers {
+		if p.State != established {
+			whys = append(whys, sessionDown(p, x.at))
+		}
+	}
+	return whys
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sallyport/appliance/page"
+	"sallyport/bgp"
 )
 
 // mark returns the mark of a class.
@@ -45,9 +46,59 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	d.Appliance.Lines = append(d.Appliance.Lines, class, fmt.Sprintf("%d of %d members alive", alive, len(g.Members)))
 }
 
+// entrance describes the door between the clients and this appliance: whether routers or VRRP send
+// clients here. Without either of them it counts as open, since nothing tells how clients come.
+//
+//	Good  every service address leads here
+//	Warn  some do, or some of the routers know it, or this appliance is the last resort
+//	Bad   none does, although it should
+//	Idle  none does, and that is right: another member has them, this one drains, or there are none
+func (x *index) entrance(s Status) page.Door {
+	g, of := s.Group, &x.settings.cfg.Group
+	if s.HAProxy.Worker == 0 {
+		return page.Door{Mark: page.Bad, Label: "HAProxy does not run"}
+	}
+	if g == nil || !of.Upstream.Exists() && !of.VRRP.Exists() {
+		return page.Door{Mark: page.Good}
+	}
+	all := len(g.Addresses)
+	routers := countFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
+	hearing := countFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream && len(p.Announced) > 0 })
+	announced := countFunc(g.Addresses, func(a AddressOfGroup) bool { return len(a.Announced) > 0 })
+	here := countFunc(g.Addresses, func(a AddressOfGroup) bool { return a.VRRP })
+	switch {
+	case all == 0:
+		return page.Door{Mark: page.Idle, Label: "no service address yet"}
+	case g.Draining && announced+here == 0:
+		return page.Door{Mark: page.Idle, Label: "drained"}
+	case of.Upstream.Exists() && announced == 0:
+		return page.Door{Mark: page.Bad, Label: "announced to no router"}
+	case of.Upstream.Exists() && g.Class != Full:
+		return page.Door{Mark: page.Warn, Label: "last resort of " + page.Count(hearing, "router")}
+	case of.Upstream.Exists() && hearing < routers:
+		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("announced to %d of %d routers", hearing, routers)}
+	case of.Upstream.Exists() && announced < all:
+		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("%d of %d addresses announced", announced, all)}
+	case of.Upstream.Exists():
+		return page.Door{Mark: page.Good, Label: "announced to " + page.Count(routers, "router")}
+	case here == all:
+		return page.Door{Mark: page.Good, Label: "here by VRRP"}
+	case here == 0 && g.others():
+		return page.Door{Mark: page.Idle, Label: "another member, by VRRP"}
+	case here == 0:
+		return page.Door{Mark: page.Bad, Label: "no member, by VRRP"}
+	}
+	d := page.Door{Mark: page.Good, Label: fmt.Sprintf("%d of %d addresses, by VRRP", here, all)}
+	if !g.others() {
+		d.Mark = page.Warn
+	}
+	return d
+}
+
 // groupSections returns the sections about the group; none if there is no group. drain says
 // whether the viewer may drain.
-func groupSections(g *GroupStatus, drain bool) []page.Section {
+func groupSections(s *Status, drain bool) []page.Section {
+	g := s.Group
 	if g == nil {
 		return nil
 	}
@@ -79,12 +130,19 @@ func groupSections(g *GroupStatus, drain bool) []page.Section {
 		if !a.Held {
 			held = page.Cell{Text: "no", Mark: page.Bad}
 		}
-		to := listed(a.Announced)
-		byVRRP := ""
+		to, byVRRP := page.Cell{}, ""
+		switch {
+		case len(a.Announced) > 0:
+			to = page.Cell{Text: listed(a.Announced), Mono: true}
+		case s.Unheard(a):
+			to = page.Cell{Text: "nobody", Mark: page.Bad}
+		case g.Draining:
+			to = page.Cell{Text: "nobody", Mark: page.Idle}
+		}
 		if a.VRRP {
 			byVRRP = "here"
 		}
-		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, {Text: to, Mono: true}, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}})
+		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, to, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}})
 	}
 	section := page.Section{ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class), Table: members}
 	if drain {
@@ -144,7 +202,7 @@ func (q *request) drainPage() (page.Page, bool) {
 		section.Lines = lines(page.Good, []string{"The other members take over: this appliance withdraws the service addresses, and HAProxy closes each connection that is kept after its next answer. A restart of sallyport does not end the drain, a reboot of the machine does."})
 		section.Button = &page.Button{Text: "Drain " + name, Action: drainPath}
 	}
-	sections := append([]page.Section{section}, groupSections(g, false)...)
+	sections := append([]page.Section{section}, groupSections(&q.status, false)...)
 	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections}, true
 }
 

@@ -61,6 +61,11 @@ func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 		if f.down[p.Addr] {
 			state.State, state.Flaps, state.LossReason = "Active", 1, "hold timer expired: nothing was heard of it for 9s"
 		}
+		if p.Upstream && state.State == established {
+			for _, a := range f.announced {
+				state.Announced = append(state.Announced, a.Prefix)
+			}
+		}
 		states = append(states, state)
 	}
 	return states

@@ -456,6 +456,11 @@ type AddressOfGroup struct {
 	Services  []string     `json:"services,omitempty"`  // Services of type LoadBalancer that have it, as NAMESPACE/NAME
 }
 
+// Unheard reports whether no router knows a service address, although one should.
+func (s *Status) Unheard(a AddressOfGroup) bool {
+	return len(a.Announced) == 0 && !s.Group.Draining && slices.ContainsFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
+}
+
 // MemberStatus is a member of the group, as it was last heard.
 type MemberStatus struct {
 	Name     string        `json:"name"`

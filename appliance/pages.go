@@ -142,7 +142,7 @@ func (q *request) mark() page.Mark {
 	switch {
 	case !q.status.Ready:
 		return page.Bad
-	case len(q.status.Warnings) > 0 || q.all.closed()+q.all.failing > 0:
+	case len(q.status.Warnings) > 0 || q.all.closed()+q.all.failing > 0 || q.entrance(q.status).Mark == page.Bad:
 		return page.Warn
 	}
 	return page.Good
@@ -156,6 +156,10 @@ func (q *request) first() page.Page {
 		state.Title = s.Identity + " is not ready"
 	case all.all > 0 && all.open+all.failing == 0:
 		state.Title += ", but no server is open"
+	default:
+		if e := q.entrance(s); e.Mark == page.Bad {
+			state.Title += ", but clients do not reach it: " + e.Label
+		}
 	}
 	// At most so many lines that the drawing stays on the first screen.
 	sentences := append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...)
@@ -168,7 +172,7 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
 	})
-	p.Sections = append(p.Sections, groupSections(s.Group, q.mayDrain())...)
+	p.Sections = append(p.Sections, groupSections(&s, q.mayDrain())...)
 	if plots := q.pages.samples.plots(); plots != nil {
 		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
 	}
@@ -420,13 +424,6 @@ func (q *request) peerList(size int) (page.Section, int) {
 	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
 		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) && has(text, p.Node, p.Cluster, p.Addr.String())
 	}, func(p bgp.PeerState) []page.Cell {
-		state := page.Cell{Text: p.State, Mark: page.Good}
-		if p.State != established {
-			state.Mark = page.Bad
-		}
-		if since := page.Ago(q.status.Now, p.Since); since != "" {
-			state.Note = "for " + since
-		}
 		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
 		if !p.LastLoss.At.IsZero() {
 			loss.Note = page.Ago(q.status.Now, p.LastLoss.At) + " ago"
@@ -439,10 +436,30 @@ func (q *request) peerList(size int) (page.Section, int) {
 		if refusedBy[p.Addr] > 0 {
 			refused.Mark, refused.Href = page.Warn, "/refusals?q="+url.QueryEscape(p.Addr.String())
 		}
-		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, state, {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
+		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, q.stateOf(p), {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
 	}, columns("node", "address", "AS", "state", ">prefixes", ">refused", ">losses", "~last loss")...)
 	t.Empty = cmp.Or(t.Empty, "none: no node of any cluster has a BGP address")
 	return page.Section{ID: "peers", Title: "BGP peers", Table: t, Filter: q.filter("node or address", "established", "down")}, n
+}
+
+// stateOf describes the state of a session: since when, and how BFD sees the peer.
+func (q *request) stateOf(p bgp.PeerState) page.Cell {
+	state := page.Cell{Text: p.State, Mark: page.Good}
+	if p.BFD == "down" {
+		state.Mark = page.Warn
+	}
+	if p.State != established {
+		state.Mark = page.Bad
+	}
+	var notes []string
+	if since := page.Ago(q.status.Now, p.Since); since != "" {
+		notes = append(notes, "for "+since)
+	}
+	if p.BFD != "" {
+		notes = append(notes, "BFD "+p.BFD)
+	}
+	state.Note = strings.Join(notes, ", ")
+	return state
 }
 
 func (q *request) routeList(size int) (page.Section, int) {

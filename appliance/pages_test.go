@@ -1,9 +1,16 @@
 package appliance
 
 import (
+	"cmp"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"sallyport/appliance/config"
+	"sallyport/appliance/page"
+	"sallyport/bgp"
 )
 
 // allocations returns how many objects a request for a page allocates, once its view was shown.
@@ -61,5 +68,121 @@ func TestTheHeadingSaysThatNoServerIsOpen(t *testing.T) {
 				t.Errorf("want %q in:\n%.1500s", row.want, w.Body)
 			}
 		})
+	}
+}
+
+// The line from the clients to this appliance has the colour of what routers and VRRP do, and not
+// that of every warning.
+func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
+	router := func(addr string, heard ...string) bgp.PeerState {
+		p := bgp.PeerState{Peer: bgp.Peer{Upstream: true, Addr: netip.MustParseAddr(addr)}}
+		for _, a := range heard {
+			p.Announced = append(p.Announced, netip.PrefixFrom(netip.MustParseAddr(a), 32))
+		}
+		return p
+	}
+	const one, two = "203.0.113.10", "203.0.113.11"
+	silent, full := MemberStatus{Name: "gate-2"}, MemberStatus{Name: "gate-2", Alive: true, Class: Full}
+	for name, row := range map[string]struct {
+		routers  []bgp.PeerState
+		byVRRP   []string // addresses that are here by VRRP; nil: there is no VRRP
+		none     bool     // there is no service address
+		class    Class    // empty: full
+		draining bool
+		other    MemberStatus
+		dead     bool // HAProxy does not run
+		want     page.Door
+	}{
+		"no router and no VRRP":        {want: page.Door{Mark: page.Good}},
+		"every router knows it":        {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2", one, two)}, want: page.Door{Mark: page.Good, Label: "announced to 2 routers"}},
+		"one router was lost":          {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2")}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
+		"the only router was lost":     {routers: []bgp.PeerState{router("192.168.50.1")}, want: page.Door{Mark: page.Bad, Label: "announced to no router"}},
+		"another machine has one":      {routers: []bgp.PeerState{router("192.168.50.1", one)}, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"}},
+		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: Spare, want: page.Door{Mark: page.Warn, Label: "last resort of 1 router"}},
+		"it drains":                    {routers: []bgp.PeerState{router("192.168.50.1")}, class: None, draining: true, want: page.Door{Mark: page.Idle, Label: "drained"}},
+		"no Service has an address":    {routers: []bgp.PeerState{router("192.168.50.1")}, none: true, want: page.Door{Mark: page.Idle, Label: "no service address yet"}},
+		"HAProxy has died":             {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true, want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"}},
+		"all by VRRP":                  {byVRRP: []string{one, two}, other: full, want: page.Door{Mark: page.Good, Label: "here by VRRP"}},
+		"half of them by VRRP":         {byVRRP: []string{one}, other: full, want: page.Door{Mark: page.Good, Label: "1 of 2 addresses, by VRRP"}},
+		"half of them, and none other": {byVRRP: []string{one}, other: silent, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses, by VRRP"}},
+		"all on another member":        {byVRRP: []string{}, other: full, want: page.Door{Mark: page.Idle, Label: "another member, by VRRP"}},
+		"on no member":                 {byVRRP: []string{}, other: silent, want: page.Door{Mark: page.Bad, Label: "no member, by VRRP"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := &config.Config{}
+			if row.byVRRP != nil {
+				cfg.Group.VRRP.Interface = "eth0"
+			}
+			g := &GroupStatus{Class: cmp.Or(row.class, Full), Draining: row.draining, Members: []MemberStatus{{Self: true, Alive: true, Class: Full}, row.other}}
+			s := Status{Group: g, Peers: row.routers}
+			if !row.dead {
+				s.HAProxy.Worker = 4711
+			}
+			for range row.routers {
+				cfg.Group.Upstream.Peers = append(cfg.Group.Upstream.Peers, config.Router{})
+			}
+			for _, a := range addrs(one, two) {
+				of := AddressOfGroup{Address: a, VRRP: slices.Contains(row.byVRRP, a.String())}
+				for _, r := range row.routers {
+					if slices.ContainsFunc(r.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
+						of.Announced = append(of.Announced, r.Addr)
+					}
+				}
+				if !row.none {
+					g.Addresses = append(g.Addresses, of)
+				}
+			}
+			x := &index{view: &view{settings: settings{cfg: cfg}}}
+			if got := x.entrance(s); got != row.want {
+				t.Errorf("got %+v, want %+v", got, row.want)
+			}
+		})
+	}
+}
+
+// A warning about something else leaves the entrance open: clients reach the appliance.
+func TestALostRouterShutsTheEntrance(t *testing.T) {
+	s, p := newPair(t)
+	s.speaker.state = established
+	s.pass(t, firstSteps)
+	p.hear("", false) // the other member is silent: a warning
+	s.settle(t)
+	for name, row := range map[string]struct {
+		lost bool
+		want []string
+	}{
+		"a member is silent":  {false, []string{">gate-1 is ready</h1>", `<path class="good" d="M143 `, ">✓ entrance open<", ">announced to 1 router<"}},
+		"the router was lost": {true, []string{">gate-1 is ready, but clients do not reach it: announced to no router</h1>", `<path class="bad" d="M143 `, ">✕ entrance shut<", "Entrance: announced to no router."}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.speaker.down[netip.MustParseAddr("192.168.50.1")] = row.lost
+			s.settle(t)
+			h, _ := endpoint(s)
+			_, text := ask(t, h, "/")
+			for _, want := range row.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("want %q in:\n%.6000s", want, text)
+				}
+			}
+		})
+	}
+}
+
+// The path over a node stays open for a while without a session, and its row says what is wrong all
+// the same.
+func TestANodeWithoutASessionStandsOut(t *testing.T) {
+	worker := netip.MustParseAddr("192.168.50.23")
+	lost := bgp.PeerState{Peer: bgp.Peer{Cluster: "demo", Node: "worker1", Addr: worker}, State: "Active", LossReason: "nothing was heard for the hold time"}
+	n := &nodeIndex{nodeName: nodeName{"demo", "worker1"}, peers: []bgp.PeerState{lost}, blocks: []*blockIndex{{installed: true}}, counts: serverCounts{all: 1, open: 1}}
+	r := (&index{view: &view{}}).row(n)
+	if got, want := []page.Mark{r.Mark(), r.Node.Mark, n.mark()}, []page.Mark{page.Good, page.Warn, page.Warn}; !slices.Equal(got, want) {
+		t.Errorf("path, node and both are %v, want %v", got, want)
+	}
+	if want := "there is no BGP session with node worker1 (192.168.50.23); the last session ended: nothing was heard for the hold time; look whether the node is up"; len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], want) {
+		t.Errorf("got %q, want %q", r.Why, want)
+	}
+	n.peers[0].State = established
+	if r := (&index{view: &view{}}).row(n); r.Node.Mark != page.Good || r.Why != nil {
+		t.Errorf("with a session: got %v and %q, want good and no reason", r.Node.Mark, r.Why)
 	}
 }

@@ -29,7 +29,7 @@ import (
 func endpoint(s *scene) (http.Handler, *metrics) {
 	described := func(by func(*view, haproxy.Info) Status) func() Status {
 		return func() Status {
-			answer := by(s.view.Load(), haproxy.Info{Version: "3.2.4", Reloads: 1})
+			answer := by(s.view.Load(), haproxy.Info{Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711, Reloads: 1})
 			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().at, s.started
 			return answer
 		}

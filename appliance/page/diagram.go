@@ -11,6 +11,7 @@ import (
 type Diagram struct {
 	Summary   string // the diagram in a sentence, for those who do not see it
 	Clients   Box
+	Entrance  Door // between the clients and the appliance; without a label only its line is drawn
 	Appliance Box
 	Rows      []Row
 }
@@ -39,8 +40,17 @@ type Door struct {
 	Label string
 }
 
+// text returns the state of a door with its symbol, and the door's name if it has one.
+func (d Door) text(name string) string {
+	word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[d.Mark]
+	return strings.Join(strings.Fields(d.Mark.Symbol()+" "+name+" "+word), " ")
+}
+
 // Mark returns how the whole path is.
 func (r *Row) Mark() Mark { return r.Server.Mark.Worse(r.Route.Mark).Worse(r.Pods.Mark) }
+
+// whyMark returns how what Why tells is. A node may need attention while its path is open.
+func (r *Row) whyMark() Mark { return r.Mark().Worse(r.Node.Mark) }
 
 // draw returns the diagram twice, for wide and for narrow screens; the style sheet shows
 // one of them.
@@ -127,7 +137,11 @@ func (d *Diagram) wide() string {
 			height += why*n + 9
 		}
 	}
-	height = max(height, top+96)
+	clientsH := max(56, 30+16*len(d.Clients.Lines))
+	height = max(height, top+96, top+30+16*len(d.Appliance.Lines)+gap)
+	if d.Entrance.Label != "" {
+		height = max(height, top+clientsH+40)
+	}
 	s.open("wide", "wide", width, height, d.Summary)
 	for _, h := range []struct {
 		x    int
@@ -135,8 +149,13 @@ func (d *Diagram) wide() string {
 	}{{clients, "clients"}, {appliance, "this appliance"}, {server - 22, "door 1: server"}, {route - 22, "door 2: route"}, {node, "node"}, {pods, "pods"}} {
 		s.text(h.x, 14, "h", h.text)
 	}
-	s.line(d.Appliance.Mark.Class(), clients+clientsW, top+28, appliance, top+28)
-	s.box(d.Clients, clients, top, clientsW, max(56, 30+16*len(d.Clients.Lines)))
+	s.line(d.Entrance.Mark.Class(), clients+clientsW, top+28, appliance, top+28)
+	s.box(d.Clients, clients, top, clientsW, clientsH)
+	if d.Entrance.Label != "" {
+		s.door(d.Entrance, (clients+clientsW+appliance)/2, top+28)
+		s.text(clients, top+clientsH+20, d.Entrance.Mark.Class(), d.Entrance.text("entrance"))
+		s.text(clients, top+clientsH+36, "s", cut(d.Entrance.Label, 29))
+	}
 	s.box(d.Appliance, appliance, top, applianceW, height-top-gap+1)
 	for i, r := range d.Rows {
 		y := ys[i] + box/2
@@ -160,7 +179,7 @@ func (d *Diagram) wide() string {
 		s.box(r.Node, node, ys[i], nodeW, box)
 		s.box(r.Pods, pods, ys[i], podsW, box)
 		for j, line := range whys[i] {
-			s.text(server-32, ys[i]+box+3+why*(j+1), mark.Class(), line)
+			s.text(server-32, ys[i]+box+3+why*(j+1), r.whyMark().Class(), line)
 		}
 	}
 	return s.String() + "</svg>"
@@ -169,8 +188,7 @@ func (d *Diagram) wide() string {
 // label writes what a door's state is, right of the door: the symbol and a word above the
 // path, the rest below.
 func (s *svg) label(d Door, x, y int) {
-	word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[d.Mark]
-	s.text(x, y-8, d.Mark.Class(), strings.TrimSpace(d.Mark.Symbol()+" "+word))
+	s.text(x, y-8, d.Mark.Class(), d.text(""))
 	s.text(x, y+19, "s", cut(d.Label, 19))
 }
 
@@ -186,9 +204,19 @@ func (d *Diagram) narrow() string {
 		body.box(b, 1, y, width-2, h)
 		y += h
 	}
+	doors := func(name string, door Door, x int) {
+		body.text(x, y, door.Mark.Class(), door.text(name))
+		body.text(x+138, y, "s", cut(door.Label, 26))
+		y += step
+	}
 	head(d.Clients)
-	body.line(d.Appliance.Mark.Class(), spine, y, spine, y+14)
-	y += 14
+	from := y
+	y += step
+	if d.Entrance.Label != "" {
+		doors("entrance", d.Entrance, left+12)
+	}
+	body.line(d.Entrance.Mark.Class(), spine, from, spine, y-4)
+	y -= 4
 	head(d.Appliance)
 	begin := y
 	y += 14
@@ -199,22 +227,15 @@ func (d *Diagram) narrow() string {
 		body.line(mark.Class(), spine, last, left, last)
 		body.box(r.Node, left, y, width-left-1, 50)
 		y += 50 + step
-		for _, door := range []struct {
-			name string
-			Door
-		}{{"server", r.Server}, {"route", r.Route}} {
-			word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[door.Mark]
-			body.text(left+12, y, door.Mark.Class(), strings.TrimSpace(door.Mark.Symbol()+" "+door.name+" "+word))
-			body.text(left+150, y, "s", cut(door.Label, 26))
-			y += step
-		}
+		doors("server", r.Server, left+12)
+		doors("route", r.Route, left+12)
 		y -= 6
 		body.box(r.Pods, left+10, y, width-left-11, 50)
 		y += 50 + 4
 		for _, sentence := range r.Why {
 			for _, line := range wrap(sentence, letters) {
 				y += why
-				body.text(left+10, y, mark.Class(), line)
+				body.text(left+10, y, r.whyMark().Class(), line)
 			}
 		}
 		y += 18

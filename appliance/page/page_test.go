@@ -21,7 +21,7 @@ func TestEveryTextIsEscaped(t *testing.T) {
 	box := Box{Title: hostile, Lines: []string{hostile}, Href: "/" + hostile, Mark: Bad}
 	p := Page{Title: hostile, Identity: hostile, Query: hostile, Foot: []string{hostile}, Crumbs: []Link{{hostile, "/" + hostile}}, Sections: []Section{{
 		ID: "one", Title: hostile, Note: hostile, More: &Link{hostile, "/" + hostile}, Lines: []Line{{Bad, hostile}}, Facts: []Fact{{hostile, Cell{Text: hostile}}},
-		Diagram: &Diagram{Summary: hostile, Clients: box, Appliance: box, Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}}},
+		Diagram: &Diagram{Summary: hostile, Clients: box, Entrance: Door{Bad, hostile}, Appliance: box, Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}}},
 		Plots:   []Plot{{Title: hostile, Unit: hostile, Points: []float64{1, 2}, Every: time.Second}},
 		Table:   &Table{Columns: []Column{{Name: hostile}}, Rows: [][]Cell{{{Text: hostile, Href: "javascript:" + hostile, Note: hostile}}}, Total: 1, From: 1, Next: hostile},
 		Filter:  &Filter{hostile, hostile, hostile, []Choice{{hostile, hostile, true}}, []Choice{{hostile, hostile, true}}},
