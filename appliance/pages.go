@@ -432,12 +432,16 @@ func (q *request) peerList(size int) (page.Section, int) {
 		if p.Node == "" {
 			name = page.Cell{Text: map[bool]string{true: "router", false: "route reflector"}[p.Upstream]}
 		}
+		hold := page.Cell{}
+		if p.HoldTime > 0 {
+			hold.Text = p.HoldTime.String()
+		}
 		refused := some(refusedBy[p.Addr])
 		if refusedBy[p.Addr] > 0 {
 			refused.Mark, refused.Href = page.Warn, "/refusals?q="+url.QueryEscape(p.Addr.String())
 		}
-		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, q.stateOf(p), {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
-	}, columns("node", "address", "AS", "state", ">prefixes", ">refused", ">losses", "~last loss")...)
+		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, q.stateOf(p), hold, {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
+	}, columns("node", "address", "AS", "state", ">hold time", ">prefixes", ">refused", ">losses", "~last loss")...)
 	t.Empty = cmp.Or(t.Empty, "none: no node of any cluster has a BGP address")
 	return page.Section{ID: "peers", Title: "BGP peers", Table: t, Filter: q.filter("node or address", "established", "down")}, n
 }

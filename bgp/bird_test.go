@@ -158,6 +158,10 @@ func TestAPeerThatMissesAKeepaliveIsCalledSilentUntilItIsHeard(t *testing.T) {
 		})
 	}
 	silent(false)
+	eventually(t, "the hold time that both agreed on", func() (bool, string) {
+		got := sp.peer(t, at).HoldTime
+		return got == 9*time.Second, got.String()
+	})
 	for _, step := range []struct {
 		signal syscall.Signal
 		silent bool

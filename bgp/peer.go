@@ -49,6 +49,8 @@ type PeerState struct {
 	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
 	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
 
+	HoldTime time.Duration `json:"holdTimeNanoseconds,omitempty"` // that both ends agreed on (RFC 4271, 4.2), while the session is established
+
 	BFD       string         `json:"bfd,omitempty"`       // up or down; empty without BFD
 	Announced []netip.Prefix `json:"announced,omitempty"` // to this peer, while the session is established
 }

@@ -275,6 +275,10 @@ func (x *session) all(now time.Time) iter.Seq[routes.Offer] {
 func (x *session) report() PeerState {
 	p := x.peer
 	p.Password = ""
+	hold := x.hold
+	if x.state != established {
+		hold = 0
+	}
 	return PeerState{
 		Peer:       p,
 		State:      x.state,
@@ -284,6 +288,7 @@ func (x *session) report() PeerState {
 		LastLoss:   x.loss,
 		LossReason: x.why,
 		Flaps:      x.flaps,
+		HoldTime:   hold,
 		BFD:        x.bfd,
 	}
 }

@@ -337,7 +337,7 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	}
 	for _, row := range []struct{ args, want string }{
 		{"peers", "NODE     ADDRESS        AS     STATE        FOR   PREFIXES  LAST-LOSS\nworker1  192.168.50.23  65000"},
-		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB\nworker1"},
+		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB  HOLD-TIME\nworker1"},
 		{"routes -o json", "[\n  {\n    \"prefix\": \"172.16.171.64/26\",\n    \"via\""},
 		{"routes -o yaml", "- cluster: demo\n  installed: false\n"},
 		{"-o yaml", "identity: sallyport-1\n"},

@@ -88,7 +88,7 @@ var parts = []part{
 				if a.VRRP {
 					routers = append(routers, "VRRP")
 				}
-				row(a.Held, a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"), strings.Join(a.Services, ","))
+				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"), strings.Join(a.Services, ","))
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
@@ -116,8 +116,8 @@ var parts = []part{
 	},
 	{
 		"peers", "BGP peers",
-		[]string{"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB"},
-		3,
+		[]string{"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB", "HOLD-TIME"},
+		4,
 		func(s appliance.Status, row func(bool, ...any)) {
 			for _, p := range s.Peers {
 				loss := p.LossReason
@@ -128,11 +128,15 @@ var parts = []part{
 				if p.Upstream {
 					name = "(router)"
 				}
+				hold := ""
+				if p.HoldTime > 0 {
+					hold = p.HoldTime.String()
+				}
 				state := p.State
 				if p.BFD != "" {
 					state += ",BFD-" + p.BFD
 				}
-				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB))
+				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
 			}
 		},
 		func(s appliance.Status) any { return s.Peers },
