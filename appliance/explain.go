@@ -46,8 +46,8 @@ type Fact struct {
 //	ingress=NAMESPACE/NAME   how the Ingress or Service is served; with cluster=NAME in that cluster
 //	request=HOST/PATH        which rule takes the request; no host: "/PATH"
 //	address=ADDRESS          what there is of the address of a pod or node, or a service address
-//	complete=TEXT            how the NAMESPACE/NAME of an Ingress may go on after TEXT; with
-//	                         cluster=NAME in that cluster
+//	complete=TEXT            how the NAMESPACE/NAME of an Ingress or Service may go on after
+//	                         TEXT; with cluster=NAME in that cluster
 func (v *view) explain(what url.Values) (any, error) {
 	switch {
 	case what.Has("complete"):
@@ -187,12 +187,12 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 // completed bounds the names that one completion offers.
 const completed = 1000
 
-// complete returns the names of Ingresses that begin with a text: as far as the namespaces,
-// each with a slash, while the text has no slash itself.
+// complete returns the names of Ingresses, and of Services of type LoadBalancer, that begin with
+// a text: as far as the namespaces, each with a slash, while the text has no slash itself.
 func (v *view) complete(text, cluster string) []string {
 	names := map[string]bool{}
 	add := func(o ingress.ObjectRef) {
-		if o.Kind != "Ingress" || cluster != "" && o.Cluster != cluster {
+		if cluster != "" && o.Cluster != cluster {
 			return
 		}
 		name := o.Namespace + "/"
@@ -204,10 +204,17 @@ func (v *view) complete(text, cluster string) []string {
 		}
 	}
 	for _, o := range v.compiled.Served {
-		add(o)
+		if o.Kind == "Ingress" {
+			add(o)
+		}
 	}
 	for _, p := range v.problems {
-		add(p.ObjectRef)
+		if p.Kind == "Ingress" {
+			add(p.ObjectRef)
+		}
+	}
+	for _, b := range v.compiled.Balancers {
+		add(b.ObjectRef)
 	}
 	all := slices.Sorted(maps.Keys(names))
 	if len(all) == 0 {

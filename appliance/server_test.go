@@ -360,19 +360,21 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 	}
 }
 
-func TestTheNameOfAnIngressIsCompletedStepByStep(t *testing.T) {
+func TestANameIsCompletedStepByStep(t *testing.T) {
 	s := wide(t, 3)
 	v := *s.view.Load()
 	broken := ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Ingress", Namespace: "dev", Name: "broken"}}
 	v.problems = append(v.problems, broken, ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "other", Name: "broken"}})
+	v.compiled.Balancers = []ingress.Balancer{{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "default", Name: "mqtt"}}, {ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "iot", Name: "mqtt"}}}
 	s.view.Store(&v)
 	h, _ := endpoint(s)
 	for query, want := range map[string]string{
-		"complete=":                                 `["default/","dev/"]`,
+		"complete=":                                 `["default/","dev/","iot/"]`,
 		"complete=de":                               `["default/","dev/"]`,
 		"complete=dev":                              `["dev/"]`,
-		"complete=default/m":                        `["default/mail","default/metrics"]`,
+		"complete=default/m":                        `["default/mail","default/metrics","default/mqtt"]`,
 		"complete=dev/&cluster=demo":                `["dev/broken"]`,
+		"complete=iot/&cluster=demo":                `["iot/mqtt"]`,
 		"complete=dev/&cluster=elsewhere":           `[]`,
 		"complete=default/nobody":                   `[]`,
 		"complete=" + url.QueryEscape("\x00/../de"): `[]`,

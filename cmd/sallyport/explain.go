@@ -44,7 +44,7 @@ what this machine does with the address, and where its ports lead.`,
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names, err := completeIngress(cmd, endpoint, typed, cluster)
+		names, err := completeName(cmd, endpoint, typed, cluster)
 		if err != nil {
 			cobra.CompErrorln(err.Error())
 			return nil, cobra.ShellCompDirectiveError
@@ -73,9 +73,9 @@ what this machine does with the address, and where its ports lead.`,
 	return cmd
 }
 
-// completeIngress asks the appliance how the name of an Ingress may go on. A shell waits for
-// it, so it takes 2 s at most.
-func completeIngress(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), typed, cluster string) (names []string, err error) {
+// completeName asks the appliance how the name of an Ingress, or of a Service of type
+// LoadBalancer, may go on. A shell waits for it, so it takes 2 s at most.
+func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), typed, cluster string) (names []string, err error) {
 	at, err := endpoint()
 	if err != nil {
 		return nil, err
