@@ -112,7 +112,7 @@ func groupSections(s *Status, drain bool) []page.Section {
 			case m.Class == "":
 				heard = "never"
 			default:
-				heard = m.Age.Round(time.Second).String() + " ago"
+				heard = page.Lasting(m.Age) + " ago"
 			}
 		}
 		class := page.Cell{Text: string(m.Class), Mark: m.Class.mark()}

@@ -504,7 +504,7 @@ func (m MemberStatus) State() string {
 	case !m.Alive && m.Class == "":
 		return "has not been heard"
 	case !m.Alive:
-		return fmt.Sprintf("has been silent for %s", m.Age.Round(time.Second))
+		return fmt.Sprintf("has been silent for %s", max(m.Age.Round(time.Second), time.Second))
 	case m.Draining:
 		return "drains"
 	}

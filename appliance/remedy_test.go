@@ -11,15 +11,15 @@ import (
 
 func TestALostSessionSaysWhatToDo(t *testing.T) {
 	for reason, want := range map[string]string{
-		"code 6(cease) subcode 3(peer deconfigured)":              "sallyport manifests",
-		"code 6(cease) subcode 5(connection rejected)":            "sallyport manifests",
-		"code 2(open) subcode 2(bad peer as)":                     "bgp.asn",
-		"code 2(open) subcode 3(bad bgp identifier)":              "bgp.routerID",
-		"code 6(cease) subcode 2(administrative shutdown)":        "BIRD was stopped",
-		"code 4(hold timer expired) subcode 0(undefined)":         "firewall",
-		"nothing was heard for the hold time":                     "firewall",
-		"the TCP connection ended without a NOTIFICATION":         "calico-node was restarted",
-		"code 6(cease) subcode 8(out of resources), on this side": "look at calico-node",
+		"cease, peer deconfigured (NOTIFICATION 6/3 received)":              "sallyport manifests",
+		"cease, connection rejected (NOTIFICATION 6/5 received)":            "sallyport manifests",
+		"open, bad peer as (NOTIFICATION 2/2 received)":                     "bgp.asn",
+		"open, bad bgp identifier (NOTIFICATION 2/3 received)":              "bgp.routerID",
+		"cease, administrative shutdown (NOTIFICATION 6/2 received)":        "BIRD was stopped",
+		"hold timer expired (NOTIFICATION 4/0 received)":                    "firewall",
+		"nothing was heard for the hold time":                               "firewall",
+		"the TCP connection ended without a NOTIFICATION":                   "calico-node was restarted",
+		"cease, out of resources (NOTIFICATION 6/8 received), on this side": "look at calico-node",
 	} {
 		got := ended(bgp.PeerState{LossReason: reason})
 		if !strings.Contains(got, reason) || !strings.Contains(got, want) {

@@ -97,7 +97,7 @@ func (l *loop) judge(v *view) {
 		}
 	}
 	for cluster, until := range v.static {
-		warn("cluster %s: every BGP session was lost at once; its routes stay until %s, and health checks decide until then", cluster, until.UTC().Format("15:04:05 MST"))
+		warn("cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks decide until then", cluster, until.UTC().Format("15:04:05 MST"))
 	}
 	for _, cluster := range v.unguarded {
 		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer", cluster)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -194,16 +195,33 @@ func lossOf(p apiutil.PeerState) (routes.Cause, string) {
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
 		why := strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
 		if why == reconfigured {
-			return routes.Reconfigured, why
+			return routes.Reconfigured, notification(why, "received")
 		}
-		return routes.Notified, why
+		return routes.Notified, notification(why, "received")
 	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
 		return routes.Refused, "the peer asked for a hold time of 0, which would leave its loss unseen"
 	default:
 		why := strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
 		if why == resetByBFD {
-			why = "BFD is down: we did not hear the peer for the detection time, or it did not hear us"
+			return routes.Refused, "BFD is down: we did not hear the peer for the detection time, or it did not hear us"
 		}
-		return routes.Refused, why
+		return routes.Refused, notification(why, "sent")
 	}
+}
+
+// named matches GoBGP's name of a NOTIFICATION.
+var named = regexp.MustCompile(`^code (\d+)\((.*)\) subcode (\d+)\((.*)\)$`)
+
+// notification returns GoBGP's name of a NOTIFICATION in the words of RFC 4271, with its code and
+// subcode: "cease, peer deconfigured (NOTIFICATION 6/3 received)".
+func notification(name, way string) string {
+	m := named.FindStringSubmatch(name)
+	if m == nil {
+		return name
+	}
+	words := m[2]
+	if m[4] != "undefined" {
+		words += ", " + m[4]
+	}
+	return fmt.Sprintf("%s (NOTIFICATION %s/%s %s)", words, m[1], m[3], way)
 }

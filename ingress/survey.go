@@ -264,6 +264,9 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
+	if err != nil && !isAnswer(err) {
+		return nil, errors.New(w.unanswered(err))
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &list)
 	}
@@ -281,7 +284,7 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 func (w *Watcher) v3IsCRD(ctx context.Context) (bool, error) {
 	service, err := w.get(ctx, "apiregistration.k8s.io/v1", "apiservices", v3APIService)
 	if err != nil {
-		return false, undecided("APIService "+v3APIService, err)
+		return false, w.undecided("APIService "+v3APIService, err)
 	}
 	return service.GetLabels()["kube-aggregator.kubernetes.io/automanaged"] == "true", nil
 }
@@ -293,7 +296,7 @@ func (w *Watcher) datastoreReady(ctx context.Context, group string) (bool, error
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, undecided("ClusterInformation default of "+group, err)
+		return false, w.undecided("ClusterInformation default of "+group, err)
 	}
 	ready, _, _ := unstructured.NestedBool(info.Object, "spec", "datastoreReady")
 	return ready, nil
@@ -310,7 +313,10 @@ func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstr
 	return w.dynamic.Resource(version.WithResource(resource)).Get(ctx, name, metav1.GetOptions{})
 }
 
-func undecided(without string, err error) error {
+func (w *Watcher) undecided(without string, err error) error {
+	if !isAnswer(err) {
+		return errors.New(w.unanswered(err))
+	}
 	return fmt.Errorf("the API group of Calico's objects cannot be determined without %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
 }
 

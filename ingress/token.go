@@ -207,7 +207,7 @@ func (r *renewer) run(ctx context.Context, from tokenIssuer) {
 
 // renew requests a new token for the ServiceAccount of the given one.
 func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	seconds := int64(r.given.life() / time.Second)
 	answer, err := from.CreateToken(ctx, r.given.namespace, r.given.name,

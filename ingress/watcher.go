@@ -475,7 +475,6 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 	if group != "" {
 		name += "." + group
 	}
-	var refusedConn *net.OpError
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the appliance may not list and watch %s (verbs list, watch; API group %q; resource %s): apply what `sallyport manifests` prints", name, group, resource)
@@ -489,23 +488,43 @@ func (w *Watcher) sentence(group, resource string, err error) string {
 		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
 	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):
 		return fmt.Sprintf("no TLS with the API server (%s): %v; check the server's name, its CA and the client certificate in the kubeconfig", w.server, root(err))
-	case errors.As(err, &refusedConn):
-		return fmt.Sprintf("the API server (%s) cannot be reached: %v; the last known objects stay; look whether it runs, and whether a firewall drops port %d", w.server, root(refusedConn), w.port)
 	}
-	return fmt.Sprintf("the API server (%s) does not answer: %v; the last known objects stay; look whether it runs, and whether a firewall drops port %d", w.server, root(err), w.port)
+	return w.unanswered(err) + "; the last known objects stay"
+}
+
+// unanswered returns in words why a request had no answer of the API server, and what to look at.
+func (w *Watcher) unanswered(err error) string {
+	how := "does not answer"
+	if _, is := errors.AsType[*net.OpError](err); is {
+		how = "cannot be reached"
+	}
+	return fmt.Sprintf("the API server (%s) %s: %v; look whether it runs, and whether a firewall drops port %d", w.server, how, root(err), w.port)
 }
 
 // root returns the innermost error. The outer ones repeat the URL, whose parameters
-// change with each attempt.
+// change with each attempt. A deadline that passed is in words.
 func root(err error) error {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err
-		}
-		err = inner
+	innermost := err
+	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
+		innermost = inner
 	}
+	if opened, is := errors.AsType[*net.OpError](err); is && opened.Op == "dial" && opened.Timeout() {
+		return late{innermost, "no answer to a new connection"}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return late{innermost, fmt.Sprintf("nothing came within %s", askFor)}
+	}
+	return innermost
 }
+
+// late is the error of a deadline, with words for people.
+type late struct {
+	error
+	words string
+}
+
+func (l late) Error() string { return l.words }
+func (l late) Unwrap() error { return l.error }
 
 // troubles returns a sentence for each read that fails now. The caller holds mu.
 func (w *Watcher) troubles() string {

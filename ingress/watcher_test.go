@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -564,5 +567,30 @@ func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("it is said %d times, want once: %q", n, said)
+	}
+}
+
+// No word of Go's net package reaches a sentence that a paged engineer reads.
+func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
+	w := &Watcher{server: "192.168.50.22", port: 6443}
+	asked := func(err error) error {
+		return &url.Error{Op: "Get", URL: "https://192.168.50.22:6443/apis?x=1", Err: err}
+	}
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"packets are dropped":            {asked(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), "the API server (192.168.50.22) cannot be reached: no answer to a new connection; look whether it runs, and whether a firewall drops port 6443"},
+		"nobody listens":                 {asked(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}), "the API server (192.168.50.22) cannot be reached: connection refused; look whether it runs, and whether a firewall drops port 6443"},
+		"it takes the question, no more": {asked(context.DeadlineExceeded), "the API server (192.168.50.22) does not answer: nothing came within 10s; look whether it runs, and whether a firewall drops port 6443"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := w.undecided("ClusterInformation default", row.err).Error(); got != row.want {
+				t.Errorf("the search for Calico's objects: got %q, want %q", got, row.want)
+			}
+			if got, want := w.sentence("", "pods", row.err), row.want+"; the last known objects stay"; got != want {
+				t.Errorf("a list: got %q, want %q", got, want)
+			}
+		})
 	}
 }
