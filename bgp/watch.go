@@ -220,7 +220,10 @@ func notification(name, way string) string {
 		return name
 	}
 	words := m[2]
-	if m[4] != "undefined" {
+	switch {
+	case m[1] == "6" && m[3] == "10":
+		words += ", BFD down" // RFC 9384, which GoBGP does not know
+	case m[4] != "undefined":
 		words += ", " + m[4]
 	}
 	return fmt.Sprintf("%s (NOTIFICATION %s/%s %s)", words, m[1], m[3], way)
