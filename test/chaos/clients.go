@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"sallyport/test/crowd"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -106,14 +107,14 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 
 // keep opens a lasting connection again whenever it ends. An early end is a failure of the phase
 // in which it happens.
-func (c *clients) keep(ctx context.Context, current func() *phase, class string, hold func(context.Context) (from string, err error)) {
+func (c *clients) keep(ctx context.Context, current func() *phase, class string, hold func(context.Context) (ends string, err error)) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		from, err := hold(ctx)
+		ends, err := hold(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		current().add(outcome{class: class, due: began, err: err, first: from + " open for " + time.Since(began).Round(time.Millisecond).String(), from: from})
+		current().add(outcome{class: class, due: began, err: err, first: ends + " open for " + time.Since(began).Round(time.Millisecond).String(), ends: ends})
 		if err != nil { // no faster than a person would
 			select {
 			case <-ctx.Done():
@@ -124,74 +125,74 @@ func (c *clients) keep(ctx context.Context, current func() *phase, class string,
 }
 
 // download reads for 10 s from a response that has a line each 100 ms.
-func (c *clients) download(ctx context.Context) (from string, err error) {
+func (c *clients) download(ctx context.Context) (ends string, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) { from = i.Conn.LocalAddr().String() },
+		GotConn: func(i httptrace.GotConnInfo) { ends = crowd.Ends(i.Conn) },
 	})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+"/slow?d=10s", nil)
 	if err != nil {
-		return from, err
+		return ends, err
 	}
 	client := &http.Client{Transport: c.fresh.Transport} // no limit to the whole
 	resp, err := client.Do(req)
 	if err != nil {
-		return from, err
+		return ends, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read from
 	if resp.StatusCode != http.StatusOK {
-		return from, statusError{strconv.Itoa(resp.StatusCode)}
+		return ends, statusError{strconv.Itoa(resp.StatusCode)}
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && strings.Count(string(text), "\n") < 50 {
 		err = io.ErrUnexpectedEOF
 	}
-	return from, err
+	return ends, err
 }
 
 // websocket sends a message each 200 ms for 10 s and expects its echo (RFC 6455).
-func (c *clients) websocket(ctx context.Context) (from string, err error) {
+func (c *clients) websocket(ctx context.Context) (ends string, err error) {
 	conn, err := c.dial(ctx, "80")
 	if err != nil {
 		return "", err
 	}
-	from = conn.LocalAddr().String()
+	ends = crowd.Ends(conn)
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return from, err
+		return ends, err
 	}
 	in := bufio.NewReader(conn)
 	if _, err := fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n", c.host); err != nil {
-		return from, err
+		return ends, err
 	}
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
-		return from, err
+		return ends, err
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return from, statusError{strconv.Itoa(resp.StatusCode)}
+		return ends, statusError{strconv.Itoa(resp.StatusCode)}
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for i := range 50 {
 		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-			return from, err
+			return ends, err
 		}
 		// FIN and text, masked with zeros.
 		frame := binary.BigEndian.AppendUint32([]byte{0x81, 0x84, 0, 0, 0, 0}, uint32(i)) //nolint:gosec // small
 		if _, err := conn.Write(frame); err != nil {
-			return from, err
+			return ends, err
 		}
 		back := make([]byte, 6)
 		if _, err := io.ReadFull(in, back); err != nil {
-			return from, err
+			return ends, err
 		}
 		if binary.BigEndian.Uint32(back[2:]) != uint32(i) { //nolint:gosec // small
-			return from, errors.New("another message came back")
+			return ends, errors.New("another message came back")
 		}
 		<-tick.C
 	}
-	return from, nil
+	return ends, nil
 }

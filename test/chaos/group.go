@@ -128,17 +128,23 @@ func (s *testbed) spread(ctx context.Context) error {
 	})
 }
 
-// connections returns the clients' ends of the connections to a member's HAProxy.
-func (s *testbed) connections(ctx context.Context, m *rig.Rig) (clients []string, err error) {
+// connections returns the connections to a member's HAProxy, as crowd.Ends has them.
+func (s *testbed) connections(ctx context.Context, m *rig.Rig) (all []string, err error) {
 	out, err := s.Exec(ctx, m.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) >= 4 {
-			if at, err := netip.ParseAddrPort(f[3]); err == nil {
-				clients = append(clients, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String())
+			server, badServer := netip.ParseAddrPort(f[2])
+			client, badClient := netip.ParseAddrPort(f[3])
+			if badServer == nil && badClient == nil {
+				all = append(all, unmapped(client)+" > "+unmapped(server))
 			}
 		}
 	}
-	return clients, err
+	return all, err
+}
+
+func unmapped(a netip.AddrPort) string {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
 }
 
 // remember notes which connections the other members have now. They may not break.
@@ -152,8 +158,8 @@ func (s *testbed) remember(ctx context.Context, m *rig.Rig) error {
 			s.note("the member had %d connections", len(has))
 			continue
 		}
-		for _, client := range has {
-			s.theirs[client] = true
+		for _, ends := range has {
+			s.theirs[ends] = true
 		}
 	}
 	return nil

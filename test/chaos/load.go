@@ -67,7 +67,7 @@ type report struct {
 	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed or lost its SYN to the last, when they were due
 	Classes map[string]*tally `json:"classes"`
 	First   []string          `json:"first,omitempty"`  // the first failures
-	Broken  []string          `json:"broken,omitempty"` // the client's ends of the lasting connections that broke
+	Broken  []string          `json:"broken,omitempty"` // the ends of the lasting connections that broke
 }
 
 // disturbed returns how many requests and lasting connections failed, were slow, and ended at all.
@@ -105,7 +105,7 @@ type outcome struct {
 	again bool
 	lost  bool   // a SYN: the kernel sent it again after a second
 	first string // for the list of the first failures
-	from  string // of a lasting connection: the client's end; empty: it was never open
+	ends  string // of a lasting connection; empty: it was never open
 }
 
 func (p *phase) add(o outcome) {
@@ -125,8 +125,8 @@ func (p *phase) add(o outcome) {
 	if o.err != nil {
 		why := reason(o.err)
 		t.Failed[why]++
-		if o.from != "" {
-			p.report.Broken = append(p.report.Broken, o.from)
+		if o.ends != "" {
+			p.report.Broken = append(p.report.Broken, o.ends)
 		}
 		if len(p.report.First) < 20 {
 			p.report.First = append(p.report.First, fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why, o.err))
@@ -270,7 +270,7 @@ func load(args []string) error {
 			p := begin()
 			return func(o crowd.Outcome) {
 				defer p.pending.Done()
-				p.add(outcome{class: "kept", due: o.Began, err: o.Err, first: o.From, from: o.From})
+				p.add(outcome{class: "kept", due: o.Began, err: o.Err, first: o.Ends, ends: o.Ends})
 			}
 		})
 		return end

@@ -63,7 +63,7 @@ type testbed struct {
 	asn      int             // of the appliance
 	pods     int             // that should serve
 	backends int             // that there should be
-	theirs   map[string]bool // the client's ends of the connections that the members have which the fault spares
+	theirs   map[string]bool // connections that the members have which the fault spares, as crowd.Ends has them
 	notes    []string        // of the scenario
 	broken   []string
 }
@@ -251,9 +251,9 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 		return res, err
 	}
 	if sc.bounds.others {
-		for _, from := range res.Report.Broken {
-			if s.theirs[from] {
-				s.fail("the connection from %s broke, which a member has that the fault spares", from)
+		for _, ends := range res.Report.Broken {
+			if s.theirs[ends] {
+				s.fail("the connection %s broke, which a member has that the fault spares", ends)
 			}
 		}
 	}

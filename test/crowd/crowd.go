@@ -36,7 +36,7 @@ type Outcome struct {
 	Kept  bool      // on a connection that is kept
 	Began time.Time // of a new connection before it was opened
 	Err   error     // nil: a good answer
-	From  string    // the client's end of the connection; empty: there is none
+	Ends  string    // of the connection, as CLIENT > SERVER; empty: there is none
 }
 
 // A Status is an answer with another status than 200.
@@ -94,7 +94,7 @@ func (c Clients) one(ctx context.Context, target string) Outcome {
 		return o
 	}
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
-	o.From = conn.LocalAddr().String()
+	o.Ends = Ends(conn)
 	_, o.Err = conn.ask(c.Host, "Connection: close\r\n")
 	return o
 }
@@ -115,7 +115,7 @@ func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcom
 		}
 		var closes bool
 		ask(func() Outcome {
-			o := Outcome{Kept: true, Began: time.Now(), From: conn.LocalAddr().String()}
+			o := Outcome{Kept: true, Began: time.Now(), Ends: Ends(conn)}
 			closes, o.Err = conn.ask(c.Host, "")
 			closes = closes || o.Err != nil
 			return o
@@ -136,6 +136,9 @@ type kept struct {
 	in    *bufio.Reader
 	waits time.Duration
 }
+
+// Ends returns both ends of a client's connection: it may use a port towards several addresses.
+func Ends(c net.Conn) string { return c.LocalAddr().String() + " > " + c.RemoteAddr().String() }
 
 func (c Clients) open(ctx context.Context, target string) (*kept, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Waits)

@@ -35,7 +35,7 @@ type witnesses struct {
 }
 
 func told(o crowd.Outcome) string {
-	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.From, ": ", o.Err)
+	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.Ends, ": ", o.Err)
 }
 
 // witnesses sends clients to the addresses of the group, and to others.
