@@ -171,8 +171,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		})
 	}
 
-	described := func(by func(*view, haproxy.Info) Status) Status {
-		s := by(l.view.Load(), proxy.Info())
+	described := func(by func(haproxy.Info) Status) Status {
+		s := by(proxy.Info())
 		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
 		if hooks.Notices != nil {
@@ -180,12 +180,13 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		}
 		return s
 	}
-	status := func() Status { return described((*view).status) }
-	head := func() Status { return described((*view).head) }
-	explain := func(what url.Values) (any, error) { return l.view.Load().explain(what) }
+	index := indexed(l.view.Load)
+	status := func() Status { return described(index().status) }
+	head := func() Status { return described(l.view.Load().head) }
+	explain := func(what url.Values) (any, error) { return index().explain(what) }
 	var taken samples
 	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts, &taken})
-	site := &page.Site{Page: (&pages{view: l.view.Load, head: head, changes: &l.changes, samples: &taken}).page}
+	site := &page.Site{Page: (&pages{index: index, head: head, changes: &l.changes, samples: &taken}).page}
 	pages := handler(site, status, head, explain, &l.changes, &taken, registry, proxy.Metrics)
 	fromNetwork := http.NewServeMux()
 	fromNetwork.Handle("/", pages)

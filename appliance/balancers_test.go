@@ -141,7 +141,7 @@ var stranger = address.Owner{Link: "nodes", MAC: net.HardwareAddr{2, 0, 0, 0, 0,
 
 func (b *balancing) explained(t *testing.T, what url.Values) any {
 	t.Helper()
-	answer, err := b.view.Load().explain(what)
+	answer, err := newIndex(b.view.Load()).explain(what)
 	if err != nil {
 		t.Fatal(err)
 	}

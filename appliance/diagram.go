@@ -263,7 +263,8 @@ func (x *index) whyNoRoute(n *nodeIndex) (whys []string) {
 	return whys
 }
 
-// whyNoRouteTo returns why a block has no route in the kernel.
+// whyNoRouteTo returns why a block has no route in the kernel. A block without a node stands for one
+// address that no node owns.
 func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	p := b.affinity.Prefix
 	switch {
@@ -282,8 +283,8 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 		}
 	}
 	for _, r := range x.refusals {
-		if r.Offer.Prefix == p {
-			return fmt.Sprintf("the offer of %s by %s was refused: %s", p, r.Offer.Peer, r.Why)
+		if o := r.Offer.Prefix; o == p || b.affinity.Node == "" && o.Bits() > 0 && o.Contains(p.Addr()) {
+			return fmt.Sprintf("the offer of %s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
 		}
 	}
 	for _, c := range x.clusters {

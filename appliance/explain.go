@@ -12,7 +12,6 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/bgp"
-	"sallyport/haproxy"
 	"sallyport/ingress"
 )
 
@@ -48,31 +47,31 @@ type Fact struct {
 //	address=ADDRESS          what there is of the address of a pod or node, or a service address
 //	complete=TEXT            how the NAMESPACE/NAME of an Ingress or Service may go on after
 //	                         TEXT; with cluster=NAME in that cluster
-func (v *view) explain(what url.Values) (any, error) {
+func (x *index) explain(what url.Values) (any, error) {
 	switch {
 	case what.Has("complete"):
-		return v.complete(what.Get("complete"), what.Get("cluster")), nil
+		return x.complete(what.Get("complete"), what.Get("cluster")), nil
 	case what.Get("address") != "":
 		addr, err := netip.ParseAddr(what.Get("address"))
 		if err != nil {
 			return nil, fmt.Errorf("%q is not an IP address", what.Get("address"))
 		}
-		if s, ours := v.explainServed(addr.Unmap()); ours {
+		if s, ours := x.explainServed(addr.Unmap()); ours {
 			return s, nil
 		}
-		return v.explainAddress(addr.Unmap()), nil
+		return x.explainAddress(addr.Unmap()), nil
 	case what.Get("request") != "":
 		host, path, _ := strings.Cut(what.Get("request"), "/")
-		e, why := v.compiled.ExplainRequest(host, "/"+path)
-		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: v.serversOf(e)}, nil
+		e, why := x.compiled.ExplainRequest(host, "/"+path)
+		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e)}, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
-	for _, c := range v.clusters {
+	for _, c := range x.clusters {
 		if cluster := what.Get("cluster"); cluster != "" && cluster != c.name {
 			continue
 		}
-		e, is := v.compiled.Explain(c.name, namespace, name)
-		b, of, too := v.compiled.ExplainBalancer(c.name, namespace, name)
+		e, is := x.compiled.Explain(c.name, namespace, name)
+		b, of, too := x.compiled.ExplainBalancer(c.name, namespace, name)
 		if !is && !too {
 			continue
 		}
@@ -83,11 +82,11 @@ func (v *view) explain(what url.Values) (any, error) {
 			}
 			s.Backends, s.Problems = append(s.Backends, of.Backends...), append(s.Problems, of.Problems...)
 			for _, a := range b.Addresses {
-				one, _ := v.explainServed(a)
+				one, _ := x.explainServed(a)
 				s.Addresses = append(s.Addresses, one)
 			}
 		}
-		s.Servers = v.serversOf(s.Explanation)
+		s.Servers = x.serversOf(s.Explanation)
 		return s, nil
 	}
 	return nil, errors.New("no Ingress of that name is served here, and no Service of type LoadBalancer: does it exist, and does its class name this controller?")
@@ -95,12 +94,12 @@ func (v *view) explain(what url.Values) (any, error) {
 
 // explainServed describes an address that clients connect to: one of the group, or of its pools.
 // It returns false for any other.
-func (v *view) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
+func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	s.Address = a
 	fact := func(part string, ok bool, format string, args ...any) {
 		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
 	}
-	g := &v.settings.cfg.Group
+	g := &x.settings.cfg.Group
 	pool := slices.IndexFunc(g.Pools, func(p config.Pool) bool { return p.Contains(a) })
 	switch {
 	case slices.Contains(g.Addresses, a):
@@ -111,35 +110,35 @@ func (v *view) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 		return s, false
 	}
 	var of []ingress.Balancer
-	for _, b := range v.compiled.Balancers {
+	for _, b := range x.compiled.Balancers {
 		if i := slices.Index(b.Addresses, a); i >= 0 {
 			of = append(of, b)
 			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster, b.Reasons[i])
 		}
 	}
-	if v.group != nil {
-		for _, sentence := range v.group.Problems {
+	if x.group != nil {
+		for _, sentence := range x.group.Problems {
 			if strings.Contains(sentence, " "+a.String()+" ") || strings.Contains(sentence, " "+a.String()+",") {
 				fact("network", false, "%s", sentence)
 			}
 		}
 	}
-	if owner := v.closed[a]; owner != "" {
+	if owner := x.closed[a]; owner != "" {
 		fact("network", false, "it is %s, and no Service gets it", owner)
 	} else if pool >= 0 && len(of) == 0 {
 		fact("Service", false, "no Service has it, nor is to get it")
 	}
-	if v.group == nil || pool >= 0 && len(of) == 0 {
+	if x.group == nil || pool >= 0 && len(of) == 0 {
 		return s, true
 	}
-	v.announcedAs(a, fact)
+	x.announcedAs(a, fact)
 	for _, b := range of {
-		_, e, _ := v.compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
+		_, e, _ := x.compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
 		to := map[string]BackendStatus{}
-		for _, backend := range v.serversOf(e) {
+		for _, backend := range x.serversOf(e) {
 			to[backend.Name] = backend
 		}
-		for _, stream := range b.Streams(v.config) {
+		for _, stream := range b.Streams(x.config) {
 			if backend := to[stream.Backend]; stream.Addr == a {
 				fact("port", backend.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port, stream.Backend, backend.Open, len(backend.Servers))
 			}
@@ -224,23 +223,25 @@ func (v *view) complete(text, cluster string) []string {
 }
 
 // serversOf describes the backends of an Explanation.
-func (v *view) serversOf(e ingress.Explanation) []BackendStatus {
-	return v.backends(func(name string) bool {
-		return slices.ContainsFunc(e.Backends, func(x ingress.ExplainedBackend) bool { return x.Name == name })
-	})
+func (x *index) serversOf(e ingress.Explanation) []BackendStatus {
+	named := map[string]bool{}
+	for _, b := range e.Backends {
+		named[b.Name] = true
+	}
+	return x.backendsOf(func(name string) bool { return named[name] })
 }
 
 // explainAddress describes all that is known of an address.
-func (v *view) explainAddress(a netip.Addr) AddressStatus {
+func (x *index) explainAddress(a netip.Addr) AddressStatus {
 	s := AddressStatus{Address: a}
 	fact := func(part string, ok bool, format string, args ...any) {
 		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
 	}
-	peers := make(map[netip.Addr]bgp.PeerState, len(v.peers))
-	for _, p := range v.peers {
+	peers := make(map[netip.Addr]bgp.PeerState, len(x.peers))
+	for _, p := range x.peers {
 		peers[p.Addr] = p
 	}
-	for _, c := range v.clusters {
+	for _, c := range x.clusters {
 		for _, p := range c.topology.Pools {
 			if p.CIDR.Contains(a) {
 				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.name, map[bool]string{true: ": no node announces its blocks, because it has disableBGPExport"}[p.NoExport])
@@ -283,35 +284,30 @@ func (v *view) explainAddress(a netip.Addr) AddressStatus {
 			}
 		}
 	}
-	for _, r := range v.refusals {
+	for _, r := range x.refusals {
 		if r.Offer.Prefix.Contains(a) {
 			fact("offer", false, "%s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
 		}
 	}
-	prefix, via, routed := v.want.Routes.Finder()(a)
+	prefix, via, routed := x.want.Routes.Finder()(a)
 	switch {
-	case v.have.Direct[a]:
+	case x.have.Direct[a]:
 		fact("route", true, "a node on a network of this machine needs no route of ours")
 	case !routed:
 		fact("route", false, "no verified route leads to it")
 	default:
 		fact("route", true, "%s via %s", prefix, via)
-		fact("kernel", v.have.Routes[prefix] == via, "%s", map[bool]string{true: "the kernel holds it", false: "the kernel does not hold it"}[v.have.Routes[prefix] == via])
+		fact("kernel", x.have.Routes[prefix] == via, "%s", map[bool]string{true: "the kernel holds it", false: "the kernel does not hold it"}[x.have.Routes[prefix] == via])
 	}
-	backends := make(map[string]bool)
-	for _, b := range v.want.Backends {
-		if slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return s.Addr.Addr() == a }) {
-			backends[b.Name] = true
+	served := false
+	for _, at := range x.servers {
+		if at.addr().Addr() == a {
+			served = true
+			one := x.serverStatus(at)
+			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.backends[at.backend].name, one.State, prefixed(": ", one.Why))
 		}
 	}
-	for _, b := range v.backends(func(name string) bool { return backends[name] }) {
-		for _, x := range b.Servers {
-			if x.Addr.Addr() == a {
-				fact("server", x.Serves(), "%s in backend %s is %s%s", x.Addr, b.Name, x.State, prefixed(": ", x.Why))
-			}
-		}
-	}
-	if len(backends) == 0 {
+	if !served {
 		fact("server", false, "no backend has a server at this address: is it a ready endpoint of a Service that an Ingress names?")
 	}
 	return s

@@ -265,15 +265,30 @@ func (x *index) why(s serverIndex) string {
 	case s.live != nil && s.state == haproxy.Open:
 		return whyDown(s.live.Failure)
 	}
-	var live haproxy.Live
-	if s.live != nil {
-		live = *s.live
+	b, a := x.backends[s.backend].want, s.addr().Addr()
+	if why := x.want.Allocations.Refuse(b.Cluster, b.Namespace, s.addr()); why != "" {
+		return why
 	}
-	a := s.addr().Addr()
-	if _, _, routed := x.match(a); !routed && s.block != nil && !s.want.Drain && x.want.Allocations.Refuse(x.backends[s.backend].want.Cluster, x.backends[s.backend].want.Namespace, s.addr()) == "" {
-		return fmt.Sprintf("no route to %s: %s", a, x.whyNoRouteTo(s.node, s.block))
+	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.want.Name}]; is && step.State < haproxy.Open && step.Why != noRoute {
+		return step.Why
 	}
-	return x.whyNot(*x.backends[s.backend].want, *s.want, live, x.planned, x.match)
+	if s.want.Drain {
+		return "endpoint is terminating"
+	}
+	p, via, routed := x.match(a)
+	switch {
+	case !routed && !x.have.Direct[a]:
+		block := s.block
+		if block == nil { // of no node
+			block = &blockIndex{cluster: b.Cluster, affinity: routes.Affinity{Prefix: netip.PrefixFrom(a, a.BitLen())}}
+		}
+		return fmt.Sprintf("no route to %s: %s", a, x.whyNoRouteTo(s.node, block))
+	case x.have.Routes[p] != via:
+		return fmt.Sprintf("the route %s via %s is not in the kernel", p, via)
+	case s.state == haproxy.Absent:
+		return "its backend is not in HAProxy yet"
+	}
+	return "being opened"
 }
 
 // ingressIndex is one Ingress: what it was granted.
@@ -341,18 +356,17 @@ func (x *index) findIngresses() []*ingressIndex {
 	return all
 }
 
-// indexes keeps the index of the last view that a page was made of.
-type indexes struct {
-	mu   sync.Mutex
-	last *index
-}
-
-// of returns the index of a view. Requests that come at once wait for one index.
-func (i *indexes) of(v *view) *index {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.last == nil || i.last.view != v {
-		i.last = newIndex(v)
+// indexed returns a function that returns the index of the last view. It keeps one index, and requests
+// that come at once wait for it together.
+func indexed(view func() *view) func() *index {
+	var mu sync.Mutex
+	var last *index
+	return func() *index {
+		mu.Lock()
+		defer mu.Unlock()
+		if v := view(); last == nil || last.view != v {
+			last = newIndex(v)
+		}
+		return last
 	}
-	return i.last
 }

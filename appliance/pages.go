@@ -21,14 +21,13 @@ import (
 	"sallyport/routes"
 )
 
-// pages makes the pages for people of the last view. Whoever looks at a page reads an
+// pages makes the pages for people of the index of the last view. Whoever looks at a page reads an
 // immutable view, and takes no lock of the loop's.
 type pages struct {
-	view    func() *view
+	index   func() *index
 	head    func() Status
 	changes *timeline
 	samples *samples
-	indexes indexes
 }
 
 const (
@@ -67,8 +66,7 @@ type request struct {
 //	/warnings                            all sentences that need attention
 //	/search?q=                           what has that text in its name
 func (p *pages) page(r *http.Request) (page.Page, bool) {
-	v := p.view()
-	q := &request{index: p.indexes.of(v), pages: p, status: p.head(), path: r.URL.Path, query: r.URL.Query()}
+	q := &request{index: p.index(), pages: p, status: p.head(), path: r.URL.Path, query: r.URL.Query()}
 	q.state = q.query.Get("state")
 	for segment := range strings.SplitSeq(strings.Trim(r.URL.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(segment)

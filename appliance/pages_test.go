@@ -11,6 +11,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
 	"sallyport/bgp"
+	"sallyport/routes"
 )
 
 // allocations returns how many objects a request for a page allocates, once its view was shown.
@@ -184,5 +185,21 @@ func TestANodeWithoutASessionStandsOut(t *testing.T) {
 	n.peers[0].State = established
 	if r := (&index{view: &view{}}).row(n); r.Node.Mark != page.Good || r.Why != nil {
 		t.Errorf("with a session: got %v and %q, want good and no reason", r.Node.Mark, r.Why)
+	}
+}
+
+// An address that no node owns has no block to look up. The narrowest reason is an offer that holds
+// it and was refused; the default route, which every address is in, says nothing.
+func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
+	refuse := func(prefix, why string) routes.Refusal {
+		return routes.Refusal{Offer: routes.Offer{Peer: netip.MustParseAddr("192.168.50.23"), Prefix: netip.MustParsePrefix(prefix)}, Why: why}
+	}
+	x := &index{view: &view{refusals: []routes.Refusal{refuse("0.0.0.0/0", "it is the default route"), refuse("172.16.9.0/26", "no node owns it")}}}
+	lone := &blockIndex{cluster: "demo", affinity: routes.Affinity{Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
+	owned := &blockIndex{cluster: "demo", affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
+	for want, b := range map[string]*blockIndex{"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone, "no BGP peer offers its block": owned} {
+		if got := x.whyNoRouteTo(nil, b); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

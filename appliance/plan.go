@@ -280,6 +280,10 @@ func changed(before, after map[string]*haproxy.LiveBackend) (names []string) {
 	return names
 }
 
+// noRoute is why a server is closed to whose address no verified route leads. The status looks for the
+// reason behind it.
+const noRoute = "no verified route"
+
 // follow returns a function that says why packets to an address do not take the wanted
 // route now; empty if they do.
 func follow(want routes.Table, have Have) func(netip.Addr) string {
@@ -291,7 +295,7 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 		}
 		wp, wv, ok := wantVia(a)
 		if !ok {
-			return "no verified route"
+			return noRoute
 		}
 		if same {
 			return ""

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"maps"
 	"net/http"
@@ -27,18 +28,19 @@ import (
 
 // endpoint returns the status endpoint of a scene.
 func endpoint(s *scene) (http.Handler, *metrics) {
-	described := func(by func(*view, haproxy.Info) Status) func() Status {
+	described := func(by func() func(haproxy.Info) Status) func() Status {
 		return func() Status {
-			answer := by(s.view.Load(), haproxy.Info{Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711, Reloads: 1})
+			answer := by()(haproxy.Info{Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711, Reloads: 1})
 			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().at, s.started
 			return answer
 		}
 	}
-	status, head := described((*view).status), described((*view).head)
+	index := indexed(s.view.Load)
+	status, head := described(func() func(haproxy.Info) Status { return index().status }), described(func() func(haproxy.Info) Status { return s.view.Load().head })
 	s.counts.histograms = newHistograms()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
-	site := &page.Site{Page: (&pages{view: s.view.Load, head: head, changes: &s.changes, samples: s.samples}).page}
-	return handler(site, status, head, s.view.Load().explain, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
+	site := &page.Site{Page: (&pages{index: index, head: head, changes: &s.changes, samples: s.samples}).page}
+	return handler(site, status, head, func(what url.Values) (any, error) { return index().explain(what) }, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -104,6 +106,10 @@ func TestStatusIsTheSameForPrograms(t *testing.T) {
 	}
 	if len(s.Backends) != 1 || s.Backends[0].Open != 1 || len(s.Backends[0].Servers) != 2 {
 		t.Errorf("backends %+v, want one with one of two servers open", s.Backends)
+	}
+	idle := s.Idle()
+	if _, page := ask(t, h, "/servers"); len(idle) != 1 || !strings.Contains(page, html.EscapeString(idle[0].Why)) {
+		t.Errorf("idle servers %+v, want the one that the page has, with its sentence", idle)
 	}
 }
 
@@ -245,7 +251,7 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 	s.proxy.backends = maps.Clone(s.proxy.backends)
 	s.proxy.backends["of_nobody"] = &haproxy.LiveBackend{Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}}
 	s.round(t.Context())
-	status, got := s.view.Load().status(haproxy.Info{}), s.view.Load().tally()
+	status, got := newIndex(s.view.Load()).status(haproxy.Info{}), s.view.Load().tally()
 	want := tally{routes: len(status.Routes), backends: len(status.Backends), problems: map[problemKind]int{}}
 	for _, r := range status.Routes {
 		if r.Installed {

@@ -165,7 +165,8 @@ func (v *view) head(info haproxy.Info) Status {
 }
 
 // status describes the last round for people and programs.
-func (v *view) status(info haproxy.Info) Status {
+func (x *index) status(info haproxy.Info) Status {
+	v := x.view
 	s := v.head(info)
 	type owner struct{ cluster, node string }
 	owners := map[netip.Addr]owner{}
@@ -200,7 +201,7 @@ func (v *view) status(info haproxy.Info) Status {
 		for _, r := range v.config.Routes {
 			s.Rules = append(s.Rules, RuleStatus{r.Host, r.Path, string(r.Match), r.Backend})
 		}
-		s.Backends = v.backends(func(string) bool { return true })
+		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
 	for _, p := range v.problems {
 		s.Problems = append(s.Problems, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
@@ -271,52 +272,39 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 	return s
 }
 
-// backends describes the backends of some names.
-func (v *view) backends(of func(name string) bool) []BackendStatus {
-	var all []BackendStatus
-	planned := make(map[haproxy.ServerID]SetServer, len(v.steps))
-	for _, step := range v.steps {
-		if s, ok := step.(SetServer); ok {
-			planned[s.ID] = s
+// backendsOf describes the backends of some names.
+func (x *index) backendsOf(of func(name string) bool) (all []BackendStatus) {
+	for _, b := range x.backends {
+		if of(b.name) {
+			all = append(all, x.backendStatus(b))
 		}
-	}
-	match := v.want.Routes.Finder()
-	tell := func(want haproxy.Backend) {
-		if !of(want.Name) {
-			return
-		}
-		bs := BackendStatus{Name: want.Name, Origin: want.Origin}
-		for i, live := range v.have.Backends[want.Name].Match(want.Servers) {
-			switch {
-			case i < 0:
-				bs.Servers = append(bs.Servers, ServerStatus{
-					Name: live.Name, Addr: live.Addr, State: live.State.String(), Check: live.Check,
-					Why: "endpoint is gone; deleted once its last connection ends",
-				})
-				continue
-			case live == nil:
-				live = &haproxy.Live{}
-			}
-			w := want.Servers[i]
-			ss := ServerStatus{Name: w.Name, Addr: w.Addr, Pod: w.Pod, Node: w.Node, State: live.State.String(), Check: live.Check}
-			if live.State == haproxy.Open {
-				bs.Open++
-				ss.Why = whyDown(live.Failure)
-			} else {
-				ss.Why = v.whyNot(want, w, *live, planned, match)
-			}
-			bs.Servers = append(bs.Servers, ss)
-		}
-		all = append(all, bs)
-	}
-	for _, b := range v.want.Backends {
-		tell(*b)
-	}
-	for _, name := range haproxy.Unwanted(v.want.Backends, v.have.Backends) {
-		tell(haproxy.Backend{Name: name})
 	}
 	slices.SortFunc(all, func(a, b BackendStatus) int { return cmp.Compare(a.Name, b.Name) })
 	return all
+}
+
+func (x *index) backendStatus(b backendIndex) BackendStatus {
+	bs := BackendStatus{Name: b.name}
+	if b.want != nil {
+		bs.Origin = b.want.Origin
+	}
+	for _, s := range x.servers[b.from : b.from+b.n] {
+		if s.want != nil && s.state == haproxy.Open {
+			bs.Open++
+		}
+		bs.Servers = append(bs.Servers, x.serverStatus(s))
+	}
+	return bs
+}
+
+func (x *index) serverStatus(s serverIndex) ServerStatus {
+	ss := ServerStatus{Addr: s.addr(), Pod: s.pod(), State: s.state.String(), Check: s.check, Why: x.why(s)}
+	if s.want != nil {
+		ss.Name, ss.Node = s.want.Name, s.want.Node
+	} else {
+		ss.Name = s.live.Name
+	}
+	return ss
 }
 
 // whyDown returns in one sentence how the check of a server failed, by the name that
@@ -333,41 +321,4 @@ func whyDown(failure string) string {
 		return "requests failed one after another (HANA)"
 	}
 	return "the pod answers the check wrongly or too late (" + failure + ")"
-}
-
-// whyNot returns why a wanted server is not open, in one sentence. planned has the steps
-// of the round, and match the wanted routes.
-func (v *view) whyNot(b haproxy.Backend, w haproxy.Server, live haproxy.Live, planned map[haproxy.ServerID]SetServer, match func(netip.Addr) (netip.Prefix, netip.Addr, bool)) string {
-	a := w.Addr.Addr()
-	if why := v.want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr); why != "" {
-		return why
-	}
-	if s, ok := planned[haproxy.ServerID{Backend: b.Name, Server: w.Name}]; ok && s.State < haproxy.Open && s.Why != "no verified route" {
-		return s.Why
-	}
-	if w.Drain {
-		return "endpoint is terminating"
-	}
-	p, via, ok := match(a)
-	switch {
-	case !ok:
-		for _, r := range v.refusals {
-			if r.Offer.Prefix.Contains(a) {
-				return fmt.Sprintf("no route to %s: the offer of %s by %s was refused: %s", a, r.Offer.Prefix, r.Offer.Peer, r.Why)
-			}
-		}
-		for _, c := range v.clusters {
-			for _, pool := range c.topology.Pools {
-				if c.name == b.Cluster && pool.NoExport && pool.CIDR.Contains(a) {
-					return fmt.Sprintf("no route to %s: no node announces its block, because IP pool %s (%s) has disableBGPExport: %s", a, pool.Name, pool.CIDR, exportPool(c.health.APIGroup, pool.Name))
-				}
-			}
-		}
-		return fmt.Sprintf("no route to %s: no BGP peer offers its block", a)
-	case v.have.Routes[p] != via:
-		return fmt.Sprintf("the route %s via %s is not in the kernel", p, via)
-	case live.State == haproxy.Absent:
-		return "its backend is not in HAProxy yet"
-	}
-	return "being opened"
 }
