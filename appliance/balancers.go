@@ -46,11 +46,8 @@ func closed(pools []config.Pool, topologies []routes.Topology, strangers map[net
 	}
 	for _, t := range topologies {
 		for _, n := range t.Nodes {
-			for _, a := range n.Addresses {
+			for _, a := range n.All() {
 				add(a, "an address of node "+n.Name)
-			}
-			for _, p := range n.BGP {
-				add(p.Addr(), "an address of node "+n.Name)
 			}
 		}
 		for _, at := range t.Protected {

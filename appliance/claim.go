@@ -130,9 +130,11 @@ func (m *member) strangers() map[netip.Addr]string {
 	return all
 }
 
-// problems returns a sentence for each address that another machine has.
-func (c *claims) problems(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []string) {
+// troubles returns a sentence for each address that another machine has, or about which nobody could
+// ask.
+func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []trouble) {
 	for _, a := range addresses {
+		add := func(format string, args ...any) { all = append(all, trouble{a, fmt.Sprintf(format, args...)}) }
 		what, whose := fmt.Sprintf("the service address %s", a), "the group"
 		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool { return slices.Contains(b.Addresses, a) }); i >= 0 {
 			what, whose = fmt.Sprintf("the address %s of Service %s/%s", a, balancers[i].Namespace, balancers[i].Name), "the Service"
@@ -140,14 +142,14 @@ func (c *claims) problems(addresses []netip.Addr, balancers []ingress.Balancer, 
 		o, has := c.owners[a]
 		switch {
 		case !has && c.err != nil && !c.taken[a]:
-			all = append(all, fmt.Sprintf("nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err))
+			add("nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err)
 		case !has:
 		case !c.taken[a]:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s another address", o.MAC, o.Link, what, whose))
+			add("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s another address", o.MAC, o.Link, what, whose)
 		case vrrp:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s another address", o.MAC, o.Link, what, whose))
+			add("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s another address", o.MAC, o.Link, what, whose)
 		default:
-			all = append(all, fmt.Sprintf("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s another address", o.MAC, o.Link, what, whose))
+			add("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s another address", o.MAC, o.Link, what, whose)
 		}
 	}
 	return all

@@ -116,11 +116,9 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster, b.Reasons[i])
 		}
 	}
-	if x.group != nil {
-		for _, sentence := range x.group.Problems {
-			if strings.Contains(sentence, " "+a.String()+" ") || strings.Contains(sentence, " "+a.String()+",") {
-				fact("network", false, "%s", sentence)
-			}
+	for _, t := range x.troubles {
+		if t.at == a {
+			fact("network", false, "%s", t.why)
 		}
 	}
 	if owner := x.closed[a]; owner != "" {

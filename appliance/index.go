@@ -121,10 +121,7 @@ func newIndex(v *view) *index {
 		for _, n := range c.topology.Nodes {
 			ni := &nodeIndex{nodeName: nodeName{c.name, n.Name}, node: n}
 			x.nodes, x.node[ni.nodeName] = append(x.nodes, ni), ni
-			for _, a := range n.BGP {
-				byAddr[a.Addr()] = ni
-			}
-			for _, a := range n.Addresses {
+			for _, a := range n.All() {
 				byAddr[a] = ni
 			}
 		}

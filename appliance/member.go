@@ -77,7 +77,7 @@ func (l *loop) enter(ctx context.Context) {
 // depend on what the round can read: an appliance that cannot read has to leave.
 func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silent string) error {
 	if l.member == nil {
-		l.passOn(ctx, v, nil)
+		l.passOn(ctx, v, nil, nil)
 		if l.alone {
 			return nil
 		}
@@ -99,10 +99,10 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 		l.fitSince = v.at
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
-	services := recorded(v.compiled.Balancers)
+	serving := slices.Concat(g.Addresses, recorded(v.compiled.Balancers))
 	wanted := slices.Concat(g.Addresses, allotted(v.compiled.Balancers))
 	mine := slices.DeleteFunc(l.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
-		return !slices.Contains(g.Addresses, a) && !slices.Contains(services, a)
+		return !slices.Contains(serving, a)
 	})
 	have, err := l.hold(mine)
 	// HAProxy cannot listen at an address that the machine does not have.
@@ -120,19 +120,33 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
-	problems := slices.Concat(l.member.claims.problems(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v))
+	v.troubles = slices.Concat(l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v))
+	problems := sentences(v.troubles)
 	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{
 		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
 		Why: reported(l.fit, err, problems), Shape: shape,
 	})
 	l.member.compare(v.at, heard, l.settings.sum, shape)
-	l.passOn(ctx, v, heard)
-	l.forget(v, heard, slices.Concat(g.Addresses, services), taken)
+	l.passOn(ctx, v, heard, serving)
+	l.forget(v, heard, serving, taken)
 	v.fit = l.fit
-	v.group = groupStatus(l, v, heard, have, taken)
+	v.group = groupStatus(l, v, heard, serving, have, taken)
 	v.group.Problems = problems
 	return err
+}
+
+// A trouble is a sentence about what is wrong with an address or a router.
+type trouble struct {
+	at  netip.Addr // that it is about; zero: no single one
+	why string
+}
+
+func sentences(troubles []trouble) (all []string) {
+	for _, t := range troubles {
+		all = append(all, t.why)
+	}
+	return all
 }
 
 // served is the configuration that HAProxy was last given, and its sum.
@@ -212,8 +226,10 @@ func reported(fit Fitness, err error, problems []string) string {
 // conflicts returns a sentence for each service address, member, router or pool whose addresses
 // something in a cluster has, and for each router without BFD. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
-func conflicts(g *config.Group, v *view) (all []string) {
-	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+func conflicts(g *config.Group, v *view) (all []trouble) {
+	add := func(at netip.Addr, format string, args ...any) {
+		all = append(all, trouble{at, fmt.Sprintf(format, args...)})
+	}
 	type use struct {
 		of     string
 		at     netip.Addr
@@ -232,27 +248,27 @@ func conflicts(g *config.Group, v *view) (all []string) {
 	for _, c := range v.clusters {
 		for _, u := range uses {
 			for _, n := range c.topology.Nodes {
-				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == u.at }) || slices.Contains(n.Addresses, u.at) {
-					add("%s %s is also the address of node %s in cluster %s, so no route is learned from that node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
+				if slices.Contains(n.All(), u.at) {
+					add(u.at, "%s %s is also the address of node %s in cluster %s, so no route is learned from that node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
 				}
 			}
 			for _, p := range c.topology.Pools {
 				if p.CIDR.Contains(u.at) {
-					add("%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
+					add(u.at, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
 				}
 			}
 		}
 		for _, p := range c.topology.Pools {
 			for i, q := range g.Pools {
 				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
-					add("%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name, p.CIDR, c.name)
+					add(netip.Addr{}, "%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name, p.CIDR, c.name)
 				}
 			}
 		}
 	}
 	for _, p := range v.peers {
 		if p.Upstream && p.State == established && p.BFD == "down" && v.at.Sub(p.Since) > patience {
-			add("BFD with the router %s is down though its BGP session is established, so the loss of this machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
+			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
 		}
 	}
 	return all
@@ -520,11 +536,11 @@ func (s *GroupStatus) others() bool {
 }
 
 // groupStatus describes the group after a round.
-func groupStatus(l *loop, v *view, heard []group.Heard, held, taken []netip.Addr) *GroupStatus {
+func groupStatus(l *loop, v *view, heard []group.Heard, serving, held, taken []netip.Addr) *GroupStatus {
 	g := &l.member.of
 	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil, Ring: l.ring.status()}
 	s.Services = serviceStatuses(v.compiled.Balancers)
-	for _, a := range slices.Concat(g.Addresses, recorded(v.compiled.Balancers)) {
+	for _, a := range serving {
 		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
 		for _, b := range v.compiled.Balancers {
 			if slices.Contains(b.Recorded, a) {

@@ -116,7 +116,7 @@ func (r *ring) status() RingStatus {
 // passOn keeps the ring of the members that are alive, whatever their class: one that
 // drains still holds connections. So does one whose sallyport has died, as long as its
 // machine answers. A machine that did not answer once has to be heard again.
-func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
+func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) {
 	now, r, m := v.at, &l.ring, l.member
 	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
 		// Rules of an earlier process have lapsed by themselves.
@@ -133,7 +133,7 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard) {
 		r.flood = now
 	}
 	r.cookies, r.counted = cookies, err == nil
-	want := address.Ring{Addresses: slices.Concat(m.of.Addresses, recorded(v.compiled.Balancers))}
+	want := address.Ring{Addresses: serving}
 	for _, s := range v.config.Streams {
 		if s.Addr.IsValid() {
 			want.Listeners = append(want.Listeners, netip.AddrPortFrom(s.Addr, s.Port))

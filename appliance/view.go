@@ -41,6 +41,7 @@ type view struct {
 	fit       Fitness
 	left      bool                  // drained: nothing is announced, and HAProxy ends what is kept
 	group     *GroupStatus          // nil: in no group
+	troubles  []trouble             // with the group's addresses and routers
 	closed    map[netip.Addr]string // addresses of the pools that no Service gets, each with what it is
 
 	connections int // that HAProxy is configured to accept; 0: nobody says

@@ -1,6 +1,9 @@
 package routes
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Topology holds the nodes of a cluster and the blocks they own, by the cluster's API.
 type Topology struct {
@@ -32,6 +35,17 @@ type Node struct {
 	Reflector bool           `json:"reflector,omitempty"` // it reflects the blocks of other nodes
 	Behind    bool           `json:"behind,omitempty"`    // the cluster lets it peer with others only; reflectors announce its blocks
 	Down      bool           `json:"down,omitempty"`      // the cluster itself calls it unreachable: condition Ready is Unknown
+}
+
+// All returns each address of the node once.
+func (n *Node) All() []netip.Addr {
+	all := slices.Clone(n.Addresses)
+	for _, p := range n.BGP {
+		if !slices.Contains(all, p.Addr()) {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
 }
 
 // Affinity is a BlockAffinity.
