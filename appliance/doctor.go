@@ -248,7 +248,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 		} else {
 			d.ok("clock", "it agrees with the API server of cluster %s", c.Name)
 		}
-	} else if isSilent(err) {
+	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) || os.IsTimeout(err) {
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return routes.Topology{}, false
 	}
@@ -296,13 +296,6 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 	d.nodes(ctx, c, snapshot.Topology)
 	d.leftBehind(ctx, c, w.Appliances(), groupName(health.APIGroup))
 	return snapshot.Topology, true
-}
-
-// isSilent reports whether an error means that nobody answers.
-func isSilent(err error) bool {
-	_, refused := errors.AsType[syscall.Errno](err)
-	late, is := errors.AsType[net.Error](err)
-	return refused || is && late.Timeout()
 }
 
 // nodes checks the way to each node of a cluster, and its BGP speaker.

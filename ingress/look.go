@@ -100,7 +100,7 @@ func ServerTime(ctx context.Context, kubeconfig []byte) (time.Time, error) {
 	}
 	answer, err := client.Do(request)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: %w", server.Host, root(err))
+		return time.Time{}, root(err)
 	}
 	_ = answer.Body.Close()
 	return http.ParseTime(answer.Header.Get("Date"))

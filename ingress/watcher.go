@@ -525,6 +525,7 @@ type late struct {
 
 func (l late) Error() string { return l.words }
 func (l late) Unwrap() error { return l.error }
+func (l late) Timeout() bool { return true }
 
 // troubles returns a sentence for each read that fails now. The caller holds mu.
 func (w *Watcher) troubles() string {

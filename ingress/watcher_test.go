@@ -591,6 +591,9 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 			if got, want := w.sentence("", "pods", row.err), row.want+"; the last known objects stay"; got != want {
 				t.Errorf("a list: got %q, want %q", got, want)
 			}
+			if why := root(row.err); !errors.Is(why, syscall.ECONNREFUSED) && !os.IsTimeout(why) {
+				t.Errorf("%v does not count as a timeout", why)
+			}
 		})
 	}
 }
