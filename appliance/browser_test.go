@@ -376,6 +376,22 @@ func TestAPageFollowsTheLoopWithoutAReload(t *testing.T) {
 	}
 }
 
+// Whoever looks at the first screen sees that a page has stopped.
+func TestALostConnectionIsOnTheFirstScreen(t *testing.T) {
+	h, _ := endpoint(wide(t, 7))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	b := newBrowser(t)
+	b.open(looks[2], server.URL+"/")
+	const shown = `document.getElementById("connection")`
+	b.until(shown + `.textContent === "live" && getComputedStyle(` + shown + `).position === "static"`)
+	server.Listener.Close()
+	server.CloseClientConnections()
+	b.until(shown + `.textContent.includes("connection lost")`)
+	b.until(shown + `.getBoundingClientRect().bottom <= innerHeight`)
+	b.shoot("lost-telephone")
+}
+
 func TestRatesFollowWithoutAReload(t *testing.T) {
 	s := wide(t, 3)
 	b, url := newBrowser(t), site(t, s)

@@ -33,7 +33,6 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	}
 	d.Clients.Lines = append(addresses, d.Clients.Lines...)
 	d.Clients.Lines = d.Clients.Lines[:min(len(d.Clients.Lines), 4)]
-	alive := countFunc(g.Members, func(m MemberStatus) bool { return m.Self || m.Alive })
 	mark := g.Class.mark()
 	if g.Draining {
 		mark = page.Warn
@@ -43,7 +42,32 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	if g.Draining {
 		class += ", drains"
 	}
-	d.Appliance.Lines = append(d.Appliance.Lines, class, fmt.Sprintf("%d of %d members alive", alive, len(g.Members)))
+	d.Appliance.Lines = append(d.Appliance.Lines, class)
+	if len(g.Members) > membersDrawn {
+		alive := countFunc(g.Members, func(m MemberStatus) bool { return m.Alive })
+		d.Appliance.Lines = append(d.Appliance.Lines, fmt.Sprintf("%d of %d members alive", alive, len(g.Members)))
+		return
+	}
+	for _, m := range g.Members {
+		if !m.Self {
+			state := m.state()
+			d.Appliance.Notes = append(d.Appliance.Notes, page.Line{Mark: state.Mark, Text: state.Text + ": " + m.Name})
+		}
+	}
+}
+
+// membersDrawn is how many members a group has at most for each to be in the drawing.
+const membersDrawn = 5
+
+// state describes how a member offers itself.
+func (m MemberStatus) state() page.Cell {
+	switch {
+	case !m.Alive:
+		return page.Cell{Text: "silent", Mark: page.Bad}
+	case m.Draining:
+		return page.Cell{Text: string(m.Class) + ", drains", Mark: page.Warn}
+	}
+	return page.Cell{Text: string(m.Class), Mark: m.Class.mark()}
 }
 
 // entrance describes the door between the clients and this appliance: whether routers or VRRP send
@@ -115,14 +139,7 @@ func groupSections(s *Status, drain bool) []page.Section {
 				heard = page.Lasting(m.Age) + " ago"
 			}
 		}
-		class := page.Cell{Text: string(m.Class), Mark: m.Class.mark()}
-		switch {
-		case !m.Self && !m.Alive:
-			class = page.Cell{Text: "silent", Mark: page.Bad}
-		case m.Draining:
-			class = page.Cell{Text: class.Text + ", drains", Mark: page.Warn}
-		}
-		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, class, {Text: heard}, {Text: m.Version}, {Text: m.Trouble()}})
+		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, m.state(), {Text: heard}, {Text: m.Version}, {Text: m.Trouble()}})
 	}
 	addresses := &page.Table{Columns: columns("address", "on this machine", "announced to", "by VRRP", "Services")}
 	for _, a := range g.Addresses {

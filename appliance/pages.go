@@ -111,7 +111,7 @@ func (p *pages) page(r *http.Request) (page.Page, bool) {
 	result.Identity = s.Identity
 	result.Crumbs = append([]page.Link{{Text: s.Identity, Href: "/"}}, result.Crumbs...)
 	result.Crumbs[len(result.Crumbs)-1].Href = ""
-	result.Foot = []string{"Sallyport " + s.Version, "as of " + s.Now.UTC().Format("2006-01-02 15:04:05 MST")}
+	result.Version, result.AsOf = "Sallyport "+s.Version, s.Now.UTC().Format("2006-01-02 15:04:05 MST")
 	return result, true
 }
 

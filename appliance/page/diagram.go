@@ -29,9 +29,13 @@ type Row struct {
 type Box struct {
 	Title string
 	Lines []string
+	Notes []Line // below the lines
 	Href  string
 	Mark  Mark
 }
+
+// height returns the height that a box needs, in pixels.
+func (b *Box) height() int { return 30 + 16*(len(b.Lines)+len(b.Notes)) }
 
 // A Door lets packets through while it is open: Good is open, Warn partly, Bad shut. At an
 // Idle one there is nothing to let through.
@@ -79,6 +83,9 @@ func (s *svg) line(class string, x1, y1, x2, y2 int) {
 func (s *svg) box(b Box, x, y, w, h int) {
 	if b.Href != "" {
 		name := strings.Join(append([]string{b.Title}, b.Lines...), ", ")
+		for _, n := range b.Notes {
+			name += ", " + n.Text
+		}
 		if b.Mark != Plain {
 			name += ": " + b.Mark.Word()
 		}
@@ -94,6 +101,9 @@ func (s *svg) box(b Box, x, y, w, h int) {
 	s.text(x+12, y+21, "t "+b.Mark.Class(), cut(title, letters))
 	for i, line := range b.Lines {
 		s.text(x+12, y+38+16*i, "s", cut(line, letters+2))
+	}
+	for i, n := range b.Notes {
+		s.text(x+12, y+38+16*(len(b.Lines)+i), "s "+n.Mark.Class(), cut(strings.TrimSpace(n.Mark.Symbol()+" "+n.Text), letters+2))
 	}
 }
 
@@ -137,8 +147,8 @@ func (d *Diagram) wide() string {
 			height += why*n + 9
 		}
 	}
-	clientsH := max(56, 30+16*len(d.Clients.Lines))
-	height = max(height, top+96, top+30+16*len(d.Appliance.Lines)+gap)
+	clientsH := max(56, d.Clients.height())
+	height = max(height, top+96, top+d.Appliance.height()+gap)
 	if d.Entrance.Label != "" {
 		height = max(height, top+clientsH+40)
 	}
@@ -200,7 +210,7 @@ func (d *Diagram) narrow() string {
 	var s, body svg
 	y := 0
 	head := func(b Box) {
-		h := 30 + 16*len(b.Lines)
+		h := b.height()
 		body.box(b, 1, y, width-2, h)
 		y += h
 	}

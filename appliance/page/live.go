@@ -18,13 +18,14 @@ const (
 	beat = time.Second
 	// patience bounds how long a viewer that reads nothing holds its place.
 	patience = 10 * time.Second
-	// hum is the time after which a stream without news says that it is alive.
+	// hum is the time after which a stream without news says that what it has shown holds still.
 	hum = 15 * time.Second
 )
 
 // change is what a viewer has to replace. Sections are by ID; Main replaces all of them.
 type change struct {
 	Title    string            `json:"title"`
+	AsOf     string            `json:"asOf"`
 	Main     *string           `json:"main,omitempty"`
 	Sections map[string]string `json:"sections,omitempty"`
 }
@@ -51,7 +52,7 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 	var ids string // of the sections that the viewer has; empty: it has none
 	shown, told := map[string]string{}, time.Now()
 	for {
-		title, now, fragments, took, err := s.draw(ask)
+		d, err := s.draw(ask)
 		switch {
 		case err != nil && ids == "":
 			w.WriteHeader(http.StatusNoContent)
@@ -60,39 +61,36 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 			return // the browser asks again, and learns that the page is gone
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		news := change{Title: title, Sections: map[string]string{}}
-		for id, html := range fragments {
+		news := change{Title: d.title, AsOf: d.asOf, Sections: map[string]string{}}
+		for id, html := range d.html {
 			if shown[id] != html {
 				news.Sections[id] = html
 			}
 		}
-		if order := strings.Join(now, " "); ids != "" && order != ids {
+		if order := strings.Join(d.ids, " "); ids != "" && order != ids {
 			var all strings.Builder
-			for _, id := range now[1:] {
-				all.WriteString(fragments[id])
+			for _, id := range d.ids[1:] {
+				all.WriteString(d.html[id])
 			}
 			text := all.String()
-			news = change{Title: title, Main: &text, Sections: map[string]string{"head": fragments["head"]}}
+			news.Main, news.Sections = &text, map[string]string{"head": d.html["head"]}
 		}
-		ids, shown = strings.Join(now, " "), fragments
-		text := []byte(": still here\n\n")
-		if len(news.Sections) > 0 {
-			if text, err = json.Marshal(news); err != nil {
+		ids, shown = strings.Join(d.ids, " "), d.html
+		if len(news.Sections) > 0 || time.Since(told) > hum {
+			text, err := json.Marshal(news)
+			if err != nil {
 				return
 			}
-			text = fmt.Appendf(nil, "data: %s\n\n", text)
-		}
-		if len(news.Sections) > 0 || time.Since(told) > hum {
 			told = time.Now()
 			_ = stream.SetWriteDeadline(told.Add(patience))
-			if _, err := w.Write(text); err != nil {
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
 				return
 			}
 			if err := stream.Flush(); err != nil {
 				return
 			}
 		}
-		rest := time.NewTimer(max(beat, 30*took))
+		rest := time.NewTimer(max(beat, 30*d.took))
 		select {
 		case <-r.Context().Done():
 			rest.Stop()
@@ -104,16 +102,25 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 
 var errGone = errors.New("there is no such page")
 
-// draw returns the title of a page and its sections, by ID and in their order, and how long it
-// took to make them. Streams draw one at a time: they leave the other processors to the loop.
-func (s *Site) draw(r *http.Request) (title string, ids []string, html map[string]string, took time.Duration, err error) {
+// A drawing is a page as a viewer gets it.
+type drawing struct {
+	title, asOf string
+	ids         []string          // of the sections, in their order
+	html        map[string]string // of each section
+	took        time.Duration     // to draw it
+}
+
+// draw draws a page. Streams draw one at a time: they leave the other processors to the loop.
+func (s *Site) draw(r *http.Request) (d drawing, err error) {
 	s.drawing.Lock()
 	defer s.drawing.Unlock()
 	begin := time.Now()
 	p, ok := s.Page(r)
 	if !ok {
-		return "", nil, nil, 0, errGone
+		return d, errGone
 	}
-	ids, html, err = p.fragments()
-	return strings.TrimSpace(p.Mark.Symbol() + " " + p.Title), ids, html, time.Since(begin), err
+	d.title, d.asOf = strings.TrimSpace(p.Mark.Symbol()+" "+p.Title), p.AsOf
+	d.ids, d.html, err = p.fragments()
+	d.took = time.Since(begin)
+	return d, err
 }

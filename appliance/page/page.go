@@ -67,7 +67,8 @@ type Page struct {
 	Crumbs   []Link // where the page stands, from the first page on; the last is the page itself
 	Query    string // the search that the page answers
 	Sections []Section
-	Foot     []string
+	Version  string // of the program
+	AsOf     string // the time of what the page shows
 }
 
 // A Link leads to another page of ours.

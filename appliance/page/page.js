@@ -2,7 +2,16 @@
 // script the page reloads itself.
 "use strict";
 (() => {
-  const connection = () => document.getElementById("connection");
+  const connection = (text, lost) => {
+    const shown = document.getElementById("connection");
+    shown.textContent = text;
+    shown.classList.toggle("lost", lost);
+  };
+  // What a screen reader hears of a change.
+  const heading = () => {
+    const marks = document.querySelectorAll("#state .lines li").length;
+    return document.querySelector("h1")?.textContent + (marks ? ", " + marks + (marks > 1 ? " warnings" : " warning") : "");
+  };
   const waiting = {}; // sections that changed while somebody copies from them, or types
   const replace = (id, html) => {
     const old = document.getElementById(id);
@@ -25,20 +34,22 @@
   let source;
   const open = () => {
     source = new EventSource("/live?page=" + encodeURIComponent(document.body.dataset.live));
-    source.onopen = () => { connection().textContent = "live"; };
+    source.onopen = () => connection("live", false);
     source.onerror = () => {
       if (source.readyState !== EventSource.CLOSED) {
-        connection().textContent = "▲ connection lost; the page shows the last known state";
+        connection("▲ connection lost; the page shows the last known state", true);
         return;
       }
-      connection().textContent = "▲ no live updates: too many viewers, or the page is gone; reloading in 10 s";
+      connection("▲ no live updates: too many viewers, or the page is gone; reloading in 10 s", true);
       setTimeout(() => location.reload(), 10000);
     };
     source.onmessage = (event) => {
-      const change = JSON.parse(event.data);
+      const change = JSON.parse(event.data), before = heading();
       document.title = change.title;
+      document.getElementById("as-of").textContent = change.asOf;
       if (change.main !== undefined) document.getElementById("main").innerHTML = change.main;
       for (const [id, html] of Object.entries(change.sections ?? {})) replace(id, html);
+      if (heading() !== before) document.getElementById("news").textContent = heading();
     };
   };
   open();

@@ -19,7 +19,7 @@ const hostile = `"><script>alert(1)</script>`
 
 func TestEveryTextIsEscaped(t *testing.T) {
 	box := Box{Title: hostile, Lines: []string{hostile}, Href: "/" + hostile, Mark: Bad}
-	p := Page{Title: hostile, Identity: hostile, Query: hostile, Foot: []string{hostile}, Crumbs: []Link{{hostile, "/" + hostile}}, Sections: []Section{{
+	p := Page{Title: hostile, Identity: hostile, Query: hostile, Version: hostile, AsOf: hostile, Crumbs: []Link{{hostile, "/" + hostile}}, Sections: []Section{{
 		ID: "one", Title: hostile, Note: hostile, More: &Link{hostile, "/" + hostile}, Lines: []Line{{Bad, hostile}}, Facts: []Fact{{hostile, Cell{Text: hostile}}},
 		Diagram: &Diagram{Summary: hostile, Clients: box, Entrance: Door{Bad, hostile}, Appliance: box, Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}}},
 		Plots:   []Plot{{Title: hostile, Unit: hostile, Points: []float64{1, 2}, Every: time.Second}},
@@ -56,7 +56,7 @@ func TestLinesAreWrappedAndLoseNothing(t *testing.T) {
 func site(t *testing.T) (s *Site, url string, number *atomic.Int64) {
 	number = new(atomic.Int64)
 	s = &Site{Page: func(r *http.Request) (Page, bool) {
-		return Page{Title: "t", Sections: []Section{{ID: "still", Title: "Still"}, {ID: "moving", Title: fmt.Sprint("Number ", number.Load())}}}, r.URL.Path == "/"
+		return Page{Title: "t", AsOf: fmt.Sprint("noon and ", number.Load()), Sections: []Section{{ID: "still", Title: "Still"}, {ID: "moving", Title: fmt.Sprint("Number ", number.Load())}}}, r.URL.Path == "/"
 	}}
 	server := httptest.NewServer(http.HandlerFunc(s.Live))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
@@ -96,7 +96,7 @@ func TestAStreamHasOnlyWhatChanged(t *testing.T) {
 		t.Errorf("the first event has %v, want the header and two sections", first)
 	}
 	number.Store(7)
-	if second := next(); len(second.Sections) != 1 || !strings.Contains(second.Sections["moving"], "Number 7") {
+	if second := next(); len(second.Sections) != 1 || !strings.Contains(second.Sections["moving"], "Number 7") || second.AsOf != "noon and 7" {
 		t.Errorf("the second event has %v, want the moving section alone", second)
 	}
 }
