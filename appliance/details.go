@@ -329,6 +329,17 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 		ref := q.granted[i]
 		return ref.Cluster == cluster && ref.Namespace == namespace && ref.Name == name
 	}))
+	for _, in := range q.ingresses() {
+		if in.ref.Cluster == cluster && in.ref.Namespace == namespace && in.ref.Name == name {
+			if certs := q.certsOf(in.hosts); len(certs) > 0 {
+				t := &page.Table{Columns: certificateColumns}
+				for _, c := range certs[:min(len(certs), rowsPaged)] {
+					t.Rows = append(t.Rows, q.certificateRow(c))
+				}
+				p.Sections = append(p.Sections, page.Section{ID: "certificates", Title: "Certificates", Table: t})
+			}
+		}
+	}
 	keys := &page.Table{Columns: columns("backend", "key", "~value", "set by"), Empty: "none: every key has its default"}
 	for _, b := range e.Backends {
 		for _, k := range b.Keys {

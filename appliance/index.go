@@ -30,7 +30,8 @@ type index struct {
 	granted  []ingress.ObjectRef // of each route of config
 
 	ingresses func() []*ingressIndex
-	certs     func() []*haproxy.Cert // those first that expire first
+	certs     func() []*haproxy.Cert            // those first that expire first
+	certOf    func() map[string][]*haproxy.Cert // by each name that they have
 	all       serverCounts
 	planned   map[haproxy.ServerID]SetServer
 	match     func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
@@ -169,7 +170,33 @@ func newIndex(v *view) *index {
 	x.certs = sync.OnceValue(func() []*haproxy.Cert {
 		return slices.SortedStableFunc(slices.Values(v.config.Certs), func(a, b *haproxy.Cert) int { return a.Expires.Compare(b.Expires) })
 	})
+	x.certOf = sync.OnceValue(func() map[string][]*haproxy.Cert {
+		of := make(map[string][]*haproxy.Cert, len(v.config.Certs))
+		for _, c := range v.config.Certs {
+			for _, host := range c.Hosts {
+				of[host] = append(of[host], c)
+			}
+		}
+		return of
+	})
 	return x
+}
+
+// certsOf returns the certificates of some hosts, those first that expire first.
+func (x *index) certsOf(hosts []string) (certs []*haproxy.Cert) {
+	for _, host := range hosts {
+		of := x.certOf()[host]
+		if _, parent, is := strings.Cut(host, "."); is && of == nil {
+			of = slices.DeleteFunc(slices.Clone(x.certOf()["*."+parent]), func(c *haproxy.Cert) bool { return slices.Contains(c.Except, host) })
+		}
+		for _, c := range of {
+			if !slices.Contains(certs, c) {
+				certs = append(certs, c)
+			}
+		}
+	}
+	slices.SortStableFunc(certs, func(a, b *haproxy.Cert) int { return a.Expires.Compare(b.Expires) })
+	return certs
 }
 
 func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {

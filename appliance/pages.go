@@ -516,15 +516,20 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 		if in.problems > 0 {
 			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
 		}
+		certificate := page.Cell{}
+		if certs := q.certsOf(in.hosts); len(certs) > 0 {
+			certificate = q.expiry(certs[0])
+		}
 		return []page.Cell{
 			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)},
 			q.clusterCell(in.ref.Cluster),
 			firstFew(in.hosts),
 			{Text: page.Comma(len(in.routes))},
 			{Text: in.counts.door().Label, Mark: in.mark},
+			certificate,
 			problems,
 		}
-	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "problems")...)
+	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "certificate expires", "problems")...)
 	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
 	return page.Section{ID: "ingresses", Title: "Ingresses", Table: t, Filter: q.filter("host, namespace or name", "broken", "good")}, n
 }
@@ -737,33 +742,33 @@ func (q *request) certificateList(size int) (page.Section, int) {
 	if q.config == nil {
 		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
 	}
-	soon := q.status.Now.Add(expiresSoon)
-	mark := func(c *haproxy.Cert) page.Mark {
-		switch {
-		case c.Expires.IsZero():
-			return page.Warn
-		case c.Expires.Before(q.status.Now):
-			return page.Bad
-		case c.Expires.Before(soon):
-			return page.Warn
-		}
-		return page.Good
-	}
 	states := map[bool]string{true: "good", false: "expires soon"}
 	t, n := paged(q, size, q.certs(), func(c *haproxy.Cert, text string) bool {
-		return q.inState(states[mark(c) == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
-	}, func(c *haproxy.Cert) []page.Cell {
-		expires := page.Cell{Text: "in " + page.Lasting(c.Expires.Sub(q.status.Now)), Mark: mark(c), Note: c.Expires.UTC().Format("2006-01-02")}
-		switch {
-		case c.Expires.IsZero():
-			expires = page.Cell{Text: "not known", Mark: page.Warn}
-		case expires.Mark == page.Bad:
-			expires.Text = "expired " + page.Lasting(q.status.Now.Sub(c.Expires)) + " ago"
-		}
-		return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), expires}
-	}, columns("certificate", "~names", "expires")...)
+		return q.inState(states[q.expiry(c).Mark == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
+	}, q.certificateRow, certificateColumns...)
 	t.Empty = cmp.Or(t.Empty, "none")
 	return page.Section{ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t, Filter: q.filter("name", "expires soon", "good")}, n
+}
+
+var certificateColumns = columns("certificate", "~names", "expires")
+
+func (q *request) certificateRow(c *haproxy.Cert) []page.Cell {
+	return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), q.expiry(c)}
+}
+
+// expiry describes when a certificate expires.
+func (q *request) expiry(c *haproxy.Cert) page.Cell {
+	now := q.status.Now
+	cell := page.Cell{Text: "in " + page.Lasting(c.Expires.Sub(now)), Mark: page.Good, Note: c.Expires.UTC().Format("2006-01-02")}
+	switch {
+	case c.Expires.IsZero():
+		return page.Cell{Text: "not known", Mark: page.Warn}
+	case c.Expires.Before(now):
+		cell.Text, cell.Mark = "expired "+page.Lasting(now.Sub(c.Expires))+" ago", page.Bad
+	case c.Expires.Before(now.Add(expiresSoon)):
+		cell.Mark = page.Warn
+	}
+	return cell
 }
 
 func (q *request) refusalList(size int) (page.Section, int) {

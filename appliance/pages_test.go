@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
 	"sallyport/bgp"
+	"sallyport/haproxy"
 	"sallyport/routes"
 )
 
@@ -202,5 +204,42 @@ func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 		if got := x.whyNoRouteTo(nil, b); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestAnIngressShowsWhenItsCertificatesExpire(t *testing.T) {
+	s := half(t)
+	v := *s.view.Load()
+	cfg := *v.config
+	in := func(d time.Duration) time.Time { return v.at.Add(d) }
+	for name, row := range map[string]struct {
+		certs []haproxy.Cert
+		want  string // in both pages; empty: no certificate
+	}{
+		"its own":              {[]haproxy.Cert{{Hosts: []string{"test.local"}, Expires: in(72 * time.Hour)}}, "in 3 days"},
+		"the one that is over": {[]haproxy.Cert{{Hosts: []string{"test.local"}, Expires: in(900 * time.Hour)}, {Hosts: []string{"test.local"}, Expires: in(-25 * time.Hour)}}, "expired 25 h ago"},
+		"that of a wildcard":   {[]haproxy.Cert{{Hosts: []string{"*.local"}, Expires: in(9000 * time.Hour)}}, "in 375 days"},
+		"not of its wildcard":  {[]haproxy.Cert{{Hosts: []string{"*.local"}, Except: []string{"test.local"}, Expires: in(time.Hour)}}, ""},
+		"of another host":      {[]haproxy.Cert{{Hosts: []string{"other.local"}, Expires: in(time.Hour)}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, cfg := v, cfg
+			cfg.Certs = nil
+			for i := range row.certs {
+				cfg.Certs = append(cfg.Certs, &row.certs[i])
+			}
+			v.config = &cfg
+			s.view.Store(&v)
+			h, _ := endpoint(s)
+			for _, path := range []string{"/ingresses", "/ingress/demo/default/web"} {
+				_, text := ask(t, h, path)
+				if row.want != "" && !strings.Contains(text, row.want) {
+					t.Errorf("%s lacks %q:\n%s", path, row.want, text)
+				}
+				if row.want == "" && strings.Contains(text, "expires") {
+					t.Errorf("%s has a certificate", path)
+				}
+			}
+		})
 	}
 }
