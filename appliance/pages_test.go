@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"cmp"
+	"errors"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
@@ -241,5 +242,22 @@ func TestAnIngressShowsWhenItsCertificatesExpire(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestEachErrorOfARoundIsAWarningOfItsOwn(t *testing.T) {
+	s := newScene(t)
+	s.kernel.err, s.proxy.err = errors.New("no answer from the kernel"), errors.New("no answer from HAProxy")
+	s.round(t.Context())
+	s.clock = s.clock.Add(time.Minute)
+	s.round(t.Context())
+	v := s.view.Load()
+	for _, warning := range slices.Concat(v.warnings, v.notReady) {
+		if strings.Contains(warning, "\n") {
+			t.Errorf("two sentences are one: %q", warning)
+		}
+	}
+	if !s.warns("no answer from the kernel") || !s.warns("no answer from HAProxy") {
+		t.Errorf("got %q", v.warnings)
 	}
 }

@@ -124,9 +124,12 @@ func (l *loop) judge(v *view) {
 		notReady("the first rounds have not ended yet")
 	}
 	if lasted := since(&l.brokenAt, v.err != nil, v.at); v.err != nil {
-		warn("%s", v.err)
+		whys := strings.Split(v.err.Error(), "\n") // of errors.Join
+		for _, why := range whys {
+			warn("%s", why)
+		}
 		if lasted > soon {
-			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), v.err)
+			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), strings.Join(whys, "; "))
 		}
 	}
 	missing := 0
