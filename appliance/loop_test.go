@@ -789,7 +789,7 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		"in an AS of its own, and up":     {peering: config.Peering{Mode: config.Active}, state: established, asn: 65001, after: time.Minute},
 		"dialled, and up":                 {peering: config.Peering{Mode: config.Active}, state: established, after: time.Hour},
 		"dialled, not up yet":             {peering: config.Peering{Mode: config.Active}, state: "Active", after: 10 * time.Second},
-		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 has accepted no BGP session at 192.168.50.23:179 for 1m0s"},
+		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23:179) has accepted no BGP session for 1m0s"},
 		"the cluster knows":               {peering: config.Peering{Mode: config.Active}, state: "Active", down: true, after: time.Hour},
 		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
 		"it dials, with a password":       {peering: config.Peering{Password: config.NewSecret("x")}, state: established},

@@ -261,3 +261,30 @@ func TestEachErrorOfARoundIsAWarningOfItsOwn(t *testing.T) {
 		t.Errorf("got %q", v.warnings)
 	}
 }
+
+// Among hundreds of nodes with one fault another fault has to be seen.
+func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
+	s := wide(t, 7)
+	for name, row := range map[string]struct {
+		down int
+		want string
+	}{
+		"one":  {1, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23) for 1m0s: the last session ended: hold timer expired"},
+		"some": {2, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23), node worker2 (192.168.50.24) for 1m0s: the last"},
+		"all":  {7, "node worker4 (192.168.50.26), node worker5 (192.168.50.27) and 2 more for 1m0s: the last session ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.speaker.down = map[netip.Addr]bool{}
+			s.settle(t)
+			for i := range row.down {
+				s.speaker.down[netip.AddrFrom4([4]byte{192, 168, 50, byte(23 + i)})] = true
+			}
+			s.settle(t)
+			s.clock = s.clock.Add(time.Minute)
+			s.settle(t)
+			if n := countFunc(s.view.Load().warnings, func(w string) bool { return strings.Contains(w, noSession) }); n != 1 || !s.warns(row.want) {
+				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().warnings)
+			}
+		})
+	}
+}

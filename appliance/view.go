@@ -97,7 +97,8 @@ func (l *loop) judge(v *view) {
 			warn("cluster %s: %s", c.name, sentence)
 		}
 	}
-	for cluster, until := range v.static {
+	for _, cluster := range sorted(v.static) {
+		until := v.static[cluster]
 		warn("cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks decide until then", cluster, until.UTC().Format("15:04:05 MST"))
 	}
 	for _, cluster := range v.unguarded {
@@ -181,6 +182,8 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		}
 	}
 	absent := map[netip.Addr]time.Time{}
+	var missed alike
+	const same = "are AS numbers, password and TTL security the same on both sides?"
 	for _, p := range v.peers {
 		if p.State == established {
 			continue
@@ -196,15 +199,18 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 		case how != "" && p.Upstream:
 			warn("there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD", p.Addr, lasted, how)
 		case how != "":
-			warn("cluster %s: "+noSession+"%s (%s) for %s: %s", p.Cluster, whose(p.Peer), p.Addr, lasted, how)
+			missed.add(fault{p.Cluster, noSession, "", ": " + how}, "", named(p.Peer, p.Addr), lasted)
 		case p.Upstream:
 			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: does it have this appliance as a neighbour, may we reach its port, and are AS numbers, password, TTL security and BFD the same on both sides?", netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		case p.Active:
-			warn("cluster %s: %s has accepted no BGP session at %s for %s: does calico-node run there, does it have our BGPPeer, may we reach its port, and are AS numbers, password and TTL security the same on both sides? %s", p.Cluster, whose(p.Peer), netip.AddrPortFrom(p.Addr, p.Port), lasted, expected)
+			missed.add(fault{p.Cluster, "", " have accepted no BGP session", ": does calico-node run there, does it have our BGPPeer, may we reach its port, and " + same + " " + expected},
+				" has accepted no BGP session", named(p.Peer, netip.AddrPortFrom(p.Addr, p.Port)), lasted)
 		default:
-			warn("cluster %s: %s (%s) has not opened a BGP session for %s: does calico-node run there, does it have our BGPPeer, may it reach our port, and are AS numbers, password and TTL security the same on both sides? %s", p.Cluster, whose(p.Peer), p.Addr, lasted, expected)
+			missed.add(fault{p.Cluster, "", " have not opened a BGP session", ": does calico-node run there, does it have our BGPPeer, may it reach our port, and " + same + " " + expected},
+				" has not opened a BGP session", named(p.Peer, p.Addr), lasted)
 		}
 	}
+	missed.tell(warn)
 	l.absent = absent
 }
 
@@ -216,6 +222,7 @@ func (l *loop) withheld(v *view, warn func(string, ...any)) {
 		group[c.name], _, _ = strings.Cut(c.health.APIGroup, "/")
 	}
 	quiet := map[netip.Addr]time.Time{}
+	var withheld alike
 	for _, p := range v.peers {
 		blocks := v.withheld[p.Addr]
 		if blocks == 0 || p.State != established || !p.EndOfRIB {
@@ -228,11 +235,60 @@ func (l *loop) withheld(v *view, warn func(string, ...any)) {
 		if last := l.view.Load(); last == nil || last.at.Sub(quiet[p.Addr]) < patience {
 			l.log.Warn("node announces none of its blocks", "cluster", p.Cluster, "node", p.Node, "peer", p.Addr, "blocks", blocks)
 		}
-		warn("cluster %s: %s (%s) has announced none of its blocks (%d) for %s, although its session is established, so their pods have no route: does a BGPFilter of our BGPPeer reject them? See kubectl get bgppeers.%[6]s,bgpfilters.%[6]s -o yaml, and on the node birdc show route export",
-			p.Cluster, whose(p.Peer), p.Addr, blocks, lasted, group[p.Cluster])
+		withheld.add(fault{p.Cluster, "", " have announced none of their blocks", fmt.Sprintf(", although BGP is established, so their pods have no route: does a BGPFilter of our BGPPeer reject them? See kubectl get bgppeers.%[1]s,bgpfilters.%[1]s -o yaml, and on the node birdc show route export", group[p.Cluster])},
+			fmt.Sprintf(" has announced none of its blocks (%d)", blocks), named(p.Peer, p.Addr), lasted)
 	}
+	withheld.tell(warn)
 	l.quiet = quiet
 }
+
+// A fault is what a sentence tells of one or more nodes: before their names, after them if they are
+// several, and at its end.
+type fault struct{ cluster, before, several, end string }
+
+// alike holds faults with the nodes that have them. Nodes that share a fault share its sentence:
+// among hundreds of nodes without a BGPPeer, another fault has to be seen.
+type alike struct {
+	faults []fault
+	nodes  map[fault]*faultyNodes
+}
+
+type faultyNodes struct {
+	names  []string
+	one    string        // after the name if there is one
+	lasted time.Duration // of the last one to have the fault
+}
+
+func (a *alike) add(f fault, one, name string, lasted time.Duration) {
+	n := a.nodes[f]
+	if n == nil {
+		if a.nodes == nil {
+			a.nodes = map[fault]*faultyNodes{}
+		}
+		n = &faultyNodes{one: one, lasted: lasted}
+		a.nodes[f], a.faults = n, append(a.faults, f)
+	}
+	n.names, n.lasted = append(n.names, name), min(n.lasted, lasted)
+}
+
+// tell warns of each fault.
+func (a *alike) tell(warn func(string, ...any)) {
+	const most = 5
+	for _, f := range a.faults {
+		n := a.nodes[f]
+		names, verb := strings.Join(n.names[:min(len(n.names), most)], ", "), n.one
+		if len(n.names) > 1 {
+			verb = f.several
+		}
+		if more := len(n.names) - most; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		warn("cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
+	}
+}
+
+// named returns a node and its address.
+func named(p bgp.Peer, at fmt.Stringer) string { return fmt.Sprintf("%s (%s)", whose(p), at) }
 
 // lasting returns for how long a peer is in a state, of which before holds the beginning.
 // It adds the peer to now.
