@@ -24,7 +24,7 @@ func (q *request) search() page.Page {
 		state.Title = "Search"
 		state.Lines = []page.Line{{Text: "Type a part of a host, of an address, or of the name of an Ingress, backend, pod or node."}}
 	} else {
-		for _, kind := range []string{"ingresses", "backends", "servers", "nodes", "peers", "routes", "certificates", "problems", "refusals"} {
+		for _, kind := range []string{"ingresses", "backends", "servers", "nodes", "peers", "routes", "addresses", "services", "certificates", "problems", "refusals"} {
 			section, total := q.list(kind, rowsShown)
 			if total == 0 {
 				continue

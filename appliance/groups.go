@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strings"
@@ -121,8 +122,8 @@ func (x *index) entrance(s Status) page.Door {
 
 // groupSections returns the sections about the group; none if there is no group. drain says
 // whether the viewer may drain.
-func groupSections(s *Status, drain bool) []page.Section {
-	g := s.Group
+func (q *request) groupSections(drain bool) []page.Section {
+	g := q.status.Group
 	if g == nil {
 		return nil
 	}
@@ -141,26 +142,6 @@ func groupSections(s *Status, drain bool) []page.Section {
 		}
 		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, m.state(), {Text: heard}, {Text: m.Version}, {Text: m.Trouble()}})
 	}
-	addresses := &page.Table{Columns: columns("address", "on this machine", "announced to", "by VRRP", "Services")}
-	for _, a := range g.Addresses {
-		held := page.Cell{Text: "yes", Mark: page.Good}
-		if !a.Held {
-			held = page.Cell{Text: "no", Mark: page.Bad}
-		}
-		to, byVRRP := page.Cell{}, ""
-		switch {
-		case len(a.Announced) > 0:
-			to = page.Cell{Text: listed(a.Announced), Mono: true}
-		case s.Unheard(a):
-			to = page.Cell{Text: "nobody", Mark: page.Bad}
-		case g.Draining:
-			to = page.Cell{Text: "nobody", Mark: page.Idle}
-		}
-		if a.VRRP {
-			byVRRP = "here"
-		}
-		addresses.Rows = append(addresses.Rows, []page.Cell{{Text: a.Address.String(), Mono: true}, held, to, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}})
-	}
 	section := page.Section{ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class), Table: members}
 	if drain {
 		section.More = &page.Link{Text: "drain…", Href: drainPath}
@@ -171,23 +152,68 @@ func groupSections(s *Status, drain bool) []page.Section {
 	if g.Why != "" {
 		section.Lines = lines(g.Class.mark(), []string{g.Why})
 	}
-	section.Lines = append(section.Lines, lines(page.Warn, g.Problems)...)
+	section.Lines = append(section.Lines, lines(page.Warn, g.Problems[:min(len(g.Problems), linesShown)])...) // all of them are among the warnings
 	if g.Ring.Problem != "" {
 		section.Lines = append(section.Lines, lines(page.Warn, []string{g.Ring.Problem})...)
 	}
-	sections := []page.Section{section, {ID: "addresses", Title: "Service addresses", Table: addresses}}
-	if len(g.Services) == 0 {
-		return sections
+	sections := []page.Section{section}
+	for _, list := range []string{"addresses", "services"} {
+		if section, total := q.list(list, rowsShown); total > 0 {
+			sections = append(sections, inShort(section, total, "/"+list))
+		}
 	}
-	services := &page.Table{Columns: columns("Service", "cluster", "addresses", "ports", "~why")}
-	for _, s := range g.Services {
+	return sections
+}
+
+// addressList lists the service addresses, those first that need attention.
+func (q *request) addressList(size int) (page.Section, int) {
+	g := q.status.Group
+	if g == nil {
+		return page.Section{ID: "addresses", Title: "Service addresses", Table: &page.Table{Empty: "none: this appliance is in no group"}}, 0
+	}
+	all := firstOf(g.Addresses, size, func(a AddressOfGroup) bool { return !a.Held || q.status.Unheard(a) })
+	t, n := paged(q, size, all, func(a AddressOfGroup, text string) bool {
+		return has(text, a.Address.String()) || has(text, a.Services...)
+	}, func(a AddressOfGroup) []page.Cell {
+		held := page.Cell{Text: "yes", Mark: page.Good}
+		if !a.Held {
+			held = page.Cell{Text: "no", Mark: page.Bad}
+		}
+		to, byVRRP := page.Cell{}, ""
+		switch {
+		case len(a.Announced) > 0:
+			to = page.Cell{Text: listed(a.Announced), Mono: true}
+		case q.status.Unheard(a):
+			to = page.Cell{Text: "nobody", Mark: page.Bad}
+		case g.Draining:
+			to = page.Cell{Text: "nobody", Mark: page.Idle}
+		}
+		if a.VRRP {
+			byVRRP = "here"
+		}
+		return []page.Cell{{Text: a.Address.String(), Mono: true}, held, to, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}}
+	}, columns("address", "on this machine", "announced to", "by VRRP", "Services")...)
+	t.Empty = cmp.Or(t.Empty, "none yet: no Service has an address")
+	return page.Section{ID: "addresses", Title: "Service addresses", Table: t, Filter: q.filter("address or Service")}, n
+}
+
+// serviceList lists the Services of type LoadBalancer, those first that lack something.
+func (q *request) serviceList(size int) (page.Section, int) {
+	var all []ServiceStatus
+	if g := q.status.Group; g != nil {
+		all = firstOf(g.Services, size, func(s ServiceStatus) bool { return len(s.Addresses) == 0 || s.Why != "" })
+	}
+	t, n := paged(q, size, all, func(s ServiceStatus, text string) bool {
+		return has(text, s.Service, listed(s.Addresses))
+	}, func(s ServiceStatus) []page.Cell {
 		at := page.Cell{Text: listed(s.Addresses), Mono: true, Mark: page.Good}
 		if len(s.Addresses) == 0 {
 			at = page.Cell{Text: "none", Mark: page.Warn}
 		}
-		services.Rows = append(services.Rows, []page.Cell{{Text: s.Service}, {Text: s.Cluster}, at, {Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true}, {Text: s.Why}})
-	}
-	return append(sections, page.Section{ID: "services", Title: "Services of type LoadBalancer", Table: services})
+		return []page.Cell{{Text: s.Service}, q.clusterCell(s.Cluster), at, {Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true}, {Text: s.Why}}
+	}, columns("Service", "cluster", "addresses", "ports", "~why")...)
+	t.Empty = cmp.Or(t.Empty, "none")
+	return page.Section{ID: "services", Title: "Services of type LoadBalancer", Table: t, Filter: q.filter("Service or address")}, n
 }
 
 // drainPath and undrainPath are the addresses of the buttons; the first one is that of their
@@ -219,7 +245,7 @@ func (q *request) drainPage() (page.Page, bool) {
 		section.Lines = lines(page.Good, []string{"The other members take over: this appliance withdraws the service addresses, and HAProxy closes each connection that is kept after its next answer. A restart of sallyport does not end the drain, a reboot of the machine does."})
 		section.Button = &page.Button{Text: "Drain " + name, Action: drainPath}
 	}
-	sections := append([]page.Section{section}, groupSections(&q.status, false)...)
+	sections := append([]page.Section{section}, q.groupSections(false)...)
 	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections}, true
 }
 

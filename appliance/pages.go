@@ -60,7 +60,8 @@ type request struct {
 //	/backend/NAME                        one backend: its servers, and what leads to it
 //	/pod/CLUSTER/NAMESPACE/NAME          the servers of one pod
 //	/ingress/CLUSTER/NAMESPACE/NAME      what became of one Ingress
-//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems, /changes
+//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems, /changes,
+//	/addresses, /services
 //	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns,
 //	                                     ?sort= orders backends by one of SortKeys
 //	/warnings                            all sentences that need attention
@@ -170,7 +171,7 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, state, page.Section{
 		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
 	})
-	p.Sections = append(p.Sections, groupSections(&s, q.mayDrain())...)
+	p.Sections = append(p.Sections, q.groupSections(q.mayDrain())...)
 	if plots := q.pages.samples.plots(); plots != nil {
 		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
 	}
@@ -283,6 +284,10 @@ func (q *request) list(kind string, size int) (page.Section, int) {
 		return q.problemList(size, func(ingress.Problem) bool { return true })
 	case "capacity":
 		return q.capacityList(size)
+	case "addresses":
+		return q.addressList(size)
+	case "services":
+		return q.serviceList(size)
 	case "changes":
 		return q.changes(size, ""), 0
 	}

@@ -3,6 +3,7 @@ package appliance
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
@@ -286,5 +287,33 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().warnings)
 			}
 		})
+	}
+}
+
+// A pool may have hundreds of Services, each with an address.
+func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
+	s, _ := newPair(t)
+	v := *s.view.Load()
+	g := *v.group
+	for i := range 60 {
+		a := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
+		g.Addresses = append(g.Addresses, AddressOfGroup{Address: a, Held: true, Services: []string{fmt.Sprintf("shop/svc-%02d", i)}})
+		g.Services = append(g.Services, ServiceStatus{Cluster: "demo", Service: fmt.Sprintf("shop/svc-%02d", i), Addresses: []netip.Addr{a}})
+	}
+	g.Services[59].Addresses, g.Services[59].Why = nil, "the pools have no address left"
+	v.group = &g
+	s.view.Store(&v)
+	h, _ := endpoint(s)
+	for path, row := range map[string]struct{ has, lacks string }{
+		"/":                        {"the pools have no address left", "shop/svc-30"},
+		"/services":                {"shop/svc-30", ""},
+		"/services?q=svc-3&page=1": {"shop/svc-39", "shop/svc-40"},
+		"/addresses?q=100.41":      {"shop/svc-41", "shop/svc-40"},
+		"/search?q=198.51.100.33":  {"shop/svc-33", "svc-34"},
+	} {
+		_, text := ask(t, h, path)
+		if !strings.Contains(text, row.has) || row.lacks != "" && strings.Contains(text, row.lacks) {
+			t.Errorf("%s: want %q in it and not %q:\n%s", path, row.has, row.lacks, text)
+		}
 	}
 }
