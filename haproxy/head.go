@@ -137,7 +137,13 @@ func (h *head) writeGlobal() {
 
 func (h *head) writeDefaults() {
 	h.section("defaults")
-	h.lines(slices.Concat(withNames(h.Process.instead(false, []string{
+	var probes []string
+	if h.Group != nil {
+		// A member that was cut off holds connections that its clients have given up. A client may use the
+		// same port for one to another member: packets of it that come this way would meet the old one.
+		probes = []string{"option clitcpka", "clitcpka-idle 10s", "clitcpka-intvl 5s", "clitcpka-cnt 3"}
+	}
+	h.lines(slices.Concat(withNames(h.Process.instead(false, slices.Concat([]string{
 		"mode http",
 		"balance roundrobin",
 		"option dontlognull",
@@ -173,7 +179,7 @@ func (h *head) writeDefaults() {
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
 		".if version_atleast(3.3)", "default-server " + onlyGivenNames, ".endif",
-	}), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
+	}, probes)), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
 	for _, status := range h.Process.ErrorFiles {
 		h.line("errorfile", strconv.Itoa(status), h.opt.Dir+"/"+extraDir+errorFile(status))
 	}

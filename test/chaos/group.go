@@ -143,6 +143,30 @@ func (s *testbed) connections(ctx context.Context, m *rig.Rig) (all []string, er
 	return all, err
 }
 
+// forgets waits until a member has no connections that the client does not have.
+func (s *testbed) forgets(ctx context.Context, m *rig.Rig) error {
+	return rig.Eventually(ctx, m.Machine()+" has forgotten connections that are gone", func() error {
+		has, err := s.connections(ctx, m)
+		if err != nil {
+			return err
+		}
+		out, err := s.Exec(ctx, world.Client, "ss", "-Htna", "( dport = :80 or dport = :443 )")
+		if err != nil {
+			return err
+		}
+		known := map[string]bool{}
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) >= 5 {
+				known[f[3]+" > "+f[4]] = true
+			}
+		}
+		if gone := slices.DeleteFunc(has, func(ends string) bool { return known[ends] }); len(gone) > 0 {
+			return fmt.Errorf("it has %d of them", len(gone))
+		}
+		return nil
+	})
+}
+
 func unmapped(a netip.AddrPort) string {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()).String()
 }
@@ -217,7 +241,13 @@ func cutMember(limit time.Duration) func(context.Context, *testbed) error {
 			s.fail("the router sent clients to the dead member for %d ms, at most %s is allowed", router.lasts.Milliseconds(), limit)
 		}
 		err = errors.Join(router.err, s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
-		return errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...))
+		if err = errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...)); err != nil {
+			return err
+		}
+		back := time.Now()
+		err = s.forgets(ctx, m)
+		s.note("the member had connections that its clients have not, until %.1f s after it served again", time.Since(back).Seconds())
+		return err
 	}
 }
 
