@@ -52,6 +52,9 @@ type doctor struct {
 	cfg    *config.Config
 	status *Status  // of the appliance that runs; nil: none does
 	odd    []string // what is wrong with Calico's objects, which an appliance that runs warns of as well
+
+	program        haproxy.Program    // the zero Program: none can be used here
+	known, unknown []ingress.Snapshot // of the clusters; the unknown ones could not be read
 }
 
 // Examine checks what an appliance with this configuration file needs, and reports each
@@ -73,13 +76,16 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 	}
 	d.askAppliance(ctx)
 	d.machine(ctx)
-	var tops []routes.Topology
 	for _, c := range cfg.Clusters {
-		if t, ok := d.cluster(ctx, c); ok {
-			tops = append(tops, t)
+		if s, ok := d.cluster(ctx, c); ok {
+			d.known = append(d.known, s)
+		} else {
+			d.unknown = append(d.unknown, ingress.Snapshot{Cluster: c.Name, Options: watcherConfig(d.source(c), nil, nil, nil).Options})
 		}
 	}
-	d.overlaps(tops)
+	d.overlaps()
+	d.certificates()
+	d.objects()
 	d.running()
 }
 
@@ -122,10 +128,17 @@ func (d *doctor) askAppliance(ctx context.Context) {
 
 // machine checks this machine.
 func (d *doctor) machine(ctx context.Context) {
-	if path, version, err := haproxy.Program(d.cfg.HAProxy.Binary); err == nil {
-		d.ok("haproxy", "%s is version %s", path, version)
+	if program, err := haproxy.FindProgram(d.cfg.HAProxy.Binary); err == nil {
+		d.program = program
+		d.ok("haproxy", "%s is version %s", program.Path, program.Version)
+		for _, sentence := range program.Lacks() {
+			d.doubt("haproxy", sentence, "install the package haproxy of Debian, or name a HAProxy that has it in haproxy.binary", "apt install haproxy")
+		}
 	} else if d.cfg.HAProxy.Mode == config.Managed {
 		d.failed("haproxy", err.Error(), "install a HAProxy that can be used, or name one in haproxy.binary", "apt install haproxy")
+	}
+	if end, has := d.statusCertificate(); has {
+		d.expiry("certificate", "the certificate of the status endpoint (status.tls)", end, "put a new one into the file of status.tls.certificate, and its key into that of status.tls.key", "systemctl reload sallyport")
 	}
 	if d.cfg.Group.VRRP.Exists() {
 		if path, err := exec.LookPath("keepalived"); err != nil {
@@ -234,30 +247,38 @@ func localPorts() (first, last int, ok bool) {
 // Tokens and certificates are valid from one second to another.
 const clockSkew = 5 * time.Second
 
-// cluster checks one cluster, and returns what there is of its nodes.
-func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology, bool) {
+// source returns a cluster with what package ingress needs beside it.
+func (d *doctor) source(c config.Cluster) source {
+	return source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}
+}
+
+// cluster checks one cluster, and returns its objects.
+func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Snapshot, ok bool) {
 	check := "cluster " + c.Name
 	text, err := c.Kubeconfig.Read()
 	if err != nil {
 		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "")
-		return routes.Topology{}, false
+		return none, false
 	}
-	if at, err := ingress.ServerTime(ctx, text); err == nil {
-		if skew := time.Since(at); skew.Abs() > clockSkew {
+	if server, err := ingress.Greet(ctx, text); err == nil {
+		if skew := time.Since(server.Time); skew.Abs() > clockSkew {
 			d.doubt("clock", fmt.Sprintf("the clock of this machine and that of the API server of cluster %s are %s apart", c.Name, skew.Abs().Round(time.Second)), "synchronise both by NTP: tokens and certificates are valid by the clock", "timedatectl")
 		} else {
 			d.ok("clock", "it agrees with the API server of cluster %s", c.Name)
 		}
+		if !server.Expires.IsZero() {
+			d.expiry("certificate", "a certificate of the API server of cluster "+c.Name, server.Expires, "renew it on each machine of the control plane, then restart its kube-apiserver", "kubeadm certs renew apiserver")
+		}
 	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) || os.IsTimeout(err) {
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
-		return routes.Topology{}, false
+		return none, false
 	}
-	config := watcherConfig(source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}, text, ownAddresses(), slog.New(slog.DiscardHandler))
+	config := watcherConfig(d.source(c), text, ownAddresses(), slog.New(slog.DiscardHandler))
 	config.OwnASN = d.cfg.BGP.ASN
 	w, err := ingress.NewWatcher(config)
 	if err != nil {
 		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
-		return routes.Topology{}, false
+		return none, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	done := make(chan struct{})
@@ -274,7 +295,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 	health := w.Health()
 	if err != nil {
 		d.failed(check, err.Error(), "check the address, the CA and the credentials of the kubeconfig, and apply the manifests", fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
-		return routes.Topology{}, false
+		return none, false
 	}
 	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"), Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"), cmp.Or(health.APIGroup, "no API group"))
 	for _, sentence := range health.Missing {
@@ -289,13 +310,19 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (routes.Topology
 			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR), "allow the export, if Ingresses lead to pods of the pool", exportPool(health.APIGroup, pool.Name))
 		}
 	}
+	if apart := w.Apart(); len(apart) > 0 {
+		d.doubt("mesh", fmt.Sprintf("cluster %s: the node-to-node mesh is off (nodeToNodeMeshEnabled of BGPConfiguration default), and no BGPPeer connects %s (%s) with other nodes, a route reflector or a router: their pods do not reach those of other nodes", c.Name, Counted(len(apart), "node"), few(apart)), "turn the mesh on, or make BGPPeers between the nodes and route reflectors, unless other routes connect the nodes",
+			fmt.Sprintf("kubectl patch bgpconfigurations.%s default --type merge -p '{\"spec\":{\"nodeToNodeMeshEnabled\":true}}'", groupName(health.APIGroup)))
+	} else {
+		d.ok("mesh", "BGP or tunnels connect the nodes of cluster %s", c.Name)
+	}
 	// A running appliance renews its token, and warns if it cannot.
-	if t := health.CredentialsExpire; d.status == nil && !t.IsZero() && time.Until(t) < 30*24*time.Hour && c.Kubeconfig.Path != "" {
-		d.doubt("credentials", fmt.Sprintf("cluster %s: the credentials expire at %s", c.Name, t.Format(time.DateTime)), "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", "")
+	if t := health.CredentialsExpire; d.status == nil && !t.IsZero() && c.Kubeconfig.Path != "" {
+		d.expiry("credentials", "the token or certificate in the kubeconfig of cluster "+c.Name, t, "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", d.manifests())
 	}
 	d.nodes(ctx, c, snapshot.Topology)
 	d.leftBehind(ctx, c, w.Appliances(), groupName(health.APIGroup))
-	return snapshot.Topology, true
+	return snapshot, true
 }
 
 // nodes checks the way to each node of a cluster, and its BGP speaker.
@@ -486,11 +513,11 @@ func (d *doctor) members(g *GroupStatus, version string) {
 }
 
 // overlaps checks that no two clusters have pools with addresses in common.
-func (d *doctor) overlaps(all []routes.Topology) {
-	for i, a := range all {
-		for _, b := range all[i+1:] {
-			for _, p := range a.Pools {
-				for _, q := range b.Pools {
+func (d *doctor) overlaps() {
+	for i, a := range d.known {
+		for _, b := range d.known[i+1:] {
+			for _, p := range a.Topology.Pools {
+				for _, q := range b.Topology.Pools {
 					if p.CIDR.Overlaps(q.CIDR) {
 						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name, q.CIDR, b.Cluster, a.Cluster), "give one of them other addresses, or bound the clusters with clusters[].pools", "")
 					}
@@ -498,6 +525,63 @@ func (d *doctor) overlaps(all []routes.Topology) {
 			}
 		}
 	}
+}
+
+// objects reports what the clusters' objects ask for and do not get: as the appliance that
+// runs sees it, or as it would.
+func (d *doctor) objects() {
+	if d.status != nil {
+		for _, p := range d.status.Problems {
+			d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object; its Events say the same", "sallyport status problems")
+		}
+		return
+	}
+	c := ingress.Compiler{Taken: taken(d.cfg), TakenUDP: takenUDP(d.cfg), Reserved: ownPorts(d.cfg), Unknown: d.unknown}
+	c.Judge(d.program.Judge(c.Compile(d.known).Questions))
+	for _, p := range problemStatuses(c.Compile(d.known).Problems) {
+		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object", "kubectl get ingresses,services,configmaps -A")
+	}
+}
+
+// certificates checks those that the clusters' objects name, of which those come first
+// that expire first.
+func (d *doctor) certificates() {
+	for _, s := range d.known {
+		for _, c := range s.Certificates() {
+			if well := d.expiry("certificate", fmt.Sprintf("the one in Secret %s/%s of cluster %s (%s)", c.Namespace, c.Secret, s.Cluster, few(c.Names)), c.Expires,
+				"renew it, or look at what renews it, such as cert-manager", fmt.Sprintf("kubectl -n %s create secret tls %s --cert FILE --key FILE --dry-run=client -o yaml | kubectl apply -f -", c.Namespace, c.Secret)); well {
+				break
+			}
+		}
+	}
+}
+
+// expiry checks when something expires, and reports whether that is not soon.
+func (d *doctor) expiry(check, what string, end time.Time, remedy, command string) (well bool) {
+	until := end.UTC().Format(time.DateTime)
+	switch left := time.Until(end); {
+	case left < 0:
+		d.failed(check, what+" expired at "+until+" (UTC)", remedy, command)
+	case left < expiresSoon:
+		d.doubt(check, what+" expires at "+until+" (UTC)", remedy, command)
+	default:
+		d.ok(check, "%s is valid until %s (UTC)", what, until)
+		return true
+	}
+	return false
+}
+
+// statusCertificate returns when the certificate of the status endpoint expires. An
+// appliance that runs warns of its own.
+func (d *doctor) statusCertificate() (end time.Time, has bool) {
+	if d.status != nil || !d.cfg.Status.TLS.Exists() {
+		return end, false
+	}
+	pair, err := d.cfg.Status.TLS.Pair()
+	if err != nil {
+		return end, false // config.Load has checked it
+	}
+	return pair.Leaf.NotAfter, true
 }
 
 // noSession begins the warning of a node without a session, which the doctor reports by node.
@@ -554,9 +638,6 @@ func (d *doctor) running() {
 		}
 		d.doubt("servers", saw, remedy, command)
 	}
-	for _, p := range s.Problems {
-		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object; its Events say the same", "sallyport status problems")
-	}
 }
 
 // sourceFor returns the address from which this machine reaches another one.
@@ -609,6 +690,15 @@ func listed[T fmt.Stringer](all []T) string {
 		words[i] = e.String()
 	}
 	return cmp.Or(strings.Join(words, ", "), "none")
+}
+
+// few names the first few of some things, and says how many more there are.
+func few(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return cmp.Or(strings.Join(names, ", "), "no name")
 }
 
 // sorted returns the keys of a map in order.

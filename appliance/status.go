@@ -9,6 +9,7 @@ import (
 
 	"sallyport/bgp"
 	"sallyport/haproxy"
+	"sallyport/ingress"
 	"sallyport/routes"
 )
 
@@ -203,10 +204,15 @@ func (x *index) status(info haproxy.Info) Status {
 		}
 		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
-	for _, p := range v.problems {
-		s.Problems = append(s.Problems, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
-	}
+	s.Problems = problemStatuses(v.problems)
 	return s
+}
+
+func problemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
+	for _, p := range problems {
+		all = append(all, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
+	}
+	return all
 }
 
 // A tally counts what the status lists. Counting makes no garbage that grows with the

@@ -1026,8 +1026,8 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 func TestNewSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
-	other, posix := filepath.Join(dir, "other"), filepath.Join(dir, "posix")
-	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1", posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA"} {
+	other, posix, plain := filepath.Join(dir, "other"), filepath.Join(dir, "posix"), filepath.Join(dir, "plain")
+	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1", posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA", plain: "HAProxy version 3.0.1\nFeature list : -OPENSSL +PCRE2"} {
 		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
@@ -1041,6 +1041,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		"install the package haproxy":   func(o *Options) { o.Binary = "/no/such/haproxy" },
 		"too old: want 2.6 or newer":    func(o *Options) { o.Binary = old },
 		"was built without PCRE2":       func(o *Options) { o.Binary = posix },
+		"was built without OPENSSL":     func(o *Options) { o.Binary = plain },
 		"is not HAProxy":                func(o *Options) { o.Binary = other },
 		"configuration directory":       func(o *Options) { o.Dir = file + "/x" },
 		"must be an absolute path":      func(o *Options) { o.Dir = "etc" },

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,10 +147,7 @@ func nothing() *running {
 	return &running{picture: picture{backends: map[string]*LiveBackend{}}}
 }
 
-var (
-	plainPath    = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
-	versionWords = regexp.MustCompile(`(?i)HA-?Proxy version ((\d+)\.(\d+)[^ ]*)`)
-)
+var plainPath = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
 
 // New prepares the files and checks what can be checked without touching a
 // running HAProxy. Its errors are sentences for the operator.
@@ -242,38 +238,12 @@ func New(opt Options) (*Proxy, error) {
 
 // findBinary finds HAProxy's program and asks its version.
 func (p *Proxy) findBinary() error {
-	path, version, err := Program(p.opt.Binary)
+	program, err := FindProgram(p.opt.Binary)
 	if err != nil && p.opt.Mode == External && p.opt.Binary == "" && errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
-	p.opt.Binary, p.version = path, version
+	p.opt.Binary, p.version = program.Path, program.Version
 	return err
-}
-
-// Program finds HAProxy's program and asks its version. An empty binary is "haproxy" in
-// PATH. An error says why it cannot be used, and what to do.
-func Program(binary string) (path, version string, err error) {
-	path, err = exec.LookPath(cmp.Or(binary, "haproxy"))
-	if err != nil {
-		return binary, "", fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set haproxy.binary", err)
-	}
-	out, err := exec.Command(path, "-vv").CombinedOutput() //nolint:gosec // the operator's own program
-	m := versionWords.FindStringSubmatch(string(out))
-	switch {
-	case err != nil:
-		return path, "", fmt.Errorf("%s -vv does not report a version: %w: %q", path, err, firstLine(out))
-	case m == nil:
-		return path, "", fmt.Errorf("%s is not HAProxy: its answer to -vv is %q", path, firstLine(out))
-	}
-	major, _ := strconv.Atoi(m[2])
-	minor, _ := strconv.Atoi(m[3])
-	if major < 2 || major == 2 && minor < 6 {
-		return path, "", fmt.Errorf("%s is HAProxy %s, which is too old: want 2.6 or newer", path, m[1])
-	}
-	if !strings.Contains(string(out), "+PCRE2 ") {
-		return path, "", fmt.Errorf("%s was built without PCRE2, which bounds the time that regular expressions take: use the package haproxy of Debian, or build it with USE_PCRE2=1", path)
-	}
-	return path, m[1], nil
 }
 
 func firstLine(b []byte) string {

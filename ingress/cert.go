@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,6 +52,43 @@ func readPair(s *corev1.Secret) *pair {
 		}
 	}
 	return p
+}
+
+// A Certificate is one in a Secret that Ingresses, Services or ConfigMaps name.
+type Certificate struct {
+	Namespace, Secret string
+	Names             []string  // host names that it is for
+	Expires           time.Time // the first of its chain to do so
+}
+
+// Certificates returns the certificates of the Secrets, those first that expire first. It
+// leaves out what cannot be read, of which Compile makes Problems.
+func (s Snapshot) Certificates() (all []Certificate) {
+	for _, secret := range s.Secrets {
+		text := secret.Data[corev1.TLSCertKey]
+		if len(text) == 0 {
+			text = secret.Data["ca.crt"]
+		}
+		var chain []*x509.Certificate
+		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+				chain = append(chain, c)
+			}
+		}
+		if len(chain) > 0 {
+			all = append(all, Certificate{secret.Namespace, secret.Name, chain[0].DNSNames, firstEnd(chain)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })
+	return all
+}
+
+// firstEnd returns when the first of some certificates expires; zero: there is none.
+func firstEnd(all []*x509.Certificate) (first time.Time) {
+	for _, c := range all {
+		first = earliest(first, c.NotAfter)
+	}
+	return first
 }
 
 // accepted returns a pair that is unusable if HAProxy has refused it.

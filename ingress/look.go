@@ -77,33 +77,42 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	return s, nil
 }
 
-// ServerTime returns the time of the API server's clock, to the second, as its answers
-// have it.
-func ServerTime(ctx context.Context, kubeconfig []byte) (time.Time, error) {
+// A Greeting is what the first answer of an API server shows.
+type Greeting struct {
+	Time    time.Time // of the server's clock, to the second
+	Expires time.Time // the first of its certificates to do so; zero: it has none
+}
+
+// Greet asks an API server for its version, which needs no rights.
+func Greet(ctx context.Context, kubeconfig []byte) (g Greeting, err error) {
 	config, err := restConfig(kubeconfig)
 	if err != nil {
-		return time.Time{}, err
+		return g, err
 	}
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return time.Time{}, err
+		return g, err
 	}
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return time.Time{}, err
+		return g, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.JoinPath("version").String(), nil)
 	if err != nil {
-		return time.Time{}, err
+		return g, err
 	}
 	answer, err := client.Do(request)
 	if err != nil {
-		return time.Time{}, root(err)
+		return g, root(err)
 	}
 	_ = answer.Body.Close()
-	return http.ParseTime(answer.Header.Get("Date"))
+	if answer.TLS != nil {
+		g.Expires = firstEnd(answer.TLS.PeerCertificates)
+	}
+	g.Time, err = http.ParseTime(answer.Header.Get("Date"))
+	return g, err
 }
 
 // more names the settings of an IngressClass beside its controller.

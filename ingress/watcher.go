@@ -411,6 +411,20 @@ func (w *Watcher) Appliances() map[string]netip.Addr {
 	return calico.Appliances(w.calico.list("bgppeers"))
 }
 
+// Apart returns the nodes that BGP connects with no other node, see calico.Apart; none if
+// the objects that say so cannot be read.
+func (w *Watcher) Apart() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := w.calico
+	if c == nil || !c.readable("bgpconfigurations") || !c.readable("bgppeers") || !c.readable("ippools") {
+		return nil
+	}
+	return calico.Apart(calico.Objects{
+		Nodes: w.nodes.list(), Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"), Pools: c.list("ippools"), Own: w.cfg.OwnAddrs,
+	})
+}
+
 // Health returns how well the API server can be read.
 func (w *Watcher) Health() Health {
 	w.mu.Lock()

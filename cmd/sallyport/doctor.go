@@ -17,8 +17,8 @@ func doctorCommand() *cobra.Command {
 		Short: "Check the configuration, this machine, the clusters and the running appliance",
 		Long: `Check what the appliance needs, before its first start and in trouble: the
 configuration file, this machine, the API server, Calico's objects, the way to each
-node and its BGP speaker, and what the running appliance reports. Each check shows what
-was seen and what to do. It changes nothing. The exit code is 1 if a check failed.`,
+node and its BGP speaker, when certificates expire, and what the running appliance
+reports. Each check shows what was seen and what to do. It changes nothing. The exit code is 1 if a check failed.`,
 		Example: `  sallyport doctor
   sallyport doctor --config sallyport.yaml -o json`,
 		Args: cobra.NoArgs,

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"net/http"
@@ -66,8 +65,9 @@ func (r *testbed) lacks(file, check string) {
 	})
 }
 
-// late starts a proxy before the API server whose clock is an hour late, and returns a kubeconfig for it.
-func (r *testbed) late(t *testing.T, kubeconfig string) string {
+// proxied starts a proxy before the API server, whose clock is an hour late and whose certificate
+// expires at some time, and returns a kubeconfig for it.
+func (r *testbed) proxied(t *testing.T, kubeconfig string, end time.Time) string {
 	t.Helper()
 	api := regexp.MustCompile(`server: (https://\S+)`).FindStringSubmatch(kubeconfig)
 	if api == nil {
@@ -86,15 +86,18 @@ func (r *testbed) late(t *testing.T, kubeconfig string) string {
 		answer.Header.Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		return nil
 	}
+	cert, key := certificate(t, "127.0.0.1", end)
+	pair, err := tls.X509KeyPair(cert, key)
+	r.must(err)
 	server := httptest.NewUnstartedServer(proxy)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}} //nolint:gosec // a server of the lab
 	r.must(server.Listener.Close())
 	server.Listener, err = r.Listen(t.Context(), world.Appliance, "127.0.0.1:6444")
 	r.must(err)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 	kubeconfig = strings.Replace(kubeconfig, api[1], server.URL, 1)
-	return regexp.MustCompile(`certificate-authority-data: \S+`).ReplaceAllString(kubeconfig, "certificate-authority-data: "+ca)
+	return regexp.MustCompile(`certificate-authority-data: \S+`).ReplaceAllString(kubeconfig, "certificate-authority-data: "+base64.StdEncoding.EncodeToString(cert))
 }
 
 func spelled(all []appliance.Finding) string {
@@ -166,6 +169,10 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Failed, "haproxy", words, "apt install haproxy")
 		}
 		r.lacks(file, "haproxy")
+		for feature, words := range map[string]string{"PROMEX": "/metrics/haproxy", "LIBCRYPT": "auth-secret"} {
+			r.write("program", "#!/bin/sh\nhaproxy -vv | sed s/+"+feature+"/-"+feature+"/\n")
+			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Doubt, "haproxy", "was built without "+feature, words, "or name a HAProxy that has it")
+		}
 	})
 	r.sub("keepalived is missing", func(_ *testing.T, r *testbed) {
 		member := with(r, "stateDir:", "group: {name: lab, secret: "+strings.Repeat("c2FsbHlwb3J0", 4)+", addresses: [192.168.50.200], members: [{name: e2e, address: 192.168.50.21}, {name: two, address: 192.168.50.12}], vrrp: {interface: eth0}}\nstateDir:")
@@ -216,16 +223,73 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.lacks(file, "cluster lab")
 	})
 	r.sub("credentials expire soon, and nobody renews them", func(t *testing.T, r *testbed) {
-		r.finds(file, appliance.Doubt, "credentials", "cluster lab: the credentials expire at")
+		r.finds(file, appliance.Doubt, "credentials", "the token or certificate in the kubeconfig of cluster lab", "expires at", "sallyport manifests")
 		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
 		r.must(err)
 		r.write("lasting", string(lasting))
 		r.lacks(with(r, "kubeconfig: kubeconfig", "kubeconfig: lasting"), "credentials")
 	})
-	r.sub("the clocks differ", func(t *testing.T, r *testbed) {
-		r.write("late", r.late(t, r.read("kubeconfig")))
-		r.finds(with(r, "kubeconfig: kubeconfig", "kubeconfig: late"), appliance.Doubt, "clock", "1h0m", "apart", "timedatectl")
+	r.sub("the clocks differ, and the API server's certificate expires soon", func(t *testing.T, r *testbed) {
+		r.write("proxied", r.proxied(t, r.read("kubeconfig"), time.Now().AddDate(0, 0, 9)))
+		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: proxied")
+		r.finds(other, appliance.Doubt, "clock", "1h0m", "apart", "timedatectl")
 		r.lacks(file, "clock")
+		r.finds(other, appliance.Doubt, "certificate", "a certificate of the API server of cluster lab", "expires at", "kubeadm certs renew apiserver")
+		r.lacks(file, "certificate")
+	})
+	r.sub("the certificate of an Ingress expires", func(t *testing.T, r *testbed) {
+		r.apply(ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix app"))
+		valid := func(days int) { r.apply(secretUntil(t, "web-tls", "tls.local", time.Now().AddDate(0, 0, days))) }
+		valid(90)
+		r.finds(file, appliance.Healthy, "certificate", "Secret default/web-tls of cluster lab (tls.local)", "is valid until")
+		valid(9)
+		r.finds(file, appliance.Doubt, "certificate", "the one in Secret ", "default/web-tls of cluster lab (tls.local)", "expires at", "renew it", "kubectl -n default create secret tls web-tls")
+		valid(-1)
+		r.finds(file, appliance.Failed, "certificate", "Secret default/web-tls", "expired at", "kubectl -n default create secret tls web-tls")
+		r.kubectl("delete", "ingress/tls", "secret/web-tls")
+		r.lacks(file, "certificate")
+	})
+	r.sub("the certificate of the status endpoint expires soon", func(t *testing.T, r *testbed) {
+		for days, find := range map[int]func(file string){
+			9: func(file string) {
+				r.finds(file, appliance.Doubt, "certificate", "the certificate of the status endpoint (status.tls)", "expires at", "systemctl reload sallyport")
+			},
+			90: func(file string) { r.lacks(file, "certificate") },
+		} {
+			cert, key := certificate(t, "127.0.0.1", time.Now().AddDate(0, 0, days))
+			r.write("status.crt", string(cert))
+			r.write("status.key", string(key))
+			find(with(r, "stateDir:", fmt.Sprintf("status: {tls: {certificate: %s, key: %s}}\nstateDir:", r.file("status.crt"), r.file("status.key"))))
+		}
+	})
+	r.sub("the mesh of the nodes is off, and there is no reflector", func(_ *testing.T, r *testbed) {
+		mesh := func(on bool) {
+			r.kubectl("patch", "bgpconfigurations.crd.projectcalico.org/default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"nodeToNodeMeshEnabled":%t}}`, on))
+		}
+		r.finds(file, appliance.Doubt, "mesh", "the node-to-node mesh is off", "2 nodes", "master, worker1", "kubectl patch bgpconfigurations.")
+		mesh(true)
+		r.lacks(file, "mesh")
+		mesh(false)
+	})
+	// quic makes a ConfigMap ask for QUIC, which Debian's HAProxy is built without.
+	quic := func(r *testbed) (undo func()) {
+		r.t.Helper()
+		r.kubectl("create", "configmap", "haproxy", "--from-literal=quic-bind-port=443")
+		r.write("sallyport.yaml", strings.Replace(text, "ingress: {", "ingress: {configMap: default/haproxy, ", 1))
+		allowed, err := r.Manifests(t.Context())
+		r.must(err)
+		r.apply(allowed)
+		return func() {
+			r.write("sallyport.yaml", text)
+			r.kubectl("delete", "configmap", "haproxy")
+			r.apply(manifests)
+		}
+	}
+	r.sub("HAProxy is built without what a ConfigMap asks for, before the first start", func(_ *testing.T, r *testbed) {
+		undo := quic(r)
+		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC", "USE_QUIC=1", "kubectl get ingresses")
+		undo()
+		r.lacks(file, "objects")
 	})
 	r.sub("the appliance and the nodes expect other AS numbers", func(_ *testing.T, r *testbed) {
 		r.finds(with(r, "asn: 65000", "asn: 65099"), appliance.Doubt, "Calico's objects", "the nodes are in AS 65000", "expects AS 65099")
@@ -436,15 +500,11 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 		r.lacks(file, "offers")
 	})
-	r.sub("this HAProxy is built without what a ConfigMap asks", func(t *testing.T, r *testbed) {
-		r.kubectl("create", "configmap", "haproxy", "--from-literal=quic-bind-port=443")
-		r.write("sallyport.yaml", strings.Replace(text, "ingress: {", "ingress: {configMap: default/haproxy, ", 1))
-		with, err := r.Manifests(t.Context())
-		r.must(err)
-		r.apply(with)
+	r.sub("HAProxy is built without what a ConfigMap asks for", func(_ *testing.T, r *testbed) {
+		undo := quic(r)
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC", "sallyport status problems")
-		r.write("sallyport.yaml", text)
+		undo()
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 		r.lacks(file, "objects")
 	})

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -51,7 +52,21 @@ func ingress(name, tls string, rules ...string) string {
 // secret returns a TLS Secret with a new certificate for a name.
 func secret(t *testing.T, name, host string) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	return secretUntil(t, name, host, time.Now().Add(24*time.Hour))
+}
+
+// secretUntil returns a TLS Secret with a new certificate that expires at some time.
+func secretUntil(t *testing.T, name, host string, end time.Time) string {
+	t.Helper()
+	cert, key := certificate(t, host, end)
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n", name, encode(cert), encode(key))
+}
+
+// certificate makes a certificate for a host that expires at some time, and its key, in PEM.
+func certificate(t *testing.T, host string, end time.Time) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,22 +74,22 @@ func secret(t *testing.T, name, host string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}, &x509.Certificate{Subject: pkix.Name{CommonName: host}}, &key.PublicKey, key)
+	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, NotBefore: end.AddDate(-1, 0, 0), NotAfter: end}
+	if ip := net.ParseIP(host); ip != nil {
+		template.DNSNames, template.IPAddresses = nil, []net.IP{ip}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: host}}, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
-	encode := func(kind string, der []byte) string {
-		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	encode := func(kind string, der []byte) []byte {
+		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	}
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n",
-		name, encode("CERTIFICATE", cert), encode("PRIVATE KEY", der))
+	return encode("CERTIFICATE", der), encode("PRIVATE KEY", pkcs8)
 }
 
 // serial returns subject and serial number of the certificate that is served for a name.
