@@ -22,7 +22,6 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
-	"sallyport/routes"
 )
 
 // A Finding is the result of one check of the doctor.
@@ -55,11 +54,12 @@ type doctor struct {
 
 	program        haproxy.Program    // the zero Program: none can be used here
 	known, unknown []ingress.Snapshot // of the clusters; the unknown ones could not be read
+	wire           *bgp.Capture       // nil: the doctor may not see packets
 }
 
 // Examine checks what an appliance with this configuration file needs, and reports each
 // finding as it comes. It takes half a minute at most for each cluster that does not
-// answer.
+// answer, and ten seconds for its nodes that do not.
 func Examine(ctx context.Context, path string, report func(Finding)) {
 	d := &doctor{path: path, report: report}
 	cfg, err := config.Load(path)
@@ -75,6 +75,14 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 		d.doubt("config", warning, "", "sallyport config check "+path)
 	}
 	d.askAppliance(ctx)
+	ports := []uint16{cfg.BGP.Port}
+	for _, c := range cfg.Clusters {
+		ports = append(ports, c.BGP.Port)
+	}
+	slices.Sort(ports)
+	if d.wire, err = bgp.NewCapture(slices.Compact(ports)...); err == nil { // else silent tells
+		defer d.wire.Close()
+	}
 	d.machine(ctx)
 	for _, c := range cfg.Clusters {
 		if s, ok := d.cluster(ctx, c); ok {
@@ -120,7 +128,7 @@ func (d *doctor) askAppliance(ctx context.Context) {
 	case d.status == nil:
 		d.failed("appliance", fmt.Sprintf("%s does not answer as an appliance: %v", at, err), "find out who listens there, or change status.listen", fmt.Sprintf("ss -tlnp 'sport = :%d'", d.cfg.Status.Listen.Port()))
 	case !d.status.Ready:
-		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "", "sallyport status")
+		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "wait for a minute after a start; then do what each sentence says", "sallyport status")
 	default:
 		d.ok("appliance", "it runs, version %s, and is ready", d.status.Version)
 	}
@@ -196,7 +204,7 @@ func (d *doctor) ports(ctx context.Context) {
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
 			d.failed("port", fmt.Sprintf("%s (%s) is no address of this machine", at, key), "give the machine the address, or change "+key, "ip address")
 		default:
-			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "")
+			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "systemctl cat sallyport")
 		}
 	}
 }
@@ -257,7 +265,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	check := "cluster " + c.Name
 	text, err := c.Kubeconfig.Read()
 	if err != nil {
-		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "")
+		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "sallyport config check "+d.path)
 		return none, false
 	}
 	if server, err := ingress.Greet(ctx, text); err == nil {
@@ -303,7 +311,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	}
 	for _, sentence := range health.Odd {
 		d.odd = append(d.odd, "cluster "+c.Name+": "+sentence)
-		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "", "")
+		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "correct the object, or what it is compared with", calicoObjects(health.APIGroup))
 	}
 	for _, pool := range snapshot.Topology.Pools {
 		if pool.NoExport {
@@ -325,170 +333,6 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	return snapshot, true
 }
 
-// nodes checks the way to each node of a cluster, and its BGP speaker.
-func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology) {
-	local := localNetworks()
-	if i := slices.IndexFunc(t.Nodes, func(n routes.Node) bool { return len(n.BGP) > 0 && n.BGP[0].Addr().Is4() }); i >= 0 {
-		d.returnPath(t.Nodes[i].BGP[0].Addr())
-	}
-	sessions := map[netip.Addr]bgp.PeerState{}
-	if d.status != nil {
-		for _, p := range d.status.Peers {
-			sessions[p.Addr] = p
-		}
-	}
-	for _, n := range t.Nodes {
-		name := "node " + n.Name
-		if len(n.BGP) == 0 {
-			d.failed(name, "it has no BGP address: its annotation projectcalico.org/IPv4Address (IPv6Address) is missing", "calico-node sets it when it starts: look whether it runs there", calicoNode(n.Name))
-		}
-		if n.Down {
-			d.doubt(name, "the cluster reports the node as unreachable", "look whether the machine and its kubelet run", "kubectl describe node "+n.Name)
-		}
-		for _, at := range n.BGP {
-			if n.Behind {
-				continue
-			}
-			a := at.Addr()
-			if !slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(a) }) {
-				d.failed(name, fmt.Sprintf("%s is in no network that this machine is connected to (%s): routers in between do not know the addresses of pods", a, listed(local)), "put the appliance into the network of the nodes", "ip route get "+a.String())
-				continue
-			}
-			if p, known := sessions[a]; known && p.State == established {
-				d.ok(name, "BGP with %s is established for %s, with %d prefixes", a, time.Since(p.Since).Round(time.Second), p.Received)
-				continue
-			} else if known && p.LossReason != "" {
-				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State, p.LossReason), remedyOf(p.LossReason), d.commandOf(p.LossReason, n.Name))
-				continue
-			}
-			if c.BGP.Mode == config.Active {
-				d.probe(ctx, c, n, a)
-			}
-		}
-	}
-}
-
-// commandOf returns the command for the remedy of a lost session.
-func (d *doctor) commandOf(reason, node string) string {
-	if strings.Contains(remedyOf(reason), "sallyport manifests") {
-		return d.manifests()
-	}
-	return calicoNode(node)
-}
-
-// manifests returns the command that applies the manifests.
-func (d *doctor) manifests() string {
-	return "sallyport manifests --config " + d.path + " | kubectl apply -f -"
-}
-
-func calicoNode(node string) string {
-	return "kubectl get pods -A -l k8s-app=calico-node --field-selector spec.nodeName=" + node
-}
-
-// probe connects to the BGP port of a node, as the appliance would.
-func (d *doctor) probe(ctx context.Context, c config.Cluster, n routes.Node, a netip.Addr) {
-	name, at := "node "+n.Name, netip.AddrPortFrom(a, c.BGP.Port)
-	var local netip.Addr
-	for _, l := range d.cfg.BGP.Listen {
-		if !l.IsUnspecified() && l.Is4() == a.Is4() {
-			local = l
-			break
-		}
-	}
-	from := "this machine"
-	if local.IsValid() {
-		from = local.String()
-	}
-	ttl := c.BGP.TTLSecurity
-	p := bgp.Probe(ctx, local, at, ttl)
-	if ttl && (p.Answer == bgp.Silent || p.Answer == bgp.NoAnswer && bgp.Probe(ctx, local, at, false).Answer == bgp.Open) {
-		d.failed(name, fmt.Sprintf("%s answers without the TTL of 255 that clusters[].bgp.ttlSecurity demands", at), "let the BGPPeer have ttlSecurity: 1, or remove the key here", d.manifests())
-		return
-	}
-	switch p.Answer {
-	case bgp.Open:
-		switch {
-		case p.Deaf:
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that follows: its BGPPeer has ttlSecurity (TTL security), and clusters[].bgp.ttlSecurity is not set", at, from), "set clusters[].bgp.ttlSecurity: true, or remove ttlSecurity from the BGPPeer", "kubectl get bgppeers -o yaml")
-		case p.ASN != n.ASN:
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s is in AS %d, and the cluster's objects say AS %d", at, p.ASN, n.ASN), "wait until Calico has applied its objects, or look at the annotation projectcalico.org/ASNumber of the node", "kubectl get node "+n.Name+" -o yaml")
-		case p.ID == d.cfg.BGP.RouterID && p.ID.IsValid():
-			d.failed(name, fmt.Sprintf("its BGP speaker has the router id %s, which is bgp.routerID of the appliance", p.ID), "choose another bgp.routerID", "")
-		case c.BGP.Password.Reveal() != "":
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s answers without a password, and clusters[].bgp.password is set", at), "give the BGPPeer the same password, or remove it here", "")
-		default:
-			d.ok(name, "its BGP speaker at %s knows %s, and is in AS %d", at, from, p.ASN)
-		}
-	case bgp.Closes:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no BGPPeer for that address", at, from), "apply the manifests; a BGPPeer with a nodeSelector has to select the node", d.manifests())
-	case bgp.Silent:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may still hold an earlier connection", at, from), "ask again in four minutes; then look at its log: "+calicoNode(n.Name), "")
-	case bgp.NotThere:
-		// BIRD listens only while it has a peer.
-		d.failed(name, fmt.Sprintf("nothing listens at %s", at), "the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP (CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+calicoNode(n.Name), d.manifests())
-	case bgp.NoAnswer:
-		if c.BGP.Password.Reveal() != "" {
-			d.ok(name, "%s does not answer without a password, as it should; only a session proves that the password is the same", at)
-			return
-		}
-		d.failed(name, fmt.Sprintf("packets from %s to %s get no answer", from, at), "a firewall or a HostEndpoint drops them, on the node or on the way; or the BGPPeer has a password (clusters[].bgp.password) or TTL security (clusters[].bgp.ttlSecurity), which is not set here", "kubectl get bgppeers -o yaml")
-	case bgp.NotOurs:
-		d.failed(name, fmt.Sprintf("bgp.listen has %s, which is no address of this machine", local), "give the machine the address, or change bgp.listen", "ip address")
-	case bgp.Unrouted:
-		d.failed(name, fmt.Sprintf("there is no route to %s: %v", at, p.Err), "look whether the node is up and in the same network", "ip route get "+a.String())
-	default:
-		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node", "ip route get "+a.String())
-	}
-}
-
-// leftBehind checks that each BGPPeer for an appliance names a machine that is there.
-func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
-	ours := ownAddresses()
-	for _, name := range sorted(peers) {
-		at := peers[name]
-		if slices.Contains(ours, at) {
-			continue
-		}
-		switch p := bgp.Probe(ctx, netip.Addr{}, netip.AddrPortFrom(at, c.BGP.Port), false); p.Answer {
-		case bgp.NoAnswer, bgp.Unrouted:
-			d.doubt("BGPPeer", fmt.Sprintf("cluster %s: BGPPeer %s names %s, where nothing answers: a node that starts waits for it up to 240 s before it passes routes to the other nodes", c.Name, name, at),
-				"if that appliance is gone for good, delete its BGPPeer", "kubectl delete bgppeers."+group+" "+name)
-		default:
-			d.ok("BGPPeer", "%s of cluster %s names %s, which answers", name, c.Name, at)
-		}
-	}
-}
-
-// returnPath checks that the kernel takes packets of nodes on each interface on which they
-// may come.
-func (d *doctor) returnPath(node netip.Addr) {
-	interfaces, _ := net.Interfaces()
-	var strict, all []string
-	for _, i := range interfaces {
-		addrs, _ := i.Addrs()
-		if !slices.ContainsFunc(networksOf(addrs), func(p netip.Prefix) bool { return p.Contains(node) }) {
-			continue
-		}
-		all = append(all, i.Name)
-		if max(reversePath("all"), reversePath(i.Name)) == 1 {
-			strict = append(strict, i.Name)
-		}
-	}
-	if len(all) > 1 && len(strict) > 0 {
-		d.doubt("return path", fmt.Sprintf("%s can be reached by several interfaces (%s), and the kernel drops what comes by another one than it would answer by: rp_filter is 1 on %s", node, strings.Join(all, ", "), strings.Join(strict, ", ")),
-			"give the network of the nodes to one interface, or loosen the check", fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.%s.rp_filter=2", strict[0]))
-	}
-}
-
-// reversePath returns the kernel's setting rp_filter of an interface.
-func reversePath(name string) (mode int) {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
-	if err == nil {
-		_, _ = fmt.Sscan(string(text), &mode)
-	}
-	return mode
-}
-
 // members checks what the members of the group know of each other.
 func (d *doctor) members(g *GroupStatus, version string) {
 	for _, warning := range g.own() {
@@ -499,7 +343,7 @@ func (d *doctor) members(g *GroupStatus, version string) {
 		switch {
 		case m.Self:
 		case m.Problem != "":
-			d.doubt(name, m.Problem, "the sentence says it", "sallyport status members")
+			d.doubt(name, m.Problem, "", "sallyport status members")
 		case !m.Alive:
 			d.doubt(name, m.State(), fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members", d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
 		case m.Differs:
@@ -519,7 +363,7 @@ func (d *doctor) overlaps() {
 			for _, p := range a.Topology.Pools {
 				for _, q := range b.Topology.Pools {
 					if p.CIDR.Overlaps(q.CIDR) {
-						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name, q.CIDR, b.Cluster, a.Cluster), "give one of them other addresses, or bound the clusters with clusters[].pools", "")
+						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name, q.CIDR, b.Cluster, a.Cluster), "give one of them other addresses, or bound the clusters with clusters[].pools", "kubectl get ippools -o yaml    # in each of the two")
 					}
 				}
 			}
@@ -537,7 +381,9 @@ func (d *doctor) objects() {
 		return
 	}
 	c := ingress.Compiler{Taken: taken(d.cfg), TakenUDP: takenUDP(d.cfg), Reserved: ownPorts(d.cfg), Unknown: d.unknown}
-	c.Judge(d.program.Judge(c.Compile(d.known).Questions))
+	if d.program.Path != "" {
+		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
+	}
 	for _, p := range problemStatuses(c.Compile(d.known).Problems) {
 		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object", "kubectl get ingresses,services,configmaps -A")
 	}
@@ -598,7 +444,7 @@ func (d *doctor) running() {
 	}
 	for _, warning := range s.Warnings {
 		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") || strings.Contains(warning, ": "+noSession) || slices.Contains(d.odd, warning); !told {
-			d.doubt("appliance", warning, "", "")
+			d.doubt("appliance", warning, "", "sallyport status")
 		}
 	}
 	missing := 0
@@ -618,7 +464,7 @@ func (d *doctor) running() {
 				example = r.Why
 			}
 		}
-		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "", "sallyport status refusals")
+		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "compare clusters[].pools and the cluster's BlockAffinities with the offer; an offer of what no pod has needs nothing", "sallyport status refusals")
 	}
 	open := 0
 	for _, b := range s.Backends {
@@ -630,7 +476,7 @@ func (d *doctor) running() {
 	}
 	d.ok("servers", "%d open", open)
 	for _, idle := range s.Idle() {
-		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "", "sallyport explain "+idle.Servers[0].Addr().String()
+		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "look at the first part on the way to it that is not well", "sallyport explain "+idle.Servers[0].Addr().String()
 		if from := sourceFor(idle.Servers[0]); strings.Contains(idle.Why, "(L4TOUT)") && from.IsValid() {
 			saw += fmt.Sprintf("; pods see %s as the source", from)
 			remedy = fmt.Sprintf("admit %s in their NetworkPolicies (an ipBlock of %[1]s/%d); without a policy, look on their nodes for a firewall, for rp_filter, and for the way back to %[1]s", from, from.BitLen())

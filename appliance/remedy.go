@@ -18,7 +18,7 @@ var remedies = []struct{ word, remedy string }{
 	{"connection rejected", "the node has no BGPPeer for this address: apply what `sallyport manifests` prints"},
 	{"administrative shutdown", "BIRD was stopped there: look at calico-node on that node"},
 	{"more prefixes", "raise clusters[].bgp.prefixLimit, if the node announces what it should"},
-	{"hold", "look whether the node is up, and whether a firewall drops port 179"},
+	{"hold", "look whether the node is up, and whether a firewall drops port 179: `sallyport doctor` says in which direction"},
 	{"tcp connection ended", "calico-node was restarted or ended: look at its pod"},
 }
 

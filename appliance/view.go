@@ -183,7 +183,7 @@ func (l *loop) miss(v *view, warn func(string, ...any)) {
 	}
 	absent := map[netip.Addr]time.Time{}
 	var missed alike
-	const same = "are AS numbers, password and TTL security the same on both sides?"
+	const same = "are AS numbers, password and TTL security the same on both sides? `sallyport doctor` says which;"
 	for _, p := range v.peers {
 		if p.State == established {
 			continue

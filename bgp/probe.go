@@ -24,7 +24,7 @@ const (
 	Closes    Answer = "closes"     // it takes the connection and closes it: it does not know the address
 	Silent    Answer = "silent"     // it takes the connection, and nothing that it sends arrives
 	NotThere  Answer = "refuses"    // nothing listens
-	NoAnswer  Answer = "no answer"  // a filter drops the packets; or it demands TCP MD5 (RFC 2385), and drops those without a signature
+	NoAnswer  Answer = "no answer"  // a filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none
 	Unrouted  Answer = "no route"   // this machine or one on the way has no route to it
 	NotOurs   Answer = "no address" // the local address is not an address of this machine
 	OtherFail Answer = "fails"
@@ -39,22 +39,27 @@ type Probed struct {
 	Err    error
 }
 
-// Probe connects to a BGP speaker, without a signature, and hangs up after its OPEN. It
-// sends the first byte of a header and no message. With ttlSecurity both sides' packets need
-// a TTL of 255. A speaker that has a session with the local address may take the
-// connection for a collision, so probe only where there is no session. It takes 3 seconds
-// at most. The zero local address is any.
-func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort, ttlSecurity bool) Probed {
+// Probe connects to the BGP speaker of a peer, with the address, password and TTL of a
+// session, and hangs up after its OPEN. It sends the first byte of a header and no message.
+// A speaker that has a session with the local address may take the connection for a
+// collision, so probe only where there is no session. It takes 3 seconds at most.
+func Probe(ctx context.Context, p Peer) Probed {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	dialer := net.Dialer{}
-	if ttlSecurity {
-		dialer.Control = func(_, _ string, c syscall.RawConn) error { return demandTTL(c, to.Addr().Is4()) }
+	p = p.withDefaults()
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if p.TTLSecurity {
+			err = demandTTL(c, p.Addr.Is4())
+		}
+		if p.Password != "" {
+			err = errors.Join(err, sign(c, p.Addr, p.Password))
+		}
+		return err
+	}}
+	if p.Local.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.Local, 0))
 	}
-	if local.IsValid() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
-	}
-	conn, err := dialer.DialContext(ctx, "tcp", to.String())
+	conn, err := dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(p.Addr, p.Port).String())
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -93,18 +98,18 @@ func Probe(ctx context.Context, local netip.Addr, to netip.AddrPort, ttlSecurity
 	if !is {
 		return Probed{Answer: Closes, Err: errors.New("a NOTIFICATION")}
 	}
-	p := Probed{Answer: Open, ASN: uint32(open.MyAS), ID: open.ID}
+	found := Probed{Answer: Open, ASN: uint32(open.MyAS), ID: open.ID}
 	for _, param := range open.OptParams {
 		if c, is := param.(*bgp.OptionParameterCapability); is {
 			for _, one := range c.Capability {
 				if four, is := one.(*bgp.CapFourOctetASNumber); is {
-					p.ASN = four.CapValue
+					found.ASN = four.CapValue
 				}
 			}
 		}
 	}
-	p.Deaf = !acknowledges(ctx, conn)
-	return p
+	found.Deaf = !acknowledges(ctx, conn)
+	return found
 }
 
 // demandTTL lets a socket send with a TTL of 255, and receive nothing with a lower one.
@@ -115,6 +120,25 @@ func demandTTL(c syscall.RawConn, four bool) (err error) {
 	}
 	failed := c.Control(func(fd uintptr) {
 		err = errors.Join(unix.SetsockoptInt(int(fd), level, own, 255), unix.SetsockoptInt(int(fd), level, least, 255)) //nolint:gosec // a descriptor
+	})
+	return errors.Join(failed, err)
+}
+
+// sign lets a socket sign its packets to an address, and drop those from there that have not
+// the same signature (RFC 2385).
+func sign(c syscall.RawConn, to netip.Addr, password Secret) (err error) {
+	sig := unix.TCPMD5Sig{Keylen: uint16(min(len(password), len(unix.TCPMD5Sig{}.Key)))} //nolint:gosec // it fits
+	copy(sig.Key[:], password)
+	const afterPort, afterFlow = 2, 6 // of struct sockaddr_in and struct sockaddr_in6
+	if to.Is4() {
+		sig.Addr.Family = unix.AF_INET
+		copy(sig.Addr.Data[afterPort:], to.AsSlice())
+	} else {
+		sig.Addr.Family = unix.AF_INET6
+		copy(sig.Addr.Data[afterFlow:], to.AsSlice())
+	}
+	failed := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig) //nolint:gosec // a descriptor
 	})
 	return errors.Join(failed, err)
 }

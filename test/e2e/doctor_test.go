@@ -24,6 +24,7 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"sallyport/appliance"
+	"sallyport/haproxy"
 	"sallyport/test/lab/world"
 )
 
@@ -365,13 +366,76 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.apply(manifests)
 		r.healthy(file)
 	})
-	r.sub("a firewall drops BGP", func(_ *testing.T, r *testbed) {
-		_, err := r.Exec(t.Context(), "worker1", "nft", "add table inet filtered; add chain inet filtered in { type filter hook input priority 0; }; add rule inet filtered in ip saddr 192.168.50.21 tcp dport 179 drop")
+	// filtered runs the doctor behind a firewall on one host: hook and match of nftables.
+	filtered := func(r *testbed, host string, rules []string, find func()) {
+		r.t.Helper()
+		script := "add table inet filtered"
+		for _, rule := range rules {
+			hook, match, _ := strings.Cut(rule, " ")
+			script += fmt.Sprintf("; add chain inet filtered %s { type filter hook %[1]s priority 0; }; add rule inet filtered %[1]s %[2]s", hook, match)
+		}
+		_, err := r.Exec(t.Context(), host, "nft", script)
 		r.must(err)
-		r.finds(file, appliance.Failed, "node worker1", "get no answer", "a firewall", "password")
-		_, err = r.Exec(t.Context(), "worker1", "nft", "delete table inet filtered")
+		find()
+		_, err = r.Exec(t.Context(), host, "nft", "delete table inet filtered")
 		r.must(err)
+	}
+	const (
+		toNode, fromUs = "output ip daddr 192.168.50.23 tcp dport 179", "input ip saddr 192.168.50.21 tcp dport 179"
+		toUs, fromNode = "output ip daddr 192.168.50.21", "input ip saddr 192.168.50.23 tcp"
+	)
+	dropped := func(where, host string, rules []string, find func(r *testbed)) {
+		r.sub("a firewall drops BGP: "+where, func(_ *testing.T, r *testbed) {
+			filtered(r, host, rules, func() { find(r) })
+			r.healthy(file)
+		})
+	}
+	dropped("on the node, what arrives", "worker1", []string{fromUs + " drop"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "get no answer, and those from there to this machine arrive", "let the node take packets from this machine to TCP port 179", "nft list ruleset    # on worker1")
+	})
+	dropped("on the node, everything", "worker1", []string{fromUs + " drop", toUs + " tcp dport 179 drop"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "get no answer, and none arrive from there", "in both directions", "nft list ruleset    # on worker1")
+	})
+	dropped("here, what leaves", world.Appliance, []string{toNode + " drop"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "do not leave this machine: its own firewall drops them", "nft list ruleset")
+	})
+	dropped("here, the answers", world.Appliance, []string{fromNode + " sport 179 drop"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "the answer of 192.168.50.23:179", "arrives at this machine, which drops it: by its own firewall", "nft list ruleset")
+	})
+	dropped("on the node, with ICMP's port unreachable", "worker1", []string{fromUs + " reject"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets", "no reset of TCP comes from there", "nft list ruleset    # on worker1")
+	})
+	dropped("on the node, with ICMP's prohibited", "worker1", []string{fromUs + " reject with icmp admin-prohibited"}, func(r *testbed) {
+		r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets", " by ICMP: ", "nft list ruleset    # on worker1")
+	})
+	r.sub("a firewall drops BGP, and the doctor may not see packets", func(_ *testing.T, r *testbed) {
+		filtered(r, "worker1", []string{fromUs + " drop"}, func() {
+			r.where("setpriv --bounding-set=-net_raw").finds(file, appliance.Failed, "node worker1", "get no answer", "run the doctor as root")
+		})
+	})
+	r.sub("the passwords differ, or one side alone has one", func(t *testing.T, r *testbed) {
+		r.kubectl("-n", "kube-system", "create", "secret", "generic", "sallyport-bgp", "--from-literal=password=correct-horse")
+		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"password":{"secretKeyRef":{"name":"sallyport-bgp","key":"password"}}}}`)
+		r.finds(file, appliance.Failed, "node worker1", "signs its packets", "clusters[].bgp.password is not set", "kubectl get bgppeers")
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: battery-staple"), appliance.Failed, "node worker1", "has another password than clusters[].bgp.password", "the same password")
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Healthy, "node worker1", "knows")
+		r.kubectl("patch", peer, "--type=json", "-p", `[{"op":"remove","path":"/spec/password"}]`)
+		r.kubectl("-n", "kube-system", "delete", "secret", "sallyport-bgp")
 		r.healthy(file)
+		filtered(r, "worker1", []string{fromUs + " drop"}, func() {
+			r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Failed, "node worker1", "does not sign its packets", "give the BGPPeer the same password")
+		})
+		r.healthy(file)
+	})
+	r.sub("nodes have to connect, and their packets are dropped", func(t *testing.T, r *testbed) {
+		passive := with(r, "asn: 65000", "asn: 65000, mode: passive")
+		r.finds(passive, appliance.Healthy, "node worker1", "connections of its BGP speaker from 192.168.50.23 arrive")
+		filtered(r, world.Appliance, []string{fromNode + " dport 179 drop"}, func() {
+			r.finds(passive, appliance.Failed, "node worker1", "connections of its BGP speaker", "arrive at this machine, which drops them", "nft list ruleset")
+		})
+		filtered(r, "worker1", []string{toUs + " tcp dport 179 drop"}, func() {
+			r.finds(passive, appliance.Failed, "node worker1", "answers, and no connection from there arrives", "let the node send to that port", "nft list ruleset    # on worker1")
+		})
 	})
 	r.sub("the router id is a node's", func(_ *testing.T, r *testbed) {
 		r.finds(with(r, "stateDir:", "bgp: {routerID: 192.168.50.23}\nstateDir:"), appliance.Failed, "node worker1", "router id 192.168.50.23", "bgp.routerID")
@@ -462,6 +526,41 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		_, err = r.Exec(t.Context(), "worker1", "nft", "delete table inet denied")
 		r.must(err)
 		r.lacks(file, "servers")
+	})
+	r.sub("clients hold nearly all connections that HAProxy accepts", func(_ *testing.T, r *testbed) {
+		free := func() {
+			r.eventually("the doctor finds connections enough", func() error { // and memory, on any machine
+				if all := r.doctor(file); slices.ContainsFunc(all, func(f appliance.Finding) bool { return f.Check == "capacity" && strings.HasPrefix(f.Saw, "connections:") }) {
+					return fmt.Errorf("it finds %s", spelled(all))
+				}
+				return nil
+			})
+		}
+		free()
+		r.write("sallyport.yaml", strings.Replace(text, "binary: ", "maxConnections: 20, binary: ", 1))
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+		var held []net.Conn
+		r.eventually("HAProxy accepts 20 connections", func() error {
+			s, err := r.status()
+			if err == nil && !slices.ContainsFunc(s.Capacity, func(c haproxy.Capacity) bool { return c.Resource == "connections" && c.Limit == 20 }) {
+				err = fmt.Errorf("the capacity is %v", s.Capacity)
+			}
+			return err
+		})
+		for range 17 {
+			conn, err := r.Dial(t.Context(), world.Client, "192.168.50.21:80")
+			r.must(err)
+			_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: test.local\r\n\r\n")) // then it is kept alive
+			r.must(err)
+			held = append(held, conn)
+		}
+		r.finds(file, appliance.Doubt, "capacity", "connections: ", "of 20", " in use", "sallyport status capacity")
+		for _, conn := range held {
+			r.must(conn.Close())
+		}
+		free()
+		r.write("sallyport.yaml", text)
+		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 	})
 	r.sub("a node has lost its power", func(t *testing.T, r *testbed) {
 		r.must(r.KillNode(t.Context(), "worker1"))

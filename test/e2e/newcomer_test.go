@@ -276,7 +276,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	})
 	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
 		r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
-		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2")
+		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2", "sallyport status")
 		r.must(r.Heal(t.Context(), world.Appliance, world.Router))
 		r.lacks(file, "appliance")
 	})
