@@ -121,6 +121,9 @@ func change(message, link int, p netip.Prefix) error {
 		msg.Scope = unix.RT_SCOPE_HOST
 	} else {
 		msg.Family = unix.AF_INET6
+		// Otherwise the address is tentative until a worker of the kernel sees that lo needs no
+		// detection of duplicates, and a bind in that moment fails.
+		msg.Flags = unix.IFA_F_NODAD
 	}
 	req.AddData(msg)
 	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, p.Addr().AsSlice()))

@@ -1,6 +1,7 @@
 package address
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -154,4 +155,20 @@ func TestWithoutIPv6TheErrorSaysWhatToSet(t *testing.T) {
 			t.Errorf("got %v, want what the kernel has", have)
 		}
 	})
+}
+
+// HAProxy binds to the address of a Service as soon as Set has returned.
+func TestAnAddressCanBeBoundAtOnce(t *testing.T) {
+	for range 50 {
+		h := newHost(t)
+		h.do(func() {
+			_, err := Set(addrs(service6, service4))
+			must(t, err)
+			for _, a := range []string{service6, service4} {
+				l, err := net.Listen("tcp", net.JoinHostPort(a, "80"))
+				must(t, err)
+				must(t, l.Close())
+			}
+		})
+	}
 }
