@@ -729,12 +729,12 @@ func (q *request) clusterList(size int) (page.Section, int) {
 		state := page.Cell{Text: "in sync", Mark: page.Good}
 		switch {
 		case !c.Live && c.Picture != nil:
-			state = page.Cell{Text: "from the picture of " + c.Picture.Format("2006-01-02 15:04:05"), Mark: page.Warn}
+			state = page.Cell{Text: "from the picture of " + c.Picture.UTC().Format("2006-01-02 15:04:05 MST"), Mark: page.Warn}
 		case !c.Live:
 			state = page.Cell{Text: "unknown", Mark: page.Bad}
 		}
 		return []page.Cell{
-			{Text: c.Name, Href: pathOf("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes"}, {Text: page.Comma(c.Blocks), Href: "/routes"}, {Text: c.APIGroup}, {Text: c.Error},
+			{Text: c.Name, Href: pathOf("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes?q=" + url.QueryEscape(c.Name)}, {Text: page.Comma(c.Blocks), Href: "/routes?q=" + url.QueryEscape(c.Name)}, {Text: c.APIGroup}, {Text: c.Error},
 		}
 	}, columns("cluster", "API", ">nodes", ">blocks", "Calico's objects", "~error")...)
 	t.Empty = cmp.Or(t.Empty, "none")
