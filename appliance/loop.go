@@ -491,7 +491,10 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 
 // whose names the owner of a peer's address.
 func whose(p bgp.Peer) string {
-	if p.Node == "" {
+	switch {
+	case p.Upstream:
+		return "the router"
+	case p.Node == "":
 		return "a route reflector"
 	}
 	return "node " + p.Node

@@ -138,7 +138,7 @@ func TestThePageShowsTheGroup(t *testing.T) {
 	s.settle(t)
 	h, _ := endpoint(s)
 	_, page := ask(t, h, "/")
-	for _, want := range []string{"Group edge", "this appliance is full", "gate-2", "silent", "203.0.113.10", ">✕ silent: gate-2<"} {
+	for _, want := range []string{"Group edge", "this appliance is full", "gate-2", "silent", "203.0.113.10", ">✕ silent: gate-2<", "BGP session with the router (192.168.50.1) is established"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
