@@ -221,7 +221,7 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 		}
 	}
 	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), facts, page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
-	if why := q.whyBackend(b); why != "" {
+	if why, _ := q.whyBackend(b); why != "" {
 		p.Sections[0].Lines = []page.Line{{Mark: b.mark(), Text: why}}
 	}
 	if b.n > 0 {

@@ -559,7 +559,7 @@ func (q *request) backendList(size int) (page.Section, int) {
 		key = SortKeys[0]
 	}
 	all := q.byLoad(key)
-	at := func(i int) backendIndex { return q.index.backends[i] }
+	at, brief := func(i int) backendIndex { return q.index.backends[i] }, inOneTable()
 	if size == rowsShown {
 		all = firstOf(all, size, func(i int) bool { return faulty(at(i).mark()) == "broken" })
 	}
@@ -580,7 +580,7 @@ func (q *request) backendList(size int) (page.Section, int) {
 			{Text: b.counts.door().Label, Mark: b.mark()},
 			some(b.counts.failing), some(b.counts.draining),
 			load[0], load[1], load[2],
-			{Text: q.whyBackend(b)},
+			{Text: brief(q.whyBackend(b))},
 		}
 	}, columns("backend", "of", "open servers", ">failing", ">draining", ">requests/s", ">errors/s", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
@@ -658,19 +658,35 @@ func (b backendIndex) mark() page.Mark {
 }
 
 // whyBackend returns the first reason why a server of a backend does not serve.
-func (q *request) whyBackend(b backendIndex) string {
+func (q *request) whyBackend(b backendIndex) (why string, of netip.Addr) {
 	if b.counts.all == 0 {
-		return "its Service has no endpoint that is ready"
+		return "its Service has no endpoint that is ready", of
 	}
 	if faulty(b.mark()) == "good" {
-		return ""
+		return "", of
 	}
 	for _, s := range q.index.servers[b.from : b.from+b.n] {
 		if s.mark() == page.Bad {
-			return q.why(s)
+			return q.why(s), s.addr().Addr()
 		}
 	}
-	return ""
+	return "", of
+}
+
+// inOneTable returns a function for the reasons of the rows of a table, in their order. It shortens
+// one that an earlier row has in full, but for the address: on a telephone ten rows with the same
+// five lines hide what differs.
+func inOneTable() func(why string, of netip.Addr) string {
+	seen := map[string]bool{}
+	return func(why string, of netip.Addr) string {
+		kind := strings.ReplaceAll(why, of.String(), "")
+		short, _, long := strings.Cut(why, ": ")
+		if long && seen[kind] {
+			return short + ", as above"
+		}
+		seen[kind] = true
+		return why
+	}
 }
 
 // serverList lists servers: some, or all if the indices are nil.
@@ -692,6 +708,7 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		return s.state.String()
 	}
 	var address []byte
+	brief := inOneTable()
 	t, n := paged(q, size, which, func(i int, text string) bool {
 		s := at(i)
 		if !q.inState(state(s)) {
@@ -717,7 +734,7 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 			{Text: name, Href: pathOf("backend", name)},
 			{Text: s.check},
 			sessions,
-			{Text: q.why(s)},
+			{Text: brief(q.why(s), s.addr().Addr())},
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no endpoint")

@@ -317,3 +317,14 @@ func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
 		}
 	}
 }
+
+func TestATableHasALongReasonOnce(t *testing.T) {
+	brief, got := inOneTable(), []string(nil)
+	for i, why := range []string{"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1: the session is down: look", "no route to 10.0.0.2: refused", "", "", "being opened", "being opened"} {
+		got = append(got, brief(why, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})))
+	}
+	want := []string{"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1, as above", "no route to 10.0.0.2: refused", "", "", "being opened", "being opened"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
