@@ -75,7 +75,8 @@ func handshakes(ports []uint16) []bpf.Instruction {
 	of := func(protocolAt uint32, header []bpf.Instruction, load func(at uint32, size int) bpf.Instruction) []bpf.Instruction {
 		part := append([]bpf.Instruction{
 			bpf.LoadAbsolute{Off: protocolAt, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolTCP, SkipTrue: 1}, bpf.RetConstant{},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolTCP, SkipTrue: 1},
+			bpf.RetConstant{},
 		}, header...)
 		part = append(part, load(13, 1), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: synOrReset, SkipTrue: 1}, bpf.RetConstant{})
 		for _, at := range []uint32{0, 2} {
@@ -169,13 +170,15 @@ func segmentOf(packet []byte) (s segment, ok bool) {
 	if len(packet) < 1 {
 		return s, false
 	}
-	switch header, total := int(packet[0]&0xf)*4, 0; packet[0] >> 4 {
+	switch packet[0] >> 4 {
 	case 4:
 		const least = 20
+		header := int(packet[0]&0xf) * 4
 		if len(packet) < least || packet[9] != unix.IPPROTO_TCP || binary.BigEndian.Uint16(packet[6:])&0x1fff != 0 {
 			return s, false
 		}
-		if total = int(binary.BigEndian.Uint16(packet[2:])); header < least || total < header || total > len(packet) {
+		total := int(binary.BigEndian.Uint16(packet[2:]))
+		if header < least || total < header || total > len(packet) {
 			return s, false
 		}
 		s.src, _ = netip.AddrFromSlice(packet[12:16])
@@ -186,7 +189,8 @@ func segmentOf(packet []byte) (s segment, ok bool) {
 		if len(packet) < fixed || packet[6] != unix.IPPROTO_TCP {
 			return s, false
 		}
-		if total = fixed + int(binary.BigEndian.Uint16(packet[4:])); total > len(packet) {
+		total := fixed + int(binary.BigEndian.Uint16(packet[4:]))
+		if total > len(packet) {
 			return s, false
 		}
 		s.src, _ = netip.AddrFromSlice(packet[8:24])

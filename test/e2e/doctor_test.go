@@ -530,7 +530,9 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("clients hold nearly all connections that HAProxy accepts", func(_ *testing.T, r *testbed) {
 		free := func() {
 			r.eventually("the doctor finds connections enough", func() error { // and memory, on any machine
-				if all := r.doctor(file); slices.ContainsFunc(all, func(f appliance.Finding) bool { return f.Check == "capacity" && strings.HasPrefix(f.Saw, "connections:") }) {
+				if all := r.doctor(file); slices.ContainsFunc(all, func(f appliance.Finding) bool {
+					return f.Check == "capacity" && strings.HasPrefix(f.Saw, "connections:")
+				}) {
 					return fmt.Errorf("it finds %s", spelled(all))
 				}
 				return nil
