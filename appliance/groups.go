@@ -99,7 +99,7 @@ func (x *index) entrance(s Status) page.Door {
 	case of.Upstream.Exists() && announced == 0:
 		return page.Door{Mark: page.Bad, Label: "announced to no router"}
 	case of.Upstream.Exists() && g.Class != Full:
-		return page.Door{Mark: page.Warn, Label: "last resort of " + page.Count(hearing, "router")}
+		return page.Door{Mark: page.Warn, Label: "announced as last resort"}
 	case of.Upstream.Exists() && hearing < routers:
 		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("announced to %d of %d routers", hearing, routers)}
 	case of.Upstream.Exists() && announced < all:

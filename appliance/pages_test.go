@@ -103,7 +103,7 @@ func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
 		"one router was lost":          {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2")}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
 		"the only router was lost":     {routers: []bgp.PeerState{router("192.168.50.1")}, want: page.Door{Mark: page.Bad, Label: "announced to no router"}},
 		"another machine has one":      {routers: []bgp.PeerState{router("192.168.50.1", one)}, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"}},
-		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: Spare, want: page.Door{Mark: page.Warn, Label: "last resort of 1 router"}},
+		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: Spare, want: page.Door{Mark: page.Warn, Label: "announced as last resort"}},
 		"it drains":                    {routers: []bgp.PeerState{router("192.168.50.1")}, class: None, draining: true, want: page.Door{Mark: page.Idle, Label: "drained"}},
 		"no Service has an address":    {routers: []bgp.PeerState{router("192.168.50.1")}, none: true, want: page.Door{Mark: page.Idle, Label: "no service address yet"}},
 		"HAProxy has died":             {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true, want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"}},
