@@ -64,16 +64,22 @@ type Idle struct {
 }
 
 // Idle returns the reasons for which servers take no traffic. Reasons that differ only in
-// the server's address are one.
+// the server's address, or in its node, are one.
 func (s *Status) Idle() (all []Idle) {
 	of := map[string]int{}
+	nodes := map[string][]string{} // what names each node in a sentence, and nothing in its place
+	for _, p := range s.Peers {
+		if p.Node != "" {
+			nodes[p.Node] = append(nodes[p.Node], "node "+p.Node+" ", "", "("+p.Addr.String()+")", "")
+		}
+	}
 	for _, b := range s.Backends {
 		for _, x := range b.Servers {
 			if x.Serves() || x.Why == "" {
 				continue
 			}
 			a := x.Addr.Addr().String()
-			kind := strings.NewReplacer(a+":", "", a+" ", "").Replace(x.Why) // not in the prefix of a block
+			kind := strings.NewReplacer(append([]string{a + ":", "", a + " ", ""}, nodes[x.Node]...)...).Replace(x.Why) // not in the prefix of a block
 			i, known := of[kind]
 			if !known {
 				i = len(all)
