@@ -82,10 +82,11 @@ func (s *svg) line(class string, x1, y1, x2, y2 int) {
 // do not fit are left out; the page behind the link has them.
 func (s *svg) box(b Box, x, y, w, h int) {
 	if b.Href != "" {
-		name := strings.Join(append([]string{b.Title}, b.Lines...), ", ")
+		parts := append([]string{b.Title}, b.Lines...)
 		for _, n := range b.Notes {
-			name += ", " + n.Text
+			parts = append(parts, n.Text)
 		}
+		name := strings.Join(parts, ", ")
 		if b.Mark != Plain {
 			name += ": " + b.Mark.Word()
 		}
