@@ -11,11 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"sallyport/test/crowd"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"sallyport/test/crowd"
 )
 
 // inFlight bounds the requests that wait for an answer. A request beyond that counts as failed.
