@@ -464,7 +464,7 @@ func (d *doctor) running() {
 				example = r.Why
 			}
 		}
-		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "compare clusters[].pools and the cluster's BlockAffinities with the offer; an offer of what no pod has needs nothing", "sallyport status refusals")
+		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "a stale one comes back with its session; compare any other with clusters[].pools and with the cluster's BlockAffinities: one of what no pod has needs nothing", "sallyport status refusals")
 	}
 	open := 0
 	for _, b := range s.Backends {
