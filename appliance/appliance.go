@@ -136,7 +136,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 					return nil, err
 				}
 				of := watcherConfig(s, kubeconfig, local.Addrs, log)
-				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, filepath.Join(cfg.StateDir, "token-"+s.Name)
+				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, tokenFile(cfg, s.Name)
 				return ingress.NewWatcher(of)
 			})
 		})
@@ -276,6 +276,11 @@ func (l *loop) remember(s source) *cluster {
 	// picture.
 	c.snapshot.Options, c.snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
 	return c
+}
+
+// tokenFile returns where the newest token for a cluster is kept.
+func tokenFile(cfg *config.Config, cluster string) string {
+	return filepath.Join(cfg.StateDir, "token-"+cluster)
 }
 
 func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {

@@ -260,6 +260,14 @@ func (d *doctor) source(c config.Cluster) source {
 	return source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}
 }
 
+// looksAt returns how the doctor watches a cluster: with the token that an appliance has
+// renewed, if this user may read it. That of the kubeconfig may have expired long ago.
+func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) ingress.ClusterConfig {
+	of := watcherConfig(d.source(c), kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
+	of.OwnASN, of.TokenFile, of.OnlyLook = d.cfg.BGP.ASN, tokenFile(d.cfg, c.Name), true
+	return of
+}
+
 // cluster checks one cluster, and returns its objects.
 func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Snapshot, ok bool) {
 	check := "cluster " + c.Name
@@ -281,9 +289,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return none, false
 	}
-	config := watcherConfig(d.source(c), text, ownAddresses(), slog.New(slog.DiscardHandler))
-	config.OwnASN = d.cfg.BGP.ASN
-	w, err := ingress.NewWatcher(config)
+	w, err := ingress.NewWatcher(d.looksAt(c, text))
 	if err != nil {
 		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
 		return none, false

@@ -35,6 +35,7 @@ type ClusterConfig struct {
 	Name       string // a DNS label
 	Kubeconfig []byte // content of a kubeconfig file
 	TokenFile  string // path of the newest token that was renewed; empty: it is not kept
+	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    Options
 	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
@@ -340,7 +341,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	wg.Go(func() { w.publish(ctx) })
 	if c := w.credentials; c != nil && c.token != nil {
 		c.token.knock = w.tell
-		wg.Go(func() { c.token.run(ctx, w.kube) })
+		if !w.cfg.OnlyLook {
+			wg.Go(func() { c.token.run(ctx, w.kube) })
+		}
 	}
 	w.mayFollow(ctx, &wg)
 	w.survey(ctx, &wg)

@@ -1,9 +1,12 @@
 package routes
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -44,6 +47,19 @@ func remembers(t *testing.T, k *Kernel) bool {
 	return read() == was
 }
 
+// becomes waits until a link has a state, which follows its carrier a moment later.
+func becomes(link netlink.Link, want netlink.LinkOperState) error {
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		now, err := netlink.LinkByIndex(link.Attrs().Index)
+		if err != nil || now.Attrs().OperState == want {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is %s, not %s", now.Attrs().Name, now.Attrs().OperState, want)
+		}
+	}
+}
+
 func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 	near, far := wire(t, "192.168.50.21/24")
 	for _, name := range []string{"near", "far"} { // messages about IPv6 would hide that there are none about IPv4
@@ -70,10 +86,10 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 		{"an address comes", func() error { return netlink.AddrAdd(near, a) }},
 		{"an address goes", func() error { return netlink.AddrDel(near, a) }},
 		{"our route is added again", func() error { return k.Add(pfx(block), addr(node1)) }},
-		{"its link loses the carrier", func() error { return netlink.LinkSetDown(far) }},
-		{"its link has a carrier", func() error { return netlink.LinkSetUp(far) }},
-		{"its link goes down", func() error { return netlink.LinkSetDown(near) }},
-		{"its link is up", func() error { return netlink.LinkSetUp(near) }},
+		{"its link loses the carrier", func() error { return errors.Join(netlink.LinkSetDown(far), becomes(near, netlink.OperLowerLayerDown)) }},
+		{"its link has a carrier", func() error { return errors.Join(netlink.LinkSetUp(far), becomes(near, netlink.OperUp)) }},
+		{"its link goes down", func() error { return errors.Join(netlink.LinkSetDown(near), becomes(near, netlink.OperDown)) }},
+		{"its link is up", func() error { return errors.Join(netlink.LinkSetUp(near), becomes(near, netlink.OperUp)) }},
 		{"a connected route comes", func() error { return netlink.RouteAdd(hop) }},
 	} {
 		remembered(t, k)

@@ -230,6 +230,17 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.write("lasting", string(lasting))
 		r.lacks(with(r, "kubeconfig: kubeconfig", "kubeconfig: lasting"), "credentials")
 	})
+	r.sub("the token of the kubeconfig is refused, and that which an appliance has saved is not", func(t *testing.T, r *testbed) {
+		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
+		r.must(err)
+		saved := regexp.MustCompile("token: (.*)").FindStringSubmatch(string(lasting))
+		r.write("refused", regexp.MustCompile("(token: .*)....").ReplaceAllString(r.read("kubeconfig"), "${1}AAAA")) // another signature
+		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: refused")
+		r.finds(other, appliance.Failed, "cluster lab", "check the address, the CA and the credentials", "auth can-i --list")
+		r.write("state/token-lab", saved[1])
+		r.lacks(other, "cluster lab")
+		r.must(os.Remove(r.file("state/token-lab")))
+	})
 	r.sub("the clocks differ, and the API server's certificate expires soon", func(t *testing.T, r *testbed) {
 		r.write("proxied", r.proxied(t, r.read("kubeconfig"), time.Now().AddDate(0, 0, 9)))
 		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: proxied")

@@ -146,8 +146,7 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 	t.Helper()
 	opts := world.Options{Name: name, Workers: 2, Router: router}
 	pool := netip.MustParsePrefix(rig.ServicePool(opts))
-	// The kept connections to the Services outlast any wait of a drain.
-	a, b = newMembers(t, opts, "  drain: {timeout: 10s}\n  pools: ["+pool.String()+"]\n")
+	a, b = newMembers(t, opts, "  pools: ["+pool.String()+"]\n")
 	first = a.testbed
 	manifests, err := first.Manifests(t.Context(), "--address", secondPeering)
 	first.must(err)
