@@ -237,6 +237,7 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.write("refused", regexp.MustCompile("(token: .*)....").ReplaceAllString(r.read("kubeconfig"), "${1}AAAA")) // another signature
 		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: refused")
 		r.finds(other, appliance.Failed, "cluster lab", "check the address, the CA and the credentials", "auth can-i --list")
+		r.must(os.MkdirAll(r.file("state"), 0o750))
 		r.write("state/token-lab", saved[1])
 		r.lacks(other, "cluster lab")
 		r.must(os.Remove(r.file("state/token-lab")))
