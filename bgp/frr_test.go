@@ -171,6 +171,7 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 		t.Run([]string{"IPv4", "IPv6"}[family], func(t *testing.T) {
 			variant(t, family == 1)
 			t.Parallel()
+			aloneWithBFD(t)
 			s := newSite(t)
 			// Only BFD finds the loss: the hold time is longer than the test waits.
 			sp := s.speaker(t, 65000, 10*time.Minute, usualPace)

@@ -102,6 +102,17 @@ var (
 	loopback sync.Once
 )
 
+// bfdMu is held by the test whose speaker has BFD.
+var bfdMu sync.Mutex
+
+// aloneWithBFD waits until no other test has BFD. All speakers are in one network namespace, and
+// each receives on any address, port 3784: of several, one gets all packets.
+func aloneWithBFD(t *testing.T) {
+	t.Helper()
+	bfdMu.Lock()
+	t.Cleanup(bfdMu.Unlock)
+}
+
 func newSite(t *testing.T) *site {
 	t.Helper()
 	setupMu.Lock()

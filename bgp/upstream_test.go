@@ -415,6 +415,7 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			variant(t, family == 1)
 			t.Parallel()
+			aloneWithBFD(t)
 			s := newSite(t)
 			// Only BFD finds the loss: the hold time is longer than the test waits.
 			sp := s.speaker(t, 65000, 10*time.Minute, usualPace)
