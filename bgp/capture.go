@@ -53,8 +53,9 @@ func NewCapture(ports ...uint16) (*Capture, error) {
 		return nil, fmt.Errorf("packets cannot be captured: %w", err)
 	}
 	c := &Capture{fd: fd, ports: ports, began: time.Now(), seen: map[netip.Addr]Segments{}}
-	// Many nodes dial before somebody asks for the first of them. The usual buffer holds 250 packets.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)                                                                   // without CAP_NET_ADMIN the usual one is used
+	// Many nodes dial before somebody asks for the first of them. The usual buffer holds 250 packets, and
+	// stays without CAP_NET_ADMIN.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}) //nolint:gosec // it fits
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))})
