@@ -461,18 +461,24 @@ func (r *reader) clusterASN(o Objects) uint32 {
 // Calico's default, unless "default" has another one. ok is false if that one is no AS
 // number.
 func ASN(configs []*unstructured.Unstructured) (asn uint32, ok bool) {
-	for _, u := range configs {
-		if u.GetName() != "default" {
-			continue // Calico does not read the AS of node.NAME objects
+	spec, _ := defaultConfig(configs) // Calico does not read the AS of node.NAME objects
+	if given, there := spec["asNumber"]; there {
+		if asn, ok = asnOf(given); ok {
+			return asn, true
 		}
-		if given, there := specOf(u)["asNumber"]; there {
-			if asn, ok = asnOf(given); ok {
-				return asn, true
-			}
-			return defaultASN, false
-		}
+		return defaultASN, false
 	}
 	return defaultASN, true
+}
+
+// defaultConfig returns the spec of the BGPConfiguration that applies to all nodes.
+func defaultConfig(configs []*unstructured.Unstructured) (spec map[string]any, exists bool) {
+	for _, u := range configs {
+		if u.GetName() == "default" {
+			return specOf(u), true
+		}
+	}
+	return nil, false
 }
 
 // A peer is a BGPPeer that names the appliance.

@@ -44,12 +44,9 @@ func Apart(o Objects) (apart []string) {
 
 // meshed reports whether every node has a session with every other one.
 func meshed(configs []*unstructured.Unstructured) bool {
-	for _, u := range configs {
-		if on, set := specOf(u)["nodeToNodeMeshEnabled"].(bool); u.GetName() == "default" && set {
-			return on
-		}
-	}
-	return true // Calico's default
+	spec, _ := defaultConfig(configs)
+	on, set := spec["nodeToNodeMeshEnabled"].(bool)
+	return on || !set // Calico's default
 }
 
 // tunnelled reports whether Felix makes the routes between nodes, without BGP: all pools

@@ -43,16 +43,14 @@ func (r *reader) examine(o Objects, t routes.Topology, peers []peer) {
 
 // origin says where the AS number of a cluster comes from.
 func origin(configs []*unstructured.Unstructured) string {
-	for _, u := range configs {
-		if u.GetName() != "default" {
-			continue
-		}
-		if _, there := specOf(u)["asNumber"]; !there {
-			return "it has no asNumber, and Calico takes its own"
-		}
-		return "it gives the AS number"
+	spec, exists := defaultConfig(configs)
+	if !exists {
+		return "it does not exist, and Calico takes its own AS number"
 	}
-	return "it does not exist, and Calico takes its own AS number"
+	if _, there := spec["asNumber"]; !there {
+		return "it has no asNumber, and Calico takes its own"
+	}
+	return "it gives the AS number"
 }
 
 // show returns the command that shows the objects of a kind. It has no name out of the
