@@ -130,15 +130,9 @@ func (s *testbed) spread(ctx context.Context) error {
 
 // connections returns the connections to a member's HAProxy, as crowd.Ends has them.
 func (s *testbed) connections(ctx context.Context, m *rig.Rig) (all []string, err error) {
-	out, err := s.Exec(ctx, m.Machine(), "ss", "-Htn", "state", "established", "( sport = :80 or sport = :443 )")
-	for line := range strings.Lines(out) {
-		if f := strings.Fields(line); len(f) >= 4 {
-			server, badServer := netip.ParseAddrPort(f[2])
-			client, badClient := netip.ParseAddrPort(f[3])
-			if badServer == nil && badClient == nil {
-				all = append(all, unmapped(client)+" > "+unmapped(server))
-			}
-		}
+	sockets, err := s.sockets(ctx, m.Machine(), "state", "established", "( sport = :80 or sport = :443 )")
+	for _, at := range sockets {
+		all = append(all, at.peer+" > "+at.local)
 	}
 	return all, err
 }
@@ -150,21 +144,39 @@ func (s *testbed) forgets(ctx context.Context, m *rig.Rig) error {
 		if err != nil {
 			return err
 		}
-		out, err := s.Exec(ctx, world.Client, "ss", "-Htna", "( dport = :80 or dport = :443 )")
+		sockets, err := s.sockets(ctx, world.Client, "state", "all", "( dport = :80 or dport = :443 )")
 		if err != nil {
 			return err
 		}
 		known := map[string]bool{}
-		for line := range strings.Lines(out) {
-			if f := strings.Fields(line); len(f) >= 5 {
-				known[f[3]+" > "+f[4]] = true
-			}
+		for _, at := range sockets {
+			known[at.local+" > "+at.peer] = true
 		}
 		if gone := slices.DeleteFunc(has, func(ends string) bool { return known[ends] }); len(gone) > 0 {
 			return fmt.Errorf("it has %d of them", len(gone))
 		}
 		return nil
 	})
+}
+
+// A socket is a TCP socket of a host, with both its addresses and ports.
+type socket struct{ local, peer string }
+
+// sockets returns the sockets of a host that match a filter of ss(8).
+func (s *testbed) sockets(ctx context.Context, host string, filter ...string) (all []socket, err error) {
+	out, err := s.Exec(ctx, host, append([]string{"ss", "-Htn"}, filter...)...)
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line) // the state first, unless there is only one; the addresses last
+		if len(f) < 4 {
+			continue
+		}
+		local, bad := netip.ParseAddrPort(f[len(f)-2])
+		peer, worse := netip.ParseAddrPort(f[len(f)-1])
+		if bad == nil && worse == nil {
+			all = append(all, socket{unmapped(local), unmapped(peer)})
+		}
+	}
+	return all, err
 }
 
 func unmapped(a netip.AddrPort) string {
