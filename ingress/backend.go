@@ -91,7 +91,7 @@ func (c *Compiler) close(p *part, n need) {
 	if why == "" {
 		return
 	}
-	p.refused = part
+	p.refused = &part
 	p.backend.Directives, p.backend.Options = []haproxy.Directive{haproxy.Close()}, haproxy.ServerOptions{}
 	if p.backend.TCP {
 		p.backend.Directives[0] = haproxy.CloseTCP()

@@ -194,6 +194,7 @@ type Compiler struct {
 	routing *routing
 	linked  map[link][]member                     // the Ingresses of the worlds by their links; nil until amend needs them
 	parts   []part                                // one for each of routing.needs
+	servers map[tenant]int                        // of the parts, by namespace
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
 	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
 	result  Result
@@ -219,7 +220,7 @@ type world struct {
 type part struct {
 	backend  *haproxy.Backend
 	problems []Problem
-	refused  haproxy.Part // the part of it that HAProxy refuses, if any
+	refused  *haproxy.Part // the part of it that HAProxy refuses, if any
 }
 
 // Judge replaces HAProxy's verdicts about parts. A text without a verdict is left out
@@ -316,11 +317,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
 	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
-	for i, p := range c.fit(c.bound(c.parts)) {
+	for i, p := range c.fit(c.bound()) {
 		c.result.Config.Backends[i] = p.backend
 		odd = append(odd, p.problems...)
-		if p.refused != (haproxy.Part{}) {
-			c.result.Refused = append(c.result.Refused, p.refused)
+		if p.refused != nil {
+			c.result.Refused = append(c.result.Refused, *p.refused)
 		}
 	}
 	c.result.Problems = sorted(worlds, append(odd, c.routing.Problems...))
@@ -366,7 +367,10 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			parts[i].backend = c.parts[j].backend
 		}
 	}
-	c.parts = parts
+	c.parts, c.servers = parts, make(map[tenant]int)
+	for i := range parts {
+		c.servers[c.routing.needs[i].tenant()] += len(parts[i].backend.Servers)
+	}
 }
 
 // touch rebuilds the parts of Services whose EndpointSlices changed, and no other.
@@ -379,6 +383,7 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
 					p.backend = c.parts[i].backend
 				}
+				c.servers[c.routing.needs[i].tenant()] += len(p.backend.Servers) - len(c.parts[i].backend.Servers)
 				c.parts[i] = p // no Result has the list itself
 			}
 		}

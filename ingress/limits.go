@@ -156,43 +156,45 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 	return kept, refused
 }
 
-// bound removes the servers beyond the limit of each namespace. Backends that come
-// first by name keep their servers. A server takes memory in HAProxy even while it is
-// closed. Parts that did not change come back with the same pointers.
-func (c *Compiler) bound(parts []part) []part {
-	have, last, total := make(map[tenant]*int), tenant{}, (*int)(nil) // backends of one tenant mostly stand together
+// bound returns the parts without the servers beyond the limit of each namespace, and how many
+// servers these are. Backends that come first by name keep their servers. A server takes memory
+// in HAProxy even while it is closed. Parts that did not change come back with the same pointers.
+func (c *Compiler) bound() (parts []part, servers int) {
+	over := make(map[tenant]int) // how many servers more the namespace has a place for
+	for of, count := range c.servers {
+		most := c.worlds[of.world].Options.Limits.Servers
+		if most > 0 && count > most {
+			over[of], count = most, most
+		}
+		servers += count
+	}
+	if len(over) == 0 { // as nearly always: nobody looks at every part
+		c.bounded = nil
+		return c.parts, servers
+	}
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
-	for i, n := range c.routing.needs {
-		most := c.worlds[n.world].Options.Limits.Servers
-		if most == 0 {
+	parts = slices.Clone(c.parts)
+	for i := range c.routing.needs {
+		n, b := &c.routing.needs[i], parts[i].backend
+		rest, limited := over[n.tenant()]
+		if !limited {
 			continue
 		}
-		b, of := parts[i].backend, tenant{n.world, n.service.namespace}
-		if total == nil || of != last {
-			if have[of] == nil {
-				have[of] = new(int)
-			}
-			last, total = of, have[of]
-		}
-		count, rest := len(b.Servers), most-*total
-		*total += count
+		count := len(b.Servers)
+		over[n.tenant()] = max(rest-count, 0)
 		if count <= rest {
 			continue
 		}
-		if len(bounded) == 0 {
-			parts = slices.Clone(parts)
-		}
-		rest = max(rest, 0)
 		bounded[b] = fewer(b, rest, c.bounded[b])
 		parts[i].backend = bounded[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
 			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers (clusters[].ingress.limits.servers): %d servers of %s are not served",
-				n.service.namespace, most, count-rest, b.Origin),
+				n.service.namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
 		})
 	}
 	c.bounded = bounded
-	return parts
+	return parts, servers
 }
 
 // mostTold bounds the problems of one object that are reported.

@@ -16,11 +16,8 @@ const firstServers = 16
 // keep theirs: a backend is as old as the younger of its Service and the oldest Ingress
 // that leads to it. So what is served stays served, and what came last waits. Parts
 // that did not change come back with the same pointers.
-func (c *Compiler) fit(parts []part) []part {
-	rest, wanted := c.Room, 0
-	for _, p := range parts {
-		wanted += len(p.backend.Servers)
-	}
+func (c *Compiler) fit(parts []part, wanted int) []part {
+	rest := c.Room
 	c.result.Servers = wanted
 	if c.Room == 0 || wanted <= c.Room {
 		c.fitted = nil

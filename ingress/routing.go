@@ -56,6 +56,9 @@ func (n need) ref(cluster string) ObjectRef {
 	return ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
 }
 
+// tenant returns the namespace of a need's Service.
+func (n *need) tenant() tenant { return tenant{n.world, n.service.namespace} }
+
 func (r *routing) valid(at time.Time) bool {
 	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
 }
