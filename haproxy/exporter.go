@@ -41,7 +41,11 @@ func (h *head) writeExporter() {
 // An error after the first byte leaves the text incomplete.
 func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", p.files.exporterSocket())
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", p.files.exporterSocket())
+		if err != nil {
+			return nil, err
+		}
+		return &gentle{Conn: conn}, nil
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/metrics?"+query, nil)
 	if err != nil {

@@ -109,7 +109,7 @@ func (m *Meter) Read(ctx context.Context) (Load, error) {
 		return Load{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
 	now := time.Now()
-	m.in.Reset(conn)
+	m.in.Reset(&gentle{Conn: conn})
 	pid, err := m.read(now)
 	if err != nil {
 		return Load{}, fmt.Errorf("HAProxy's worker: the statistics: %w", err)
