@@ -22,15 +22,15 @@ const (
 // A doubt notices a node that is gone, long before BGP or the cluster report it.
 // Its fields are owned by the goroutine of the loop.
 type doubt struct {
-	failing map[netip.AddrPort]bool         // servers that are not closed and fail their checks
-	since   time.Time                       // when a server last began to fail
-	of      map[string]*haproxy.LiveBackend // at the last update
-	by      map[string][]netip.AddrPort     // failing, by backend
+	failing map[netip.AddrPort]bool     // servers that are not closed and fail their checks
+	since   time.Time                   // when a server last began to fail
+	of      haproxy.LiveBackends        // at the last update
+	by      map[string][]netip.AddrPort // failing, by backend
 }
 
 // update notes which servers fail their checks.
 func (d *doubt) update(have Have, now time.Time) {
-	names := changed(d.of, have.Backends)
+	names := have.Backends.Differ(d.of)
 	d.of = have.Backends
 	if len(names) == 0 {
 		return
@@ -40,7 +40,7 @@ func (d *doubt) update(have Have, now time.Time) {
 	}
 	for _, name := range names {
 		delete(d.by, name)
-		if b := have.Backends[name]; b != nil {
+		if b := have.Backends.Get(name); b != nil {
 			for _, s := range b.Servers {
 				if fails(s) {
 					d.by[name] = append(d.by[name], s.Addr)
@@ -90,7 +90,7 @@ func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.Addr
 	}
 	delete(gone, netip.Addr{})
 	ends := make(map[netip.AddrPort]bool)
-	for _, b := range have.Backends {
+	for _, b := range have.Backends.All() {
 		if !slices.ContainsFunc(b.Servers, func(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }) {
 			continue
 		}

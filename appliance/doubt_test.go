@@ -17,7 +17,6 @@ import (
 func haveOf(t *testing.T, lines ...string) Have {
 	t.Helper()
 	have := Have{
-		Backends: map[string]*haproxy.LiveBackend{},
 		Routes: routes.Table{
 			netip.MustParsePrefix(block1): netip.MustParseAddr(node1),
 			netip.MustParsePrefix(block2): netip.MustParseAddr(node2),
@@ -28,19 +27,21 @@ func haveOf(t *testing.T, lines ...string) Have {
 	for state := haproxy.Absent; state <= haproxy.Open; state++ {
 		states[state.String()] = state
 	}
+	backends := map[string]*haproxy.LiveBackend{}
 	for _, line := range lines {
 		words := strings.Fields(line)
 		state, known := states[words[2]]
 		if !known {
 			t.Fatalf("%q is not a state", words[2])
 		}
-		b := have.Backends[words[0]]
+		b := backends[words[0]]
 		if b == nil {
 			b = &haproxy.LiveBackend{}
-			have.Backends[words[0]] = b
+			backends[words[0]] = b
 		}
 		b.Servers = append(b.Servers, haproxy.Live{Name: words[1], Addr: netip.MustParseAddrPort(words[1]), State: state, Check: words[3]})
 	}
+	have.Backends = haproxy.NewLiveBackends(backends)
 	return have
 }
 

@@ -216,7 +216,7 @@ func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {
 		if want != nil {
 			servers, cluster = want.Servers, want.Cluster
 		}
-		for i, live := range x.have.Backends[name].Match(servers) {
+		for i, live := range x.have.Backends.Get(name).Match(servers) {
 			s := serverIndex{backend: at, live: live}
 			if live != nil {
 				s.state, s.check = live.State, live.Check

@@ -48,7 +48,7 @@ type (
 		Changed() <-chan struct{}
 	}
 	proxy interface {
-		Servers() (map[string]*haproxy.LiveBackend, error)
+		Servers() (haproxy.LiveBackends, error)
 		Apply(context.Context, *haproxy.Config, haproxy.States) (haproxy.Result, error)
 		Former(*haproxy.Config) []*haproxy.Backend
 		Vet(context.Context, []haproxy.Question) (haproxy.Verdicts, error)
@@ -605,7 +605,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	}
 	var done []SetServer
 	for _, s := range servers {
-		if live, _ := reached[s.ID.Backend].Find(s.ID.Server); live.State == s.State {
+		if live, _ := reached.Get(s.ID.Backend).Find(s.ID.Server); live.State == s.State {
 			done = append(done, s)
 			l.counts.step(s)
 		}

@@ -120,7 +120,7 @@ func (f *fakeKernel) Abort(ends map[netip.AddrPort]bool) (int, error) {
 func (f *fakeKernel) Changed() <-chan struct{} { return nil }
 
 type fakeProxy struct {
-	backends map[string]*haproxy.LiveBackend
+	backends haproxy.LiveBackends
 	applied  int
 	unfit    string // HAProxy rejects a whole configuration with that word
 	info     haproxy.Info
@@ -137,7 +137,7 @@ func (f *fakeProxy) Metrics(_ context.Context, query string, w io.Writer) error 
 	return f.metricsErr
 }
 
-func (f *fakeProxy) Servers() (map[string]*haproxy.LiveBackend, error) {
+func (f *fakeProxy) Servers() (haproxy.LiveBackends, error) {
 	return f.backends, f.err
 }
 
@@ -148,20 +148,23 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 			return haproxy.Result{}, fmt.Errorf("reload: %w", haproxy.ErrUnfit)
 		}
 	}
-	was := f.backends
-	f.backends = make(map[string]*haproxy.LiveBackend, len(cfg.Backends))
+	next := map[string]*haproxy.LiveBackend{}
+	for name := range f.backends.All() {
+		next[name] = nil
+	}
 	for at, b := range cfg.Backends {
-		next := &haproxy.LiveBackend{}
+		live := &haproxy.LiveBackend{}
 		for i, s := range b.Servers {
 			if state := states[at][i]; state > haproxy.Absent {
-				next.Servers = append(next.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
+				live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
 			}
 		}
-		if old := was[b.Name]; old != nil && slices.Equal(old.Servers, next.Servers) {
-			next = old
+		next[b.Name] = live
+		if was := f.backends.Get(b.Name); was != nil && slices.Equal(was.Servers, live.Servers) {
+			delete(next, b.Name)
 		}
-		f.backends[b.Name] = next
 	}
+	f.backends = f.backends.With(next)
 	return haproxy.Result{}, nil
 }
 
@@ -545,7 +548,7 @@ func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
 			s := running(t)
 			s.speaker.announce(block1, node1)
 			s.speaker.announce(block2, node2)
-			for _, b := range s.proxy.backends {
+			for _, b := range s.proxy.backends.All() {
 				for i := range b.Servers {
 					b.Servers[i].Check = c.check2
 					if b.Servers[i].Addr.Addr() == netip.MustParseAddr(pod1) {
@@ -569,7 +572,7 @@ func TestADoubtThatIsOldIsNotLookedInto(t *testing.T) {
 	s := running(t)
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(block2, node2)
-	for _, b := range s.proxy.backends {
+	for _, b := range s.proxy.backends.All() {
 		for i := range b.Servers {
 			b.Servers[i].Check = haproxy.Up
 			if b.Servers[i].Addr.Addr() == netip.MustParseAddr(pod1) {

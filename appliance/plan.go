@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"sallyport/haproxy"
@@ -24,7 +23,7 @@ type Want struct {
 
 // Have is the actual state, read from HAProxy and from the kernel.
 type Have struct {
-	Backends map[string]*haproxy.LiveBackend
+	Backends haproxy.LiveBackends
 	Routes   routes.Table
 	// Conflicts are our routes that the kernel holds but does not follow. Routes does
 	// not contain them.
@@ -37,7 +36,7 @@ type Have struct {
 // servers yields every server in HAProxy.
 func (h Have) servers() iter.Seq[haproxy.Live] {
 	return func(yield func(haproxy.Live) bool) {
-		for _, b := range h.Backends {
+		for _, b := range h.Backends.All() {
 			for _, s := range b.Servers {
 				if !yield(s) {
 					return
@@ -119,7 +118,7 @@ type planner struct {
 	want, have  routes.Table
 	direct      map[netip.Addr]bool
 	allocations *routes.Allocations
-	live        map[string]*haproxy.LiveBackend
+	live        haproxy.LiveBackends
 	backends    []*haproxy.Backend
 	places      map[string]int // of backends, by name
 	unwanted    []string       // names in live that are not in backends
@@ -194,7 +193,7 @@ func (p *planner) plan(want Want, have Have) []Step {
 			continue
 		}
 		p.planned++
-		there, before, next := have.Backends[b.Name], len(steps), make([]haproxy.State, len(b.Servers))
+		there, before, next := have.Backends.Get(b.Name), len(steps), make([]haproxy.State, len(b.Servers))
 		for i, live := range there.Match(b.Servers) {
 			switch {
 			case i < 0:
@@ -233,7 +232,7 @@ func (p *planner) plan(want Want, have Have) []Step {
 		p.states[at], p.settled[at] = next, len(steps) == before
 	}
 	for _, name := range p.unwanted {
-		for _, live := range have.Backends[name].Servers {
+		for _, live := range have.Backends.Get(name).Servers {
 			set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
 		}
 	}
@@ -242,8 +241,8 @@ func (p *planner) plan(want Want, have Have) []Step {
 
 // meet forgets the backends whose servers in HAProxy have changed since the last call. It
 // reports whether one of them is not wanted.
-func (p *planner) meet(live map[string]*haproxy.LiveBackend) (unwanted bool) {
-	for _, name := range changed(p.live, live) {
+func (p *planner) meet(live haproxy.LiveBackends) (unwanted bool) {
+	for _, name := range live.Differ(p.live) {
 		if at, wanted := p.places[name]; wanted {
 			p.settled[at] = false
 		} else {
@@ -252,32 +251,6 @@ func (p *planner) meet(live map[string]*haproxy.LiveBackend) (unwanted bool) {
 	}
 	p.live = live
 	return unwanted
-}
-
-// changed returns the names of the backends that differ. HAProxy's servers come as a new
-// map after each change, with the same pointers for the backends that did not change.
-func changed(before, after map[string]*haproxy.LiveBackend) (names []string) {
-	if reflect.ValueOf(before).UnsafePointer() == reflect.ValueOf(after).UnsafePointer() {
-		return nil
-	}
-	kept := 0
-	for name, b := range after {
-		was, known := before[name]
-		if known {
-			kept++
-		}
-		if !known || was != b {
-			names = append(names, name)
-		}
-	}
-	if kept < len(before) {
-		for name := range before {
-			if _, known := after[name]; !known {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 // noRoute is why a server is closed to whose address no verified route leads. The status looks for the

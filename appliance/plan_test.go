@@ -67,7 +67,7 @@ func (w world) now() Have {
 	return w.have
 }
 
-func live(servers map[haproxy.ServerID]haproxy.Live) map[string]*haproxy.LiveBackend {
+func live(servers map[haproxy.ServerID]haproxy.Live) haproxy.LiveBackends {
 	backends := map[string]*haproxy.LiveBackend{}
 	for _, id := range slices.SortedFunc(maps.Keys(servers), compareIDs) {
 		if backends[id.Backend] == nil {
@@ -77,7 +77,7 @@ func live(servers map[haproxy.ServerID]haproxy.Live) map[string]*haproxy.LiveBac
 		l.Name = id.Server
 		backends[id.Backend].Servers = append(backends[id.Backend].Servers, l)
 	}
-	return backends
+	return haproxy.NewLiveBackends(backends)
 }
 
 func compareIDs(a, b haproxy.ServerID) int { return strings.Compare(a.String(), b.String()) }
@@ -301,7 +301,7 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			for id, w := range want.each() {
 				_, a, ok := hv(w.Addr.Addr())
 				_, b, ok2 := wv(w.Addr.Addr())
-				if live, _ := have.Backends[id.Backend].Find(id.Server); ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
+				if live, _ := have.Backends.Get(id.Backend).Find(id.Server); ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
 					steps = append(steps, SetServer{ID: id, State: haproxy.Open})
 				}
 			}
@@ -373,8 +373,7 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				slices.SortFunc(w.want.Backends, func(a, b *haproxy.Backend) int { return strings.Compare(a.Name, b.Name) })
 				w.want.Backends = slices.CompactFunc(w.want.Backends, func(a, b *haproxy.Backend) bool { return a.Name == b.Name })
 			case 4: // one backend changes in HAProxy
-				have.Backends = maps.Clone(have.Backends)
-				maps.Copy(have.Backends, other.now().Backends)
+				have.Backends = have.Backends.With(maps.Collect(other.now().Backends.All()))
 			case 5: // the planned steps are taken, and the routes are as wanted
 				w = w.clone() // the planner keeps the old tables
 				for _, s := range Plan(w.want, have) {
@@ -451,7 +450,7 @@ func TestJourneys(t *testing.T) {
 	block := netip.MustParsePrefix("172.16.171.64/26")
 	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
 	wanted := []*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
-	at := func(s haproxy.State) map[string]*haproxy.LiveBackend {
+	at := func(s haproxy.State) haproxy.LiveBackends {
 		return live(map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}})
 	}
 	ours := allocate(map[netip.Addr]string{web3.Addr(): "default"})

@@ -248,8 +248,7 @@ func TestMetricsKeepPrometheusConventions(t *testing.T) {
 // The metrics count what the status lists.
 func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 	s := half(t)
-	s.proxy.backends = maps.Clone(s.proxy.backends)
-	s.proxy.backends["of_nobody"] = &haproxy.LiveBackend{Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}}
+	s.proxy.backends = s.proxy.backends.With(map[string]*haproxy.LiveBackend{"of_nobody": {Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}}})
 	s.round(t.Context())
 	status, got := newIndex(s.view.Load()).status(haproxy.Info{}), s.view.Load().tally()
 	want := tally{routes: len(status.Routes), backends: len(status.Backends), problems: map[problemKind]int{}}

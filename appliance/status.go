@@ -250,10 +250,10 @@ func (v *view) tally() tally {
 		}
 	}
 	for _, b := range v.want.Backends {
-		count(v.have.Backends[b.Name], b.Servers)
+		count(v.have.Backends.Get(b.Name), b.Servers)
 	}
 	for _, name := range haproxy.Unwanted(v.want.Backends, v.have.Backends) {
-		count(v.have.Backends[name], nil)
+		count(v.have.Backends.Get(name), nil)
 	}
 	for _, p := range v.problems {
 		t.problems[problemKind{p.Cluster, p.Reason}]++

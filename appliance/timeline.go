@@ -2,7 +2,6 @@ package appliance
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -97,7 +96,7 @@ func noteSteps[S Step](l *loop, v *view, steps []S) {
 
 // server names a server by its address, and its pod if that is known.
 func (v *view) server(id haproxy.ServerID) string {
-	at, ok := slices.BinarySearchFunc(v.want.Backends, id.Backend, func(b *haproxy.Backend, name string) int { return strings.Compare(b.Name, name) })
+	at, ok := haproxy.BackendAt(v.want.Backends, id.Backend)
 	if ok {
 		for _, s := range v.want.Backends[at].Servers {
 			if s.Name == id.Server {
@@ -105,7 +104,7 @@ func (v *view) server(id haproxy.ServerID) string {
 			}
 		}
 	}
-	if live, ok := v.have.Backends[id.Backend].Find(id.Server); ok {
+	if live, ok := v.have.Backends.Get(id.Backend).Find(id.Server); ok {
 		return live.Addr.String()
 	}
 	return id.Server

@@ -206,7 +206,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.backends = p.run.changed(steps.after)
+	p.run.backends = p.run.backends.With(steps.after)
 	return nil
 }
 
@@ -235,7 +235,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.backends = p.run.changed(o.after)
+	p.run.backends = p.run.backends.With(o.after)
 	if len(p.run.added) > 0 {
 		if err := p.reshape(want); err != nil {
 			return err
@@ -308,10 +308,10 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	after := make(map[string]*LiveBackend)
 	for id := range gone {
 		if after[id.Backend] == nil {
-			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.run.backends[id.Backend].Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
+			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.run.backends.Get(id.Backend).Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
 		}
 	}
-	p.run.backends = p.run.changed(after)
+	p.run.backends = p.run.backends.With(after)
 	return nil
 }
 

@@ -9,7 +9,7 @@ func TestServersComeAndGoWithoutAReload(t *testing.T) {
 		r := newRig(t, binary)
 		a, b := origin(t, "a"), origin(t, "b")
 		cfg := r.config(backend("app", a))
-		if servers, err := r.p.Servers(); err != nil || len(servers) != 0 || r.p.Info().Running {
+		if servers, err := r.p.Servers(); err != nil || servers.Len() != 0 || r.p.Info().Running {
 			t.Errorf("before the first Apply: got servers %v, %v, running: %v", servers, err, r.p.Info().Running)
 		}
 		if res, info := r.apply(cfg, states(cfg, Open)), r.p.Info(); res.Reason != "" || info.Starts != 1 || info.Reloads != 0 {
@@ -86,7 +86,7 @@ func TestWhatIsClosedIsNotCheckedAndWhatOpensIsUp(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := servers["app"].Servers[0]; got.State != step.state || got.Check != step.want {
+				if got := servers.Get("app").Servers[0]; got.State != step.state || got.Check != step.want {
 					t.Errorf("%s, from %s: got %s, %s, want %s", step.state, from, got.State, got.Check, step.want)
 				}
 				r.p.mu.Lock()

@@ -38,7 +38,7 @@ func (c *Config) choices() error {
 	var errs []error
 	for _, choice := range c.Choices {
 		for _, one := range choice.Cases {
-			_, found := slices.BinarySearchFunc(c.Backends, one.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
+			_, found := BackendAt(c.Backends, one.Backend)
 			if !found || one.If.section != routeSection {
 				errs = append(errs, fmt.Errorf("choice %s: the backend %q does not exist, or has no condition", choice.Name, one.Backend))
 			}

@@ -3,9 +3,7 @@ package haproxy
 import (
 	"bytes"
 	"fmt"
-	"iter"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -352,100 +350,15 @@ type ServerID struct {
 	Backend, Server string
 }
 
-// Live is a server in the worker.
-type Live struct {
-	Name     string
-	Addr     netip.AddrPort
-	State    State
-	Check    string // Up, Down or Unchecked, as one is that is Closed
-	Failure  string // of a server that is Down, the result of its last check: L4TOUT, L4CON, … (HAProxy's manual, management, 9.1, check_status)
-	Sessions int    // connections in use, when last looked at
-}
-
-// The results of HAProxy's checks of a server.
-const (
-	Up        = "UP"
-	Down      = "DOWN"
-	Unchecked = "no check"
-)
-
-// A LiveBackend is a backend in the worker. It never changes: while the pointer is
-// the same, so is all of it. A nil one has no servers.
-type LiveBackend struct {
-	Servers []Live // sorted by Name
-}
-
-// Find returns the server of that name.
-func (b *LiveBackend) Find(name string) (Live, bool) {
-	if b == nil {
-		return Live{}, false
-	}
-	i, ok := slices.BinarySearchFunc(b.Servers, name, func(l Live, name string) int { return strings.Compare(l.Name, name) })
-	if !ok {
-		return Live{}, false
-	}
-	return b.Servers[i], true
-}
-
-// Match yields every server of either side once, by name: its index in want, or -1,
-// and the server that the worker has, or nil. want is sorted by Name.
-func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
-	var have []Live
-	if b != nil {
-		have = b.Servers
-	}
-	return func(yield func(int, *Live) bool) {
-		for i, j := 0, 0; i < len(want) || j < len(have); {
-			var more bool
-			switch {
-			case j == len(have) || i < len(want) && want[i].Name < have[j].Name:
-				more = yield(i, nil)
-				i++
-			case i == len(want) || have[j].Name < want[i].Name:
-				more = yield(-1, &have[j])
-				j++
-			default:
-				more = yield(i, &have[j])
-				i++
-				j++
-			}
-			if !more {
-				return
-			}
-		}
-	}
-}
-
-// Unwanted returns the names of the backends that have servers in the worker and are
-// not in want, sorted. want has each name once.
-func Unwanted(want []*Backend, have map[string]*LiveBackend) []string {
-	serving := func(b *LiveBackend) bool { return b != nil && len(b.Servers) > 0 }
-	left := 0
-	for _, b := range have {
-		if serving(b) {
-			left++
-		}
-	}
-	for _, b := range want {
-		if serving(have[b.Name]) {
-			left--
-		}
-	}
-	if left == 0 { // as nearly always; the copy below takes longer
-		return nil
-	}
-	rest := maps.Clone(have)
-	for _, b := range want {
-		delete(rest, b.Name)
-	}
-	maps.DeleteFunc(rest, func(_ string, b *LiveBackend) bool { return !serving(b) })
-	return slices.Sorted(maps.Keys(rest))
+// BackendAt returns the place of a backend among some that are sorted by name.
+func BackendAt(sorted []*Backend, name string) (at int, found bool) {
+	return slices.BinarySearchFunc(sorted, name, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
 }
 
 // States holds the state that each server should have: those of each backend in the
 // order of Config.Backends, then of Config.Former, and within it in the order of
-// Backend.Servers. A server without an entry should be Absent. Nothing that States points
-// to changes after it was handed over.
+// Backend.Servers. A server without an entry should be Absent. Neither States nor what
+// it points to changes after it was handed over.
 type States [][]State
 
 // of returns the states of the servers of the backend at an index.

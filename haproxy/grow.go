@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +22,7 @@ func (r *running) grow(want *outline, have *Config) {
 	loaded := byName(have.Backends)
 	r.added = nil
 	for _, f := range want.backends {
-		if name := f.of.Name; loaded[name] == nil && r.backends[name] == nil && slices.Contains(r.classes, f.class()) {
+		if name := f.of.Name; loaded[name] == nil && r.backends.Get(name) == nil && slices.Contains(r.classes, f.class()) {
 			r.added = append(r.added, f)
 		}
 	}
@@ -34,7 +33,7 @@ func (r *running) grow(want *outline, have *Config) {
 	for _, f := range r.added {
 		empty[f.of.Name] = &LiveBackend{}
 	}
-	r.backends = r.changed(empty)
+	r.backends = r.backends.With(empty)
 }
 
 // grown returns have with the backends that grow noted.
@@ -71,7 +70,7 @@ func (p *Proxy) lost(want *outline) string {
 		loaded = p.shaped.Backends
 	}
 	for _, b := range loaded {
-		if p.run.backends[b.Name] == nil {
+		if p.run.backends.Get(b.Name) == nil {
 			return b.Name
 		}
 	}
@@ -119,7 +118,7 @@ func (p *Proxy) shrink(want *outline) error {
 	}
 	var leave []*Backend
 	for _, b := range p.shaped.Backends {
-		f, live := wanted[b.Name], p.run.backends[b.Name]
+		f, live := wanted[b.Name], p.run.backends.Get(b.Name)
 		if live == nil || len(live.Servers) > 0 {
 			continue
 		}
@@ -143,10 +142,11 @@ func (p *Proxy) shrink(want *outline) error {
 		return err
 	}
 	p.idleSince = time.Time{} // a reload is for those that HAProxy keeps
-	p.run.backends = maps.Clone(p.run.backends)
+	without := make(map[string]*LiveBackend, len(gone))
 	for name := range gone {
-		delete(p.run.backends, name)
+		without[name] = nil
 	}
+	p.run.backends = p.run.backends.With(without)
 	return nil
 }
 

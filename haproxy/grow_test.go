@@ -64,7 +64,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		}
 		r.eventually("the request is under way", func() bool {
 			pic, err := r.p.worker.look()
-			return err == nil && pic.backends["default_b_80"].Servers[0].Sessions > 0
+			return err == nil && pic.backends.Get("default_b_80").Servers[0].Sessions > 0
 		})
 		if res := r.apply(with(), states(with(), Open)); res.Reason != "backend default_b_80 removed" || time.Until(res.RetryAt) > lingerRetry {
 			t.Errorf("while a request is under way: got %+v, want another attempt soon", res)
@@ -80,7 +80,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		r.apply(cfg, states(cfg, Open))
 		r.p.idleSince = time.Now().Add(-idleReload / 2)
 		r.eventually("the other backend is gone", func() bool {
-			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.run.backends["default_c_80"] == nil
+			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.run.backends.Get("default_c_80") == nil
 		})
 		if waits := time.Since(r.p.idleSince); waits > idleReload/2 {
 			t.Errorf("the reload waits for %s, want it to wait anew", waits)
@@ -94,7 +94,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		}
 		_ = slow.Close()
 		r.eventually("the backend is gone", func() bool { return r.apply(with(), states(with(), Open)).Reason == "" })
-		if pic, err := r.p.worker.look(); err != nil || pic.backends["default_b_80"] != nil {
+		if pic, err := r.p.worker.look(); err != nil || pic.backends.Get("default_b_80") != nil {
 			t.Errorf("the worker has %v, %v, want no backend b", pic.backends, err)
 		}
 
@@ -113,7 +113,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 			}
 		}
 		r.eventually("all are gone", func() bool { return r.apply(with(), states(with(), Open)).Reason == "" })
-		if pic, err := r.p.worker.look(); err != nil || len(pic.backends) != 2 || pic.pid != worker {
+		if pic, err := r.p.worker.look(); err != nil || pic.backends.Len() != 2 || pic.pid != worker {
 			t.Errorf("the worker has %v, %v, want the backend a and the one that answers 404 in the worker from before", pic.backends, err)
 		}
 

@@ -459,7 +459,7 @@ func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
 			got, err := r.try("app.test", "/")
 			return err == nil && got == "a" && r.p.Info().Running
 		})
-		if servers, err := r.p.Servers(); err != nil || len(servers) == 0 {
+		if servers, err := r.p.Servers(); err != nil || servers.Len() == 0 {
 			t.Errorf("afterwards: got %v, %v, want the servers", servers, err)
 		}
 	})
@@ -636,8 +636,8 @@ func TestAReloadBySomeoneElseIsCorrected(t *testing.T) {
 			return err == nil && r.p.Info().Worker != info.Worker
 		})
 		pic, err := r.p.worker.look()
-		if err != nil || pic.backends["app"].Servers[0].State != Closed {
-			t.Errorf("the server is %v, %v, want it closed", pic.backends["app"].Servers, err)
+		if err != nil || pic.backends.Get("app").Servers[0].State != Closed {
+			t.Errorf("the server is %v, %v, want it closed", pic.backends.Get("app").Servers, err)
 		}
 	})
 }
@@ -959,7 +959,7 @@ func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	cfg := r.config(backend("app", nowhereServer(1)))
 	r.settle(cfg, states(cfg, Open))
 	for range 2 {
-		r.p.run.backends["ghost"] = &LiveBackend{[]Live{{Name: "s", State: Open}}}
+		r.p.run.backends = r.p.run.backends.With(map[string]*LiveBackend{"ghost": {[]Live{{Name: "s", State: Open}}}})
 		r.p.run.told = nil
 		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Closed))); err == nil {
 			t.Error("commands for a backend that is not there: got no error")

@@ -75,6 +75,7 @@ func (r *renderer) renderTables(cfg *Config, in slots) *tableFiles {
 		sameMaps = was.slots.equal(in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
 			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
+			was.of = *cfg // the next comparison finds most pointers equal
 			return was
 		}
 	}

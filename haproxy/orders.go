@@ -72,7 +72,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 		} else {
 			known = false
 		}
-		if have := r.backends[b.Name]; have != nil { // else it waits for a reload
+		if have := r.backends.Get(b.Name); have != nil { // else it waits for a reload
 			s.bring(b, have, states.of(i))
 		}
 	}
@@ -85,7 +85,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 		if i := slices.IndexFunc(cfg.Former, func(b *Backend) bool { return b.Name == name }); i >= 0 {
 			stray, its = cfg.Former[i], states.of(len(cfg.Backends)+i) // the next call closes it
 		}
-		s.bring(stray, r.backends[name], its)
+		s.bring(stray, r.backends.Get(name), its)
 	}
 	return s
 }
@@ -172,8 +172,8 @@ func (r *running) heard(o *outline, steps serverSteps) {
 	r.told = o.backends
 	doubted := false
 	for _, id := range steps.remove {
-		i, ours := slices.BinarySearchFunc(o.cfg.Backends, id.Backend, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
-		if _, left := r.backends[id.Backend].Find(id.Server); !ours || !left {
+		i, ours := BackendAt(o.cfg.Backends, id.Backend)
+		if _, left := r.backends.Get(id.Backend).Find(id.Server); !ours || !left {
 			continue
 		}
 		if !doubted {
@@ -181,23 +181,12 @@ func (r *running) heard(o *outline, steps serverSteps) {
 		}
 		r.told[i] = &fragment{of: o.cfg.Backends[i]}
 	}
-	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends[name].Servers) == 0 })
+	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends.Get(name).Servers) == 0 })
 	r.tables, r.rows = o.tables(), o.tables().rows
 	r.certs, r.entries = o.certs, o.certs.entries
 	if len(r.tickets) > 0 {
 		r.tickets = o.tickets
 	}
-}
-
-// changed returns the worker's backends with some of them replaced. It leaves the
-// map from before as it is, for those who hold it.
-func (r *running) changed(by map[string]*LiveBackend) map[string]*LiveBackend {
-	if len(by) == 0 {
-		return r.backends
-	}
-	next := maps.Clone(r.backends)
-	maps.Copy(next, by)
-	return next
 }
 
 // within returns the part of want that a worker with the shape of have can take by

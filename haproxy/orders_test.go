@@ -17,7 +17,7 @@ import (
 func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 	text := renderer{opt: opt}
 	o := text.outline(cfg, states, nil)
-	r := &running{rows: o.tables().rows, entries: o.certs.entries, picture: picture{backends: make(map[string]*LiveBackend)}}
+	r, all := &running{rows: o.tables().rows, entries: o.certs.entries}, map[string]*LiveBackend{}
 	for i, b := range cfg.Backends {
 		live := &LiveBackend{}
 		for j, state := range states.of(i) {
@@ -25,8 +25,9 @@ func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 				live.Servers = append(live.Servers, Live{Name: s.Name, Addr: s.Addr, State: state})
 			}
 		}
-		r.backends[b.Name] = live
+		all[b.Name] = live
 	}
+	r.backends = NewLiveBackends(all)
 	return r
 }
 
@@ -159,9 +160,9 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			if got.certs != tt.certs {
 				t.Errorf("certificates change: got %t, want %t", got.certs, tt.certs)
 			}
-			have.backends = have.changed(got.after)
+			have.backends = have.backends.With(got.after)
 			for id := range slices.Values(got.remove) {
-				live, _ := have.backends[id.Backend].Find(id.Server)
+				live, _ := have.backends.Get(id.Backend).Find(id.Server)
 				if live.State != Closed {
 					t.Errorf("server %s would be removed while it is %s", id, live.State)
 				}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,7 +62,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 				p.lookAgain()
 			}
 		case <-look.C:
+			began := time.Now()
 			p.lookAgain()
+			look.Reset(max(lookEvery, lookShare*time.Since(began)))
 		case <-heard:
 			p.lookAgain()
 			p.knock()
@@ -277,29 +278,47 @@ func (p *Proxy) start() error {
 }
 
 // lookAgain reads the worker although nothing happened, to learn what its checks
-// found, and to see changes that others made. After such a change it knocks.
+// found, and to see changes that others made. After such a change it knocks. It does not
+// hold the lock while it reads: the answer of 10,000 backends takes 0.1 s and more, and
+// changes do not wait for it.
 func (p *Proxy) lookAgain() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.logSize() > maxStderrLog {
 		_ = os.Truncate(p.logPath(), 0)
 	}
-	if p.run == nil || p.procs.master == 0 || p.run.pid == 0 {
+	run := p.run
+	if run == nil || p.procs.master == 0 || run.pid == 0 {
+		p.mu.Unlock()
 		return
 	}
+	before, slots := run.picture, run.slots
+	p.mu.Unlock()
+
 	procs, err := p.master.show()
 	if err != nil {
 		return
 	}
 	pic, err := p.worker.look()
-	pic.backends = p.run.slots.placed(pic.backends)
-	if err != nil || pic.pid != p.run.pid || pic.gen != p.run.gen || pic.shape != p.run.shape || !maps.EqualFunc(pic.backends, p.run.backends, sameDoors) {
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.run != run || run.pid != before.pid || run.gen != before.gen || run.shape != before.shape || !run.slots.equal(slots) {
+		return // what was read is not what is now; the next look comes
+	}
+	// What was told meanwhile is known, whether the worker did it before it answered or after.
+	pic.backends = slots.placed(pic.backends)
+	meanwhile := map[string]*LiveBackend{}
+	for _, name := range run.backends.Differ(before.backends) {
+		meanwhile[name] = run.backends.Get(name).checked(pic.backends.Get(name))
+	}
+	pic.backends = pic.backends.With(meanwhile).sharing(run.backends)
+	if err != nil || pic.pid != run.pid || pic.gen != run.gen || pic.shape != run.shape || !pic.backends.equalFunc(run.backends, sameDoors) {
 		p.forget()
 		p.knock()
 		return
 	}
 	p.procs = procs
-	p.run.picture = pic
+	run.picture = pic
 	p.note(func(i *Info) { i.OldWorkers, i.Room, i.Capacity = len(procs.old), p.room(), p.capacity(pic, procs) })
 	if pic.gen == ahead && time.Since(p.aheadAt) > lookEvery {
 		p.settleOrSay()

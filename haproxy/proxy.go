@@ -30,7 +30,8 @@ const (
 	minBackoff, maxBackoff = 5 * time.Second, 5 * time.Minute
 
 	aliveEvery   = 200 * time.Millisecond // how often the master is looked for
-	lookEvery    = 10 * time.Second       // how often the worker is read although nothing happened
+	lookEvery    = 10 * time.Second       // how often the worker is read although nothing happened, if that takes
+	lookShare    = 200                    // at most one part in so many of the time
 	maxStderrLog = 4 << 20                // bytes of HAProxy's own output that are kept
 )
 
@@ -144,7 +145,7 @@ type running struct {
 
 // nothing returns the belief about a worker that has nothing of ours.
 func nothing() *running {
-	return &running{picture: picture{backends: map[string]*LiveBackend{}}}
+	return &running{}
 }
 
 var plainPath = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
@@ -226,7 +227,8 @@ func New(opt Options) (*Proxy, error) {
 				masterPath, cmp.Or(masterPath, "/run/haproxy-master.sock"), filepath.Join(opt.Dir, configFile))
 		}
 	}
-	if p.worker.sock, err = connect(p.files.StatsSocket); err != nil {
+	p.worker.path = p.files.StatsSocket
+	if p.worker.sock, err = connect(p.worker.path); err != nil {
 		return nil, err
 	}
 	if p.master.sock, err = connect(masterPath); err != nil {
@@ -281,16 +283,15 @@ func (p *Proxy) noteError(err error) {
 
 // Servers returns the servers that the worker has, by backend. It costs nothing while
 // nothing happened. While Run starts HAProxy again, which takes seconds with a large
-// configuration, Servers returns an error and does not wait. The map belongs to everyone:
-// do not change it.
-func (p *Proxy) Servers() (map[string]*LiveBackend, error) {
+// configuration, Servers returns an error and does not wait.
+func (p *Proxy) Servers() (LiveBackends, error) {
 	if p.revives.Load() {
-		return nil, errRevives
+		return LiveBackends{}, errRevives
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.know(); err != nil {
-		return nil, err
+		return LiveBackends{}, err
 	}
 	return p.run.backends, nil
 }

@@ -275,9 +275,9 @@ func inOrder(cfg *Config, states map[ServerID]State) States {
 }
 
 // byID returns the answer of Servers by ServerID.
-func byID(backends map[string]*LiveBackend, err error) (map[ServerID]Live, error) {
+func byID(backends LiveBackends, err error) (map[ServerID]Live, error) {
 	out := make(map[ServerID]Live)
-	for name, b := range backends {
+	for name, b := range backends.All() {
 		for _, live := range b.Servers {
 			out[ServerID{name, live.Name}] = live
 		}

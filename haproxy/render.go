@@ -69,6 +69,7 @@ type outline struct {
 	head     []byte
 	defaults []byte      // the lines of its section defaults
 	backends []*fragment // in the order of the configuration
+	given    States      // of the servers of the backends
 	by       *renderer
 	made     *tableFiles // see tables; nil: not yet
 	extras   *fileSet
@@ -159,7 +160,7 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, given: states, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
 	o.head, o.defaults = r.renderHead(cfg)
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
@@ -196,16 +197,14 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 	sameShapes = len(backends) == len(was.backends)
 	o.backends = make([]*fragment, len(backends))
 	for i, b := range backends {
-		var last *fragment
-		if i < len(was.backends) {
-			last = was.backends[i]
-		}
-		if last == nil || last.of != b || !same(last.states, states.of(i)) {
-			o.backends[i] = r.fragment(b, states.of(i))
-			sameShapes = sameShapes && last != nil && bytes.Equal(last.shape, o.backends[i].shape)
+		// Of a large cluster, only what has changed is looked at: the rest is not in the
+		// processor's caches.
+		if i < len(was.backends) && was.cfg.Backends[i] == b && same(was.given.of(i), states.of(i)) {
+			o.backends[i] = was.backends[i]
 			continue
 		}
-		o.backends[i] = last
+		o.backends[i] = r.fragment(b, states.of(i))
+		sameShapes = sameShapes && bytes.Equal(was.backends[i].shape, o.backends[i].shape)
 	}
 	return sameShapes
 }

@@ -92,8 +92,8 @@ func TestConnectionsToServersAreReusedHoweverTheServersCame(t *testing.T) {
 			t.Errorf("the servers changed with %d reloads", got-reloads)
 		}
 		r.settle(r.config(app), nil) // nothing that is kept for reuse keeps a server
-		if live, err := r.p.Servers(); err != nil || len(live["app"].Servers) != 0 {
-			t.Errorf("the worker has %v, %v, want no servers", live["app"], err)
+		if live, err := r.p.Servers(); err != nil || len(live.Get("app").Servers) != 0 {
+			t.Errorf("the worker has %v, %v, want no servers", live.Get("app"), err)
 		}
 	})
 }

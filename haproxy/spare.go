@@ -88,31 +88,61 @@ func (c *class) sparesText(dir string) (text []byte) {
 // A backend without servers takes another one when its settings change: an Ingress may
 // be heard of before its Service, whose annotations are settings, too.
 func (r *running) spare(want *outline, have *Config) {
-	wanted := make(map[string]*Backend, len(want.backends))
-	for _, f := range want.backends {
-		wanted[f.of.Name] = f.of
-	}
-	next, backends := maps.Clone(r.slots), maps.Clone(r.backends)
+	next, moved := maps.Clone(r.slots), map[string]*LiveBackend{}
 	if next == nil {
 		next = slots{}
 	}
+	get := func(name string) *LiveBackend {
+		if b, is := moved[name]; is {
+			return b
+		}
+		return r.backends.Get(name)
+	}
 	for name, s := range r.slots {
-		b := wanted[name]
-		leaves := b == nil || s.as != nil && !s.as.sameShape(b)
-		if name != s.name && leaves && len(backends[name].Servers) == 0 {
+		at, wanted := BackendAt(want.cfg.Backends, name)
+		leaves := !wanted || s.as != nil && !s.as.sameShape(want.cfg.Backends[at])
+		if name != s.name && leaves && len(get(name).Servers) == 0 {
 			delete(next, name)
 			next[s.name] = slot{name: s.name}
-			backends[s.name] = backends[name]
-			delete(backends, name)
+			moved[name], moved[s.name] = nil, get(name)
 		}
 	}
-	loaded := make(map[string]bool, len(have.Backends))
-	for _, b := range have.Backends {
-		loaded[b.Name] = true
+	var homeless []*fragment
+	j := 0
+	for _, f := range want.backends { // sorted by name, as those of have
+		name := f.of.Name
+		for j < len(have.Backends) && have.Backends[j].Name < name {
+			j++
+		}
+		if j < len(have.Backends) && have.Backends[j].Name == name {
+			continue
+		}
+		if _, placed := next[name]; !placed {
+			homeless = append(homeless, f)
+		}
 	}
-	free := make(map[string][]string) // by class
-	for name, b := range backends {
-		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 && !next.has(name) {
+	if len(homeless) > 0 {
+		free := r.backends.With(moved).spares(next)
+		for _, f := range homeless {
+			class := f.class()
+			if len(free[class]) == 0 {
+				continue
+			}
+			name := free[class][0]
+			free[class] = free[class][1:]
+			next[f.of.Name] = slot{name, f.of}
+			moved[f.of.Name], moved[name] = get(name), nil
+		}
+	}
+	r.slots, r.backends = next, r.backends.With(moved)
+}
+
+// spares returns the names of the spare backends that have no servers and no slot, sorted, by
+// class.
+func (l LiveBackends) spares(in slots) map[string][]string {
+	free := make(map[string][]string)
+	for name, b := range l.All() {
+		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 && !in.has(name) {
 			class, _, _ := strings.Cut(rest, "-")
 			free[class] = append(free[class], name)
 		}
@@ -120,21 +150,7 @@ func (r *running) spare(want *outline, have *Config) {
 	for _, names := range free {
 		slices.Sort(names)
 	}
-	for _, f := range want.backends {
-		name := f.of.Name
-		if _, placed := next[name]; placed || loaded[name] {
-			continue
-		}
-		class := f.class()
-		if len(free[class]) == 0 {
-			continue
-		}
-		s := slot{free[class][0], f.of}
-		free[class] = free[class][1:]
-		next[name], backends[name] = s, backends[s.name]
-		delete(backends, s.name)
-	}
-	r.slots, r.backends = next, backends
+	return free
 }
 
 // recognise finds out what a worker has loaded that a process before this one told of
@@ -154,14 +170,14 @@ func (p *Proxy) recognise(want *outline) {
 }
 
 // placed gives each backend of the worker its name in the Config.
-func (s slots) placed(backends map[string]*LiveBackend) map[string]*LiveBackend {
+func (s slots) placed(backends LiveBackends) LiveBackends {
+	moved := map[string]*LiveBackend{}
 	for name, slot := range s {
-		if b, there := backends[slot.name]; there && name != slot.name {
-			backends[name] = b
-			delete(backends, slot.name)
+		if b := backends.Get(slot.name); b != nil && name != slot.name {
+			moved[name], moved[slot.name] = b, nil
 		}
 	}
-	return backends
+	return backends.With(moved)
 }
 
 // slotsOf returns the slots that the rows of namesMap tell of.

@@ -52,7 +52,7 @@ func TestANewBackendTakesASparePlace(t *testing.T) {
 		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
 			t.Errorf("after a while: got %+v, want a reload", res)
 		}
-		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker || len(pic.backends["default_b_80"].Servers) != 1 {
+		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker || len(pic.backends.Get("default_b_80").Servers) != 1 {
 			t.Errorf("after the reload: got %v, %v, want the backend under its own name", pic.backends, err)
 		}
 

@@ -1,12 +1,17 @@
 package haproxy
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/haproxytech/client-native/v6/runtime"
 	"github.com/haproxytech/client-native/v6/runtime/options"
@@ -21,7 +26,10 @@ const (
 // worker is the process that serves, reached through its stats socket. Every
 // exchange dials anew: over a reload, an open connection would stay with the old
 // worker, which goes on answering.
-type worker struct{ sock *runtime.SingleRuntime }
+type worker struct {
+	sock *runtime.SingleRuntime // one exchange at a time
+	path string                 // of the same socket
+}
 
 // connect prepares exchanges with the socket at path. It does not dial.
 func connect(path string) (*runtime.SingleRuntime, error) {
@@ -147,25 +155,46 @@ type picture struct {
 	version     string
 	gen, shape  string
 	classes     []string // that it has sections of defaults for; none: it is older than 3.4, or not ours
-	backends    map[string]*LiveBackend
+	backends    LiveBackends
 
 	connections, maxConn int // of clients, and how many the worker accepts
 	busiest              int // connections to the server that has the most, idle ones too
 }
 
-// look reads the whole worker.
+// lookTimeout bounds a reading of the whole worker.
+const lookTimeout = 30 * time.Second
+
+// look reads the whole worker, on a connection of its own: the answer of 10,000 backends has
+// 2 MB, and commands do not wait for it. What it returns holds on to none of the answer.
 func (w worker) look() (picture, error) {
-	answer, gen, err := w.ask("show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn")
+	conn, err := net.DialTimeout("unix", w.path, lookTimeout)
 	if err != nil {
-		return picture{}, err
+		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
-	p := picture{gen: gen, backends: make(map[string]*LiveBackend)}
-	sessions := make(map[string]int) // by "backend/server"
-	table := ""
-	for line := range strings.Lines(answer) {
-		line = strings.TrimRight(line, "\n")
-		words := strings.Fields(line)
+	defer conn.Close() //nolint:errcheck // all is read
+	if err := conn.SetDeadline(time.Now().Add(lookTimeout)); err != nil {
+		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
+	}
+	if _, err := fmt.Fprintln(conn, "show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn;get var proc.gen"); err != nil {
+		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
+	}
+	p, backends := picture{}, map[string]*LiveBackend{}
+	whole, table := false, ""
+	var words []string
+	for in := bufio.NewReaderSize(&gentle{Conn: conn}, statsLine); ; {
+		read, err := in.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
+		}
+		line := string(bytes.TrimRight(read, "\n"))
+		words = slices.AppendSeq(words[:0], strings.FieldsSeq(line))
 		switch {
+		case strings.Contains(line, "proc.gen: type=str value=<"): // the last answer
+			_, after, _ := strings.Cut(line, "<")
+			p.gen, _, whole = strings.Cut(after, ">")
 		case len(words) == 0:
 			table = ""
 		case words[0] == "#" && len(words) > 1:
@@ -178,25 +207,31 @@ func (w worker) look() (picture, error) {
 			names, _, _ := strings.Cut(after, ">")
 			p.classes = strings.Split(names, ".")
 		case table == "name":
-			p.backends[words[0]] = &LiveBackend{}
+			backends[strings.Clone(words[0])] = &LiveBackend{}
 		case table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close
 		case table == "be_id" && len(words) >= 19:
 			live, err := serverState(words)
 			if err != nil {
 				return picture{}, err
 			}
-			b := p.backends[words[1]]
+			b := backends[words[1]]
 			if b == nil {
 				return picture{}, fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list", words[1]+"/"+live.Name)
 			}
 			b.Servers = append(b.Servers, live)
 		case table == "bkname/svname" && len(words) >= 8:
-			sessions[words[0]], _ = strconv.Atoi(words[6])
+			used, _ := strconv.Atoi(words[6])
 			idle := 0
 			if len(words) >= 13 {
 				idle, _ = strconv.Atoi(words[12])
 			}
-			p.busiest = max(p.busiest, sessions[words[0]]+idle)
+			p.busiest = max(p.busiest, used+idle)
+			backend, server, _ := strings.Cut(words[0], "/")
+			if b := backends[backend]; b != nil && used > 0 {
+				if i := slices.IndexFunc(b.Servers, func(l Live) bool { return l.Name == server }); i >= 0 {
+					b.Servers[i].Sessions = used
+				}
+			}
 		case words[0] == "Pid:" && len(words) > 1:
 			p.pid, _ = strconv.Atoi(words[1])
 		case words[0] == "Uptime_sec:" && len(words) > 1:
@@ -209,15 +244,16 @@ func (w worker) look() (picture, error) {
 			p.version = words[1]
 		}
 	}
+	if !whole {
+		return picture{}, errors.New("HAProxy's worker: the answer is incomplete")
+	}
 	if p.pid == 0 {
 		return picture{}, errors.New("HAProxy's worker: the answer to \"show info\" has no Pid")
 	}
-	for name, b := range p.backends {
+	for _, b := range backends {
 		slices.SortFunc(b.Servers, func(a, b Live) int { return strings.Compare(a.Name, b.Name) })
-		for i := range b.Servers {
-			b.Servers[i].Sessions = sessions[name+"/"+b.Servers[i].Name]
-		}
 	}
+	p.backends = NewLiveBackends(backends)
 	return p, nil
 }
 
@@ -250,7 +286,7 @@ func serverState(words []string) (Live, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return Live{}, fmt.Errorf("HAProxy's worker: state of %s/%s: %w", words[1], words[3], err)
 	}
-	live := Live{Name: words[3], State: Open, Check: Up}
+	live := Live{Name: strings.Clone(words[3]), State: Open, Check: Up}
 	if ip, err := netip.ParseAddr(words[4]); err == nil {
 		live.Addr = netip.AddrPortFrom(ip, uint16(port))
 	}
