@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"crypto/sha256"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,9 +17,10 @@ import (
 type fragment struct {
 	of      *Backend
 	states  []State
-	present int    // how many servers are not Absent
-	shape   []byte // the section without its servers, and their options
-	body    []byte // the lines of the section but for the first one and the servers
+	present int               // how many servers are not Absent
+	shape   []byte            // the section without its servers, and their options
+	sum     [sha256.Size]byte // of shape
+	body    []byte            // the lines of the section but for the first one and the servers
 	text    []byte
 }
 
@@ -50,6 +52,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 		}
 	}
 	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options)+"\n"), []byte(text.String()[body:])
+	f.sum = sha256.Sum256(f.shape)
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
 			continue

@@ -14,12 +14,17 @@ import (
 	"time"
 )
 
-// BenchmarkApply changes the state of one server among 5,000 in 1,000
-// backends, with a real HAProxy: fragments are remembered, so what it costs is
-// one write and one command.
+// BenchmarkApply changes the state of one server among those of n backends, with a real
+// HAProxy: what did not change is remembered, so what it costs is one command. "Placed" is the
+// same while a spare backend stands for another one.
 func BenchmarkApply(b *testing.B) {
-	for _, n := range []int{1, 1000, 10_000} {
-		b.Run(fmt.Sprintf("%d backends", n), func(b *testing.B) {
+	for _, n := range []int{1, 1000, 10_000, -1000, -10_000} {
+		what, placed := fmt.Sprintf("%d backends", n), n < 0
+		if placed {
+			n = -n
+			what = fmt.Sprintf("%d backends, one placed", n)
+		}
+		b.Run(what, func(b *testing.B) {
 			r := newRig(b, binaries(b)[0])
 			var backends []*Backend
 			for i := range n {
@@ -31,6 +36,14 @@ func BenchmarkApply(b *testing.B) {
 			}
 			cfg := r.config(backends...)
 			r.settle(cfg, states(cfg, Open))
+			if placed {
+				next := *cfg
+				next.Backends = append(slices.Clone(backends), backend("ns_svc_new_80", nowhereServer(0)))
+				cfg = &next
+				if res, err := r.p.Apply(b.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil || res.Reloaded {
+					b.Fatalf("got %+v, %v", res, err)
+				}
+			}
 			wish := inOrder(cfg, states(cfg, Open))
 			b.ResetTimer()
 			for i := range b.N {

@@ -205,7 +205,7 @@ func (b *Backend) hashes() bool {
 // sameShape reports whether two backends differ in their servers at most: what
 // else there is, only a reload changes.
 func (b *Backend) sameShape(o *Backend) bool {
-	return b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
+	return b == o || b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
 }
 
 // serving returns a copy of a backend with other servers.

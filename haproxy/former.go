@@ -18,8 +18,9 @@ type held struct {
 
 // keeper holds the backends that a configuration lacks, and that it keeps from another.
 type keeper struct {
-	was, next map[string]*Backend      // of the one before, and of the new one, by name
-	heirs     map[servicePort]*Backend // of the new one
+	was, next []*Backend               // of the one before, and of the new one, sorted by name
+	new       map[string]bool          // the names that only the new one has
+	heirs     map[servicePort]*Backend // of the new one; nil until one is needed
 	kept      map[string]*Backend
 }
 
@@ -42,27 +43,35 @@ func hold(told, want *Config) (h held) {
 	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) && slices.Equal(told.Streams, want.Streams) {
 		return h
 	}
-	h.keeper = keeper{byName(told.Backends), byName(want.Backends), make(map[servicePort]*Backend), make(map[string]*Backend)}
-	for _, b := range want.Backends {
-		h.heirs[servicePort{b.Cluster, b.Service}] = b
+	h.keeper = keeper{told.Backends, want.Backends, make(map[string]bool), nil, make(map[string]*Backend)}
+	for _, b := range others(want.Backends, told.Backends, backendName) {
+		if find(told.Backends, b.Name) == nil {
+			h.new[b.Name] = true
+		}
 	}
 	choices := make(map[string]*Choice, len(told.Choices))
 	for _, c := range told.Choices {
 		choices[c.Name] = c
 	}
-	var former map[Route]Route // by host and path, also with Match
-	for i, r := range want.Routes {
-		if !h.lacks(r.Backend) && (r.Choice == "" || choices[r.Choice] != nil) {
-			continue
+	var waiting []int // of the routes
+	hosts := make(map[string]bool)
+	for i := range want.Routes {
+		if r := &want.Routes[i]; h.new[r.Backend] || r.Choice != "" && choices[r.Choice] == nil {
+			waiting, hosts[r.Host] = append(waiting, i), true
 		}
-		if former == nil {
-			former = make(map[Route]Route, 2*len(told.Routes))
-			for _, r := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
-				former[Route{Host: r.Host, Path: r.Path}] = r
-				former[Route{Host: r.Host, Path: r.Path, Match: r.Match}] = r
+	}
+	former := make(map[Route]Route) // by host and path, also with Match
+	if len(waiting) > 0 {
+		h.routes = make(map[int]Route)
+		for i := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
+			if r := &told.Routes[i]; hosts[r.Host] {
+				former[Route{Host: r.Host, Path: r.Path}] = *r
+				former[Route{Host: r.Host, Path: r.Path, Match: r.Match}] = *r
 			}
-			h.routes = make(map[int]Route)
 		}
+	}
+	for _, i := range waiting {
+		r := want.Routes[i]
 		f, is := former[Route{Host: r.Host, Path: r.Path, Match: r.Match}]
 		if !is {
 			f = former[Route{Host: r.Host, Path: r.Path}]
@@ -85,24 +94,27 @@ func hold(told, want *Config) (h held) {
 			h.keep(s.Backend, want.Streams[at].Backend)
 		}
 	}
-	if h.lacks(want.DefaultBackend) && h.keep(told.DefaultBackend, want.DefaultBackend) {
+	if h.new[want.DefaultBackend] && h.keep(told.DefaultBackend, want.DefaultBackend) {
 		h.rest = told.DefaultBackend
 	}
 	return h
 }
 
-// lacks reports whether a backend is new.
-func (k *keeper) lacks(name string) bool { return k.was[name] == nil && k.next[name] != nil }
-
 // keep keeps a former backend, if it is not among the new ones, and reports whether
 // requests for a new backend may go there. Its servers are those that its Service has now,
 // if any backend has them.
 func (k *keeper) keep(former, instead string) bool {
-	f, n := k.was[former], k.next[instead]
+	f, n := find(k.was, former), find(k.next, instead)
 	if f == nil || n == nil || f.Cluster != n.Cluster || f.Namespace != n.Namespace {
 		return false
 	}
-	if k.next[former] == nil && k.kept[former] == nil {
+	if find(k.next, former) == nil && k.kept[former] == nil {
+		if k.heirs == nil {
+			k.heirs = make(map[servicePort]*Backend, len(k.next))
+			for _, b := range k.next {
+				k.heirs[servicePort{b.Cluster, b.Service}] = b
+			}
+		}
 		if heir := k.heirs[servicePort{f.Cluster, f.Service}]; heir != nil && f.Service != "" {
 			f = f.serving(heir.Servers)
 		}
@@ -112,6 +124,14 @@ func (k *keeper) keep(former, instead string) bool {
 }
 
 func sameName(a, b *Backend) bool { return a == b || a.Name == b.Name }
+
+// find returns the backend of a name among some that are sorted by name; nil: there is none.
+func find(sorted []*Backend, name string) *Backend {
+	if at, found := BackendAt(sorted, name); found {
+		return sorted[at]
+	}
+	return nil
+}
 
 // byName returns backends by their names.
 func byName(all []*Backend) map[string]*Backend {

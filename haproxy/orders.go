@@ -204,53 +204,55 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 	if h.rest != "" {
 		out.DefaultBackend = h.rest
 	}
-	all := slices.Concat(want.Backends, want.Former)
-	wanted := make(map[string]int, len(all))
-	for i, b := range all {
-		wanted[b.Name] = i
+	formers := make(map[string]int, len(want.Former)) // the places of their states
+	for i, b := range want.Former {
+		formers[b.Name] = len(want.Backends) + i
 	}
-	known := make(map[string]bool, len(have.Backends))
-	for i, b := range have.Backends {
-		known[b.Name] = true
-		at, is := wanted[b.Name]
-		if !is {
-			if len(b.Servers) > 0 {
-				b = b.serving(nil)
-			}
-			out.Backends = append(out.Backends, b)
-			continue
+	out.Backends = make([]*Backend, 0, len(have.Backends)+len(in))
+	unknown := map[string]bool{} // backends of want that the worker lacks
+	lacks := func(b *Backend) {
+		if _, placed := in[b.Name]; !placed {
+			unknown[b.Name] = true
 		}
-		next := all[at]
-		outStates[i] = states.of(at)
-		if !next.sameShape(b) {
-			next = b.serving(next.Servers)
+	}
+	j := 0
+	for i, b := range have.Backends { // sorted by name, as those of want
+		for j < len(want.Backends) && want.Backends[j].Name < b.Name {
+			lacks(want.Backends[j])
+			j++
+		}
+		next, at := (*Backend)(nil), 0
+		if j < len(want.Backends) && want.Backends[j].Name == b.Name {
+			next, at = want.Backends[j], j
+			j++
+		} else if former, is := formers[b.Name]; is {
+			next, at = want.Former[former-len(want.Backends)], former
+		}
+		switch {
+		case next == nil && len(b.Servers) > 0:
+			next = b.serving(nil)
+		case next == nil:
+			next = b
+		default:
+			outStates[i] = states.of(at)
+			if !next.sameShape(b) {
+				next = b.serving(next.Servers)
+			}
 		}
 		out.Backends = append(out.Backends, next)
 	}
+	for _, b := range want.Backends[j:] {
+		lacks(b)
+	}
+	for _, b := range want.Former {
+		if find(have.Backends, b.Name) == nil {
+			lacks(b)
+		}
+	}
 	if len(in) > 0 {
-		placedWithin(out, &outStates, all, states, in)
+		placedWithin(out, &outStates, slices.Concat(want.Backends, want.Former), states, in)
 	}
-	for name := range in {
-		known[name] = true
-	}
-	choices := make(map[string]bool, len(have.Choices))
-	for _, c := range have.Choices {
-		choices[c.Name] = true
-	}
-	for i, r := range want.Routes {
-		if former, is := h.routes[i]; is {
-			r = former
-		}
-		if r.Canary != "" && !known[r.Canary] {
-			r.Canary, r.CanaryWeight = "", 0
-		}
-		if !choices[r.Choice] {
-			r.Choice = ""
-		}
-		if _, is := wanted[r.Backend]; r.Backend == "" || known[r.Backend] || !is {
-			out.Routes = append(out.Routes, r)
-		}
-	}
+	out.Routes = routesWithin(want.Routes, have, in, unknown, h)
 	kept := make(map[string]*Cert)
 	for _, c := range have.reloadedCerts() {
 		kept[c.Name] = c
@@ -263,6 +265,37 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 	out.Certs = append(out.Certs, slices.Collect(maps.Values(kept))...)
 	slices.SortFunc(out.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
 	return out, outStates
+}
+
+// routesWithin returns the routes that the worker can take: not those to backends that it lacks,
+// and each without a canary or a Choice that it lacks. They are the very list if all can stay as
+// they are.
+func routesWithin(routes []Route, have *Config, in slots, unknown map[string]bool, h held) []Route {
+	lacksChoice := func(name string) bool {
+		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })
+	}
+	lacksCanary := func(name string) bool {
+		return name != "" && !in.has(name) && find(have.Backends, name) == nil
+	}
+	if len(unknown)+len(h.routes) == 0 && !slices.ContainsFunc(routes, func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }) {
+		return routes
+	}
+	out := make([]Route, 0, len(routes))
+	for i, r := range routes {
+		if former, is := h.routes[i]; is {
+			r = former
+		}
+		if lacksCanary(r.Canary) {
+			r.Canary, r.CanaryWeight = "", 0
+		}
+		if lacksChoice(r.Choice) {
+			r.Choice = ""
+		}
+		if !unknown[r.Backend] {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // placedWithin adds to out the backends that have slots, with the settings that they

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -71,10 +70,17 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	old := byName(p.run.grown(p.shaped).Backends)
+	old := p.run.grown(p.shaped).Backends // sorted by name, as those of cfg
 	var added, placed, changed, removed []string
 	for _, b := range cfg.Backends {
-		switch was, in := old[b.Name], p.run.slots[b.Name].as; {
+		for len(old) > 0 && old[0].Name < b.Name {
+			removed, old = append(removed, old[0].Name), old[1:]
+		}
+		was := (*Backend)(nil)
+		if len(old) > 0 && old[0].Name == b.Name {
+			was, old = old[0], old[1:]
+		}
+		switch in := p.run.slots[b.Name].as; {
 		case was == nil && in != nil && in.sameShape(b):
 			placed = append(placed, b.Name)
 		case was == nil && in != nil:
@@ -84,9 +90,10 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 		case !was.sameShape(b):
 			changed = append(changed, b.Name)
 		}
-		delete(old, b.Name)
 	}
-	removed = slices.Sorted(maps.Keys(old))
+	for _, b := range old {
+		removed = append(removed, b.Name)
+	}
 	urgent = len(reasons)+len(added)+len(changed) > 0 || len(placed)+len(removed) == 0
 	if urgent {
 		added, placed = slices.Sorted(slices.Values(slices.Concat(added, placed))), nil

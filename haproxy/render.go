@@ -170,7 +170,7 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 		h.Write(o.head)
 		h.Write([]byte(keysText(cfg.Backends)))
 		for _, f := range o.backends {
-			h.Write(f.shape)
+			h.Write(f.sum[:])
 		}
 		h.Write(o.extras.shape)
 		h.Write(o.certs.shape)
@@ -204,7 +204,7 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 			continue
 		}
 		o.backends[i] = r.fragment(b, states.of(i))
-		sameShapes = sameShapes && bytes.Equal(was.backends[i].shape, o.backends[i].shape)
+		sameShapes = sameShapes && was.backends[i].sum == o.backends[i].sum
 	}
 	return sameShapes
 }

@@ -40,10 +40,8 @@ func (c *Config) validate(valid *Config) error {
 	if c.DefaultBackend != "" && !isName(c.DefaultBackend) {
 		errs = append(errs, notAName("default backend", c.DefaultBackend))
 	}
-	if !same(c.Routes, valid.Routes) {
-		for i := range c.Routes {
-			errs = append(errs, c.Routes[i].Validate())
-		}
+	for _, r := range between(c.Routes, valid.Routes) {
+		errs = append(errs, r.Validate())
 	}
 	for _, b := range backends {
 		errs = append(errs, b.Validate())
@@ -91,6 +89,21 @@ func (s *Shape) validate() error {
 // same reports whether two lists are equal. That takes no time if they are one.
 func same[T comparable](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// between returns what a list has between the elements that it begins and ends with as
+// another does.
+func between[T comparable](list, other []T) []T {
+	if same(list, other) {
+		return nil
+	}
+	for len(list) > 0 && len(other) > 0 && list[0] == other[0] {
+		list, other = list[1:], other[1:]
+	}
+	for len(list) > 0 && len(other) > 0 && list[len(list)-1] == other[len(other)-1] {
+		list, other = list[:len(list)-1], other[:len(other)-1]
+	}
+	return list
 }
 
 // news returns the elements that a list has beyond a valid one, and where it is not

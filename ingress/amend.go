@@ -317,7 +317,6 @@ func (r *routing) replace(then, now *routing, worlds []*world) *routing {
 			next.Owners[cluster] = &HostOwners{Namespaces: exchangeKeys(r.Owners[cluster].Namespaces, was.Namespaces, is.Namespaces)}
 		}
 	}
-	next.Served = nil
 	next.serve()
 	return &next
 }

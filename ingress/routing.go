@@ -191,6 +191,7 @@ func (b *builder) assemble() {
 
 // serve lists the claims of which something is in effect.
 func (r *routing) serve() {
+	r.Served = make([]ObjectRef, 0, len(r.claims))
 	for _, c := range r.claims {
 		if c.effective {
 			r.Served = append(r.Served, c.ref)

@@ -109,6 +109,14 @@ func defineSecret(d Doc) key[Ref] {
 // Refers lists the Secrets that an object names in its annotations, or a
 // ConfigMap in its data, in no order.
 func Refers(scope Scope, written map[string]string) (refs []Ref) {
+	refers, spellings := false, known.spellings(scope)
+	for full := range written {
+		s, is := spellings[full]
+		refers = refers || is && known.docs[s.Name].Refers == SecretKind
+	}
+	if !refers { // as nearly always
+		return nil
+	}
 	for name, v := range known.values(scope, written) {
 		if known.docs[name].Refers != SecretKind || v.fault != nil {
 			continue
