@@ -32,7 +32,7 @@ const roleEnv = "SALLYPORT_BGP_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "":
-		os.Exit(namespace.Again(roleEnv + "=test"))
+		os.Exit(namespace.Divided(processes, roleEnv+"=test"))
 	case "hold": // a process keeps the namespace alive
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "impostor":
