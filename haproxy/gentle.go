@@ -16,7 +16,7 @@ type gentle struct {
 
 const (
 	gentlePiece = 64 << 10 // bytes
-	gentlePause = time.Millisecond
+	gentlePause = 2 * time.Millisecond
 )
 
 func (g *gentle) Read(b []byte) (int, error) {
