@@ -132,12 +132,3 @@ func find(sorted []*Backend, name string) *Backend {
 	}
 	return nil
 }
-
-// byName returns backends by their names.
-func byName(all []*Backend) map[string]*Backend {
-	out := make(map[string]*Backend, len(all))
-	for _, b := range all {
-		out[b.Name] = b
-	}
-	return out
-}

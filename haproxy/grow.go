@@ -19,10 +19,9 @@ import (
 // the backends of have, has neither them nor others of their names, and knows their
 // classes.
 func (r *running) grow(want *outline, have *Config) {
-	loaded := byName(have.Backends)
 	r.added = nil
 	for _, f := range want.backends {
-		if name := f.of.Name; loaded[name] == nil && r.backends.Get(name) == nil && slices.Contains(r.classes, f.class()) {
+		if name := f.of.Name; r.backends.Get(name) == nil && find(have.Backends, name) == nil && slices.Contains(r.classes, f.class()) {
 			r.added = append(r.added, f)
 		}
 	}

@@ -99,8 +99,8 @@ func (r *running) spare(want *outline, have *Config) {
 		return r.backends.Get(name)
 	}
 	for name, s := range r.slots {
-		at, wanted := BackendAt(want.cfg.Backends, name)
-		leaves := !wanted || s.as != nil && !s.as.sameShape(want.cfg.Backends[at])
+		b := find(want.cfg.Backends, name)
+		leaves := b == nil || s.as != nil && !s.as.sameShape(b)
 		if name != s.name && leaves && len(get(name).Servers) == 0 {
 			delete(next, name)
 			next[s.name] = slot{name: s.name}

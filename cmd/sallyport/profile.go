@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
-	"runtime/trace"
 )
 
 // A program that is built with the tag profile gives profiles of itself, at the socket that
@@ -37,8 +36,8 @@ func serveProfiles(socket string) error {
 	return nil
 }
 
-// profile reads the kind of a profile: cpu, heap or trace. A profile of the processor and a
-// trace last until the other end sends no more.
+// profile reads the kind of a profile, cpu or heap. A profile of the processor lasts until
+// the other end sends no more.
 func profile(c net.Conn) {
 	defer c.Close() //nolint:errcheck // the other end sees what is missing
 	in := bufio.NewReader(c)
@@ -47,11 +46,6 @@ func profile(c net.Conn) {
 		if pprof.StartCPUProfile(c) == nil {
 			_, _ = io.Copy(io.Discard, in)
 			pprof.StopCPUProfile()
-		}
-	case "trace\n":
-		if trace.Start(c) == nil {
-			_, _ = io.Copy(io.Discard, in)
-			trace.Stop()
 		}
 	case "heap\n":
 		runtime.GC() // the profile is as of the last collection
