@@ -221,19 +221,6 @@ func (l LiveBackends) sharing(before LiveBackends) LiveBackends {
 	return LiveBackends{&next}
 }
 
-// equalFunc reports whether both have the same names, with backends that are equal by a function.
-func (l LiveBackends) equalFunc(o LiveBackends, equal func(a, b *LiveBackend) bool) bool {
-	if l.Len() != o.Len() {
-		return false
-	}
-	for name, b := range l.All() {
-		if other := o.Get(name); other == nil || b != other && !equal(b, other) {
-			return false
-		}
-	}
-	return true
-}
-
 // Unwanted returns the names of the backends that have servers in the worker and are
 // not in want, sorted. want has each name once.
 func Unwanted(want []*Backend, have LiveBackends) (names []string) {

@@ -299,6 +299,7 @@ func (p *Proxy) lookAgain() {
 		return
 	}
 	pic, err := p.worker.look()
+	pic.backends = slots.placed(pic.backends).sharing(before.backends)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -306,13 +307,13 @@ func (p *Proxy) lookAgain() {
 		return // what was read is not what is now; the next look comes
 	}
 	// What was told meanwhile is known, whether the worker did it before it answered or after.
-	pic.backends = slots.placed(pic.backends)
 	meanwhile := map[string]*LiveBackend{}
 	for _, name := range run.backends.Differ(before.backends) {
 		meanwhile[name] = run.backends.Get(name).checked(pic.backends.Get(name))
 	}
-	pic.backends = pic.backends.With(meanwhile).sharing(run.backends)
-	if err != nil || pic.pid != run.pid || pic.gen != run.gen || pic.shape != run.shape || !pic.backends.equalFunc(run.backends, sameDoors) {
+	pic.backends = pic.backends.With(meanwhile)
+	changed := func(name string) bool { return !sameDoors(pic.backends.Get(name), run.backends.Get(name)) }
+	if err != nil || pic.pid != run.pid || pic.gen != run.gen || pic.shape != run.shape || slices.ContainsFunc(pic.backends.Differ(run.backends), changed) {
 		p.forget()
 		p.knock()
 		return
@@ -325,8 +326,9 @@ func (p *Proxy) lookAgain() {
 	}
 }
 
+// sameDoors reports whether both are there, with the same servers in the same states.
 func sameDoors(a, b *LiveBackend) bool {
-	return slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
+	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
 }
 
 func (p *Proxy) logSize() int64 {
