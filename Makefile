@@ -11,10 +11,11 @@ SOAK     ?= 1h
 CALICO   ?= real
 COUNT    ?= 1
 CUTS     ?= 50
+N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test test-calico race check fresh go lint bench profile conformance attack chaos soak fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test test-calico race check fresh go lint bench profile conformance attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -112,6 +113,9 @@ chaos: ready ## Break things under load, and hold what clients notice to its bou
 
 soak: ready ## Churn under load for SOAK, and see whether anything grows
 	go run ./test/chaos -only 20 -soak $(SOAK) -log .build/soak.log
+
+soak-tests: setup ## Run the tests N times, every second time beside two busy loops, to find those that fail by themselves
+	@test/soak-tests $(N)
 
 fuzz: setup ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \

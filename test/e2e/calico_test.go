@@ -34,9 +34,13 @@ func TestEachMistakeInCalicosObjectsIsSaid(t *testing.T) {
 	r.start()
 	r.ready()
 	r.routed(two)
-	if s := r.mustStatus(); len(s.Warnings) > 0 {
-		t.Errorf("without a mistake the status warns %q", s.Warnings)
-	}
+	r.eventually("without a mistake the status warns of nothing", func() error {
+		s, err := r.status()
+		if err == nil && len(s.Warnings) > 0 {
+			err = fmt.Errorf("it warns %q", s.Warnings)
+		}
+		return err
+	})
 	patch := func(r *testbed, object, spec string) {
 		r.t.Helper()
 		r.kubectl("patch", object, "--type=merge", "-p", `{"spec":`+spec+`}`)

@@ -152,10 +152,13 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T, r *testbed) {
 		r.apply(secret(t, "web-tls", "tls.local") + ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
 		r.expect("https://tls.local/", 200, "one-")
-		answer, err := r.get("http://tls.local/path?q=1")
-		if err != nil || answer.Code/100 != 3 || answer.Location != "https://tls.local/path?q=1" {
-			t.Errorf("plain HTTP answers %d to %q (%v), want a redirect to https://tls.local/path?q=1", answer.Code, answer.Location, err)
-		}
+		r.eventually("plain HTTP is redirected", func() error {
+			answer, err := r.get("http://tls.local/path?q=1")
+			if err == nil && (answer.Code/100 != 3 || answer.Location != "https://tls.local/path?q=1") {
+				err = fmt.Errorf("it answers %d to %q", answer.Code, answer.Location)
+			}
+			return err
+		})
 		before, err := r.serial("tls.local")
 		if err != nil || !strings.Contains(before, "tls.local") {
 			t.Fatalf("certificate %q (%v), want the one of tls.local", before, err)
@@ -184,19 +187,22 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			return nil
 		})
 	})
-	r.sub("a broken Ingress stops nobody", func(t *testing.T, r *testbed) {
+	r.sub("a broken Ingress stops nobody", func(_ *testing.T, r *testbed) {
 		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n" +
 			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody", "half.local / Prefix one") +
 			ingress("after", "", "after.local / Prefix two"))
 		r.expect("http://after.local/", 200, "two-")
 		r.expect("http://half.local/", 200, "one-")
 		r.expect("http://broken.local/", 503, "")
-		for _, p := range r.mustStatus().Problems {
-			if strings.Contains(p.Object, "broken") {
-				return
+		r.eventually("the status has its problem", func() error {
+			s, err := r.status()
+			for _, p := range s.Problems {
+				if strings.Contains(p.Object, "broken") {
+					return nil
+				}
 			}
-		}
-		t.Errorf("no problem of it among %+v", r.mustStatus().Problems)
+			return fmt.Errorf("%w; problems are %+v", err, s.Problems)
+		})
 	})
 	r.sub("an Ingress of another class is not ours", func(t *testing.T, r *testbed) {
 		r.apply(strings.Replace(ingress("other", "", "other-class.local / Prefix one"), "haproxy", "nginx", 1) +
@@ -270,14 +276,25 @@ spec:
 			r.expect(fmt.Sprintf("http://evil-%d.local/", i), 503, "")
 			i++
 		}
-		for _, b := range r.mustStatus().Backends {
-			for _, s := range b.Servers {
-				want, ours := wants[s.Addr.String()]
-				if ours && strings.Contains(b.Name, "evil") && (s.State == "open" || !strings.Contains(s.Why, want)) {
-					t.Errorf("%s of %s is %s: %q, want %q", s.Addr, b.Name, s.State, s.Why, want)
+		r.eventually("the status says of each why it is no server", func() error {
+			s, err := r.status()
+			told := 0
+			for _, b := range s.Backends {
+				for _, s := range b.Servers {
+					want, ours := wants[s.Addr.String()]
+					if !ours || !strings.Contains(b.Name, "evil") {
+						continue
+					}
+					if told++; s.State == "open" || !strings.Contains(s.Why, want) {
+						return fmt.Errorf("%s of %s is %s: %q, want %q", s.Addr, b.Name, s.State, s.Why, want)
+					}
 				}
 			}
-		}
+			if err == nil && told != len(wants) {
+				err = fmt.Errorf("it tells of %d, want %d", told, len(wants))
+			}
+			return err
+		})
 		r.expect("http://a.local/", 200, "one-")
 	})
 }

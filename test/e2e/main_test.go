@@ -34,10 +34,8 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	r.start()
 	r.ready()
 
-	r.sub("three sessions are established, one with a node that has no block", func(t *testing.T, r *testbed) {
-		if got, want := r.sessions(), []string{"master", "worker1", "worker2"}; !slices.Equal(got, want) {
-			t.Errorf("sessions with %q, want %q", got, want)
-		}
+	r.sub("three sessions are established, one with a node that has no block", func(_ *testing.T, r *testbed) {
+		r.peered("master", "worker1", "worker2")
 	})
 	r.sub("exactly the two blocks are routed", func(_ *testing.T, r *testbed) { r.routed(bothRoutes) })
 	r.sub("all five pods answer in turn", func(_ *testing.T, r *testbed) { r.answeredBy("http://test.local/", 5) })
@@ -69,7 +67,7 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		host, err := r.AddNode(t.Context(), "worker9")
 		r.must(err)
 		route := fmt.Sprintf("%s via %s", host.Blocks[0], host.Addr.Addr())
-		r.eventually("it is peered", func() error { return contains(r.sessions(), "worker9") })
+		r.peeredWith("worker9")
 		r.kubectl("scale", "deployment", "app", "--replicas", "12") // its first pod claims its block
 		r.eventually("its block is routed", func() error { return contains(r.routes("-4"), route) })
 		r.eventually("a pod on it answers", func() error {
@@ -87,37 +85,15 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			}
 			return nil
 		})
-		// A closed server may be removed after its route.
-		dropped, lastServer := -1, -1
-		open := map[string]bool{}
-		for i, line := range strings.Split(r.log(), "\n") {
-			switch {
-			case strings.Contains(line, "route dropped") && strings.Contains(line, host.Blocks[0].String()):
-				dropped = i
-			case strings.Contains(line, "server changed") && strings.Contains(line, serverOn(host)):
-				_, rest, _ := strings.Cut(line, "server=")
-				name, _, _ := strings.Cut(rest, " ")
-				if open[name] && !strings.Contains(line, "state=open") {
-					lastServer = i
-				}
-				open[name] = strings.Contains(line, "state=open")
-			}
-		}
-		if lastServer < 0 || dropped < lastServer {
-			t.Errorf("in the log its last server is closed in line %d, its route dropped in line %d: want them in this order", lastServer, dropped)
-		}
+		r.eventually("the log tells of both, the servers first", func() error { return closedBeforeDropped(r.log(), host) })
 		r.kubectl("scale", "deployment", "app", "--replicas", "5")
 		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 	})
 	r.sub("routes that somebody flushes come back", func(t *testing.T, r *testbed) {
 		want := r.routes("-4")
 		r.exec("ip", "route", "flush", "proto", "78")
-		r.eventually("they are back", func() error {
-			if got := r.routes("-4"); !slices.Equal(got, want) {
-				return fmt.Errorf("routes %q", got)
-			}
-			return serversOf(r, 5, 5)
-		})
+		r.routed(want)
+		r.eventually("its servers are open again", func() error { return serversOf(r, 5, 5) })
 	})
 	r.sub("routes come back when the interface does", func(t *testing.T, r *testbed) {
 		want := r.routes("-4")
@@ -152,12 +128,34 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 			if after.HAProxy.Reloads != 0 {
 				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads, after.HAProxy.LastReason)
 			}
-			if n := open(after, app); n != 5 {
-				t.Errorf("%d open servers, want 5", n)
-			}
+			r.opened(app, 5)
 			r.answeredBy("http://test.local/", 5)
 		})
 	}
+}
+
+// closedBeforeDropped returns an error unless a log has the end of a host's route, after the end of
+// its last open server. A closed server may be removed after its route.
+func closedBeforeDropped(log string, host world.Host) error {
+	dropped, lastServer := -1, -1
+	open := map[string]bool{}
+	for i, line := range strings.Split(log, "\n") {
+		switch {
+		case strings.Contains(line, "route dropped") && strings.Contains(line, host.Blocks[0].String()):
+			dropped = i
+		case strings.Contains(line, "server changed") && strings.Contains(line, serverOn(host)):
+			_, rest, _ := strings.Cut(line, "server=")
+			name, _, _ := strings.Cut(rest, " ")
+			if open[name] && !strings.Contains(line, "state=open") {
+				lastServer = i
+			}
+			open[name] = strings.Contains(line, "state=open")
+		}
+	}
+	if lastServer < 0 || dropped < lastServer {
+		return fmt.Errorf("its last server is closed in line %d, its route dropped in line %d: want them in this order", lastServer, dropped)
+	}
+	return nil
 }
 
 // serversOf returns an error unless the sample application has this many servers, and this many of

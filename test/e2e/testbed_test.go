@@ -262,15 +262,52 @@ func (r *testbed) routed(want []string) {
 }
 
 // sessions lists the nodes with an established session, sorted.
-func (r *testbed) sessions() (nodes []string) {
-	r.t.Helper()
-	for _, p := range r.mustStatus().Peers {
+func (r *testbed) sessions() (nodes []string, err error) {
+	s, err := r.status()
+	for _, p := range s.Peers {
 		if p.State == "Established" {
 			nodes = append(nodes, p.Node)
 		}
 	}
 	slices.Sort(nodes)
-	return nodes
+	return nodes, err
+}
+
+// peered waits until exactly these nodes, which are sorted, have an established session.
+func (r *testbed) peered(want ...string) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("sessions with %q", want), func() error {
+		got, err := r.sessions()
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("sessions with %q", got)
+		}
+		return err
+	})
+}
+
+// peeredWith waits until a node has an established session.
+func (r *testbed) peeredWith(node string) {
+	r.t.Helper()
+	r.eventually("a session with "+node, func() error {
+		got, err := r.sessions()
+		if err == nil {
+			err = contains(got, node)
+		}
+		return err
+	})
+}
+
+// opened waits until a backend has this many open servers, by the appliance's word. A server answers
+// before the status shows it open.
+func (r *testbed) opened(backend string, want int) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%d servers of %s are open", want, backend), func() error {
+		s, err := r.status()
+		if n := open(s, backend); err == nil && n != want {
+			err = fmt.Errorf("%d are open", n)
+		}
+		return err
+	})
 }
 
 // open counts the open servers of a backend.
