@@ -84,11 +84,53 @@ type refusal struct{ reason, why string }
 // An allotter gives addresses to demands.
 type allotter struct {
 	ranges []AddressRange
-	most   func(tenant) int      // how many addresses a tenant may have; 0: any number
+	most   func(tenant) int      // how many addresses a tenant may have; 0: a share of each family
 	closed map[netip.Addr]string // what has an address of the ranges and is no Service, "the address of node worker1"
 
 	holds  map[netip.Addr]*lease
-	counts map[tenant]int // addresses of each tenant
+	counts map[tenant][2]int // addresses of each tenant, by family
+}
+
+// share is the part of the addresses of a family that one tenant may have: one in share, and
+// at least one. Four tenants then have to work together to use up the pools.
+const share = 4
+
+// total returns how many addresses of a family there are.
+func (a *allotter) total(six bool) (n uint64) {
+	for _, r := range a.ranges {
+		if r.First.Is6() == six {
+			n += r.size()
+		}
+	}
+	return n
+}
+
+// full returns why a tenant gets no further address of a family; empty: it may have one.
+func (a *allotter) full(d *demand, addr netip.Addr) string {
+	has := a.counts[d.of]
+	if most := a.most(d.of); most > 0 {
+		if has[0]+has[1] < most {
+			return ""
+		}
+		return fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have (clusters[].ingress.limits.addresses)", d.ref.Namespace, most)
+	}
+	// A share that has become smaller ends nothing that is served already.
+	most := max(1, a.total(addr.Is6())/share)
+	if uint64(has[family(addr)]) < most || slices.Contains(d.had, addr) { //nolint:gosec // a count
+		return ""
+	}
+	return fmt.Sprintf("the Services of namespace %s have %d %s addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)", d.ref.Namespace, has[family(addr)], families[family(addr)])
+}
+
+// families are the names of the families, by their number.
+var families = [2]string{"IPv4", "IPv6"}
+
+// family returns the number of an address's family.
+func family(a netip.Addr) int {
+	if a.Is6() {
+		return 1
+	}
+	return 0
 }
 
 // A lease is an address that is given away.
@@ -101,7 +143,7 @@ type lease struct {
 // allot answers demands, the older first. Records count before everything else, then
 // particular addresses. Without fresh no address is given that no record has.
 func (a *allotter) allot(demands []demand, fresh bool) []allotment {
-	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant]int)
+	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant][2]int)
 	all := make([]allotment, len(demands))
 	done := make([][2]bool, len(demands)) // by family
 	each := func(do func(d *demand, six bool) (netip.Addr, refusal)) {
@@ -178,8 +220,8 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name)}
 	}
 	if l == nil {
-		if most := a.most(d.of); most > 0 && a.counts[d.of] >= most {
-			return refusal{"LimitReached", fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have (clusters[].ingress.limits.addresses)", d.ref.Namespace, most)}
+		if why := a.full(d, addr); why != "" {
+			return refusal{"LimitReached", why}
 		}
 		l = &lease{holder: d.holder, first: d.ref, ports: make(map[uint16]string)}
 	}
@@ -193,7 +235,9 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	}
 	if a.holds[addr] == nil {
 		a.holds[addr] = l
-		a.counts[d.of]++
+		has := a.counts[d.of]
+		has[family(addr)]++
+		a.counts[d.of] = has
 	}
 	return refusal{}
 }
@@ -214,13 +258,10 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 			return addr, refusal{}
 		}
 	}
-	var total uint64
-	for _, r := range a.ranges {
-		if r.First.Is6() == six {
-			total += r.size()
-		}
+	total, family := a.total(six), families[0]
+	if six {
+		family = families[1]
 	}
-	family := map[bool]string{false: "IPv4", true: "IPv6"}[six]
 	if total == 0 {
 		return netip.Addr{}, refusal{noAddress, fmt.Sprintf("the pools of the appliance have no %s addresses (group.pools)", family)}
 	}

@@ -120,6 +120,24 @@ func TestAddressesGoToServices(t *testing.T) {
 			false, 1,
 			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
 		},
+		"without a limit, a namespace has a quarter of each family": {
+			"10.0.0.1-10.0.0.8 fd00::1-fd00::3",
+			[]demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b", "had=10.0.0.8"), wanting("n/c"), wanting("n/d", "six"), wanting("n/e", "six"), wanting("m/f", "had=10.0.0.6")},
+			false, -1,
+			[]string{
+				"10.0.0.7", "10.0.0.8",
+				"LimitReached: the Services of namespace n have 2 IPv4 addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
+				"fd00::1",
+				"LimitReached: the Services of namespace n have 1 IPv6 addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
+				"10.0.0.6",
+			},
+		},
+		"beyond the quarter, what is recorded stays": {
+			"10.0.0.1-10.0.0.4",
+			[]demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.2"), wanting("n/c", "had=10.0.0.3")},
+			false, -1,
+			[]string{"10.0.0.1", "10.0.0.2", "10.0.0.3"},
+		},
 		"the address of a node": {
 			"10.0.0.1-10.0.0.2",
 			[]demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")},
@@ -128,7 +146,10 @@ func TestAddressesGoToServices(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := allotter{most: func(tenant) int { return row.most }}
+			if row.most == 0 {
+				row.most = 100
+			}
+			a := allotter{most: func(tenant) int { return max(row.most, 0) }}
 			for text := range strings.FieldsSeq(row.pools) {
 				a.ranges = append(a.ranges, poolOf(text))
 			}

@@ -70,6 +70,12 @@ type Options struct {
 	// Hosts say which namespaces may use which hosts. The first rule that matches
 	// counts. OneTenant decides on a host that no rule matches.
 	Hosts []HostRule
+	// Process says that the ConfigMaps of this cluster set what concerns the whole HAProxy
+	// process. Of several clusters with it the first counts; without one, the first cluster.
+	Process bool
+	// Snippets lets the cluster bring text for HAProxy's configuration although another
+	// one sets the process.
+	Snippets bool
 	// NoSnippets are the sections, global, frontend and backend, for which nobody
 	// may bring text.
 	NoSnippets []string
@@ -205,6 +211,7 @@ type Compiler struct {
 type world struct {
 	Snapshot
 	prefix string // of every name made for this cluster
+	leader string // the cluster whose ConfigMaps set what concerns the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
 	global     annotations.Global
@@ -243,6 +250,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
 	moved, amended := rerouted, false
 	worlds := make([]*world, len(snaps))
+	leader := leader(snaps, c.Unknown)
 	for i, s := range snaps {
 		var was world
 		if i < len(old) {
@@ -250,14 +258,14 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		}
 		now := was // what its ConfigMaps set stays until they change
 		w := &now
-		w.Snapshot, w.prefix = s, ""
+		w.Snapshot, w.prefix, w.leader = s, "", leader
 		if len(snaps)+len(c.Unknown) > 1 {
 			w.prefix = s.Cluster + "_"
 		}
 		w.Options = s.Options.withDefaults()
 		w.Objects = s.Objects.keep(was.Objects)
 		same := w.withoutSlices().Same(was.withoutSlices())
-		other := w.Cluster != was.Cluster || w.prefix != was.prefix || !reflect.DeepEqual(w.Options, was.Options)
+		other := w.Cluster != was.Cluster || w.prefix != was.prefix || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 		if other || !slices.Equal(w.ConfigMaps, was.ConfigMaps) {
 			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
 			c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
@@ -329,11 +337,28 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	return c.result
 }
 
-// speaker returns the world whose ConfigMaps set what concerns the whole process:
-// the first configured that sets any of it, since the operator orders the clusters.
+// leader returns the cluster whose ConfigMaps set what concerns the whole process. A cluster
+// that is unknown keeps that right: empty is a leader that is not known either.
+func leader(snaps, unknown []Snapshot) string {
+	for _, s := range slices.Concat(snaps, unknown) {
+		if s.Options.Process {
+			return s.Cluster
+		}
+	}
+	if len(snaps) > 0 && len(unknown) == 0 {
+		return snaps[0].Cluster
+	}
+	return ""
+}
+
+// leads reports whether the ConfigMaps of a world set what concerns the whole process.
+func (w *world) leads() bool { return w.Cluster == w.leader }
+
+// speaker returns the world whose ConfigMaps set what concerns the whole process; an empty
+// one if that cluster is unknown.
 func speaker(worlds []*world) *world {
 	for _, w := range worlds {
-		if !reflect.DeepEqual(w.global, annotations.Global{}) {
+		if w.leads() {
 			return w
 		}
 	}

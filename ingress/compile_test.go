@@ -681,7 +681,7 @@ func backendNames(r Result) (all []string) {
 	return all
 }
 
-func TestTheFirstClusterThatSetsTheProcessSetsItForAll(t *testing.T) {
+func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 	configured := func(cluster string, keys, files map[string]string) Snapshot {
 		s := Snapshot{Cluster: cluster}
 		s.Options.ConfigMap, s.Options.ErrorFiles = "ops/keys", "ops/files"
@@ -695,34 +695,103 @@ func TestTheFirstClusterThatSetsTheProcessSetsItForAll(t *testing.T) {
 	}
 	silent := configured("silent", map[string]string{"timeout-server": "3s"}, nil)
 	east := configured("east", map[string]string{"maxconn": "1000", "nbthread": "2"}, page("east"))
+	named := east
+	named.Options.Process = true
+	west := func(keys map[string]string) Snapshot { return configured("west", keys, nil) }
 	for name, row := range map[string]struct {
-		other Snapshot
-		want  string
+		before, unknown []Snapshot
+		leader, other   Snapshot
+		maxConn         int
+		want            string // problems
 	}{
-		"nothing":                   {silent, ""},
-		"the same":                  {configured("west", map[string]string{"maxconn": "1000"}, page("east")), ""},
-		"a key for each backend":    {configured("west", map[string]string{"timeout-server": "1s"}, nil), ""},
-		"another value":             {configured("west", map[string]string{"maxconn": "2000", "nbthread": "2"}, nil), "west ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
-		"keys that east leaves":     {configured("west", map[string]string{"timeout-client": "1s", "maxconn": "2000"}, nil), "west ConfigMap ops/keys SetByAnotherCluster maxconn, timeout-client\n"},
-		"another page for a status": {configured("west", nil, page("west")), "west ConfigMap ops/files SetByAnotherCluster 404\n"},
+		"nothing":                    {nil, nil, east, silent, 1000, ""},
+		"the same":                   {nil, nil, east, configured("west", map[string]string{"maxconn": "1000"}, page("east")), 1000, ""},
+		"a key for each backend":     {nil, nil, east, west(map[string]string{"timeout-server": "1s"}), 1000, ""},
+		"another value":              {nil, nil, east, west(map[string]string{"maxconn": "2000", "nbthread": "2"}), 1000, "west ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
+		"keys that east leaves":      {nil, nil, east, west(map[string]string{"timeout-client": "1s", "maxconn": "2000"}), 1000, "west ConfigMap ops/keys SetByAnotherCluster maxconn, timeout-client\n"},
+		"another page for a status":  {nil, nil, east, configured("west", nil, page("west")), 1000, "west ConfigMap ops/files SetByAnotherCluster 404\n"},
+		"though the first is silent": {nil, nil, silent, west(map[string]string{"maxconn": "2000", "frontend-config-snippet": "http-request deny", "default-backend-service": "a/b"}), 0, "west ConfigMap ops/keys SetByAnotherCluster default-backend-service, frontend-config-snippet, maxconn\n"},
+		"though the first has no ConfigMap": {
+			nil, nil, Snapshot{Cluster: "bare"}, west(map[string]string{"proxy-protocol": "0.0.0.0/0", "syslog-server": "address:10.0.0.1", "client-ca": "a/ca", "ssl-certificate": "a/tls"}), 0,
+			"west ConfigMap ops/keys SetByAnotherCluster client-ca, proxy-protocol, ssl-certificate, syslog-server\n",
+		},
+		"the one that is named": {[]Snapshot{configured("first", map[string]string{"maxconn": "500"}, nil)}, nil, named, silent, 1000, "first ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
+		"the one that is named is unknown": {
+			nil, []Snapshot{{Cluster: "east", Options: Options{Process: true}}}, configured("west", map[string]string{"maxconn": "2000"}, nil), silent, 0,
+			"west ConfigMap ops/keys SetByAnotherCluster maxconn\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Compile([]Snapshot{silent, east, row.other})
+			c := Compiler{Unknown: row.unknown}
+			r := c.Compile(append(row.before, row.leader, row.other))
 			got := ""
 			for _, p := range r.Problems {
 				_, keys, _ := strings.Cut(p.Why, "no effect on the process: ")
 				got += fmt.Sprintf("%s %s %s/%s %s %s\n", p.Cluster, p.Kind, p.Namespace, p.Name, p.Reason, keys)
-				if !strings.Contains(p.Why, "cluster east ") {
-					t.Errorf("%q does not name the cluster", p.Why)
+				if leader := leader(c.snapshots(), row.unknown); !strings.Contains(p.Why, "cluster "+leader+" ") {
+					t.Errorf("%q does not name cluster %s", p.Why, leader)
 				}
 			}
 			if got != row.want {
 				t.Errorf("got problems %q, want %q", got, row.want)
 			}
-			if r.Config.Process.MaxConn != 1000 {
-				t.Errorf("got maxconn %d, want that of the first cluster that sets the process, 1000", r.Config.Process.MaxConn)
+			if r.Config.Process.MaxConn != row.maxConn {
+				t.Errorf("got maxconn %d, want %d", r.Config.Process.MaxConn, row.maxConn)
+			}
+			p := r.Config.Process
+			if len(p.Texts)+len(p.Lines)+len(p.ProxyFrom) > 0 || p.ClientCA != "" || r.Config.DefaultCert != nil || r.Config.DefaultBackend != "" {
+				t.Errorf("of a cluster that does not set the process, this is set: %+v, %q", p, r.Config.DefaultBackend)
 			}
 		})
+	}
+}
+
+// snapshots returns those of the last call of Compile.
+func (c *Compiler) snapshots() (all []Snapshot) {
+	for _, w := range c.worlds {
+		all = append(all, w.Snapshot)
+	}
+	return all
+}
+
+func TestOnlyTheClusterThatSetsTheProcessBringsSnippets(t *testing.T) {
+	text := app("web") + ingress("i", 2020, "rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]")
+	for name, row := range map[string]struct {
+		options func(*Options)
+		asked   bool
+	}{
+		"the second cluster":                         {func(*Options) {}, false},
+		"the second cluster as one tenant":           {func(o *Options) { o.OneTenant = true }, false},
+		"the second cluster, if the file allows it":  {func(o *Options) { o.Snippets = true }, true},
+		"the second cluster, if it sets the process": {func(o *Options) { o.Process = true }, true},
+	} {
+		two := snapshot(t, "two", text)
+		two.Options.ConfigMap = "ops/keys"
+		two.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"backend-config-snippet": "http-request set-map(hosts.map) shop.test two"}}}
+		row.options(&two.Options)
+		r := Compile([]Snapshot{{Cluster: "one"}, two})
+		if got := len(r.Questions) > 0; got != row.asked {
+			t.Errorf("%s: the snippet is asked about: %v, want %v; problems %v", name, got, row.asked, r.Problems)
+		}
+		if said := fmt.Sprint(r.Problems); !row.asked && !strings.Contains(said, "clusters[].ingress.snippets") {
+			t.Errorf("%s: the problems are %s, and do not name the key", name, said)
+		}
+	}
+}
+
+func TestTheDefaultOfAllHostsIsNotAnotherClusters(t *testing.T) {
+	one := snapshot(t, "one", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]"))
+	one.Options.ConfigMap = "ops/keys"
+	one.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"default-backend-service": "default/web"}}}
+	two := snapshot(t, "two", app("web")+ingress("j", 2019, fallback("web")))
+	two.Options.OneTenant = true
+	two.Options.ConfigMap, two.ConfigMaps = one.Options.ConfigMap, one.ConfigMaps
+	if r := Compile([]Snapshot{one, two}); r.Config.DefaultBackend != "one_default_svc_web_http" {
+		t.Errorf("the default of all hosts is %q, want that of cluster one", r.Config.DefaultBackend)
+	}
+	one.Options.ConfigMap, two.Ingresses = "", nil
+	if r := Compile([]Snapshot{one, two}); r.Config.DefaultBackend != "" {
+		t.Errorf("the default of all hosts is %q, want none: cluster one sets none", r.Config.DefaultBackend)
 	}
 }
 

@@ -71,15 +71,16 @@ func (o *HostOwners) equal(p *HostOwners) bool {
 	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces)
 }
 
-// A party is the owner of a host: one namespace of a cluster, or all namespaces that
-// the operator lets share the host. For shared hosts only the field shared is set: the
-// reason.
-type party struct{ cluster, namespace, shared string }
+// A party is the owner of a host: one namespace of a cluster, all namespaces of a cluster, or
+// all namespaces that the operator lets share the host.
+type party struct{ cluster, namespace string }
 
-var (
-	listed   = party{shared: "listed"}   // a HostRule lets them
-	trusting = party{shared: "trusting"} // Options.OneTenant lets them
-)
+// listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
+var listed = party{}
+
+// everyone stands for all namespaces of a cluster whose Options.OneTenant lets them share
+// hosts. No namespace has this name.
+const everyone = "*"
 
 // A hold says which party has a host.
 type hold struct {
@@ -115,7 +116,7 @@ func (b *builder) party(c *claim, host string) (party, error) {
 		}
 	}
 	if w.Options.OneTenant {
-		return trusting, nil
+		return party{cluster: w.Cluster, namespace: everyone}, nil
 	}
 	return party{cluster: w.Cluster, namespace: c.ref.Namespace}, nil
 }
@@ -147,7 +148,8 @@ func (b *builder) assignHosts() {
 				continue
 			}
 			held, taken := b.holds[host]
-			if !taken || held.party != who && had[host] == who {
+			// The operator orders the clusters: a memory never overrides an earlier one.
+			if !taken || held.party != who && had[host] == who && held.cluster == who.cluster {
 				b.holds[host] = hold{who, i}
 			}
 		}
@@ -160,7 +162,7 @@ func (b *builder) assignHosts() {
 		b.Owners[w.Cluster] = &HostOwners{Namespaces: make(map[string]string)}
 	}
 	for host, h := range b.holds {
-		if h.shared == "" {
+		if h.party != listed {
 			b.Owners[h.cluster].Namespaces[host] = h.namespace
 		}
 	}
@@ -182,10 +184,21 @@ func (b *builder) may(c *claim, host string) error {
 		return nil
 	}
 	owner := "the namespaces that the configuration file names"
-	if first := b.claims[h.since]; h.shared == "" {
-		owner = "namespace " + h.namespace + ", for " + b.spell(first)
+	if first := b.claims[h.since]; h.party != listed {
+		owner = b.spellParty(h.party) + ", for " + b.spell(first)
 	}
 	return fmt.Errorf("it belongs to %s", owner)
+}
+
+// spellParty returns the name of a party that is not listed.
+func (b *builder) spellParty(p party) string {
+	switch {
+	case p.namespace == everyone:
+		return "cluster " + p.cluster
+	case len(b.worlds) > 1:
+		return "namespace " + p.namespace + " of cluster " + p.cluster
+	}
+	return "namespace " + p.namespace
 }
 
 // withdraw removes from a claim the hosts that belong to others, and reports each

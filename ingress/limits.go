@@ -15,7 +15,8 @@ import (
 type Limits struct {
 	// Of all Ingresses of the namespace together.
 	Hosts, Paths, RegularExpressions, Conditions, Backends, Servers, Certificates int
-	// Of all Services of type LoadBalancer of the namespace together.
+	// Of all Services of type LoadBalancer of the namespace together. Without a bound of
+	// their own, Addresses are a share of the pools.
 	Addresses, Ports int
 	// Of one annotation.
 	Lines, ListEntries int

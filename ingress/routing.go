@@ -266,7 +266,7 @@ func (b *builder) grant() {
 		if !c.ruleless || c.fallback == nil || c.canary {
 			continue
 		}
-		if operator && !b.worlds[c.world].Options.OneTenant {
+		if w := b.worlds[c.world]; operator && !(w.leads() && w.Options.OneTenant) {
 			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service of the ConfigMap is the default of all hosts already")
 			continue
 		}
@@ -399,33 +399,33 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 
 // operatorSays reports whether a ConfigMap sets the default backend of all hosts.
 func (b *builder) operatorSays() bool {
-	return slices.ContainsFunc(b.worlds, func(w *world) bool {
-		_, said, _ := annotations.DefaultBackend(w.defaults)
-		return said
-	})
+	_, said, _ := annotations.DefaultBackend(b.speaker.defaults)
+	return said
 }
 
-// fallBack makes the Service that a ConfigMap names the default backend of all
-// hosts. Of several clusters the first configured counts.
+// fallBack makes the Service that a ConfigMap names the default backend of all hosts.
 func (b *builder) fallBack() {
-	for i, w := range b.worlds {
-		to, said, problems := annotations.DefaultBackend(w.defaults)
-		c := &claim{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
-		b.reportKeys(c, nil, problems)
-		if !said || b.Config.DefaultBackend != "" {
-			continue
-		}
-		ref := referTo(serviceKey{to.Service.Namespace, to.Service.Name}, to.Port, annotations.Requests)
-		if service, ok := find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
-			ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
-		}
-		n, why := b.backend(c, ref)
-		if why.Reason != "" {
-			b.report(c, why.Reason, "default-backend-service: %s"+unserved, why.Why)
-		}
-		b.add(n, c)
-		b.Config.DefaultBackend = n.name
+	i := slices.Index(b.worlds, b.speaker)
+	if i < 0 {
+		return
 	}
+	w := b.speaker
+	to, said, problems := annotations.DefaultBackend(w.defaults)
+	c := &claim{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
+	b.reportKeys(c, nil, problems)
+	if !said {
+		return
+	}
+	ref := referTo(serviceKey{to.Service.Namespace, to.Service.Name}, to.Port, annotations.Requests)
+	if service, ok := find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
+		ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
+	}
+	n, why := b.backend(c, ref)
+	if why.Reason != "" {
+		b.report(c, why.Reason, "default-backend-service: %s"+unserved, why.Why)
+	}
+	b.add(n, c)
+	b.Config.DefaultBackend = n.name
 }
 
 // addCanaries sends a part of the requests for a path to its canary. A canary

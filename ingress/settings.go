@@ -47,7 +47,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		Secrets:  w.finder(home, &into.secrets),
 		Demanded: c.demanded,
 		Service:  w.asker(home, &into.asks),
-		Allowed:  w.Options.allows,
+		Allowed:  w.allows,
 		Verdict:  func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
 			why := c.verdicts[p].Why
@@ -67,9 +67,14 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	}
 }
 
-// allows returns nil if objects of a scope may bring text for a section, or why not.
-func (o Options) allows(scope annotations.Scope, section haproxy.Section) error {
+// allows returns nil if objects of a scope may bring text for a section, or why not. A text
+// in any section can read files of HAProxy and change its maps: with it, a cluster reaches
+// the traffic of every other one.
+func (w *world) allows(scope annotations.Scope, section haproxy.Section) error {
+	o := &w.Options
 	switch {
+	case !w.leads() && !o.Snippets:
+		return fmt.Errorf("the configuration file allows no snippets of cluster %s, because a snippet can read and change the traffic of every cluster (clusters[].ingress.snippets)", w.Cluster)
 	case slices.Contains(o.NoSnippets, string(section)):
 		return fmt.Errorf("the configuration file allows no snippets for section %s (clusters[].ingress.noSnippets)", section)
 	case scope != annotations.ConfigMap && !o.OneTenant:
@@ -253,8 +258,11 @@ func (b *builder) checkConfigMaps(w *world) {
 			b.reportOn(w.refer(name), p.Reason, "%s", p.Why)
 		}
 	}
-	add(w.Options.ConfigMap, slices.Concat(w.defaults.Odd, w.odd))
-	add(w.Options.ErrorFiles, w.badFiles)
+	add(w.Options.ConfigMap, w.defaults.Odd)
+	if w.leads() {
+		add(w.Options.ConfigMap, w.odd)
+		add(w.Options.ErrorFiles, w.badFiles)
+	}
 	add(w.Options.TCPServices, w.badStreams)
 	b.overruled(w)
 	for _, name := range w.Options.configMaps() {
@@ -265,17 +273,20 @@ func (b *builder) checkConfigMaps(w *world) {
 }
 
 // overruled reports settings of the whole process that have no effect in a cluster's
-// ConfigMaps, since those of another cluster are in use.
+// ConfigMaps, because another cluster sets the process.
 func (b *builder) overruled(w *world) {
-	heard := b.speaker
-	if w == heard || heard.Cluster == "" {
+	if w.leads() {
 		return
+	}
+	heard, leader := b.speaker, "another cluster"
+	if w.leader != "" {
+		leader = "cluster " + w.leader
 	}
 	report := func(configMap string, names []string) {
 		if len(names) > 0 {
 			b.reportOn(w.refer(configMap), "SetByAnotherCluster",
-				"cluster %s is the first in the configuration file whose ConfigMaps set anything for the whole HAProxy process, and they set it for all clusters; these keys have no effect on the process: %s",
-				heard.Cluster, strings.Join(names, ", "))
+				"the ConfigMaps of %s set what concerns the whole HAProxy process, for all clusters (the configuration file can name another cluster: clusters[].ingress.process); these keys have no effect on the process: %s",
+				leader, strings.Join(names, ", "))
 		}
 	}
 	var names []string
@@ -283,6 +294,9 @@ func (b *builder) overruled(w *world) {
 		if !slices.ContainsFunc(heard.set, func(o annotations.Effective) bool { return o.Key == e.Key && o.Value == e.Value }) {
 			names = append(names, e.As)
 		}
+	}
+	if _, said, _ := annotations.DefaultBackend(w.defaults); said {
+		names = append(names, "default-backend-service")
 	}
 	slices.Sort(names)
 	report(w.Options.ConfigMap, names)

@@ -57,7 +57,7 @@ func (c *Config) checkClusters(p *problems) {
 	if len(c.Clusters) == 0 && len(p.list) == 0 {
 		p.add("clusters", "is missing; give at least one cluster with its kubeconfig")
 	}
-	names := map[string]int{}
+	names, process := map[string]int{}, -1
 	for i, cluster := range c.Clusters {
 		at := fmt.Sprintf("clusters[%d]", i)
 		first, twice := names[cluster.Name]
@@ -70,6 +70,13 @@ func (c *Config) checkClusters(p *problems) {
 			p.add(at+".name", "%q is already the name of clusters[%d]", cluster.Name, first)
 		default:
 			names[cluster.Name] = i
+		}
+		switch {
+		case !cluster.Ingress.Process:
+		case process >= 0:
+			p.add(at+".ingress.process", "is set for clusters[%d] already; one cluster sets what concerns the whole HAProxy process", process)
+		default:
+			process = i
 		}
 		if k := cluster.Kubeconfig; k.Path == "" && k.Inline.IsZero() {
 			p.add(at, "kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself")

@@ -122,8 +122,8 @@ type Limits struct {
 	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
 	// Certificates of all Ingresses of a namespace together.
 	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
-	// Addresses of group.pools for the Services of a namespace together; a shared address counts once.
-	Addresses int `json:"addresses" jsonschema:"default=16,minimum=1,maximum=1000000"`
+	// Addresses of group.pools for the Services of a namespace together; a shared address counts once. Default: a quarter of the pools' addresses of each family (IPv4, IPv6), at least one.
+	Addresses int `json:"addresses" jsonschema:"minimum=1,maximum=1000000"`
 	// TCP ports at these addresses together.
 	Ports int `json:"ports" jsonschema:"default=256,minimum=1,maximum=1000000"`
 	// Lines of one annotation that holds several: headers, rewrites.
@@ -168,6 +168,10 @@ type Ingress struct {
 	Hosts []Host `json:"hosts"`
 	// Serve pods that have hostNetwork. The address of such a server is the InternalIP of a node, and must be the node's BGP address. Ports of the node itself (SSH, BGP, etcd, kubelet, control plane) are not served. The namespace of such a pod is unknown: an EndpointSlice of any namespace may name the pod.
 	HostNetwork bool `json:"hostNetwork" jsonschema:"default=false"`
+	// Let the ConfigMaps of this cluster set what concerns the whole HAProxy process: maxconn, log targets, proxy-protocol, the client-ca of all hosts, error pages, the default backend, snippets. At most one cluster. Default: true for the first cluster, if no other has it.
+	Process bool `json:"process"`
+	// Let this cluster bring snippets although another cluster sets the process. A snippet can read and change the traffic of every cluster.
+	Snippets bool `json:"snippets" jsonschema:"default=false"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is rejected, the ConfigMap's too.
 	NoSnippets []string `json:"noSnippets"`
 	// Limits for each namespace. Anything beyond a limit is reported and not served; older Ingresses take precedence.
@@ -473,6 +477,7 @@ func Load(path string) (*Config, error) {
 	}
 	c.readFiles(p)
 	c.askMachine(p)
+	c.warnOfShares(p)
 	if err := p.err(); err != nil {
 		return nil, err
 	}
@@ -507,6 +512,9 @@ func (c *Config) fill(p *problems) {
 		if len(c.Clusters) > 1 && !p.given(fmt.Sprintf("clusters[%d].name", i)) {
 			c.Clusters[i].Name = ""
 		}
+	}
+	if names := func(cluster Cluster) bool { return cluster.Ingress.Process }; len(c.Clusters) > 0 && !slices.ContainsFunc(c.Clusters, names) {
+		c.Clusters[0].Ingress.Process = true
 	}
 	c.fillGroup(p)
 	c.fillSystem(p)

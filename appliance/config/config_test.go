@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,9 +49,9 @@ func defaults() *config.Config {
 			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
 			BGP:        config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress: config.Ingress{
-				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace,
+				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace, Process: true,
 				Limits: config.Limits{
-					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000, Certificates: 2000, Addresses: 16, Ports: 256,
+					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000, Certificates: 2000, Ports: 256,
 					Lines: 100, ListEntries: 2000, SecretBytes: 256 << 10,
 				},
 			},
@@ -158,7 +159,7 @@ clusters:
   bgp: {asn: 64512, mode: passive, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
-    namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true,
+    namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true,
     limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, addresses: 11, ports: 12, lines: 7, listEntries: 8, secretBytes: 9000}}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
@@ -179,7 +180,7 @@ clusters:
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
 			Publish:   addrs("192.168.50.21", "fd00::21"),
 			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"}, Hosts: []config.Host{{Host: "*.a.test", Namespaces: []string{"shop", "*"}}, {Host: "*"}},
-			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true,
+			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true,
 			Limits: config.Limits{Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5, Servers: 10, Certificates: 6, Addresses: 11, Ports: 12, Lines: 7, ListEntries: 8, SecretBytes: 9000},
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
@@ -189,6 +190,18 @@ clusters:
 	}
 	if got, want := got.Clusters[1].Name, "two"; got != want {
 		t.Errorf("second cluster: got %q, want %q", got, want)
+	}
+}
+
+func TestOneClusterSetsTheProcess(t *testing.T) {
+	for second, want := range map[string][]bool{"": {true, false}, ", ingress: {process: true}": {false, true}, ", ingress: {process: false}": {true, false}} {
+		c, err := config.Parse("f.yaml", []byte("clusters:\n- {name: a, kubeconfig: /a}\n- {name: b, kubeconfig: /b"+second+"}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := []bool{c.Clusters[0].Ingress.Process, c.Clusters[1].Ingress.Process}; !slices.Equal(got, want) {
+			t.Errorf("with %q for the second: got %v, want %v", second, got, want)
+		}
 	}
 }
 
@@ -235,6 +248,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"pool of loopback":          {"clusters:\n- kubeconfig: /a\n  pools: [127.1.0.0/16]\n", `f.yaml:3: clusters[0].pools[0]: 127.1.0.0/16 overlaps 127.0.0.0/8, which pods cannot have`},
 		"pools of two clusters":     {"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n", `f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`},
 		"one name for two":          {"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n", `f.yaml:3: clusters[1].name: "a" is already the name of clusters[0]`},
+		"two set the process":       {"clusters:\n- {name: a, kubeconfig: /a, ingress: {process: true}}\n- name: b\n  kubeconfig: /b\n  ingress: {process: true}\n", `f.yaml:5: clusters[1].ingress.process: is set for clusters[0] already; one cluster sets what concerns the whole HAProxy process`},
 		"two without a name":        {"clusters:\n- {name: a, kubeconfig: /a}\n- {kubeconfig: /b}\n", `f.yaml:3: clusters[1]: name is missing; with more than one cluster each needs its own`},
 		"a name with capitals":      {"clusters:\n- {name: Demo, kubeconfig: /a}\n", `f.yaml:2: clusters[0].name: "Demo" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
 		"password and file":         {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: tops3cret\n    passwordFile: /b\n", `f.yaml:5: clusters[0].bgp.passwordFile: password is given too; keep one of the two`},

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"maps"
+	"math/big"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -88,6 +89,38 @@ func (p Pool) String() string { return p.First.String() + "-" + p.Last.String() 
 // Contains reports whether an address is in the pool.
 func (p Pool) Contains(a netip.Addr) bool {
 	return a.BitLen() == p.First.BitLen() && p.First.Compare(a) <= 0 && a.Compare(p.Last) <= 0
+}
+
+// size returns how many addresses the pool has; of more than 2^32, 2^32.
+func (p Pool) size() uint64 {
+	const most = 1 << 32
+	count := new(big.Int).SetBytes(p.Last.AsSlice())
+	count.Sub(count, new(big.Int).SetBytes(p.First.AsSlice())).Add(count, big.NewInt(1))
+	if !count.IsUint64() {
+		return most
+	}
+	return min(count.Uint64(), most)
+}
+
+// warnOfShares warns of limits that let one namespace have more than the share of the pools
+// that it has by default.
+func (c *Config) warnOfShares(p *problems) {
+	var has [2]uint64 // addresses of the pools, IPv4 and IPv6
+	for _, pool := range c.Group.Pools {
+		if pool.First.Is4() {
+			has[0] += pool.size()
+		} else {
+			has[1] += pool.size()
+		}
+	}
+	for i, cluster := range c.Clusters {
+		for family, name := range []string{"IPv4", "IPv6"} {
+			share := max(1, has[family]/4)
+			if most := cluster.Ingress.Limits.Addresses; has[family] > 0 && uint64(most) > share { //nolint:gosec // from 1 to 1000000
+				c.warn(p, fmt.Sprintf("clusters[%d].ingress.limits.addresses", i), "%d is more than a quarter of the %s of group.pools (%d), which is the default: one namespace can leave too few for the others", most, name+" addresses", has[family])
+			}
+		}
+	}
 }
 
 func (p Pool) overlaps(o Pool) bool { return p.Contains(o.First) || o.Contains(p.First) }

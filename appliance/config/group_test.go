@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -231,5 +232,37 @@ func TestLoadReadsTheSecretOfTheGroup(t *testing.T) {
 	want := []string{path + ":7: group.secretFile: every user of this machine can read " + dir + "/group.key, which holds credentials; chmod 600 it"}
 	if diff := cmp.Diff(want, c.Warnings); diff != "" {
 		t.Errorf("warnings: want -, got +:\n%s", diff)
+	}
+}
+
+func TestALimitBeyondTheShareOfThePoolsIsAWarning(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sallyport.yaml")
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte("apiVersion: v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for pools, row := range map[string]struct {
+		limit int
+		want  string
+	}{
+		"203.0.113.64/28":               {5, "5 is more than a quarter of the IPv4 addresses of group.pools (16), which is the default: one namespace can leave too few for the others"},
+		"203.0.113.64/28, 203.0.113.99": {4, ""},
+		"203.0.113.64-203.0.113.66":     {1, ""},
+	} {
+		text := strings.NewReplacer("kubeconfig: /a", "kubeconfig: "+dir+"/kubeconfig\n  ingress: {limits: {addresses: "+strconv.Itoa(row.limit)+"}}",
+			"group:\n", "group:\n  pools: ["+pools+"]\n").Replace(pair)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row.want != "" {
+			row.want = "clusters[0].ingress.limits.addresses: " + row.want
+		}
+		if got := strings.Join(c.Warnings, "\n"); !strings.HasSuffix(got, row.want) || row.want == "" && got != "" {
+			t.Errorf("%s, at most %d: got %q, want %q", pools, row.limit, got, row.want)
+		}
 	}
 }
