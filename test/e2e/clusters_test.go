@@ -35,8 +35,14 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 
 // reflect makes worker1 a route reflector as Calico's documents describe it: every node peers with
 // it. The manifests make it the only node that peers with the appliance.
+//
+// worker1 waits for the nodes to dial. Calico 3.28 has both ends dial, and two BIRDs that dial at the
+// same moment close each other's connection: on a busy machine for minutes.
 func (r *testbed) reflect() {
 	r.t.Helper()
+	_, err := r.Exec(r.t.Context(), "worker1", "nft", "add table inet waits; add chain inet waits out { type filter hook output priority 0; }; "+
+		"add rule inet waits out ip daddr { 192.168.50.22, 192.168.50.24 } tcp dport 179 reject with tcp reset")
+	r.must(err)
 	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
 	r.kubectl("label", "node", "worker1", "route-reflector=true")
 	r.apply(`
