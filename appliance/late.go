@@ -75,3 +75,9 @@ func (l *lateWatcher) Publish(p ingress.Publication) {
 		w.Publish(p)
 	}
 }
+
+func (l *lateWatcher) Serve(r ingress.Result) {
+	if w := l.value.Load(); w != nil {
+		w.Serve(r)
+	}
+}

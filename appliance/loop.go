@@ -35,6 +35,7 @@ type (
 	watcher interface {
 		Snapshot() (ingress.Snapshot, error)
 		Health() ingress.Health
+		Serve(ingress.Result)
 		Publish(ingress.Publication)
 		Changed() <-chan struct{}
 	}
@@ -297,6 +298,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		if owners := newest.Owners[c.name]; owners != nil {
 			c.snapshot.Owners = owners
 		}
+		c.watcher.Serve(newest)
 	}
 	compiled, sure := l.vetter.vetted(ctx, newest, begin)
 	if !sure && !l.settled && begin.Sub(l.started) < patience {

@@ -221,6 +221,7 @@ func (f *fakeWatcher) Health() ingress.Health {
 	}
 	return ingress.Health{APIGroup: "crd.projectcalico.org/v1"}
 }
+func (f *fakeWatcher) Serve(ingress.Result)          {}
 func (f *fakeWatcher) Publish(p ingress.Publication) { f.published = append(f.published, p) }
 func (f *fakeWatcher) Changed() <-chan struct{}      { return nil }
 

@@ -32,6 +32,10 @@ type Snapshot struct {
 	NoClasses bool            // Classes is empty because we may not read them
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
+	// Beyond has a problem for each namespace of which some objects are left out, because
+	// they are beyond its limits.
+	Beyond []Problem `json:"-"`
+
 	// Owners are the owners of the Result before; nil: no host had an owner. An owner
 	// keeps a host while one of its Ingresses names it.
 	Owners *HostOwners
@@ -116,7 +120,7 @@ func (o Options) withDefaults() Options {
 // ObjectRef names an object of a cluster.
 type ObjectRef struct {
 	Cluster   string `json:"cluster"`
-	Kind      string `json:"kind"` // Ingress, Service or ConfigMap
+	Kind      string `json:"kind"` // Ingress, Service, ConfigMap or EndpointSlice
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	UID       string `json:"uid,omitempty"`
@@ -293,7 +297,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if i < len(old) && w.Cluster == was.Cluster && w.prefix == was.prefix {
 			touched[i] = difference(was.Slices, w.Slices)
 		}
-		moved = moved || !slices.Equal(w.Slices, was.Slices)
+		moved = moved || !slices.Equal(w.Slices, was.Slices) || !slices.Equal(w.Beyond, was.Beyond)
 		worlds[i] = w
 	}
 	c.worlds = worlds
@@ -331,6 +335,9 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if p.refused != nil {
 			c.result.Refused = append(c.result.Refused, *p.refused)
 		}
+	}
+	for _, w := range worlds {
+		odd = append(odd, w.Beyond...)
 	}
 	c.result.Problems = sorted(worlds, append(odd, c.routing.Problems...))
 	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)

@@ -22,6 +22,9 @@ type Limits struct {
 	Lines, ListEntries int
 	// Of one Secret.
 	SecretBytes int
+	// Of all EndpointSlices of the namespace together, and of all its objects in the last
+	// good picture.
+	SliceBytes, PictureBytes int
 }
 
 // A tenant is a namespace of a cluster.

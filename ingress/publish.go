@@ -318,8 +318,11 @@ func event(p Problem, at time.Time) *corev1.Event {
 	name := strings.TrimRight(p.Name[:min(len(p.Name), longestName)], "-.")
 	message := p.Why[:min(len(p.Why), longestMessage)]
 	about := corev1.ObjectReference{Kind: p.Kind, APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
-	if p.Kind == "Ingress" {
+	switch p.Kind {
+	case "Ingress":
 		about.APIVersion = "networking.k8s.io/v1"
+	case "EndpointSlice":
+		about.APIVersion = "discovery.k8s.io/v1"
 	}
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, Name: name + "." + hex.EncodeToString(sum[:8])},

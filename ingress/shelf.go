@@ -40,6 +40,7 @@ type shelf[T object] struct {
 	told     func(err error, lasting bool) // called with the outcome of each request; lasting: see the constant
 
 	fill    func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
+	share   *share[T]                              // bounds the objects of each namespace; nil: nothing does
 	called  string                                 // its name in sentences; empty: that of the resource
 	without string                                 // says what follows while the objects are barred; empty: nothing is compiled then
 
@@ -108,6 +109,7 @@ type anyShelf interface {
 	awaited() bool
 	lacking() string
 	addTo(*Objects)
+	problems(cluster string) []Problem
 }
 
 func (s *shelf[T]) start(ctx context.Context, wg *sync.WaitGroup) { s.fill(ctx, wg) }
@@ -162,22 +164,49 @@ func (s *shelf[T]) Update(o any) error {
 func (s *shelf[T]) put(item T) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.watched(keyOf(item))
+	return s.set(item)
+}
+
+// watched notes that the watch has reported an object. The caller holds mu.
+func (s *shelf[T]) watched(key serviceKey) {
+	if s.share != nil && s.share.reading != nil {
+		s.share.reading.watched[key] = true
+	}
+}
+
+// set does the work of put. The caller holds mu.
+func (s *shelf[T]) set(item T) (changed bool) {
 	old, known := s.latest[keyOf(item)]
 	if !s.wants(keyOf(item)) {
 		s.pass(keyOf(item))
 		return false // drop has removed it when it was no longer wanted
 	}
 	delete(s.passed, keyOf(item))
+	if known {
+		s.share.drop(old)
+	}
+	if known && s.unchanged(old, item) {
+		s.latest[keyOf(item)] = item
+		s.share.hold(item)
+		return false
+	}
+	if known {
+		delete(s.latest, keyOf(item))
+		s.take(old)
+	}
+	room, displaced := s.room(item)
+	if known || room {
+		s.share.due(item.GetNamespace()) // others may have room now, or nothing lacks any
+	}
+	if !room {
+		return known || displaced
+	}
+	s.share.hold(item)
 	if s.latest == nil {
 		s.latest = make(map[serviceKey]T)
 	}
 	s.latest[keyOf(item)] = item
-	if known && s.unchanged(old, item) {
-		return false
-	}
-	if known {
-		s.take(old)
-	}
 	i, _ := slices.BinarySearchFunc(s.items, item, s.order)
 	s.own()
 	s.items = slices.Insert(s.items, i, item)
@@ -192,6 +221,7 @@ func (s *shelf[T]) Delete(o any) error {
 	}
 	s.mu.Lock()
 	delete(s.passed, keyOf(item))
+	s.watched(keyOf(item))
 	old, known := s.latest[keyOf(item)]
 	if s.wary {
 		if known && s.doubt == nil {
@@ -203,7 +233,9 @@ func (s *shelf[T]) Delete(o any) error {
 	if known {
 		delete(s.latest, keyOf(item))
 		s.take(old)
+		s.share.drop(old)
 	}
+	s.share.due(item.GetNamespace())
 	s.mu.Unlock()
 	if known {
 		s.knock()
@@ -257,6 +289,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 		items = append(items, item)
 	}
 	slices.SortFunc(items, s.order)
+	items = s.within(items, latest)
 	changed := !s.full || !slices.Equal(items, s.items) || len(s.passed) > 0
 	s.items, s.latest, s.full, s.lent = items, latest, true, false
 	s.mu.Unlock()

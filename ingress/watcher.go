@@ -67,6 +67,7 @@ type Watcher struct {
 	classes   *shelf[*networkingv1.IngressClass]
 	services  *shelf[*corev1.Service]
 	nodes     *shelf[*corev1.Node]
+	endpoints endpoints
 
 	secrets map[string]*shelf[*corev1.Secret] // by namespace, "" is all: those of type kubernetes.io/tls that something names
 
@@ -169,7 +170,8 @@ func (w *Watcher) watchAll() {
 	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.IngressClasses(), "")
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
 	w.services = watchOne[*corev1.Service](w, core, "services", byName, w.stripService, w.kube.Services(all), "")
-	watchOne(w, discovery, "endpointslices", byService, stripSlice, w.kube.EndpointSlices(all), "")
+	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService, stripSlice,
+		newShare("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
 	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
 	if options.NamespaceSelector != "" {
 		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.Namespaces(), "")
@@ -223,14 +225,6 @@ func (w *Watcher) stripService(s *corev1.Service) {
 		records = s.Status.LoadBalancer
 	}
 	s.Status = corev1.ServiceStatus{LoadBalancer: records}
-}
-
-// stripSlice removes the fields of an EndpointSlice that nobody reads.
-func stripSlice(s *discoveryv1.EndpointSlice) {
-	s.Annotations, s.OwnerReferences = nil, nil
-	for i := range s.Endpoints {
-		s.Endpoints[i].DeprecatedTopology, s.Endpoints[i].Hints = nil, nil
-	}
 }
 
 // maxSecret bounds the values of one Secret together, in bytes, if Limits do not. A
@@ -375,6 +369,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 			waiting = append(waiting, one.name())
 		}
 		one.addTo(&s.Objects)
+		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
 	}
 	s.NoClasses = w.classes.barred()
 	if len(waiting) == 0 {
@@ -571,7 +566,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.port))
 	}
-	for _, s := range slicesOf(all, serviceKey{"default", "kubernetes"}) {
+	for _, s := range slicesOf(all, kubernetes) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)

@@ -132,6 +132,10 @@ type Limits struct {
 	ListEntries int `json:"listEntries" jsonschema:"default=2000,minimum=1,maximum=100000"`
 	// Bytes of one Secret that is used. The API server allows 1048576.
 	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
+	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some 100,000 endpoints by default. Those of Services that are served count first.
+	SliceBytes int `json:"sliceBytes" jsonschema:"default=16777216,minimum=65536,maximum=1073741824"`
+	// Bytes of all objects of a namespace in the last good picture, which a start without the API server uses: a quarter of the largest picture by default. A namespace beyond it is left out there.
+	PictureBytes int `json:"pictureBytes" jsonschema:"default=67108864,minimum=65536,maximum=268435456"`
 }
 
 // Ingress says which Ingresses of a cluster are served, and how.

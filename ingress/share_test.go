@@ -1,0 +1,224 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"sallyport/ingress/calico"
+)
+
+// A sliceWorld is the EndpointSlices of a cluster, with a watch that lags behind.
+type sliceWorld struct {
+	is   map[serviceKey]*discoveryv1.EndpointSlice
+	late []func(*shelf[*discoveryv1.EndpointSlice]) // reports of the watch that are under way
+}
+
+// List returns a page of a namespace's slices, two at a time.
+func (w *sliceWorld) List(_ context.Context, namespace string, o metav1.ListOptions) (*discoveryv1.EndpointSliceList, error) {
+	page := &discoveryv1.EndpointSliceList{}
+	for _, key := range slices.SortedFunc(maps.Keys(w.is), compareKeys) {
+		switch {
+		case key.String() < o.Continue || namespace != "" && namespace != key.namespace:
+		case len(page.Items) == 2:
+			page.Continue = key.String()
+			return page, nil
+		default:
+			page.Items = append(page.Items, *w.is[key].DeepCopy())
+		}
+	}
+	return page, nil
+}
+
+func (w *sliceWorld) write(o *discoveryv1.EndpointSlice) {
+	w.is[keyOf(o)] = o
+	w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Update(o.DeepCopy()) })
+}
+
+func (w *sliceWorld) remove(key serviceKey) {
+	if o := w.is[key]; o != nil {
+		delete(w.is, key)
+		w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Delete(o.DeepCopy()) })
+	}
+}
+
+// deliver hands out some reports of the watch, in their order.
+func (w *sliceWorld) deliver(s *shelf[*discoveryv1.EndpointSlice], count int) {
+	for _, report := range w.late[:count] {
+		report(s)
+	}
+	w.late = w.late[count:]
+}
+
+func sliceOf(namespace, name, service string, endpoints int, version int) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, ResourceVersion: fmt.Sprintf("%06d", version), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+	}}
+	for i := range endpoints {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", version%256, i)}})
+	}
+	return s
+}
+
+// TestANamespaceHasItsShareAndLosesNothingWithinIt walks random histories of a cluster
+// whose watch lags behind, and reads namespaces again at any moment. In the end each
+// namespace within its share has all its slices, as they are, and another one has those
+// that something refers to, unless they alone are too much.
+func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
+	const most = 200
+	rapid.Check(t, func(t *rapid.T) {
+		w, served, version := &sliceWorld{is: map[serviceKey]*discoveryv1.EndpointSlice{}}, map[serviceKey]bool{}, 0
+		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, strip: stripSlice, full: true}
+		s.share = newShare("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool { return served[serviceOf(o)] })
+		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
+		namespace := func() string { return pick("namespace", "evil", "victim") }
+		check := func() {
+			bytes := map[string]int{}
+			for _, o := range s.list() {
+				bytes[o.Namespace] += bytesOf(s.latest[keyOf(o)])
+			}
+			if !maps.Equal(bytes, s.share.bytes) || bytes["evil"] > most || bytes["victim"] > most || len(s.items) != len(s.latest) {
+				t.Fatalf("it holds %v, counts %v, and the bound is %d", bytes, s.share.bytes, most)
+			}
+		}
+		step := func() {
+			switch version++; rapid.IntRange(0, 5).Draw(t, "step") {
+			case 0, 1, 2:
+				w.write(sliceOf(namespace(), pick("name", "a", "b", "c", "d"), pick("service", "x", "y"), rapid.IntRange(0, 9).Draw(t, "endpoints"), version))
+			case 3:
+				w.remove(serviceKey{namespace(), pick("name", "a", "b", "c", "d")})
+			case 4:
+				w.deliver(s, rapid.IntRange(0, len(w.late)).Draw(t, "reports"))
+			case 5:
+				key := serviceKey{namespace(), pick("service", "x", "y")}
+				served[key] = !served[key]
+				s.refer(func(n string) bool { return n == key.namespace })
+			}
+			check()
+		}
+		list := func(ctx context.Context, namespace string, o metav1.ListOptions) (*discoveryv1.EndpointSliceList, error) {
+			page, err := w.List(ctx, namespace, o)
+			for range rapid.IntRange(0, 2).Draw(t, "during the list") {
+				step()
+			}
+			return page, err
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				if namespace, _ := s.nextShort(time.Now().Add(time.Hour)); namespace != "" {
+					_ = refill(t.Context(), s, list, namespace)
+				}
+			case 1: // a new list: the watch goes on from its revision
+				w.late = nil
+				all, err := whole(t.Context(), s, w.List)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var objects []any
+				for _, raw := range all.(*metav1.List).Items {
+					objects = append(objects, raw.Object)
+				}
+				_ = s.Replace(objects, "")
+			default:
+				step()
+			}
+			check()
+		}
+		w.deliver(s, len(w.late))
+		for range 10 {
+			if namespace, _ := s.nextShort(time.Now().Add(time.Hour)); namespace != "" {
+				_ = refill(t.Context(), s, w.List, namespace)
+			}
+		}
+		check()
+		all, first := map[string]int{}, map[string]int{}
+		for _, o := range w.is {
+			clean, _ := s.clean(o.DeepCopy())
+			all[o.Namespace] += bytesOf(clean)
+			if served[serviceOf(o)] {
+				first[o.Namespace] += bytesOf(clean)
+			}
+		}
+		for _, o := range s.list() {
+			now := w.is[keyOf(o)]
+			if now == nil || len(now.Endpoints) != len(o.Endpoints) || serviceOf(now) != serviceOf(o) {
+				t.Fatalf("it holds %v, which is %v", o, now)
+			}
+		}
+		for key, o := range w.is {
+			_, held := s.latest[key]
+			short := s.share.short[key.namespace] != nil
+			switch {
+			case !held && !short:
+				t.Fatalf("%v is not held, and that is not told", key)
+			case !held && all[key.namespace] <= most:
+				t.Fatalf("%v is not held, although namespace %s has %d bytes", key, key.namespace, all[key.namespace])
+			case !held && served[serviceOf(o)] && first[key.namespace] <= most:
+				t.Fatalf("%v is not held, although something refers to it", key)
+			}
+		}
+		for namespace := range s.share.short {
+			if all[namespace] <= most {
+				t.Fatalf("namespace %s counts as short, with %d bytes", namespace, all[namespace])
+			}
+		}
+	})
+}
+
+// TestOneNamespaceDoesNotGetTheMemoryOfAll writes slices that no Service has, and then
+// has something refer to one of those that had no room.
+func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
+	c := newCluster(calico.V1)
+	slice := func(o *discoveryv1.EndpointSlice) {
+		o.AddressType = discoveryv1.AddressTypeIPv4
+		mustCreate(t, c.DiscoveryV1().EndpointSlices(o.Namespace).Create, o)
+	}
+	for i := range 20 {
+		slice(sliceOf("evil", fmt.Sprintf("s%02d", i), fmt.Sprintf("n%02d", i), 300, i))
+	}
+	slice(sliceOf("victim", "web", "web", 3, 1))
+	const most = 64 << 10
+	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{SliceBytes: most}}})
+	synced(t, w)
+	for i := range 20 { // by the watch, as the others by the list
+		slice(sliceOf("evil", fmt.Sprintf("t%02d", i), fmt.Sprintf("m%02d", i), 300, i))
+	}
+	slice(sliceOf("victim", "web2", "web", 3, 1))
+	until(t, w, "victim's second slice", func() bool { return len(slicesOf(synced(t, w).Slices, serviceKey{"victim", "web"})) == 2 })
+	got, bytes := synced(t, w), map[string]int{}
+	for _, s := range got.Slices {
+		bytes[s.Namespace] += bytesOf(s)
+	}
+	if bytes["evil"] > most || bytes["evil"] < most/2 {
+		t.Errorf("it keeps %v bytes, the bound is %d", bytes, most)
+	}
+	told := func(s Snapshot) []Problem {
+		return slices.DeleteFunc(Compile([]Snapshot{s}).Problems, func(p Problem) bool {
+			return p.Kind != "EndpointSlice" || p.Namespace != "evil" || p.Reason != "LimitReached" || !strings.Contains(p.Why, "limits.sliceBytes")
+		})
+	}
+	if len(told(got)) != 1 {
+		t.Errorf("it is not told once, but in %v", told(got))
+	}
+	last := serviceKey{"evil", "m19"}
+	if len(slicesOf(got.Slices, last)) > 0 {
+		t.Fatal("the last slice had room")
+	}
+	w.Serve(Result{routing: &routing{of: []*world{{Snapshot: Snapshot{Cluster: "c"}}}, users: []map[serviceKey][]string{{last: nil}}}})
+	until(t, w, "the slice that something refers to", func() bool { return len(slicesOf(synced(t, w).Slices, last)) == 1 })
+	for i := range 20 {
+		for _, letter := range []string{"s", "t"} {
+			_ = c.DiscoveryV1().EndpointSlices("evil").Delete(t.Context(), fmt.Sprintf("%s%02d", letter, i), metav1.DeleteOptions{})
+		}
+	}
+	until(t, w, "the end of the problem", func() bool { return len(told(synced(t, w))) == 0 })
+}
