@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -53,6 +54,9 @@ type Hooks struct {
 	// VRRPUnit is the unit of systemd that runs keepalived. Empty: it is a child of this
 	// process.
 	VRRPUnit string
+	// Upstream returns a command that runs Upstream with a socket. The sessions with the upstream
+	// routers are in that process. Nil: they are in this one, and end with it.
+	Upstream func(socket string) *exec.Cmd
 }
 
 // Admission lists what the machine's firewall has to let through for the clusters at
@@ -109,17 +113,27 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		return err
 	}
 
-	speaker, err := bgp.Start(ctx, bgp.Config{ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, HoldTime: cfg.BGP.HoldTime, Log: log})
+	speakerConfig := bgp.Config{ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, HoldTime: cfg.BGP.HoldTime, Log: log}
+	nodes, err := bgp.Start(ctx, speakerConfig)
 	if err != nil {
 		return err
 	}
-	defer speaker.Stop()
+	defer nodes.Stop()
 
 	l := &loop{
-		log: log, now: time.Now, speaker: speaker, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
+		log: log, now: time.Now, speaker: nodes, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
 		pictures: newPictures(cfg.StateDir, log),
 		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
+	}
+	if hooks.Upstream != nil {
+		routers := l.outlived(ctx, cfg, nodes, hooks, speakerConfig)
+		l.speaker = routers
+		defer func() {
+			if err := routers.Leave(); err != nil {
+				log.Error("the routers may send clients here for a while", "err", err)
+			}
+		}()
 	}
 	l.counts.histograms = newHistograms()
 	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
@@ -240,6 +254,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	alive, said := l.alive, false
 	l.alive = func() {
 		alive()
+		l.attest(cfg.HAProxy.RunDir)
 		if v := l.view.Load(); !said && len(v.notReady) == 0 {
 			said = true
 			log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))

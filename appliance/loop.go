@@ -151,6 +151,7 @@ type loop struct {
 	drains   *drains
 	fit      Fitness
 	fitSince time.Time // since when it has the class of fit
+	attested time.Time // when a file last said that it is full; zero: none does
 	failing  error     // of the last round: why it could not read or act
 
 	view    atomic.Pointer[view]

@@ -11,14 +11,30 @@ import (
 // has the usual grace to know again what it knew.
 
 const (
-	// fullFile is the file of a process that was full when it ended, in haproxy.runDir, which
-	// a reboot empties.
+	// fullFile is the file of a process that is full, or was when it ended, in haproxy.runDir,
+	// which a reboot empties.
 	fullFile = "full"
 	// longestRestart is the longest time between two processes.
 	longestRestart = 30 * time.Second
+	// attestEvery is how often a process that may crash says that it is full.
+	attestEvery = longestRestart / 3
 )
 
-// bequeath tells the next process that this appliance is full. After a crash nobody does.
+// attest tells the next process that this appliance is full, in case this one crashes. A process
+// that has not yet run for patience does not: what crashes again and again is not full.
+func (l *loop) attest(dir string) {
+	now := l.now()
+	switch {
+	case l.fit.Class != Full && !l.attested.IsZero():
+		_ = os.Remove(filepath.Join(dir, fullFile)) // one that stays is soon too old
+		l.attested = time.Time{}
+	case l.fit.Class == Full && now.Sub(l.started) >= patience && now.Sub(l.attested) >= attestEvery:
+		l.bequeath(dir)
+		l.attested = now
+	}
+}
+
+// bequeath tells the next process that this appliance is full.
 func (l *loop) bequeath(dir string) {
 	if l.fit.Class != Full {
 		return

@@ -55,6 +55,41 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 	}
 }
 
+// A process that crashes cannot say at its end that it was full.
+func TestACrashLeavesTheClassAsItIs(t *testing.T) {
+	for name, row := range map[string]struct {
+		lives time.Duration // the process, full
+		then  func(*scene)
+		want  Class
+	}{
+		"it has served for a while": {2 * patience, func(*scene) {}, Full},
+		"it had just begun":         {firstSteps, func(*scene) {}, Spare}, // else one that crashes again and again stays full
+		"it was spare by then": {2 * patience, func(s *scene) {
+			s.fit = Fitness{Class: Spare}
+		}, Spare},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			before, _ := newPair(t)
+			before.started = time.Now()
+			before.clock = before.started
+			before.fit, before.alone = Fitness{Class: Full}, false
+			before.clock = before.started.Add(row.lives)
+			before.attest(dir)
+			row.then(before)
+			before.attest(dir)
+
+			next := newScene(t)
+			next.enterPair()
+			next.started = time.Now().Add(time.Second)
+			next.inherit(dir)
+			if got := next.fit.Class; got != row.want && (got != "" || row.want != Spare) {
+				t.Errorf("got %s, want %s", got, row.want)
+			}
+		})
+	}
+}
+
 // endedRing is a kernel that is told to end its work.
 type endedRing struct{ fakeRing }
 

@@ -15,11 +15,12 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport":       {"appliance", "appliance/config", "image", "image/update", "ingress"},
-	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "bgp", "routes", "routes/address", "haproxy", "ingress"},
+	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress"},
 	"appliance/config":    {},
 	"appliance/group":     {},
 	"appliance/page":      {},
 	"bgp":                 {"routes"},
+	"bgp/upstream":        {"bgp"},
 	"image":               {"appliance/config", "image/update"},
 	"ingress":             {"ingress/annotations", "ingress/calico", "haproxy", "routes"},
 	"ingress/annotations": {"haproxy"},

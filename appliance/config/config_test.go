@@ -71,7 +71,7 @@ func defaults() *config.Config {
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
 		Group: config.Group{
 			Port: 7477, Share: true, SecondChance: true, Drain: config.Drain{Timeout: time.Minute},
-			Upstream: config.Upstream{BFD: config.BFD{Interval: 250 * time.Millisecond, Multiplier: 3}},
+			Upstream: config.Upstream{BFD: config.BFD{Interval: 250 * time.Millisecond, Multiplier: 3}, AfterCrash: time.Minute},
 			VRRP:     config.VRRP{ID: 50, Interval: 300 * time.Millisecond},
 		},
 		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true}, Update: config.Update{Schedule: "04:00", Stagger: 12 * time.Hour, Kexec: true}},

@@ -157,6 +157,8 @@ type Upstream struct {
 	Peers []Router `json:"peers"`
 	// Bidirectional Forwarding Detection (RFC 5881) with the routers, so that they notice a lost appliance before bgp.holdTime has passed; false: none.
 	BFD BFD `json:"bfd"`
+	// How long the addresses stay announced after a crash of sallyport, while HAProxy answers, from 0s to 1h. The sessions with the routers and BFD are in a process of their own, which outlives the crash and which the next sallyport takes over. Meanwhile nobody follows the cluster, and HAProxy's own checks alone take servers out. 0s: they are withdrawn at once, and the other members serve.
+	AfterCrash time.Duration `json:"afterCrash" jsonschema:"default=60s"`
 }
 
 // Exists reports whether the file names a router.
@@ -442,6 +444,9 @@ func (c *Config) checkUpstream(p *problems) {
 	}
 	if b := u.BFD; b != (BFD{}) && (b.Interval < 50*time.Millisecond || b.Interval > 10*time.Second || b.Interval%time.Millisecond != 0) {
 		p.add(at+".bfd.interval", "%s is not allowed; allowed: whole milliseconds from 50ms to 10s", b.Interval)
+	}
+	if u.AfterCrash < 0 || u.AfterCrash > time.Hour {
+		p.add(at+".afterCrash", "%s is not allowed; allowed: 0s to 1h", u.AfterCrash)
 	}
 	for i, r := range u.Peers {
 		at := fmt.Sprintf("%s.peers[%d]", at, i)

@@ -42,6 +42,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
     asn: 64512
     peers: [{address: 192.168.50.1, password: tops3cret, ttlSecurity: true, port: 1790}, {address: "fd00::1", asn: 64513}]
     bfd: {interval: 100ms, multiplier: 5}
+    afterCrash: 5m
   vrrp: {interface: nodes, id: 7, interval: 1s}`, 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +59,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
 		DefaultLoadBalancer: true,
 		Port:                7000, Drain: config.Drain{Timeout: 5 * time.Second},
 		Upstream: config.Upstream{
-			ASN: 64512, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5},
+			ASN: 64512, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5}, AfterCrash: 5 * time.Minute,
 			Peers: []config.Router{
 				{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Password: config.NewSecret("tops3cret"), TTLSecurity: true, Port: 1790},
 				{Address: netip.MustParseAddr("fd00::1"), ASN: 64513, Port: 179},
@@ -160,6 +161,7 @@ func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"members of two families":           {"192.168.50.22", "\"fd00::22\"", `f.yaml:9: group.members[1].address: fd00::22 is not of the family of 192.168.50.21, the address of gate-1; members need addresses of one family, IPv4 or IPv6`},
 		"a BFD interval too short":          {"asn: 64512", "asn: 64512, bfd: {interval: 1ms}", `f.yaml:10: group.upstream.bfd.interval: 1ms is not allowed; allowed: whole milliseconds from 50ms to 10s`},
 		"a BFD multiplier of one":           {"asn: 64512", "asn: 64512, bfd: {multiplier: 1}", `f.yaml:10: group.upstream.bfd.multiplier: "1" is not allowed; allowed: a whole number from 2 to 50`},
+		"too long after a crash":            {"asn: 64512", "asn: 64512, afterCrash: 2h", `f.yaml:10: group.upstream.afterCrash: 2h0m0s is not allowed; allowed: 0s to 1h`},
 		"BFD as a word":                     {"asn: 64512", "asn: 64512, bfd: true", `f.yaml:10: group.upstream.bfd: a single value is given where keys are expected; allowed: interval, multiplier, or false`},
 		"HAProxy on one address":            {"group:\n", "haproxy: {http: [\"203.0.113.10:80\", \":81\"]}\ngroup:\n", `f.yaml:5: haproxy.http: 203.0.113.10:80 is a single address; in a group HAProxy listens on every address: ":80"`},
 		"HAProxy on IPv4 alone":             {"group:\n", "haproxy: {https: [\"0.0.0.0:443\"]}\ngroup:\n", `f.yaml:5: haproxy.https: HAProxy does not listen on the family of 2001:db8::10, a service address of the group; ":443" is every address`},

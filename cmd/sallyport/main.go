@@ -28,7 +28,11 @@ const (
 // defaultConfig is the path of the configuration without --config.
 const defaultConfig = "/etc/sallyport/sallyport.yaml"
 
+// program is the path of this program, for a process of its own; empty in tests of the commands.
+var program string
+
 func main() {
+	program = "/proc/self/exe" // the same file after an update has replaced it
 	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -91,7 +95,7 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand())
+	root.AddCommand(runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand())
 	return root
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -48,6 +49,9 @@ status" shows which keys wait for a restart, and the mistakes of a file that is 
 		hooks := appliance.Hooks{Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level, Version: versionText(), VRRPUnit: vrrp}
 		hooks.Notices = func() []string { return linesOf(notices) }
 		hooks.Load = func() (*config.Config, error) { return config.Load(path) }
+		if program != "" {
+			hooks.Upstream = func(socket string) *exec.Cmd { return upstreamProcess(socket, cfg.Log.Format, cmd.ErrOrStderr()) }
+		}
 		if firewall {
 			hooks.Admit = func(a appliance.Admission) error {
 				return image.Machine{}.Admit(cmd.Context(), image.Admission(a))

@@ -58,6 +58,7 @@ func group(members int, router world.RouterKind) suite {
 		{31, "the heartbeats of a member are lost", nothing, loseHeartbeats},
 		{32, "the members hear nothing of each other", bounds{gap: time.Second}, split(world.AllTraffic)},
 	}
+	s.scenarios = append(s.scenarios, scenario{37, "the processes of all members crash at once", nothing, crashAll})
 	s.scenarios = append(s.scenarios, scenario{36, "a hostile neighbour of the members", nothing, hostileNeighbour})
 	if router == world.RouterPlain {
 		s.scenarios = append(s.scenarios,
@@ -217,12 +218,41 @@ func drainMember(ctx context.Context, s *testbed) error {
 }
 
 func restartMember(ctx context.Context, s *testbed) error {
-	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		if err := errors.Join(s.last().Stop(signal), s.serve(ctx, s.without(s.last())...), s.last().Start(ctx), s.settle(ctx)); err != nil {
+	m := s.last()
+	if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx), s.settle(ctx)); err != nil {
+		return err
+	}
+	return errors.Join(m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.settle(ctx))
+}
+
+// afterCrash waits until the clients have met a member whose process was killed. By BGP the router
+// goes on sending clients there. Here keepalived is a child of the process, and ends with it.
+func (s *testbed) afterCrash(ctx context.Context, m *rig.Rig) error {
+	if s.Options().Router != world.RouterBIRD {
+		return s.avoid(ctx, m)
+	}
+	return errors.Join(pause(ctx, 2*time.Second), s.serve(ctx, s.members()...))
+}
+
+// crashAll kills the processes of all members in the same moment, and starts them again later.
+func crashAll(ctx context.Context, s *testbed) error {
+	var pids []int
+	for _, m := range s.members() {
+		pids = append(pids, m.Pid())
+	}
+	for _, pid := range pids {
+		if err := kill(pid); err != nil {
 			return err
 		}
 	}
-	return nil
+	err := pause(ctx, 4*time.Second)
+	for _, m := range s.members() {
+		err = errors.Join(err, m.Stop(syscall.SIGKILL), m.Start(ctx)) // Stop waits for the end
+	}
+	for _, m := range s.members() {
+		err = errors.Join(err, m.Ready(ctx))
+	}
+	return err
 }
 
 // cutMember takes the cable of a member away, and then gives it back. limit bounds the time in which
@@ -337,7 +367,7 @@ func apiAwayForAll(ctx context.Context, s *testbed) error {
 func allSpare(ctx context.Context, s *testbed) error {
 	err := s.hideAPI(ctx, true)
 	for _, m := range s.members() {
-		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.avoid(ctx, m), m.Start(ctx), s.isSpare(ctx, m))
+		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.isSpare(ctx, m))
 		if err != nil {
 			break
 		}
@@ -366,7 +396,7 @@ func (s *testbed) isSpare(ctx context.Context, m *rig.Rig) error {
 func flap(ctx context.Context, s *testbed) error {
 	m := s.last()
 	for range 5 {
-		if err := errors.Join(m.Stop(syscall.SIGKILL), s.serve(ctx, s.without(m)...), m.Start(ctx), s.serve(ctx, s.members()...)); err != nil {
+		if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx), s.serve(ctx, s.members()...)); err != nil {
 			return err
 		}
 	}

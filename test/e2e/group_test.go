@@ -199,6 +199,21 @@ func (r *testbed) spread(to ...member) {
 	})
 }
 
+// sends demands that the router sends clients to exactly these members now.
+func (r *testbed) sends(to ...member) {
+	r.t.Helper()
+	var want []string
+	for _, m := range to {
+		want = append(want, m.Machine())
+	}
+	slices.Sort(want)
+	got, err := r.Serving(r.t.Context())
+	r.must(err)
+	if !slices.Equal(got, want) {
+		r.t.Errorf("the router sends clients to %q, want %q", got, want)
+	}
+}
+
 func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
 	leaveAndReturn(t, "group", world.RouterBIRD)
 }
@@ -226,13 +241,51 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 			clients.r = r
 			clients.undisturbed(func() {
 				b.end(signal)
+				if signal == syscall.SIGKILL && router == world.RouterBIRD {
+					return // the process for the router lives
+				}
 				r.spread(a)
 			})
+			if signal == syscall.SIGKILL && router == world.RouterBIRD {
+				r.sends(a, b)
+			}
 			clients.undisturbed(func() {
 				b.start()
 				b.ready()
 				r.spread(a, b)
 			})
+		})
+	}
+	if router == world.RouterBIRD {
+		first.sub("all processes crash at once", func(_ *testing.T, r *testbed) {
+			clients.r = r
+			clients.undisturbed(func() {
+				a.end(syscall.SIGKILL)
+				b.end(syscall.SIGKILL)
+			})
+			r.sends(a, b)
+			clients.undisturbed(func() {
+				a.start()
+				b.start()
+				a.ready()
+				b.ready()
+				r.spread(a, b)
+			})
+		})
+		first.sub("HAProxy dies while its process is gone", func(_ *testing.T, r *testbed) {
+			clients.r = r
+			worker := b.mustStatus().HAProxy.Worker
+			b.end(syscall.SIGKILL)
+			clients.during(func() {
+				r.must(syscall.Kill(worker, syscall.SIGKILL))
+				r.spread(a)
+			})
+			clients.during(func() {
+				b.start()
+				b.ready()
+				r.spread(a, b)
+			})
+			clients.undisturbed(func() {})
 		})
 	}
 	first.sub("a member loses its cable", func(t *testing.T, r *testbed) {
