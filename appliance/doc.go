@@ -28,8 +28,8 @@
 // this appliance is full, spare or none for the service addresses, and the round puts
 // them on lo, announces them by that class, and tells the other members. What the others
 // say decides only the ring of second chance, and whether a drain leaves somebody who
-// serves. The sessions with the routers are in a process of their own, which outlives a
-// crash of this one: see package upstream.
+// serves. The sessions with the routers have a process of their own, which goes on after a
+// crash of sallyport: see package upstream.
 //
 // Its limit: it decides by routes and by what the API says of endpoints.
 // Whether a pod answers is for HAProxy's health checks.

@@ -147,6 +147,7 @@ type loop struct {
 	member   *member // nil: in no group
 	claimed  string  // sum of what was published last
 	ring     ring
+	ports    ports
 	alone    bool // what a group had is given back
 	drains   *drains
 	fit      Fitness

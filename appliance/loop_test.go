@@ -259,6 +259,7 @@ func newScene(t testing.TB) *scene {
 			return nil, nil
 		},
 		hold:     func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
+		chance:   &fakeRing{},
 		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},

@@ -82,8 +82,8 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 			return nil
 		}
 		_, err := l.hold(nil)
-		err = errors.Join(err, l.speaker.Announce(nil))
-		l.alone = err == nil
+		err = errors.Join(err, l.speaker.Announce(nil), l.chance.Unguard(ctx))
+		l.alone, l.ports = err == nil, ports{}
 		return err
 	}
 	l.alone = false
@@ -120,7 +120,7 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
-	v.troubles = slices.Concat(l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v))
+	v.troubles = slices.Concat(l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v), l.guardPorts(ctx, v.at))
 	problems := sentences(v.troubles)
 	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{

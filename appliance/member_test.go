@@ -43,7 +43,11 @@ type fakeRing struct {
 	err     error
 	answers bool // the machine of a member that is silent
 	passed  uint64
-	forgot  int // how many times closed connections were forgotten
+	dropped uint64
+	guard   *address.Guard // of the ports; nil: there is none
+	guards  int            // how many times it was set
+	unsafe  error          // why it cannot be set
+	forgot  int            // how many times closed connections were forgotten
 }
 
 func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
@@ -51,10 +55,18 @@ func (f *fakeRing) Set(_ context.Context, r address.Ring) error {
 	return f.err
 }
 
-func (f *fakeRing) Clear(context.Context) error            { f.set = append(f.set, "none"); return nil }
-func (f *fakeRing) Passed(context.Context) (uint64, error) { return f.passed, nil }
-func (f *fakeRing) Cookies() (uint64, error)               { return f.cookies, nil }
-func (f *fakeRing) Forget([]netip.Addr) (int, error)       { f.forgot++; return 1, nil }
+func (f *fakeRing) Clear(context.Context) error { f.set = append(f.set, "none"); return nil }
+func (f *fakeRing) Counted(context.Context) (address.Count, error) {
+	return address.Count{Passed: f.passed, Dropped: f.dropped}, nil
+}
+func (f *fakeRing) Unguard(context.Context) error { f.guard = nil; return f.unsafe }
+func (f *fakeRing) Guard(_ context.Context, g address.Guard) error {
+	f.guards++
+	f.guard = &g
+	return f.unsafe
+}
+func (f *fakeRing) Cookies() (uint64, error)         { return f.cookies, nil }
+func (f *fakeRing) Forget([]netip.Addr) (int, error) { f.forgot++; return 1, nil }
 func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
 	return f.answers && at == netip.MustParseAddrPort("192.168.50.22:7477")
 }

@@ -22,20 +22,26 @@ import (
 type secondChance interface {
 	Set(context.Context, address.Ring) error
 	Clear(context.Context) error
-	Passed(context.Context) (uint64, error)
+	Counted(context.Context) (address.Count, error)
 	Cookies() (uint64, error)
 	Answers(context.Context, netip.AddrPort) bool
 	Forget([]netip.Addr) (int, error)
+	Guard(context.Context, address.Guard) error
+	Unguard(context.Context) error
 }
 
 // kernelRing is the ring of package address.
 type kernelRing struct{}
 
-func (kernelRing) Set(ctx context.Context, r address.Ring) error { return address.SetRing(ctx, r) }
-func (kernelRing) Clear(ctx context.Context) error               { return address.ClearRing(ctx) }
-func (kernelRing) Passed(ctx context.Context) (uint64, error)    { return address.Passed(ctx) }
-func (kernelRing) Cookies() (uint64, error)                      { return address.SYNCookies() }
-func (kernelRing) Forget(of []netip.Addr) (int, error)           { return address.Forget(of) }
+func (kernelRing) Set(ctx context.Context, r address.Ring) error      { return address.SetRing(ctx, r) }
+func (kernelRing) Clear(ctx context.Context) error                    { return address.ClearRing(ctx) }
+func (kernelRing) Counted(ctx context.Context) (address.Count, error) { return address.Counted(ctx) }
+func (kernelRing) Cookies() (uint64, error)                           { return address.SYNCookies() }
+func (kernelRing) Forget(of []netip.Addr) (int, error)                { return address.Forget(of) }
+
+// Guard and Unguard set and remove the rules for the ports of the group.
+func (kernelRing) Guard(ctx context.Context, g address.Guard) error { return address.SetGuard(ctx, g) }
+func (kernelRing) Unguard(ctx context.Context) error                { return address.ClearGuard(ctx) }
 
 // Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
 // alive in both cases.
@@ -73,6 +79,7 @@ type ring struct {
 	err     error     // why there is none
 	failed  time.Time // since when there is none; zero: there is one
 	passed  uint64
+	dropped uint64 // beyond the limit
 	cookies uint64
 	counted bool      // cookies is known
 	flood   time.Time // when the kernel last sent a SYN cookie
@@ -92,6 +99,7 @@ type moves struct {
 type RingStatus struct {
 	Members int    `json:"members"` // that packets of unknown connections go around, with this one; 0: there is no ring
 	Passed  uint64 `json:"passed"`  // packets that went on to the next member
+	Dropped uint64 `json:"dropped"` // packets beyond group.secondChanceLimit
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -103,7 +111,7 @@ func (r *ring) unmet(now time.Time) bool {
 }
 
 func (r *ring) status() RingStatus {
-	s := RingStatus{Passed: r.passed}
+	s := RingStatus{Passed: r.passed, Dropped: r.dropped}
 	switch {
 	case r.err != nil:
 		s.Problem = r.err.Error()
@@ -133,7 +141,7 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		r.flood = now
 	}
 	r.cookies, r.counted = cookies, err == nil
-	want := address.Ring{Addresses: serving}
+	want := address.Ring{Addresses: serving, Limit: m.of.SecondChanceLimit}
 	for _, s := range v.config.Streams {
 		if s.Addr.IsValid() {
 			want.Listeners = append(want.Listeners, netip.AddrPortFrom(s.Addr, s.Port))
@@ -186,9 +194,12 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		l.log.Warn("second chance is off", "err", r.err)
 	}
 	if r.err == nil && len(want.Members) > 0 {
-		if passed, err := l.chance.Passed(ctx); err == nil {
-			r.moves.stray = passed > r.passed
-			r.passed = passed
+		if sum, err := l.chance.Counted(ctx); err == nil {
+			r.moves.stray = sum.Passed > r.passed
+			if sum.Dropped > r.dropped {
+				l.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped", "dropped", sum.Dropped-r.dropped, "limit", want.Limit)
+			}
+			r.passed, r.dropped = sum.Passed, sum.Dropped
 		}
 	}
 }

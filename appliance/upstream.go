@@ -20,7 +20,7 @@ func Upstream(ctx context.Context, socket string, log *slog.Logger, level *slog.
 	return upstream.Process{Socket: socket, Log: log, Level: level, Answers: haproxy.Answers}.Run(ctx)
 }
 
-// outlived returns a speaker whose sessions with the routers are in a process that outlives this one.
+// outlived returns a speaker that has the process for the routers.
 func (l *loop) outlived(ctx context.Context, cfg *config.Config, nodes *bgp.Speaker, hooks Hooks, sessions bgp.Config) *upstream.Speaker {
 	o := upstream.Options{
 		Config: sessions, Socket: filepath.Join(cfg.HAProxy.RunDir, "upstream.sock"), Proxy: haproxy.WorkerSocket(cfg.HAProxy.RunDir),

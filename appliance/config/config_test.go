@@ -70,7 +70,7 @@ func defaults() *config.Config {
 		StateDir: "/var/lib/sallyport",
 		Log:      config.Log{Level: slog.LevelInfo, Format: config.Text},
 		Group: config.Group{
-			Port: 7477, Share: true, SecondChance: true, Drain: config.Drain{Timeout: time.Minute},
+			Port: 7477, Share: true, SecondChance: true, SecondChanceLimit: 20000, Drain: config.Drain{Timeout: time.Minute},
 			Upstream: config.Upstream{BFD: config.BFD{Interval: 250 * time.Millisecond, Multiplier: 3}, AfterCrash: time.Minute},
 			VRRP:     config.VRRP{ID: 50, Interval: 300 * time.Millisecond},
 		},

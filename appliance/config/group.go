@@ -35,6 +35,8 @@ type Group struct {
 	Share bool `json:"share" jsonschema:"default=true"`
 	// Pass packets of connections that another member holds on to that member, so that an established TCP connection survives when routers move it. The members then need a network in common.
 	SecondChance bool `json:"secondChance" jsonschema:"default=true"`
+	// How many packets a second one appliance passes on to the next member (secondChance), from 1000 to 10000000. Anybody may send packets that belong to no connection, and each of them reaches all members. Packets beyond the limit are dropped, and TCP sends those of a connection again. 20,000 packets that clients send are the acknowledgements of some 500 Mbit/s of answers, all on connections that have just moved.
+	SecondChanceLimit int `json:"secondChanceLimit" jsonschema:"default=20000,minimum=1000,maximum=10000000"`
 	// How an appliance leaves on purpose.
 	Drain Drain `json:"drain"`
 	// The routers that the service addresses are announced to. Without them nothing is announced.

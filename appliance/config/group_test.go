@@ -35,6 +35,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
 	c, err := config.Parse("f.yaml", []byte(strings.Replace(pair, `upstream: {asn: 64512, peers: [{address: 192.168.50.1}, {address: "fd00::1"}]}`, `port: 7000
   share: false
   secondChance: false
+  secondChanceLimit: 5000
   pools: [203.0.113.64/28, 203.0.113.20-203.0.113.29, "2001:db8::1:0/112", 203.0.113.30]
   defaultLoadBalancer: true
   drain: {timeout: 5s}
@@ -57,7 +58,7 @@ func TestGroupKeysSetTheirFields(t *testing.T) {
 			{First: netip.MustParseAddr("203.0.113.30"), Last: netip.MustParseAddr("203.0.113.30")},
 		},
 		DefaultLoadBalancer: true,
-		Port:                7000, Drain: config.Drain{Timeout: 5 * time.Second},
+		Port:                7000, SecondChanceLimit: 5000, Drain: config.Drain{Timeout: 5 * time.Second},
 		Upstream: config.Upstream{
 			ASN: 64512, BFD: config.BFD{Interval: 100 * time.Millisecond, Multiplier: 5}, AfterCrash: 5 * time.Minute,
 			Peers: []config.Router{

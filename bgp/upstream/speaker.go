@@ -195,7 +195,7 @@ func (s *Speaker) order() (report, error) {
 	return answer, nil
 }
 
-// current returns the link in use; nil: there is none.
+// current returns the link in use, or nil if the process is not connected.
 func (s *Speaker) current() *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +359,7 @@ func (s *Speaker) listen(l *link, from *bufio.Scanner) {
 	}
 }
 
-// dismiss ends the process, if there is one. Called with tell held.
+// dismiss ends the process if it runs. Called with tell held.
 func (s *Speaker) dismiss() error {
 	if s.alone {
 		return nil

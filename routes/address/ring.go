@@ -34,6 +34,7 @@ type Ring struct {
 	Self      netip.Addr       // of this appliance among the members
 	Members   []netip.Addr     // that are alive, with Self or without; a dead one loses packets
 	Silent    []netip.Addr     // other members: no packet goes there, but their hops are believed
+	Limit     int              // packets a second that this appliance hands on; 0: no limit
 }
 
 const (
@@ -105,7 +106,7 @@ func (r Ring) set(ctx context.Context) error {
 		}
 	}
 	slices.Sort(trusted)
-	rules := rules{name: link.Attrs().Name, hops: len(after), trusted: slices.Compact(trusted)}
+	rules := rules{name: link.Attrs().Name, hops: len(after), trusted: slices.Compact(trusted), limit: r.Limit}
 	var text strings.Builder
 	for _, f := range families {
 		foreign := func(a netip.Addr) bool { return a.Is4() != (f.name == "ip") }
@@ -158,28 +159,36 @@ func ClearRing(ctx context.Context) error {
 	return errors.Join(nft(ctx, text.String()), unpoint())
 }
 
-// Passed returns how many packets went on to the next member since the rules were loaded
-// first. Without rules it is 0.
-func Passed(ctx context.Context) (uint64, error) {
+// A Count is what the rules of a ring have done since they were loaded first.
+type Count struct {
+	Passed  uint64 // packets that went on to the next member
+	Dropped uint64 // packets beyond Limit
+}
+
+// Counted returns what the rules have done. Without rules it is nothing.
+func Counted(ctx context.Context) (sum Count, err error) {
 	out, err := exec.CommandContext(ctx, "nft", "-j", "list", "counters").Output()
 	if err != nil {
-		return 0, fmt.Errorf("reading the counters of second chance: %w", err)
+		return sum, fmt.Errorf("reading the counters of second chance: %w", err)
 	}
 	var all struct {
 		Nftables []struct {
 			Counter struct {
-				Table   string
-				Packets uint64
+				Table, Name string
+				Packets     uint64
 			}
 		}
 	}
 	if err := json.Unmarshal(out, &all); err != nil {
-		return 0, fmt.Errorf("reading the counters of second chance: %w", err)
+		return sum, fmt.Errorf("reading the counters of second chance: %w", err)
 	}
-	var sum uint64
 	for _, o := range all.Nftables {
-		if o.Counter.Table == table {
-			sum += o.Counter.Packets
+		switch c := o.Counter; {
+		case c.Table != table:
+		case c.Name == "over":
+			sum.Dropped += c.Packets
+		default:
+			sum.Passed += c.Packets
 		}
 	}
 	return sum, nil
@@ -301,6 +310,7 @@ type rules struct {
 	next    netip.Addr
 	hops    int // members after this one
 	trusted []string
+	limit   int // packets a second; 0: no limit
 }
 
 // text returns the commands that replace the table of a family, but not its counter.
@@ -312,6 +322,7 @@ func (r rules) text(f family, addresses []netip.Addr, bound []netip.AddrPort) st
 	line("flush table %s %s", f.name, table)
 	line("table %s %s {", f.name, table)
 	line("\tcounter passed { }")
+	line("\tcounter over { }")
 	line("\tset addresses { type %s; flags timeout; }", f.kind)
 	line("\tset listeners { type %s . inet_service; flags timeout; }", f.kind)
 	line("\tchain arrive {")
@@ -347,6 +358,11 @@ func (r rules) text(f family, addresses []netip.Addr, bound []netip.AddrPort) st
 		line("\t}")
 	}
 	line("\tchain foreign {")
+	if r.limit > 0 {
+		// Anybody may send packets of no connection, and each goes to all members. What belongs to a
+		// connection is sent again.
+		line("\t\tlimit rate over %[1]d/second burst %[1]d packets counter name over drop", r.limit)
+	}
 	// The DSCP counts hops. Only from a member it is believed.
 	line("\t\tiif %q ether saddr { %s } goto hop", r.name, strings.Join(r.trusted, ", "))
 	line("\t\t%s dscp set 1 %s", f.name, pass)

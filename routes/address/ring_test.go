@@ -391,12 +391,9 @@ func TestAPacketOfNoConnectionIsReset(t *testing.T) {
 			t.Errorf("%d of %d connections are reset, want all", got, many)
 		}
 		for i, g := range w.gates {
-			var passed uint64
-			var err error
-			g.do(func() { passed, err = Passed(t.Context()) })
-			must(t, err)
-			if want := i+1 != 2; (passed > 0) != want { // 3 → 1 → 2, and no further
-				t.Errorf("gate %d passed on %d packets", i+1, passed)
+			n := g.counted()
+			if want := i+1 != 2; (n.Passed > 0) != want { // 3 → 1 → 2, and no further
+				t.Errorf("gate %d passed on %d packets", i+1, n.Passed)
 			}
 		}
 	})
@@ -431,25 +428,12 @@ func TestPacketsEndWhereMembersDisagree(t *testing.T) {
 			must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members, Silent: silent}))
 		})
 	}
-	w.client.do(func() {
-		// A packet that opens nothing has no answer but a reset.
-		for range 50 {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)
-			must(t, err)
-			segment := []byte{0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0}
-			must(t, unix.Sendto(fd, segment, 0, &unix.SockaddrInet4{Addr: [4]byte{203, 0, 113, 10}}))
-			must(t, unix.Close(fd))
-		}
-	})
+	w.stray(50)
 	w.connect(4, 0) // comes after them
 	for i, g := range w.gates {
-		g.do(func() {
-			passed, err := Passed(t.Context())
-			must(t, err)
-			if passed > 50 {
-				t.Errorf("gate %d passed on %d packets of 50", i+1, passed)
-			}
-		})
+		if passed := g.counted().Passed; passed > 50 {
+			t.Errorf("gate %d passed on %d packets of 50", i+1, passed)
+		}
 	}
 }
 
@@ -500,14 +484,7 @@ func TestTheCounterSurvivesANewRing(t *testing.T) {
 	w.ring(1, 2)
 	w.route(2)
 	wantUnbroken(t, "after the move", conns)
-	passed := func() (n uint64) {
-		w.gates[1].do(func() {
-			var err error
-			n, err = Passed(t.Context())
-			must(t, err)
-		})
-		return n
-	}
+	passed := func() uint64 { return w.gates[1].counted().Passed }
 	before := passed()
 	w.ring(1, 2)
 	if got := passed(); before == 0 || got < before {
@@ -556,4 +533,44 @@ func TestWithoutNftTheErrorNamesThePackage(t *testing.T) {
 func TestSYNCookiesAreCounted(t *testing.T) {
 	_, err := SYNCookies()
 	must(t, err)
+}
+
+// counted returns what the gate's rules have done.
+func (g *gate) counted() (n Count) {
+	g.t.Helper()
+	var err error
+	g.do(func() { n, err = Counted(g.t.Context()) })
+	must(g.t, err)
+	return n
+}
+
+// stray sends packets of no connection to a service address. They have no answer but a reset.
+func (w *world) stray(n int) {
+	w.t.Helper()
+	w.client.do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)
+		must(w.t, err)
+		defer unix.Close(fd) //nolint:errcheck // nothing was buffered
+		segment := []byte{0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0}
+		for range n {
+			must(w.t, unix.Sendto(fd, segment, 0, &unix.SockaddrInet4{Addr: [4]byte{203, 0, 113, 10}}))
+		}
+	})
+}
+
+func TestPacketsOfNoConnectionGoOnWithinALimit(t *testing.T) {
+	w := newWorld(t, 2)
+	w.route(1)
+	const sent, limit = 2000, 10
+	began := time.Now()
+	w.gates[0].do(func() {
+		must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4), Self: addr(w.gates[0].at4), Members: addrs(w.gates[1].at4), Limit: limit}))
+	})
+	w.stray(sent)
+	w.connect(4, 0) // comes after them
+	n := w.gates[0].counted()
+	most := limit * uint64(2+time.Since(began)/time.Second)
+	if n.Passed+n.Dropped != sent || n.Passed < limit || n.Passed > most {
+		t.Errorf("%d passed and %d dropped of %d, want %d to %d passed", n.Passed, n.Dropped, sent, limit, most)
+	}
 }

@@ -148,10 +148,8 @@ func checksum(b []byte) uint16 {
 }
 
 // hostileNeighbour has a node send what it can to the members for a while. Nobody may lose its
-// class, a session, or the others. The program does not look at the TTL of BFD: the firewall of
-// the image does, so each member has that rule.
+// class, a session, or the others.
 func hostileNeighbour(ctx context.Context, s *testbed) (err error) {
-	const rule = "nft add table ip guard && nft 'add chain ip guard in { type filter hook input priority 0; }' && nft add rule ip guard in udp dport 3784 ip ttl != 255 drop"
 	var members []string
 	flaps := map[string]int{}
 	count := func(then func(m *rig.Rig, flaps int)) error {
@@ -171,13 +169,6 @@ func hostileNeighbour(ctx context.Context, s *testbed) (err error) {
 	for _, m := range s.members() {
 		host, _ := s.Host(m.Machine())
 		members = append(members, host.Addr.Addr().String())
-		if _, err := s.Exec(ctx, m.Machine(), "sh", "-c", rule); err != nil {
-			return err
-		}
-		defer func() {
-			_, gone := s.Exec(ctx, m.Machine(), "nft", "delete", "table", "ip", "guard")
-			err = errors.Join(err, gone)
-		}()
 	}
 	if err := count(func(m *rig.Rig, n int) { flaps[m.Machine()] = n }); err != nil {
 		return err

@@ -1,0 +1,55 @@
+package appliance
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/routes/address"
+)
+
+// guardEvery is the time after which the same rules for the ports of the group are set again: who
+// loads a firewall of their own may remove all rules of others.
+const guardEvery = time.Minute
+
+// ports are the rules for the ports of the group that this process has set last. Owned by the
+// goroutine of the loop.
+type ports struct {
+	of  address.Guard
+	at  time.Time // when; zero: never
+	err error     // why there are none
+}
+
+// guardOf returns who may send to the ports of a group.
+func guardOf(g *config.Group) (guard address.Guard) {
+	if g.Share && len(g.Members) > 1 {
+		guard.Port = g.Port
+		for _, m := range g.Members {
+			guard.Members = append(guard.Members, m.Address)
+		}
+	}
+	if g.Upstream.BFD != (config.BFD{}) {
+		for _, r := range g.Upstream.Peers {
+			guard.Routers = append(guard.Routers, r.Address)
+		}
+	}
+	return guard
+}
+
+// guardPorts keeps the rules for the ports of the group in the kernel, and returns what is wrong with
+// them. A failure opens no port that was shut before.
+func (l *loop) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
+	p, want := &l.ports, guardOf(&l.member.of)
+	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {
+		was := p.err
+		p.of, p.at, p.err = want, now, l.chance.Guard(context.WithoutCancel(ctx), want)
+		if p.err != nil && (was == nil || was.Error() != p.err.Error()) {
+			l.log.Warn("the ports of the group are not guarded", "err", p.err)
+		}
+	}
+	if p.err != nil {
+		all = append(all, trouble{why: p.err.Error()})
+	}
+	return all
+}
