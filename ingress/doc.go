@@ -19,7 +19,7 @@
 // # Inside
 //
 // [Watcher] is the half that touches the world. A shelf holds the objects of one
-// resource (shelf.go), of some no more than a share for each namespace (share.go);
+// resource (shelf.go), of some no more than a share for each namespace (allowance.go);
 // the watcher fills the shelves and hands out all of them as a [Snapshot] (watcher.go), names the Secrets to watch (follow.go), finds the API
 // group of Calico's objects (survey.go), writes status and Events (publish.go),
 // and holds the credentials (kubeconfig.go, token.go). [Rules] lists all that it

@@ -40,7 +40,7 @@ type shelf[T object] struct {
 	told     func(err error, lasting bool) // called with the outcome of each request; lasting: see the constant
 
 	fill    func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
-	share   *share[T]                              // bounds the objects of each namespace; nil: nothing does
+	share   *allowance[T]                          // bounds the objects of each namespace; nil: nothing does
 	called  string                                 // its name in sentences; empty: that of the resource
 	without string                                 // says what follows while the objects are barred; empty: nothing is compiled then
 

@@ -171,7 +171,7 @@ func (w *Watcher) watchAll() {
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
 	w.services = watchOne[*corev1.Service](w, core, "services", byName, w.stripService, w.kube.Services(all), "")
 	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService, stripSlice,
-		newShare("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
+		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
 	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
 	if options.NamespaceSelector != "" {
 		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.Namespaces(), "")

@@ -14,12 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A share bounds the objects of each namespace that a shelf keeps, because all
+// An allowance bounds the objects of each namespace that a shelf keeps, because all
 // namespaces share the memory of the appliance. What something served refers to
 // displaces the rest. An object that was not kept is read again when there is room for
 // it, or when something refers to it. The shelf's lock guards all but the first four
 // fields, which never change.
-type share[T object] struct {
+type allowance[T object] struct {
 	key, kind string        // the key of the bound in the configuration file; the kind of the objects
 	most      int           // bytes of the objects of a namespace together; 0: no bound
 	first     func(T) bool  // whether something served refers to an object
@@ -45,8 +45,8 @@ type reading struct {
 	refused   bool                // an object was not kept
 }
 
-func newShare[T object](key, kind string, most int, first func(T) bool) *share[T] {
-	return &share[T]{key: key, kind: kind, most: most, first: first, wake: make(chan struct{}, 1), bytes: map[string]int{}, short: map[string]*shortage{}}
+func newAllowance[T object](key, kind string, most int, first func(T) bool) *allowance[T] {
+	return &allowance[T]{key: key, kind: kind, most: most, first: first, wake: make(chan struct{}, 1), bytes: map[string]int{}, short: map[string]*shortage{}}
 }
 
 // bytesOf returns the bytes of an object in the encoding of the API server.
@@ -57,12 +57,12 @@ func bytesOf(o any) int {
 	return 0
 }
 
-func (sh *share[T]) refer(o T) ObjectRef {
+func (sh *allowance[T]) refer(o T) ObjectRef {
 	return ObjectRef{Kind: sh.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
 // refuse notes that an object is not kept.
-func (sh *share[T]) refuse(o T) {
+func (sh *allowance[T]) refuse(o T) {
 	namespace := o.GetNamespace()
 	if sh.short[namespace] == nil {
 		sh.short[namespace] = &shortage{example: sh.refer(o)}
@@ -73,7 +73,7 @@ func (sh *share[T]) refuse(o T) {
 }
 
 // due notes that more objects of a namespace may be kept now.
-func (sh *share[T]) due(namespace string) {
+func (sh *allowance[T]) due(namespace string) {
 	if sh == nil {
 		return
 	}
@@ -84,13 +84,13 @@ func (sh *share[T]) due(namespace string) {
 }
 
 // hold notes that an object is kept, and drop that it is no more.
-func (sh *share[T]) hold(o T) {
+func (sh *allowance[T]) hold(o T) {
 	if sh != nil {
 		sh.bytes[o.GetNamespace()] += bytesOf(o)
 	}
 }
 
-func (sh *share[T]) drop(o T) {
+func (sh *allowance[T]) drop(o T) {
 	if sh == nil {
 		return
 	}
@@ -350,7 +350,7 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 }
 
 // watchShare sets up a shelf of which each namespace has a share.
-func watchShare[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *share[T], from func(namespace string) reader[L]) *shelf[T] {
+func watchShare[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *allowance[T], from func(namespace string) reader[L]) *shelf[T] {
 	s := newShelf(w, group, resource, order, strip)
 	s.share = sh
 	list := func(ctx context.Context, namespace string, o metav1.ListOptions) (L, error) {

@@ -77,7 +77,7 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, served, version := &sliceWorld{is: map[serviceKey]*discoveryv1.EndpointSlice{}}, map[serviceKey]bool{}, 0
 		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, strip: stripSlice, full: true}
-		s.share = newShare("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool { return served[serviceOf(o)] })
+		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool { return served[serviceOf(o)] })
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		namespace := func() string { return pick("namespace", "evil", "victim") }
 		check := func() {
