@@ -428,7 +428,7 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 		evil.Directives, worse.Directives = []Directive{nonsense}, []Directive{{phase: phaseHeader, text: "http-request also-nonsense"}}
 		users := &Userlist{"users", []User{{"a b", "'secret'"}}}
 		guarded := backend("guarded")
-		guarded.Directives = []Directive{must[Directive](t)(BasicAuth("users", "x"))}
+		guarded.Directives = []Directive{must[Directive](t)(BasicAuth{Userlist: "users", Realm: "x"}.Directive())}
 		cfg := r.config(backend("app", origin(t, "a")), evil, guarded, worse)
 		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); !errors.Is(err, ErrUnfit) {
 			t.Fatalf("got %v", err)

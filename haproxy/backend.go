@@ -127,10 +127,12 @@ func serverOptions(o ServerOptions) string {
 		// When a node dies, BGP sees it only after its hold time. So three failed
 		// connections in a row bring the server to the brink of failure: the next check,
 		// within half a second, decides.
-		p.Fastinter, p.Downinter = new(int64(500)), new(int64(1000))
+		// A server that is down is checked twice as often as one that is up, at most.
+		slower := int64(max(o.Slower, 1))
+		p.Fastinter, p.Downinter = new(500*slower), new(max(1000, o.Interval().Milliseconds()/2)*slower)
 		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
-		if o.CheckInterval > 0 {
-			p.Inter = new(max(o.CheckInterval.Milliseconds(), 1))
+		if o.CheckInterval > 0 || slower > 1 {
+			p.Inter = new(o.Interval().Milliseconds() * slower)
 		}
 	}
 	if o.MaxConn > 0 {

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -258,6 +259,7 @@ func compareStreams(a, b Stream) int {
 type ServerOptions struct {
 	Check         bool
 	CheckInterval time.Duration // 0: HAProxy's 2 s
+	Slower        int           // how many times as long all times between checks are; 0: as they are
 	MaxConn       int           // connections to one server; 0: no limit
 	TLS           bool          // its certificate is not verified, unless there is a CA
 	CA            string        // an Extra of Authorities, one of which has to have signed the server's certificate
@@ -266,6 +268,11 @@ type ServerOptions struct {
 	VerifyHost    string        // name that its certificate has to have, with a CA; not with another SNI, which counts for that
 	Proto         string        // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
 	SendProxy     string        // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
+}
+
+// Interval returns the time between two checks of a server that is up, before Slower.
+func (o ServerOptions) Interval() time.Duration {
+	return max(cmp.Or(o.CheckInterval, 2*time.Second), time.Millisecond)
 }
 
 // These stand in ServerOptions.SNI for a name that differs by request.

@@ -132,7 +132,7 @@ var algorithms = []struct {
 	hash bool
 	tcp  bool
 }{
-	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]{0,3}\))?)$`), false, true},
+	{matcher(`^(roundrobin|leastconn|first|random(\([1-9][0-9]?\))?)$`), false, true},
 	{matcher(`^source$`), true, true},
 	{matcher(`^uri( (path-only|whole|(len|depth) [1-9][0-9]{0,4}))*$`), true, false},
 	{matcher(`^url_param [A-Za-z0-9_.~-]{1,128}( check_post( [0-9]{1,6})?)?$`), true, false},
@@ -146,7 +146,8 @@ const hashKey = "hash-key addr-port"
 
 // Balance returns "balance" with an algorithm as HAProxy's manual writes it. static-rr
 // becomes roundrobin, which does the same while weights stay as they are. rdp-cookie is
-// for TCP and rejected.
+// for TCP and rejected. Each request makes all the draws of random, in a thread that also
+// serves requests of others, so they are few.
 func Balance(algorithm string) (Directive, error) {
 	algorithm = strings.Join(strings.Fields(algorithm), " ")
 	if algorithm == "static-rr" {
@@ -162,7 +163,7 @@ func Balance(algorithm string) (Directive, error) {
 		}
 		return Directive{phase: phaseSection, tcp: a.tcp, hashes: a.hash, text: text}, nil
 	}
-	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
+	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws, up to 99)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
 		shown(algorithm))
 }
 
@@ -210,20 +211,6 @@ func Close() Directive {
 // answer returns a rule that ends a request with a line of text.
 func answer(status int, text, condition string) string {
 	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` + condition
-}
-
-// BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
-func BasicAuth(userlist, realm string) (Directive, error) {
-	if !isName(userlist) {
-		return Directive{}, fmt.Errorf("%s is not the name of a userlist", shown(userlist))
-	}
-	if strings.ContainsAny(realm, `"\`) {
-		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, shown(realm))
-	}
-	word, err := quote(strings.ReplaceAll(realm, "%", "%%"))
-	// The time of a slow hash grows with the length of the password, so the header is
-	// bounded.
-	return Directive{phase: phaseAuth, userlist: userlist, text: "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm " + word + " if !{ http_auth(" + userlist + ") }"}, err
 }
 
 // OnlyOwnTLS guards a backend whose hosts have certificates with a ClientCA. The server
@@ -342,7 +329,8 @@ func (t Table) text() string {
 var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
 
 // Limit answers with a status, one of DenyCodes, to a client with more requests than
-// that number within the period of a table. Clients in except are not counted.
+// that number within the period of a table, or that the table has no place for: each of its
+// entries is of a client whose request is under way. Clients in except are not counted.
 func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
 	if except.List != "" || len(except.Of) > 0 {
@@ -353,13 +341,14 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 		text += " if" + unless
 	}
 	return Directive{phase: phaseLimit, text: text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
-		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless}
+		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless + " or !{ sc_tracked(0) }" + unless}
 }
 
-// LimitConcurrent answers 429 to a client with more than most concurrent requests. The
-// table must have no period.
+// LimitConcurrent answers 429 to a client with more than most concurrent requests, or
+// that the table has no place for. The table must have no period.
 func LimitConcurrent(t Table, most int) Directive {
-	return Directive{phase: phaseLimit, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429 if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " }"}
+	return Directive{phase: phaseLimit, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429" +
+		" if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " } or !{ sc_tracked(1) }"}
 }
 
 // Capture writes a sample of the request into the capture slot of that number, for the

@@ -36,7 +36,7 @@ func written(t testing.TB) []Directive {
 		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", `it's "quoted" # \ $HOME 100%% %[src] %ci`)),
 		must(SetResponseHeader("Cache-Control", "no-store, no-cache")),
 		must(AddRequestHeader("X-B", "c")), must(AddResponseHeader("X-B", "c")), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
-		must(BasicAuth("a", `it's 100% ours`)), OnlyOwnTLS(false), OnlyOwnTLS(true),
+		must(BasicAuth{Userlist: "a", Realm: `it's 100% ours`}.Directive()), OnlyOwnTLS(false), OnlyOwnTLS(true),
 		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
 		must(SetHost("%[req.hdr(host),lower]")),
@@ -106,7 +106,7 @@ func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 		}
 		users = append(users, u)
 	}
-	d, err := BasicAuth("list", "a realm")
+	d, err := BasicAuth{Userlist: "list", Realm: "a realm"}.Directive()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +157,7 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"one that looks ahead":        {err(ReplacePath("(?=a)", "")), "is not a usable regular expression"},
 		"an origin":                   {err(CORS{Origin: "("}.Directives()), "is not a usable regular expression"},
 		"a way of balancing":          {err(Balance("fastest")), "is not a balancing algorithm"},
+		"very many draws":             {err(Balance("random(100)")), "random[(draws, up to 99)]"},
 		"a URI of no elements":        {err(Balance("uri depth 0")), "is not a balancing algorithm"},
 		"a URI of no bytes":           {err(Balance("uri len 0")), "is not a balancing algorithm"},
 		"two in one":                  {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a balancing algorithm"},
@@ -181,8 +182,8 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		"a text of nothing":           {err(ParseText(GlobalSection, "# a")), "no line"},
 		"a text without end":          {err(ParseText(GlobalSection, strings.Repeat("a\n", 40000))), "at most 65536"},
 		"a format with a line break":  {err(LogFormat("a\nb")), "control character"},
-		"a realm with a quote":        {err(BasicAuth("a", `a"b`)), "has a quote"},
-		"a realm with a line break":   {err(BasicAuth("a", "a\nb")), "control character"},
+		"a realm with a quote":        {err(BasicAuth{Userlist: "a", Realm: `a"b`}.Directive()), "has a quote"},
+		"a realm with a line break":   {err(BasicAuth{Userlist: "a", Realm: "a\nb"}.Directive()), "control character"},
 		"a cookie with a space":       {err(Cookie{Name: "a b"}.Directive()), "is not the name of a cookie"},
 		"a cookie of a wildcard":      {err(Cookie{Name: "a", Domain: "*.a.test"}.Directive()), "is not a domain"},
 		"a cookie of no domain":       {err(Cookie{Name: "a", Domain: "b c"}.Directive()), "is not a domain"},
@@ -233,7 +234,7 @@ func FuzzDirectives(f *testing.F) {
 		add(Balance(value))
 		add(HTTPCheck(name, value, ""))
 		add(Redirect(name, value, 302))
-		add(BasicAuth("a", value))
+		add(BasicAuth{Userlist: "a", Realm: value}.Directive())
 		add(Cookie{Name: name, Domain: value}.Directive())
 		d, err := CORS{Origin: name, Methods: value, Headers: value}.Directives()
 		if err == nil {

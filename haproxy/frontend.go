@@ -212,6 +212,7 @@ func (h *head) writeRouteRules() {
 		h.line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + h.opt.Dir + "/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
 	}
 	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
+	h.line("http-request del-header " + otherPaths + " -m reg if { var(txn.route) -m end " + guarded + " }")
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
 	h.lines(h.Process.text(FrontendSection))

@@ -2,8 +2,11 @@ package haproxy
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -172,6 +175,65 @@ func TestWithoutALimitNothingIsPassedOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestAClientThatATableHasNoPlaceForIsLimited(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		arrived, answer := make(chan struct{}, 2), make(chan struct{})
+		slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.URL.Path == "/slow" {
+				arrived <- struct{}{}
+				<-answer
+			}
+		}))
+		defer slow.Close()
+		defer close(answer)
+		rate, conns := Table{Name: "rate", Size: 1, Period: time.Hour}, Table{Name: "conns", Size: 1}
+		limited := func(name string, d Directive) *Backend {
+			b := backend(name, serverAt(slow.Listener.Addr()))
+			b.Directives = []Directive{d}
+			return b
+		}
+		cfg := r.config(limited("a", Limit(rate, 100, 429, Networks{})), limited("b", LimitConcurrent(conns, 100)))
+		cfg.Tables = []Table{conns, rate}
+		r.apply(cfg, states(cfg, Open))
+		from := func(client, host, path string) string {
+			conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", r.http.String())
+			if err != nil {
+				t.Error(err)
+				return ""
+			}
+			defer conn.Close()
+			_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", path, host)
+			text, _ := io.ReadAll(conn)
+			_, status, _ := strings.Cut(string(text), " ")
+			status, _, _ = strings.Cut(status, " ")
+			return status
+		}
+		for _, host := range []string{"a.test", "b.test"} {
+			if got := from("127.0.0.3", host, "/"); got != "200" {
+				t.Errorf("%s, alone: got %s, want 200", host, got)
+			}
+			go func() {
+				for from("127.0.0.2", host, "/slow") == "429" { // the last request still has the one place
+				}
+			}()
+			<-arrived
+			// HAProxy 3.2 gives the client a place beyond the size of the table.
+			got := from("127.0.0.3", host, "/")
+			table, err := r.p.worker.read("show table " + map[string]string{"a.test": "rate", "b.test": "conns"}[host])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != "429" && !strings.Contains(table, "127.0.0.3") {
+				t.Errorf("%s, beside a client that has the one place: got %s and is not counted, want 429: %s", host, got, table)
+			}
+			if got := from("127.0.0.2", host, "/"); got != "200" {
+				t.Errorf("%s, the client that has the place: got %s, want 200", host, got)
+			}
+		}
+	})
 }
 
 // rateTable is the table of limitedTo.

@@ -168,7 +168,7 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
 		ca := must[*Extra](t)(Authorities("ours", ours.pem()))
 		secret := backend("secret", origin(t, "the secret"))
-		secret.Directives = []Directive{must[Directive](t)(BasicAuth("users", "A realm"))}
+		secret.Directives = []Directive{must[Directive](t)(BasicAuth{Userlist: "users", Realm: "A realm"}.Directive())}
 		members, guests := backend("members", origin(t, "the members")), backend("guests", origin(t, "the guests"))
 		members.Directives, guests.Directives = []Directive{OnlyOwnTLS(false)}, []Directive{OnlyOwnTLS(true)}
 		closed := backend("closed", origin(t, "nobody"))

@@ -208,6 +208,9 @@ func (h *head) writeTables() {
 	for _, t := range h.Tables {
 		h.text.WriteString(t.text())
 	}
+	if len(h.Userlists) > 0 {
+		h.text.WriteString(loginTables)
+	}
 	for _, u := range h.Userlists {
 		h.text.WriteString(u.text())
 	}

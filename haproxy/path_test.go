@@ -127,7 +127,7 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 		"one of two":                        {[]Directive{deny}, nil, guarded},
 		"the other of two":                  {nil, []Directive{Close()}, guarded},
 		"two lists":                         {[]Directive{deny}, []Directive{Deny(Networks{List: "a"}, true)}, guarded},
-		"passwords":                         {[]Directive{must(BasicAuth("a", "b"))}, nil, guarded},
+		"passwords":                         {[]Directive{must(BasicAuth{Userlist: "a", Realm: "b"}.Directive())}, nil, guarded},
 		"certificates":                      {nil, []Directive{OnlyOwnTLS(false)}, guarded},
 		"a service, for both":               {[]Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())}, []Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())}, guarded},
 		"another source for the same list":  {[]Directive{must(Source("X-A")), deny}, []Directive{deny}, guarded},

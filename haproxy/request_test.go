@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -180,11 +181,29 @@ func TestNoHeaderPassesForAnotherByItsSpelling(t *testing.T) {
 	})
 }
 
+func TestNoHeaderReplacesThePathOfAGuardedHost(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app, admin := backend("app", heads(t)), backend("admin", heads(t))
+		admin.Directives = []Directive{Deny(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, true)}
+		cfg := r.config(app, admin)
+		cfg.Routes = append(cfg.Routes, Route{Host: "free.test", Path: "/", Match: Prefix, Backend: "app"}, Route{Host: "app.test", Path: "/admin", Match: Prefix, Backend: "admin"})
+		r.apply(cfg, states(cfg, Open))
+		const headers = "X-Original-URL: /admin\r\nx_rewrite.Url: /admin\r\nX-Original-URI: /admin\r\nX-Original-Urls: kept\r\n\r\n"
+		if got := r.send("GET / HTTP/1.1\r\nHost: app.test\r\n" + headers); strings.Contains(got, "/admin") || !strings.Contains(got, "kept") {
+			t.Errorf("a host with a guarded path: the server saw %q", got)
+		}
+		if got := r.send("GET / HTTP/1.1\r\nHost: free.test\r\n" + headers); strings.Count(got, "/admin") != 3 {
+			t.Errorf("a host without guards: the server saw %q, want it as it was sent", got)
+		}
+	})
+}
+
 func TestALongPasswordIsNotHashed(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		app := backend("app", heads(t))
-		app.Directives = []Directive{must[Directive](t)(BasicAuth("users", "a"))}
+		app.Directives = []Directive{must[Directive](t)(BasicAuth{Userlist: "users", Realm: "a"}.Directive())}
 		cfg := r.config(app)
 		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
 		r.apply(cfg, states(cfg, Open))

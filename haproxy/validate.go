@@ -20,7 +20,7 @@ const (
 	keysBackend = "servercerts"
 )
 
-var reserved = []string{nowhere, elsewhere, terminator, keysBackend}
+var reserved = []string{nowhere, elsewhere, terminator, keysBackend, rightTable, wrongTable}
 
 // Validate returns why the configuration cannot be written for HAProxy, one error
 // for each fault, joined; nil: Render writes all of it. Whoever makes a Config from

@@ -91,9 +91,9 @@ type allotter struct {
 	counts map[tenant][2]int // addresses of each tenant, by family
 }
 
-// share is the part of the addresses of a family that one tenant may have: one in share, and
-// at least one. Four tenants then have to work together to use up the pools.
-const share = 4
+// addressShare is the part of the addresses of a family that one tenant may have: one in
+// addressShare, and at least one. Four tenants then have to work together to use up the pools.
+const addressShare = 4
 
 // total returns how many addresses of a family there are.
 func (a *allotter) total(six bool) (n uint64) {
@@ -115,7 +115,7 @@ func (a *allotter) full(d *demand, addr netip.Addr) string {
 		return fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have (clusters[].ingress.limits.addresses)", d.ref.Namespace, most)
 	}
 	// A share that has become smaller ends nothing that is served already.
-	most := max(1, a.total(addr.Is6())/share)
+	most := max(1, a.total(addr.Is6())/addressShare)
 	if uint64(has[family(addr)]) < most || slices.Contains(d.had, addr) { //nolint:gosec // a count
 		return ""
 	}

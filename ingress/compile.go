@@ -205,7 +205,9 @@ type Compiler struct {
 	linked  map[link][]member                     // the Ingresses of the worlds by their links; nil until amend needs them
 	parts   []part                                // one for each of routing.needs
 	servers map[tenant]int                        // of the parts, by namespace
+	checks  map[tenant]int                        // that they take in 1,000 seconds
 	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
+	paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
 	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
 	result  Result
 }
@@ -329,7 +331,8 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
 	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
-	for i, p := range c.fit(c.bound()) {
+	parts, servers := c.bound()
+	for i, p := range c.fit(c.pace(parts), servers) {
 		c.result.Config.Backends[i] = p.backend
 		odd = append(odd, p.problems...)
 		if p.refused != nil {
@@ -399,9 +402,9 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			parts[i].backend = c.parts[j].backend
 		}
 	}
-	c.parts, c.servers = parts, make(map[tenant]int)
+	c.parts, c.servers, c.checks = parts, make(map[tenant]int), make(map[tenant]int)
 	for i := range parts {
-		c.servers[c.routing.needs[i].tenant()] += len(parts[i].backend.Servers)
+		c.count(c.routing.needs[i].tenant(), parts[i].backend, 1)
 	}
 }
 
@@ -415,11 +418,18 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
 					p.backend = c.parts[i].backend
 				}
-				c.servers[c.routing.needs[i].tenant()] += len(p.backend.Servers) - len(c.parts[i].backend.Servers)
+				c.count(c.routing.needs[i].tenant(), c.parts[i].backend, -1)
+				c.count(c.routing.needs[i].tenant(), p.backend, 1)
 				c.parts[i] = p // no Result has the list itself
 			}
 		}
 	}
+}
+
+// count adds to what a namespace has in its backends, times 1 or -1.
+func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
+	c.servers[of] += times * len(b.Servers)
+	c.checks[of] += times * checksOf(b)
 }
 
 // A serviceKey names a Service, or another object of a namespace, in its cluster.

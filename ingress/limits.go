@@ -18,8 +18,13 @@ type Limits struct {
 	// Of all Services of type LoadBalancer of the namespace together. Without a bound of
 	// their own, Addresses are a share of the pools.
 	Addresses, Ports int
+	// Clients that the tables of all its Ingresses count, and in a second checks of its
+	// servers and wrong passwords of its clients.
+	Clients, Checks, WrongPasswords int
 	// Of one annotation.
 	Lines, ListEntries int
+	// Of all samples of request-capture of one Ingress.
+	CaptureBytes int
 	// Of one Secret.
 	SecretBytes int
 	// Of all EndpointSlices of the namespace together, and of all its objects in the last

@@ -169,7 +169,6 @@ func (b *builder) assemble() {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
 		b.users[n.world][n.service] = append(b.users[n.world][n.service], name)
-		b.Config.Tables = append(b.Config.Tables, n.settings.Tables...)
 		b.Config.Userlists, b.Config.Extras = append(b.Config.Userlists, n.settings.Userlists...), append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
 		ask(n.settings.Questions)
@@ -180,9 +179,7 @@ func (b *builder) assemble() {
 			b.Config.Captures[slot] = max(b.Config.Captures[slot], length)
 		}
 	}
-	// The backends of one Ingress count in one table, which they all bring.
-	slices.SortFunc(b.Config.Tables, func(a, b haproxy.Table) int { return cmp.Compare(a.Name, b.Name) })
-	b.Config.Tables = slices.Compact(b.Config.Tables)
+	b.Config.Tables = b.tables()
 	b.Config.Userlists = distinct(b.Config.Userlists, func(u *haproxy.Userlist) string { return u.Name })
 	b.Config.Lists = distinct(b.Config.Lists, func(l *haproxy.List) string { return l.Name })
 	b.Config.Extras = distinct(b.Config.Extras, func(e *haproxy.Extra) string { return e.Name })

@@ -62,8 +62,11 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		},
 		TakenUDP: c.TakenUDP,
 		Cluster:  w.Cluster,
-		Lines:    w.Options.Limits.Lines,
-		Entries:  w.Options.Limits.ListEntries,
+		Tenant:   w.prefix + home,
+		Bounds: annotations.Bounds{
+			Lines: w.Options.Limits.Lines, Entries: w.Options.Limits.ListEntries,
+			CaptureBytes: w.Options.Limits.CaptureBytes, WrongPasswords: w.Options.Limits.WrongPasswords,
+		},
 	}
 }
 
@@ -206,7 +209,8 @@ func (c *Compiler) forgetOthers() {
 // exist.
 func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.Traffic) *settings {
 	defaults := b.worlds[c.world].defaults
-	shared := b.compile("", settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
+	// Without keys of its own it counts in a table of the cluster's ConfigMap.
+	shared := b.compile(b.worlds[c.world].prefix, settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
 	both := shared
 	if !c.layer.Empty() {
 		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")

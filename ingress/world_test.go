@@ -162,7 +162,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service", "ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service", "ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
 			}
 			if s.Options.TCPServices = pick("TCP services", "", "n/t"); s.Options.TCPServices != "" {
@@ -174,7 +174,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
 			}
 			few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
-			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"), Ports: few("ports")}
+			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"), Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks")}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
@@ -290,7 +290,7 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "check-interval", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

@@ -126,10 +126,18 @@ type Limits struct {
 	Addresses int `json:"addresses" jsonschema:"minimum=1,maximum=1000000"`
 	// TCP ports at these addresses together.
 	Ports int `json:"ports" jsonschema:"default=256,minimum=1,maximum=1000000"`
+	// Addresses of clients that rate-limit-requests and limit-connections of all Ingresses of a namespace count together, at 160 bytes each. If they would be more, the largest tables of the namespace become smaller; every limit stays in effect.
+	Clients int `json:"clients" jsonschema:"default=1048576,minimum=1000,maximum=1000000000"`
+	// Checks of all servers of a namespace in a second; one over TLS counts as ten. If they would be more, the time between its checks is doubled, as often as it takes. The default is what 5,000 servers take at the default check-interval.
+	Checks int `json:"checks" jsonschema:"default=2500,minimum=10,maximum=1000000"`
+	// Wrong passwords for all Ingresses of a namespace in a second. While there are more, clients whose password is not remembered are answered 429: HAProxy hashes each password for up to 15 ms, in a thread that serves others, too.
+	WrongPasswords int `json:"wrongPasswords" jsonschema:"default=10,minimum=1,maximum=1000000"`
 	// Lines of one annotation that holds several: headers, rewrites.
 	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`
 	// Addresses and networks in one annotation; lists of the ConfigMap for patternFiles may be longer.
 	ListEntries int `json:"listEntries" jsonschema:"default=2000,minimum=1,maximum=100000"`
+	// Bytes of all samples of request-capture of one Ingress together: request-capture-len times their number. The largest of all Ingresses count for each captured request.
+	CaptureBytes int `json:"captureBytes" jsonschema:"default=4096,minimum=128,maximum=1048576"`
 	// Bytes of one Secret that is used. The API server allows 1048576.
 	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
 	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some 100,000 endpoints by default. Those of Services that are served count first.

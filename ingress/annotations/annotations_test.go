@@ -106,8 +106,9 @@ var env = Env{
 	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
-	Lines:    3, Entries: 4,
-	Refusal: func(haproxy.Part) string { return "" },
+	Tenant:   "c_team",
+	Bounds:   Bounds{Lines: 3, Entries: 4, CaptureBytes: 1000, WrongPasswords: 7},
+	Refusal:  func(haproxy.Part) string { return "" },
 	Verdict: func(q haproxy.Question) haproxy.Verdict {
 		if strings.Contains(q.String(), "bad") {
 			return haproxy.Refused("HAProxy: unknown keyword 'bad'")
@@ -236,15 +237,21 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("blacklist: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n! Ingress OlderAnnotation: annotation haproxy.org/blacklist is deprecated and still used; write deny-list instead"},
 		{
 			on4("rate-limit-requests: 10"),
-			"http-request track-sc0 src table o_rate\nhttp-request deny deny_status 403 if { sc_http_req_rate(0,o_rate) gt 10 }\ntable o_rate, 102400 clients, 1s",
+			"http-request track-sc0 src table o_rate\nhttp-request deny deny_status 403 if { sc_http_req_rate(0,o_rate) gt 10 } or !{ sc_tracked(0) }\ntable o_rate, 102400 clients, 1s",
 		},
 		{
 			on4("rate-limit-requests: 10", "rate-limit-period: 1m", "rate-limit-status-code: 429", "rate-limit-size: 5", "rate-limit-whitelist: 10.0.0.0/8"),
-			"acl sp_unlimited src 10.0.0.0/8\nhttp-request track-sc0 src table o_rate if !sp_unlimited\nhttp-request deny deny_status 429 if { sc_http_req_rate(0,o_rate) gt 10 } !sp_unlimited\ntable o_rate, 5 clients, 1m0s",
+			"acl sp_unlimited src 10.0.0.0/8\nhttp-request track-sc0 src table o_rate if !sp_unlimited\nhttp-request deny deny_status 429 if { sc_http_req_rate(0,o_rate) gt 10 } !sp_unlimited or !{ sc_tracked(0) } !sp_unlimited\ntable o_rate, 5 clients, 1m0s",
 		},
 		{on4("src-ip-header: X-Real-IP"), "http-request set-src hdr(X-Real-IP)"},
 		{on4("check: false"), "servers: Check=true"},
 		{on4("check-interval: 5s"), "servers: CheckInterval=5s"},
+		{
+			on4("check-interval: 1ms"),
+			`servers: CheckInterval=500ms
+! Ingress LimitReached: annotation haproxy.org/check-interval: "1ms" is shorter than 500ms, which is used instead; only the ConfigMap may set less`,
+		},
+		{onAll("check-interval: 1ms"), "servers: CheckInterval=1ms"},
 		{on4("check-http: /health"), "option httpchk OPTIONS '/health'"},
 		{on4("check-http: GET /health HTTP/1.1"), "option httpchk GET '/health' HTTP/1.1"},
 		{on4("pod-maxconn: 30"), "servers: MaxConn=30"},
@@ -274,6 +281,17 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("request-redirect: other.test"), "http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\nhttp-request redirect location http://other.test%[pathq] code 302"},
 		{on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"), "http-request redirect location https://other.test:8443%[pathq] code 301"},
 		{on4("request-capture: req.hdr(X-A)\ncookie(id)"), "http-request capture req.hdr(X-A) id 0\nhttp-request capture cookie(id) id 1\ncaptures [128 128]"},
+		{
+			on4("request-capture: src\ndst\nmethod", "request-capture-len: 65535"),
+			"http-request capture src id 0\nhttp-request capture dst id 1\nhttp-request capture method id 2\ncaptures [333 333 333]\n" +
+				"! Ingress LimitReached: annotation haproxy.org/request-capture-len: 3 samples of 65535 bytes are more than 1000 bytes together (clusters[].ingress.limits.captureBytes); each has 333 bytes",
+		},
+		{
+			append(on4("request-capture: src\ndst"), onAll("request-capture-len: 65535")...),
+			"http-request capture src id 0\nhttp-request capture dst id 1\ncaptures [500 500]\n" +
+				"! Ingress LimitReached: annotation request-capture-len: 2 samples of 65535 bytes are more than 1000 bytes together (clusters[].ingress.limits.captureBytes); each has 500 bytes",
+		},
+		{onAll("request-capture: src", "request-capture-len: 65535"), "http-request capture src id 0\ncaptures [65535]"},
 		{on4("request-capture: src", "request-capture-len: 40"), "http-request capture src id 0\ncaptures [40]"},
 		{on4("set-host: other.test"), "http-request set-header Host 'other.test'"},
 		{on4("standalone-backend: true", "scale-server-slots: 4"), ""},
@@ -326,8 +344,8 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key \x03\n" +
 				`! Ingress InvalidAnnotation: annotation sallyport.dev/session-cookie-keywords: "rewrite" is not one of httponly, secure, maxidle TIME, maxlife TIME; it is ignored`,
 		},
-		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Members only' if !{ http_auth(users_users) }\nusers users_users ann bob"},
-		{on4("auth-secret: other/htpasswd"), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_other_htpasswd) }\nusers users_other_htpasswd ann"},
+		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"), login("users_users", "Members only") + "\nusers users_users ann bob"},
+		{on4("auth-secret: other/htpasswd"), login("users_other_htpasswd", "Protected Content") + "\nusers users_other_htpasswd ann"},
 		{
 			on4("client-ca: ca", "client-crt-optional: true"),
 			`http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }
@@ -481,7 +499,7 @@ tcp-request content reject
 
 		{
 			on4("sallyport.dev/limit-connections: 5"),
-			"http-request track-sc1 src table o_conns\nhttp-request deny deny_status 429 if { sc_conn_cur(1,o_conns) gt 5 }\ntable o_conns, 102400 clients, 0s",
+			"http-request track-sc1 src table o_conns\nhttp-request deny deny_status 429 if { sc_conn_cur(1,o_conns) gt 5 } or !{ sc_tracked(1) }\ntable o_conns, 102400 clients, 0s",
 		},
 
 		{onAll("default-backend-service: ops/errors"), "default ops/errors"},
@@ -496,7 +514,7 @@ tcp-request content reject
 		{on4("auth-secret: clear"), "CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; all clients are rejected until it is corrected"},
 		{
 			on4("auth-secret: some"),
-			"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_some) }\nusers users_some bob\n" +
+			login("users_some", "Protected Content") + "\nusers users_some bob\n" +
 				"! Ingress UserLeftOut: annotation haproxy.org/auth-secret: Secret some: the password of user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
 		},
 		{on4("auth-secret: a b"), `CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; all clients are rejected until it is corrected`},
@@ -550,7 +568,7 @@ tcp-request content reject
 
 		// What is empty, which HAProxy takes for the end of its line.
 		{on4("set-host: ''"), "! Ingress InvalidAnnotation: annotation haproxy.org/set-host: it is empty; it is ignored"},
-		{on4("auth-secret: users", "auth-realm: "), "http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }\nhttp-request auth realm 'Protected Content' if !{ http_auth(users_users) }\nusers users_users ann bob\n! Ingress InvalidAnnotation: annotation haproxy.org/auth-realm: it is empty; it is ignored"},
+		{on4("auth-secret: users", "auth-realm: "), login("users_users", "Protected Content") + "\nusers users_users ann bob\n! Ingress InvalidAnnotation: annotation haproxy.org/auth-realm: it is empty; it is ignored"},
 		{on4("path-rewrite: /a ''"), `! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: "/a ''" has an empty word; it is ignored`},
 
 		// What is longer than it may be, as what is not good. A ConfigMap's and a list may be.
@@ -594,6 +612,15 @@ tcp-request content reject
 			t.Errorf("no row has %s", d.Name)
 		}
 	}
+}
+
+// login returns the rules that ask clients of the tenant of env for a password.
+func login(list, realm string) string {
+	d, err := haproxy.BasicAuth{Userlist: list, Realm: realm, Tenant: "c_team", Guesses: 7}.Directive()
+	if err != nil {
+		panic(err)
+	}
+	return d.String()
 }
 
 // on4 sets all keys on an Ingress.

@@ -260,7 +260,7 @@ func rewriting(v *values, s *Settings) {
 		s.add(d...)
 	}
 	if list, said := get(v, captures); said {
-		length, _ := get(v, captureLen)
+		length := captureLength(v, len(list))
 		s.add(list...)
 		s.Captures = slices.Repeat([]int{length}, len(list))
 	}
@@ -277,4 +277,22 @@ func rewriting(v *values, s *Settings) {
 			s.add(d)
 		}
 	}
+}
+
+// captureLength returns the bytes of each of so many samples of a request. HAProxy keeps all of
+// them for each request under way.
+func captureLength(v *values, samples int) int {
+	length, said := get(v, captureLen)
+	scope := v.scopeOf(captures.Name)
+	if said {
+		scope = max(scope, v.scopeOf(captureLen.Name))
+	}
+	most := v.env.CaptureBytes
+	if most == 0 || scope == ConfigMap || length*samples <= most {
+		return length
+	}
+	each := max(most/samples, 1)
+	v.report(captureLen.Doc, scope, "LimitReached",
+		fmt.Errorf("%d samples of %d bytes are more than %d bytes together (clusters[].ingress.limits.captureBytes); each has %d bytes", samples, length, most, each))
+	return each
 }

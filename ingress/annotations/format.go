@@ -79,6 +79,32 @@ func period(s string) (time.Duration, error) {
 	return d, err
 }
 
+// A reduced error comes with a value that is used in the place of what the user wrote.
+type reduced struct{ error }
+
+// atLeast reads a duration. It replaces one of an Ingress or a Service that is shorter than
+// least.
+func atLeast(least time.Duration) func(Env, Scope, string) (time.Duration, error) {
+	return func(_ Env, scope Scope, s string) (time.Duration, error) {
+		d, err := duration(s)
+		if err == nil && scope != ConfigMap && d < least {
+			d, err = least, reduced{fmt.Errorf("%s is shorter than %s, which is used instead; only the ConfigMap may set less", Quote(s), least)}
+		}
+		return d, err
+	}
+}
+
+// atMost reads a duration. It replaces one of an Ingress or a Service that is longer than most.
+func atMost(most time.Duration, read func(string) (time.Duration, error)) func(Env, Scope, string) (time.Duration, error) {
+	return func(_ Env, scope Scope, s string) (time.Duration, error) {
+		d, err := read(s)
+		if err == nil && scope != ConfigMap && d > most {
+			d, err = most, reduced{fmt.Errorf("%s is longer than %s, which is used instead; only the ConfigMap may set more", Quote(s), most)}
+		}
+		return d, err
+	}
+}
+
 // size reads the number of entries of a table.
 func size(s string) (int, error) {
 	n, err := volume(s)

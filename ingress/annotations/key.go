@@ -2,6 +2,7 @@ package annotations
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -423,6 +424,10 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 		err := said.fault
 		if err == nil {
 			value, err = k.read(v.env, l.Scope, said.Text)
+		}
+		if less, is := errors.AsType[reduced](err); is {
+			v.report(k.Doc, l.Scope, "LimitReached", less)
+			err = nil
 		}
 		if err == nil {
 			v.used = append(v.used, Effective{k.Name, said.As, said.Text, l.Scope.String()})

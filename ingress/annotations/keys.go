@@ -3,6 +3,7 @@ package annotations
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"sallyport/haproxy"
 )
@@ -40,9 +41,9 @@ var (
 		Name: "check-http", Scopes: everywhere, Format: "`/uri`, `HEAD /uri` or `HEAD /uri HTTP/1.1`",
 		Effect: "Servers are checked by this HTTP request. A server whose answer is not 2xx or 3xx is down.",
 	})
-	checkInterval = define(duration, Doc{
-		Name: "check-interval", Scopes: everywhere, Format: "time", Default: "2s", Traffic: anyTraffic,
-		Effect: "Time between two checks of a server that is up.",
+	checkInterval = defineIn(atLeast(500*time.Millisecond), Doc{
+		Name: "check-interval", Scopes: everywhere, Format: "time, from 500ms; in the ConfigMap from 1ms", Default: "2s", Traffic: anyTraffic,
+		Effect: "Time between two checks of a server that is up. One that is down is checked twice as often, but at most once a second. Many servers in one namespace are checked less often (`clusters[].ingress.limits.checks`).",
 	})
 	corsEnable = define(boolean, Doc{
 		Name: "cors-enable", Scopes: notOnTheService, Format: "true or false", Default: "false",
@@ -110,7 +111,7 @@ var (
 	})
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
-		Format: "roundrobin, leastconn, first, random[(draws)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", Traffic: anyTraffic,
+		Format: "roundrobin, leastconn, first, random[(draws, up to 99)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", Traffic: anyTraffic,
 		Effect: "How requests are spread over the servers. Algorithms that hash do so consistently, and from HAProxy 3.0 on in the same way on all members of a group.",
 	})
 	pathRewrite = defineLines(lines(rewrite), Doc{
@@ -127,7 +128,7 @@ var (
 	})
 	captureLen = define(number(1, 65535), Doc{
 		Name: "request-capture-len", Scopes: notOnTheService, Format: "1 to 65535", Default: "128",
-		Effect: "Most bytes of each sample of request-capture.",
+		Effect: "Most bytes of each sample of request-capture; all samples of an Ingress together have at most `clusters[].ingress.limits.captureBytes`, 4,096 by default.",
 	})
 	requestHeaders = defineLines(headers(haproxy.SetRequestHeader), Doc{
 		Name: "request-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
@@ -141,8 +142,8 @@ var (
 		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
 		Effect: "Most requests of one client address within rate-limit-period; further ones are answered rate-limit-status-code. Each Ingress is counted by itself. The counts survive a reload of HAProxy; HAProxy 2.6 keeps none at a reload within 5 s of its start.",
 	})
-	ratePeriod = define(period, Doc{
-		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms", Default: "1s",
+	ratePeriod = defineIn(atMost(24*time.Hour, period), Doc{
+		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms to 1d; in the ConfigMap to 24d", Default: "1s",
 		Effect: "Period of rate-limit-requests.",
 	})
 	rateStatus = define(status(haproxy.DenyCodes), Doc{
@@ -151,7 +152,7 @@ var (
 	})
 	rateSize = define(size, Doc{
 		Name: "rate-limit-size", Scopes: notOnTheService, Format: "number, with k or m", Default: "100k",
-		Effect: "Most client addresses that rate-limit-requests counts; beyond that the oldest are forgotten.",
+		Effect: "Most client addresses that rate-limit-requests counts; beyond that the oldest are forgotten. All Ingresses of a namespace together count at most `clusters[].ingress.limits.clients`, and share these if they ask for more. A client for which there is no place, since all have a request under way, is answered as one over the limit.",
 	})
 	rateExcept = defineClients(Doc{
 		Name: "rate-limit-whitelist", Scopes: notOnTheService,

@@ -59,7 +59,7 @@ var (
 	})
 	authSecret = defineSecret(Doc{
 		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
-		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user with an invalid hash is left out and reported by an Event; the other users are accepted.",
+		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user with an invalid hash, or a bcrypt cost above 8, is left out and reported by an Event; the other users are accepted. A right password is remembered for five minutes after its last request.",
 	})
 	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
@@ -131,7 +131,7 @@ func Refers(scope Scope, written map[string]string) (refs []Ref) {
 func serverName(s string) (string, error) { return s, haproxy.CheckServerName(s) }
 
 func realm(s string) (string, error) {
-	_, err := haproxy.BasicAuth("any", s)
+	_, err := haproxy.BasicAuth{Userlist: "any", Realm: s}.Directive()
 	return s, err
 }
 
@@ -196,7 +196,7 @@ func authenticate(v *values, s *Settings) {
 	if len(left) > 0 {
 		v.report(authSecret.Doc, v.scopeOf(authSecret.Name), "UserLeftOut", fmt.Errorf("%w; %d of the %d users of the Secret are left out", left[0], len(left), len(left)+len(list.Users)))
 	}
-	d, err := haproxy.BasicAuth(list.Name, name)
+	d, err := haproxy.BasicAuth{Userlist: list.Name, Realm: name, Tenant: v.env.Tenant, Guesses: v.env.WrongPasswords}.Directive()
 	if err != nil {
 		v.wrong(authSecret.Doc, err)
 		return

@@ -8,6 +8,13 @@ import (
 	"sallyport/haproxy"
 )
 
+// Bounds of what an Ingress or a Service sets; 0 is no bound. What a ConfigMap sets has none.
+type Bounds struct {
+	Lines, Entries int // of one annotation
+	CaptureBytes   int // of all samples of request-capture
+	WrongPasswords int // that are compared in a second, of all Ingresses of a namespace
+}
+
 // Env holds everything but its value that the meaning of a key depends on. Each of its
 // functions is set.
 type Env struct {
@@ -23,9 +30,9 @@ type Env struct {
 	// Cluster is the cluster's name. Names of lists begin with it: two clusters may have
 	// lists of one name.
 	Cluster string
-	// Lines and Entries bound the lines and the networks of an annotation; 0 is no
-	// bound. The keys of a ConfigMap have no bound.
-	Lines, Entries int
+	// Tenant names the namespace of the object, in its cluster.
+	Tenant string
+	Bounds
 	// Service returns the backend for requests to a Service that an object names in
 	// auth-url. Its error continues a sentence that begins with "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)

@@ -1,0 +1,72 @@
+package haproxy
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
+//
+// HAProxy hashes a password in a thread that serves requests of others too, for up to 15 ms.
+// So a right password is remembered for five minutes after its last request, and is not hashed
+// meanwhile. Of a tenant that gets too many wrong passwords HAProxy hashes no more.
+type BasicAuth struct {
+	Userlist string
+	Realm    string // that browsers show
+	Tenant   string // whose wrong passwords are counted together
+	Guesses  int    // wrong passwords that a tenant gets in a second, at most; 0: no bound
+}
+
+// The tables of every BasicAuth. One holds hashes of the credentials that were right, the other
+// one counts the wrong ones of each tenant. Neither is passed on to another worker: after a
+// change of the users no password is remembered.
+const (
+	rightTable = "rightpasswords"
+	wrongTable = "wrongpasswords"
+)
+
+// loginTables are the sections of the two tables.
+const loginTables = "\nbackend " + rightTable + "\n  stick-table type binary len 32 size 10k expire 5m\n" +
+	"\nbackend " + wrongTable + "\n  stick-table type string len 128 size 10k expire 10s store gpc0_rate(1s)\n"
+
+// Directive returns the rules of a BasicAuth. While too many passwords of the tenant are wrong,
+// a client whose password is not remembered is answered 429.
+//
+// What is remembered is a hash of the credentials, with the name of the userlist and with a key
+// that only this installation, or Group, has.
+func (a BasicAuth) Directive() (Directive, error) {
+	if !isName(a.Userlist) {
+		return Directive{}, fmt.Errorf("%s is not the name of a userlist", shown(a.Userlist))
+	}
+	tenant := cmp.Or(a.Tenant, "all")
+	if !isName(tenant) {
+		return Directive{}, fmt.Errorf("%s is not the name of a tenant", shown(a.Tenant))
+	}
+	if strings.ContainsAny(a.Realm, `"\`) {
+		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, shown(a.Realm))
+	}
+	realm, err := quote(strings.ReplaceAll(a.Realm, "%", "%%"))
+	const right, tried = "{ var(txn.right) -m found }", "{ req.fhdr(authorization) -m found }"
+	lines := []string{
+		// The time of a hash grows with the length of the password, so the header is bounded.
+		"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }",
+		"http-request set-var(txn.login) req.fhdr(authorization),concat(" + cookieKey + a.Userlist + "),sha2(256)",
+		"http-request set-var(txn.right) bool(true) if { var(txn.login),in_table(" + rightTable + ") }",
+	}
+	if a.Guesses > 0 {
+		lines = append(lines, "http-request deny deny_status 429 if "+tried+" !"+right+
+			" { str("+tenant+"),table_gpc0_rate("+wrongTable+") ge "+strconv.Itoa(a.Guesses)+" }")
+	}
+	lines = append(lines,
+		"http-request set-var(txn.right) bool(true) if !"+right+" { http_auth("+a.Userlist+") }",
+		"http-request track-sc2 var(txn.login) table "+rightTable+" if "+right)
+	if a.Guesses > 0 {
+		lines = append(lines,
+			"http-request track-sc2 str("+tenant+") table "+wrongTable+" if "+tried+" !"+right,
+			"http-request sc-inc-gpc0(2) if "+tried+" !"+right)
+	}
+	lines = append(lines, "http-request auth realm "+realm+" if !"+right)
+	return Directive{phase: phaseAuth, userlist: a.Userlist, text: strings.Join(lines, "\n")}, err
+}
