@@ -67,8 +67,10 @@ const (
 	// answer before it goes on without them.
 	patience = 30 * time.Second
 	// reapply is the time after which HAProxy gets the configuration again although
-	// nothing changed. It bounds how long an error that no reading shows can last.
-	reapply = 10 * time.Second
+	// nothing changed: soon after an order that did something, and then at intervals. It bounds
+	// how long an error of ours that no reading shows can last. Package haproxy counts what
+	// only such a repetition brought.
+	reapplySoon, reapply = time.Second, 10 * time.Second
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds the rounds after one knock. Three rounds settle any state
@@ -584,21 +586,11 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			errs = append(errs, err)
 		}
 	}
-	if len(servers) == 0 && l.applied.still(v.config, v.at) {
+	if len(servers) == 0 && !l.proxy.Info().Reread && l.applied.still(v.config, v.at) {
 		return progress, errors.Join(errs...)
 	}
-	before := l.now()
-	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
-	if result.Reloaded {
-		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: l.now().Sub(before)})
-		observe(l.counts.reloaded, l.now().Sub(before))
-	}
-	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
-	if errors.Is(err, haproxy.ErrUnfit) {
-		l.vetter.blame(ctx, v.config, v.at)
-	}
+	result, err := l.order(ctx, v)
 	if err != nil { // Apply did what it could all the same
-		l.applied.config = nil
 		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))
 	}
 	// Only HAProxy knows which states were reached: a server may have stayed because
@@ -618,6 +610,30 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	l.tellServers(done)
 	noteSteps(l, v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
+}
+
+// order gives HAProxy the configuration and the states of the servers.
+func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
+	before, missed := l.now(), l.proxy.Info().Missed
+	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
+	if result.Reloaded {
+		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: l.now().Sub(before)})
+		observe(l.counts.reloaded, l.now().Sub(before))
+	}
+	if l.proxy.Info().Missed > missed {
+		l.changes.add(Change{At: l.now(), Kind: stateChange, What: "HAProxy got what an order before had left out", Why: "an error of Sallyport: the log has the commands", Bad: true})
+	}
+	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
+	if soon := v.at.Add(reapplySoon); (result.Commands > 0 || result.Reloaded) && (result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)) {
+		l.applied.until = soon
+	}
+	if errors.Is(err, haproxy.ErrUnfit) {
+		l.vetter.blame(ctx, v.config, v.at)
+	}
+	if err != nil {
+		l.applied.config = nil
+	}
+	return result, err
 }
 
 // abort ends the connections to servers that will not answer. HAProxy then resends to

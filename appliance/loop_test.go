@@ -124,6 +124,7 @@ type fakeProxy struct {
 	applied  int
 	unfit    string // HAProxy rejects a whole configuration with that word
 	info     haproxy.Info
+	result   haproxy.Result // of each Apply
 	err      error
 
 	metrics    string // what the exporter writes, after the query; empty: nothing at all
@@ -165,7 +166,7 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 		}
 	}
 	f.backends = f.backends.With(next)
-	return haproxy.Result{}, nil
+	return f.result, nil
 }
 
 func (f *fakeProxy) Former(*haproxy.Config) []*haproxy.Backend { return nil }
@@ -642,6 +643,40 @@ func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	if s.proxy.applied == applied {
 		t.Error("after the patience of a start the known cluster still waits for the other")
 	}
+}
+
+func TestHAProxyIsAskedAgainSoonAfterAChangeAndAtOnceAfterAnotherHand(t *testing.T) {
+	s := running(t)
+	quiet := func(when string) {
+		t.Helper()
+		applied := s.proxy.applied
+		if s.settle(t); s.proxy.applied != applied {
+			t.Errorf("%s: HAProxy got the same order again", when)
+		}
+	}
+	busy := func(when string) {
+		t.Helper()
+		applied := s.proxy.applied
+		if s.settle(t); s.proxy.applied == applied {
+			t.Errorf("%s: HAProxy did not get the same order again", when)
+		}
+	}
+	s.clock = s.clock.Add(reapply)
+	busy("after a while")
+	quiet("at once")
+	s.clock = s.clock.Add(2 * reapplySoon)
+	quiet("soon after an order that did nothing")
+
+	s.proxy.result.Commands = 1
+	s.clock = s.clock.Add(reapply)
+	busy("after a while")
+	s.proxy.result.Commands = 0
+	quiet("at once after an order that did something")
+	s.clock = s.clock.Add(reapplySoon)
+	busy("soon after it")
+
+	s.proxy.info.Reread = true
+	busy("after HAProxy was read anew")
 }
 
 func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {

@@ -128,6 +128,7 @@ var (
 	requestsDesc     = desc("requests_total", "HTTP requests of clients, read from HAProxy every 10 s.")
 	failedDesc       = desc("requests_failed_total", "HTTP requests of clients that were answered with a status from 500 to 599.")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
+	repeatedDesc     = desc("haproxy_repeated_changes_total", "Orders to HAProxy that changed something although the same order had succeeded before. Cause missed: that one had left it out, which is an error of the appliance, and worth a report. Cause outside: something else had changed HAProxy.", "cause")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
 	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
 	roundsDesc       = desc("rounds_total", "Rounds of the loop.")
@@ -225,6 +226,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(requestsDesc, m.taken.requests.Load())
 	counter(failedDesc, m.taken.failed.Load())
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
+	counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
+	counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
 	counter(roundsDesc, m.counts.rounds.Load())
 	counter(failedRoundsDesc, m.counts.failed.Load())
 	for kind, name := range stepNames {

@@ -317,7 +317,7 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 				// refused is what a culprit may cost: nothing that was there.
 				apply := func() error {
 					r.p.mu.Lock()
-					r.p.valid = *spoilt // our own checks have a hole
+					r.p.last.cfg = *spoilt // our own checks have a hole
 					r.p.mu.Unlock()
 					_, err := r.p.Apply(t.Context(), spoilt, inOrder(spoilt, states(spoilt, Open)))
 					return err
@@ -397,7 +397,7 @@ func TestACertificateThatTheWorkerRefusesCostsNoOther(t *testing.T) {
 		next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "more.test", Path: "/", Match: Prefix, Backend: "other"})
 		wish := states(cfg, Open)
 		wish[ServerID{"app", cfg.Backends[0].Servers[0].Name}] = Closed
-		r.p.valid = next // our own checks have a hole
+		r.p.last.cfg = next // our own checks have a hole
 		if res, err := r.p.Apply(t.Context(), &next, inOrder(&next, wish)); !errors.Is(err, ErrUnfit) || res.Reloaded {
 			t.Fatalf("got %+v, %v", res, err)
 		}

@@ -26,8 +26,15 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
+	as := p.compare(cfg, states)
 	res, err := p.apply(ctx, cfg, states)
 	p.nameSpares()
+	if err == nil && p.unfinished(cfg) {
+		res.RetryAt = time.Now()
+	}
+	p.last.states, p.last.done, p.last.retryAt = states, err == nil, res.RetryAt
+	p.note(func(i *Info) { i.Reread = i.Reread && err != nil })
+	p.countRepetition(as, &res)
 	if err != nil {
 		p.forget()
 		p.noteError(err)
@@ -38,15 +45,22 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	return res, err
 }
 
+// unfinished reports whether the next order has something to do at once: it needs fewer
+// backends from before, or a slot has lost its last server.
+func (p *Proxy) unfinished(cfg *Config) bool {
+	former := len(cfg.Former)
+	return former > 0 && former > len(p.held(cfg).kept) || p.run != nil && p.run.shape == p.shapeID && len(p.run.vacant(cfg)) > 0
+}
+
 // apply walks one round: validate, have a HAProxy, render, reload or not, tell.
 func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
 	}
-	if err := cfg.validate(&p.valid); err != nil {
+	if err := cfg.validate(&p.last.cfg); err != nil {
 		return res, fmt.Errorf("HAProxy's configuration: %w", err)
 	}
-	p.valid = *cfg
+	p.last.cfg = *cfg
 	if res.RetryAt, err = p.ensureFrom(ctx, cfg, states); err != nil {
 		return res, err
 	}
@@ -64,16 +78,13 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	if p.run.shape == p.shapeID && (p.run.shape != want.shape || p.run.slots.active()) {
 		misplaced = p.place(want)
 	}
-	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, &res))
+	kept := p.held(cfg)
+	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, kept.any(), &res))
 	if res.Reason != "" && !res.Reloaded {
 		if p.run.shape != p.shapeID {
 			// What the worker runs is not known well enough to tell it routes. Its servers
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
-		}
-		kept := held{}
-		if p.told != nil {
-			kept = hold(p.told.cfg, cfg)
 		}
 		cfg, states = within(cfg, states, p.run.grown(p.shaped), p.run.slots, kept)
 		want = p.text.outline(cfg, states, p.run.slots)
@@ -203,6 +214,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	steps := p.run.serverSteps(cfg, states, nil)
 	cmds := slices.Concat(steps.down, steps.up)
 	res.Commands += len(cmds)
+	res.made = cmds
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
@@ -225,6 +237,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.run.orders(want, states, p.opt.Dir)
 	cmds := slices.Concat(o.down, p.run.additions(), o.up, o.rows)
 	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
+	res.made = slices.Concat(cmds, o.others())
 	if len(o.rows)+len(o.whole) > 0 || o.certs {
 		// From now on the worker's rows and certificates are not those of any files.
 		if p.run.gen != ahead {

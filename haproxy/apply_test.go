@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"maps"
 	"testing"
 )
 
@@ -95,4 +96,54 @@ func TestWhatIsClosedIsNotCheckedAndWhatOpensIsUp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAChangeByAnotherHandIsNoErrorOfOurs closes a server behind the Proxy's back.
+func TestAChangeByAnotherHandIsNoErrorOfOurs(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("app", origin(t, "a")))
+		r.settle(cfg, states(cfg, Open))
+		if info := r.p.Info(); info.Reread || info.Restored > 0 {
+			t.Errorf("before: got %+v, want a worker that is known, and nothing restored", info)
+		}
+		if err := r.p.worker.tell([]string{"set server app/" + cfg.Backends[0].Servers[0].Name + " state maint"}); err != nil {
+			t.Fatal(err)
+		}
+		r.p.lookAgain()
+		if servers, err := r.p.Servers(); err != nil || servers.Get("app").Servers[0].State != Closed || !r.p.Info().Reread {
+			t.Errorf("got %v, %v, want a closed server of a worker that was read anew", servers.Get("app"), err)
+		}
+		r.apply(cfg, states(cfg, Open))
+		if info := r.p.Info(); info.Restored != 1 || info.Missed != 0 || info.Reread {
+			t.Errorf("got %d orders restored, %d missed, read anew: %t; want 1, 0 and false", info.Restored, info.Missed, info.Reread)
+		}
+		if got := r.get("app.test", "/"); got != "a" {
+			t.Errorf("got %q, want a", got)
+		}
+	})
+}
+
+// TestARepetitionThatFindsSomethingIsCounted makes the Proxy believe that it told the worker of
+// no route. So the order before has left one out.
+func TestARepetitionThatFindsSomethingIsCounted(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", origin(t, "a")))
+	r.settle(cfg, states(cfg, Open))
+	if err := r.p.worker.tell([]string{"clear map " + r.p.path(routeMap)}); err != nil {
+		t.Fatal(err)
+	}
+	r.p.run.tables, r.p.run.rows = nil, maps.Clone(r.p.run.rows) // the files share them
+	r.p.run.rows[routeMap] = nil
+	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
+		t.Fatal(err)
+	}
+	if info := r.p.Info(); info.Missed != 1 || info.Restored != 0 {
+		t.Errorf("got %d orders missed, %d restored; want 1 and 0", info.Missed, info.Restored)
+	}
+	r.p.note(func(i *Info) { i.Missed = 0 })
+	r.apply(cfg, states(cfg, Open))
+	if got := r.get("app.test", "/"); got != "a" {
+		t.Errorf("got %q, want a", got)
+	}
 }

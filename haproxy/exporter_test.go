@@ -77,7 +77,7 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 			t.Error("the exporter does not get the scope of the request")
 		}
 		// HAProxy reloads with the exporter, and answers afterwards.
-		r.p.idleSince = r.p.idleSince.Add(-idleReload)
+		r.later()
 		r.apply(cfg, states(cfg, Open))
 		r.get("default_b_80.test", "/")
 		r.eventually("the exporter answers after a reload", func() bool {

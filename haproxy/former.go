@@ -9,7 +9,8 @@ import (
 // held is what a configuration keeps of the one before, as long as it has to wait for a
 // reload: a route whose new backend or Choice the worker does not have leads where it
 // led. Only backends of one namespace follow each other that way: what somebody else
-// takes over has no former backend.
+// takes over has no former backend. A reload for which something is held is urgent (see
+// reloadIfDue). So nothing is held without a time at which it ends.
 type held struct {
 	routes map[int]Route // as they are in the worker, by the index among the new Routes
 	rest   string        // the former DefaultBackend; empty: the new one can be told
@@ -19,7 +20,7 @@ type held struct {
 // keeper holds the backends that a configuration lacks, and that it keeps from another.
 type keeper struct {
 	was, next []*Backend               // of the one before, and of the new one, sorted by name
-	new       map[string]bool          // the names that only the new one has
+	new       map[string]bool          // the names that the new one has, and the worker lacks
 	heirs     map[servicePort]*Backend // of the new one; nil until one is needed
 	kept      map[string]*Backend
 }
@@ -27,25 +28,40 @@ type keeper struct {
 // servicePort identifies the port of a Service of a cluster.
 type servicePort struct{ cluster, service string }
 
+// any reports whether something is held.
+func (h *held) any() bool { return len(h.routes) > 0 || h.rest != "" || len(h.kept) > 0 }
+
 // Former returns the backends for Config.Former: those to which the worker sends requests
-// for routes of cfg until a reload.
+// for routes of cfg until a reload. Apply may find a place without a reload for a backend of
+// cfg. Then fewer are left, and Result.RetryAt is now.
 func (p *Proxy) Former(cfg *Config) []*Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.told == nil {
-		return nil
-	}
-	return slices.SortedFunc(maps.Values(hold(p.told.cfg, cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(p.held(cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// hold returns what want keeps of told, which the worker runs.
-func hold(told, want *Config) (h held) {
+// held returns the parts of the last configuration that cfg keeps until a reload.
+func (p *Proxy) held(cfg *Config) held {
+	if p.told == nil {
+		return held{}
+	}
+	run := p.run
+	if run == nil {
+		run = nothing()
+	}
+	have := run.grown(p.shaped)
+	return hold(p.told.cfg, cfg, func(name string) bool { return !run.slots.has(name) && find(have.Backends, name) == nil })
+}
+
+// hold returns the parts of told, which the worker runs, that want keeps until a reload. The
+// function lacks reports whether the worker has no backend of a name.
+func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) && slices.Equal(told.Streams, want.Streams) {
 		return h
 	}
 	h.keeper = keeper{told.Backends, want.Backends, make(map[string]bool), nil, make(map[string]*Backend)}
 	for _, b := range others(want.Backends, told.Backends, backendName) {
-		if find(told.Backends, b.Name) == nil {
+		if lacks(b.Name) {
 			h.new[b.Name] = true
 		}
 	}

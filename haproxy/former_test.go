@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -93,7 +94,7 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 		r.apply(next, closed)
 		expect("closed", map[string]string{"color": "503"})
 
-		r.p.opt.MinReload = time.Millisecond
+		r.later()
 		next.Former = r.p.Former(next)
 		if res := r.apply(next, states(next, Open)); !res.Reloaded {
 			t.Fatalf("got %+v, want a reload", res)
@@ -103,6 +104,84 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 		})
 		if former := r.p.Former(next); len(former) > 0 {
 			t.Errorf("after the reload: got %v, want no backends from before", former)
+		}
+	})
+}
+
+// TestAGuardThatOthersHaveHoldsAtOnce gives a path a guard, and another one a new Service, with
+// settings that the worker has loaded for other backends. No reload can come.
+func TestAGuardThatOthersHaveHoldsAtOnce(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		nobody := Deny(Networks{Of: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, true)
+		of := func(name, service string, server Server, directives ...Directive) *Backend {
+			b := backend(name, server)
+			b.Namespace, b.Service, b.Directives = "default", service, directives
+			return b
+		}
+		pod := origin(t, "pod")
+		app, office := of("app", "app:80", pod), of("office", "office:80", origin(t, "office"), nobody)
+		config := func(admin, blue string, backends ...*Backend) *Config {
+			cfg := r.config(backends...)
+			for path, to := range map[string]string{"/": "app", "/admin": admin, "/blue": blue} {
+				cfg.Routes = append(cfg.Routes, Route{Host: "shop.test", Path: path, Match: Prefix, Backend: to})
+			}
+			return cfg
+		}
+		was := config("app", "app", app, office)
+		r.settle(was, states(was, Open))
+		if got := r.get("shop.test", "/admin"); got != "pod" {
+			t.Fatalf("before: got %q, want pod", got)
+		}
+
+		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		next := config("guarded", "blue", app, office, of("guarded", "app:80", pod, nobody), of("blue", "blue:80", origin(t, "blue")))
+		if next.Former = r.p.Former(next); len(next.Former) > 0 {
+			t.Errorf("got %v for former backends, want none: the one of before is still there", next.Former)
+		}
+		if res := r.apply(next, states(next, Open)); res.Reloaded {
+			t.Fatalf("got %+v, want no reload", res)
+		}
+		for path, want := range map[string]string{"/": "pod", "/admin": "403", "/blue": "blue"} {
+			if got := r.get("shop.test", path); got != want {
+				t.Errorf("%s: got %q, want %q", path, got, want)
+			}
+		}
+	})
+}
+
+// TestABackendFromBeforeLeavesWhenItsHeirHasAPlace replaces a backend by one of the same
+// settings. Former cannot know yet that a place will be found for the new one.
+func TestABackendFromBeforeLeavesWhenItsHeirHasAPlace(t *testing.T) {
+	withThose(t, func(p picture) bool { return !p.atLeast3(4) }, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		of := func(name string, server Server) *Config {
+			b := backend(name, server)
+			b.Namespace, b.Service = "default", "app:80"
+			cfg := r.config(b)
+			cfg.Routes = []Route{{Host: "app.test", Path: "/", Match: Prefix, Backend: name}}
+			return cfg
+		}
+		was, next := of("one", origin(t, "one")), of("two", origin(t, "two"))
+		r.settle(was, states(was, Open))
+		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		if next.Former = r.p.Former(next); len(next.Former) != 1 {
+			t.Fatalf("got %v for former backends, want one", next.Former)
+		}
+		res := r.apply(next, states(next, Open))
+		if got := r.get("app.test", "/"); got != "two" {
+			t.Errorf("got %q, want two", got)
+		}
+		if res.RetryAt.After(time.Now()) {
+			t.Errorf("got %+v, want the next order at once", res)
+		}
+		again := *next
+		if again.Former = r.p.Former(&again); len(again.Former) > 0 {
+			t.Errorf("got %v for former backends, want none", again.Former)
+		}
+		r.apply(&again, states(&again, Open))
+		if live, err := r.p.Servers(); err != nil || live.Get("one") != nil && len(live.Get("one").Servers) > 0 {
+			t.Errorf("got %v, %v, want no server of the former backend", live.Get("one"), err)
 		}
 	})
 }

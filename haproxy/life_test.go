@@ -309,7 +309,7 @@ func TestAReloadThatMustWaitHoldsNothingElseUp(t *testing.T) {
 	if err := check(r.opt.Binary, r.opt.Dir); err != nil {
 		t.Error(err)
 	}
-	r.p.opt.MinReload = time.Millisecond
+	r.later()
 	r.settle(cfg, states(cfg, Open))
 	if got := r.get("two.test", "/"); got != "c" {
 		t.Errorf("got %q, want c", got)

@@ -119,7 +119,7 @@ func TestASparePlaceCountsForItsBackend(t *testing.T) {
 			}
 		}
 		requests(3)
-		r.p.idleSince = r.p.idleSince.Add(-idleReload)
+		r.later()
 		r.apply(cfg, states(cfg, Open))
 		requests(5)
 	})

@@ -38,6 +38,18 @@ func (r *running) orders(want *outline, states States, dir string) orders {
 	return o
 }
 
+// others names the changes that are no commands by themselves.
+func (o *orders) others() []string {
+	all := slices.Clone(o.whole)
+	if o.certs {
+		all = append(all, "certificates")
+	}
+	if len(o.turns) > 0 {
+		all = append(all, "keys of TLS tickets")
+	}
+	return all
+}
+
 // serverSteps holds the commands that bring servers to their states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open

@@ -63,6 +63,8 @@ type Result struct {
 	Reason   string    // why a reload was or is due, in words; empty if none
 	RetryAt  time.Time // when Apply has more to do, a reload or a removal; zero if it is complete
 	Commands int       // commands sent to the worker
+
+	made []string // what changed without a reload, but for removals of servers: commands, maps, and what else
 }
 
 // Info describes HAProxy and what we did with it, for the status page.
@@ -84,6 +86,9 @@ type Info struct {
 	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
 
 	Capacity []Capacity `json:"-"` // of the worker and the machine, as of the last look
+	Reread   bool       `json:"-"` // the worker was read anew since the last Apply: the same order may have something to do
+	Missed   int        `json:"-"` // orders that left out something, which a repetition brought
+	Restored int        `json:"-"` // orders repeated that changed something after another hand
 }
 
 // A Proxy drives one HAProxy. Its methods may be called from any goroutine;
@@ -113,7 +118,7 @@ type Proxy struct {
 	run     *running      // nil: not known
 	shaped  *Config       // a configuration of the shape that is in shapeID
 	shapeID string
-	valid   Config // what was last found valid
+	last    order
 	alarm   *time.Timer
 
 	lastReload  time.Time
@@ -348,7 +353,7 @@ func (p *Proxy) know() error {
 	run.backends = run.slots.placed(run.backends)
 	p.run = run
 	p.note(func(i *Info) {
-		i.Running, i.Pid, i.Worker, i.OldWorkers = true, procs.master, pic.pid, len(procs.old)
+		i.Running, i.Pid, i.Worker, i.OldWorkers, i.Reread = true, procs.master, pic.pid, len(procs.old), true
 		i.Capacity = p.capacity(pic, procs)
 		i.Generation, i.Version = pic.gen, pic.version
 		i.Started = time.Now().Add(-time.Duration(pic.uptime) * time.Second).Truncate(time.Second)

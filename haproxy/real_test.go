@@ -159,14 +159,27 @@ func (r *rig) config(backends ...*Backend) *Config {
 	return cfg
 }
 
-// apply must succeed.
+// apply must succeed, and a repetition before the time that it names must find nothing to do.
 func (r *rig) apply(cfg *Config, states map[ServerID]State) Result {
 	r.t.Helper()
 	res, err := r.p.Apply(r.t.Context(), cfg, inOrder(cfg, states))
 	if err != nil {
 		r.t.Fatalf("Apply: %v", err)
 	}
+	if res.RetryAt.IsZero() || time.Until(res.RetryAt) > lingerRetry {
+		if _, err := r.p.Apply(r.t.Context(), cfg, inOrder(cfg, states)); err != nil {
+			r.t.Fatalf("Apply, once more: %v", err)
+		}
+	}
+	if missed := r.p.Info().Missed; missed > 0 {
+		r.t.Fatalf("a repetition made up for what %d orders had left out", missed)
+	}
 	return res
+}
+
+// later lets the time pass for which a reload waits.
+func (r *rig) later() {
+	r.p.opt.MinReload, r.p.idleSince, r.p.last.retryAt = time.Millisecond, r.p.idleSince.Add(-idleReload), time.Now()
 }
 
 // settle applies until nothing is left to do.

@@ -13,10 +13,12 @@ import (
 )
 
 // reloadIfDue reloads HAProxy if want takes a reload and its time has come, and
-// notes in res what it did. It returns why the worker still lacks a part of want:
-// the error of this reload, or of the last one to the same files.
-func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, res *Result) error {
+// notes in res what it did. A reload for which something is held is urgent. It returns why
+// the worker still lacks a part of want: the error of this reload, or of the last one to the
+// same files.
+func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *Result) error {
 	why, urgent := p.reasonToReload(want)
+	urgent = urgent || held
 	res.Reason = why
 	if why == "" {
 		p.idleSince = time.Time{}

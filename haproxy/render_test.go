@@ -444,7 +444,7 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 				cfg := w.config()
 				r.eventually("everything is done", func() bool {
 					r.p.mu.Lock()
-					r.p.idleSince = r.p.idleSince.Add(-idleReload)
+					r.later()
 					r.p.mu.Unlock()
 					return r.apply(cfg, w.wish).RetryAt.IsZero()
 				})

@@ -98,14 +98,10 @@ func (r *running) spare(want *outline, have *Config) {
 		}
 		return r.backends.Get(name)
 	}
-	for name, s := range r.slots {
-		b := find(want.cfg.Backends, name)
-		leaves := b == nil || s.as != nil && !s.as.sameShape(b)
-		if name != s.name && leaves && len(get(name).Servers) == 0 {
-			delete(next, name)
-			next[s.name] = slot{name: s.name}
-			moved[name], moved[s.name] = nil, get(name)
-		}
+	for name, s := range r.vacant(want.cfg) {
+		delete(next, name)
+		next[s.name] = slot{name: s.name}
+		moved[name], moved[s.name] = nil, get(name)
 	}
 	var homeless []*fragment
 	j := 0
@@ -135,6 +131,20 @@ func (r *running) spare(want *outline, have *Config) {
 		}
 	}
 	r.slots, r.backends = next, r.backends.With(moved)
+}
+
+// vacant returns the slots that stand for a backend without servers, which want lacks or has
+// with other settings.
+func (r *running) vacant(want *Config) slots {
+	all := slots{}
+	for name, s := range r.slots {
+		b := find(want.Backends, name)
+		leaves, live := b == nil || s.as != nil && !s.as.sameShape(b), r.backends.Get(name)
+		if name != s.name && leaves && (live == nil || len(live.Servers) == 0) {
+			all[name] = s
+		}
+	}
+	return all
 }
 
 // spares returns the names of the spare backends that have no servers and no slot, sorted, by

@@ -48,7 +48,7 @@ func TestANewBackendTakesASparePlace(t *testing.T) {
 		if got := r.get("default_b_80.test", "/"); got != "b" {
 			t.Errorf("another process: got %q, want b", got)
 		}
-		r.p.idleSince = r.p.idleSince.Add(-idleReload)
+		r.later()
 		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
 			t.Errorf("after a while: got %+v, want a reload", res)
 		}

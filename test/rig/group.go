@@ -20,6 +20,7 @@ func (r *Rig) Another(n int) (*Rig, error) {
 	for _, file := range []string{"sallyport", "app", "kubeconfig"} {
 		err = errors.Join(err, os.Symlink(filepath.Join("..", file), filepath.Join(other.Dir, file)))
 	}
+	r.others = append(r.others, other)
 	return other, err
 }
 

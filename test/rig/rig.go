@@ -29,6 +29,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"sallyport/appliance"
+	"sallyport/haproxy"
 	"sallyport/test/lab/world"
 )
 
@@ -59,6 +60,7 @@ type Rig struct {
 	machine string // the appliance's host
 	process *exec.Cmd
 	ended   chan struct{} // closed when process has ended
+	others  []*Rig        // for the other appliances of the lab
 }
 
 // In builds the programs, brings up a lab with an appliance that is configured (see Configure) but
@@ -291,8 +293,29 @@ func (r *Rig) Alive() error {
 	}
 }
 
-// Close ends the appliance and the lab.
-func (r *Rig) Close() error { return errors.Join(r.Stop(syscall.SIGKILL), r.Down()) }
+// Close ends the appliance and the lab. It returns an error if a repetition of an order to HAProxy
+// had to bring what an order before had left out, in any appliance of the lab.
+func (r *Rig) Close() error {
+	err := r.missed()
+	for _, other := range r.others {
+		err = errors.Join(err, other.missed())
+	}
+	return errors.Join(err, r.Stop(syscall.SIGKILL), r.Down())
+}
+
+// missed returns an error with the first line of the log about such a repetition.
+func (r *Rig) missed() error {
+	log, err := os.ReadFile(r.LogFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it was never started
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, haproxy.MissedLine) {
+			return fmt.Errorf("the log of %s: %s", r.machine, strings.TrimSpace(line))
+		}
+	}
+	return err
+}
 
 // Status returns the appliance's /status.
 func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {

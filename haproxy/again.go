@@ -1,0 +1,65 @@
+package haproxy
+
+import (
+	"slices"
+	"time"
+)
+
+// Apply is given the same order again and again, so that an error that no reading shows does
+// not last. Such a repetition should find nothing to do. Whatever an order cannot bring at once
+// has its time in Result.RetryAt. A repetition that changes something before that time corrects
+// an error of ours, or a change that somebody else made to the worker. This file tells the two
+// apart, and counts them.
+
+// MissedLine is the message of the log line about changes that an order before had left out.
+const MissedLine = "a repetition changed what an order before should have changed: please report this bug of Sallyport"
+
+// An order holds what Apply was given last, and how far it got.
+type order struct {
+	cfg     Config
+	states  States
+	done    bool      // without an error
+	retryAt time.Time // as Result.RetryAt
+}
+
+// repetition compares an order with the one before.
+type repetition int
+
+const (
+	another  repetition = iota // it differs, or the one before failed, or asked for this time
+	repeated                   // it is the same, and the worker has confirmed all of it
+	restored                   // it is the same, and the worker was read anew since
+)
+
+// compare compares an order with the one before.
+func (p *Proxy) compare(cfg *Config, states States) repetition {
+	last := &p.last
+	due := !last.retryAt.IsZero() && !time.Now().Before(last.retryAt)
+	switch {
+	case !last.done, due, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, same[State]):
+		return another
+	case p.run == nil || p.run.told == nil:
+		return restored
+	}
+	return repeated
+}
+
+// countRepetition counts and logs what a repetition has changed. Removals of servers are no
+// change: they wait until the connections of the server have ended.
+func (p *Proxy) countRepetition(as repetition, res *Result) {
+	changes := res.made
+	if res.Reloaded {
+		changes = []string{"a reload: " + res.Reason}
+	}
+	if len(changes) == 0 {
+		return
+	}
+	switch as {
+	case repeated:
+		p.note(func(i *Info) { i.Missed++ })
+		p.log.Error(MissedLine, "changes", len(changes), "first", changes[:min(len(changes), 5)])
+	case restored:
+		p.note(func(i *Info) { i.Restored++ })
+		p.log.Warn("HAProxy was changed by something else, and has its configuration again", "changes", len(changes), "first", changes[:min(len(changes), 5)])
+	}
+}
