@@ -49,6 +49,17 @@ func keyText(t *testing.T, key any) []byte {
 // overSHA1 signs a certificate anew with RSA-PSS over SHA-1, which Go does not.
 func overSHA1(t *testing.T, der []byte, key *rsa.PrivateKey) []byte {
 	t.Helper()
+	// Without parameters it is over SHA-1 (RFC 4055, 3.1).
+	how := pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10}, Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true}}
+	return resigned(t, der, how, func(text asn1.RawContent) []byte {
+		sum := sha1.Sum(text) //nolint:gosec // what is to be refused
+		return must[[]byte](t)(rsa.SignPSS(rand.Reader, key, crypto.SHA1, sum[:], &rsa.PSSOptions{SaltLength: 20}))
+	})
+}
+
+// resigned gives a certificate another signature, and the name of its algorithm.
+func resigned(t *testing.T, der []byte, how pkix.AlgorithmIdentifier, sign func(asn1.RawContent) []byte) []byte {
+	t.Helper()
 	type toBeSigned struct {
 		Version                        int `asn1:"optional,explicit,default:0,tag:0"`
 		Serial                         *big.Int
@@ -68,24 +79,11 @@ func overSHA1(t *testing.T, der []byte, key *rsa.PrivateKey) []byte {
 	if _, err := asn1.Unmarshal(crt.TBS.FullBytes, &tbs); err != nil {
 		t.Fatal(err)
 	}
-	// Without parameters it is over SHA-1 (RFC 4055, 3.1).
-	crt.Algorithm = pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10}, Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true}}
-	tbs.Algorithm = crt.Algorithm
-	text, err := asn1.Marshal(tbs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha1.Sum(text) //nolint:gosec // what is to be refused
-	signature, err := rsa.SignPSS(rand.Reader, key, crypto.SHA1, sum[:], &rsa.PSSOptions{SaltLength: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	crt.Algorithm, tbs.Algorithm = how, how
+	text := must[[]byte](t)(asn1.Marshal(tbs))
+	signature := sign(text)
 	crt.TBS, crt.Signature = asn1.RawValue{FullBytes: text}, asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
-	out, err := asn1.Marshal(crt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return must[[]byte](t)(asn1.Marshal(crt))
 }
 
 // certificate makes one for a key, signed by another.
@@ -107,7 +105,7 @@ func certificate(t *testing.T, subject, issuer string, key crypto.PublicKey, by 
 	return der
 }
 
-// cunning returns a pair that is good to us and that OpenSSL refuses: it is signed with
+// cunning returns a pair that OpenSSL refuses: it is signed with
 // SHA-1 and looks self-signed, but for the serial number that it says its issuer's
 // certificate has.
 func cunning(t *testing.T, host string) []byte {
@@ -206,6 +204,14 @@ func TestWhatOpenSSLRefusesIsRefused(t *testing.T) {
 			c.SignatureAlgorithm, c.SubjectKeyId, c.AuthorityKeyId = x509.SHA1WithRSA, []byte{1}, []byte{2}
 			c.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 35}, Value: []byte{0x30, 3, 0x80, 1, 2}}}
 		})}, "SHA1-RSA"},
+		"SHA-1, where the issuer has another serial number": {[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
+			c.SignatureAlgorithm = x509.SHA1WithRSA
+			c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 8}}}
+		})}, "SHA1-RSA"},
+		"SHA-1, where the issuer has this serial number": {[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
+			c.SignatureAlgorithm = x509.SHA1WithRSA
+			c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 7}}}
+		})}, ""},
 	} {
 		text := bytes.Join([][]byte{pemOf(c.chain), keyText(t, key)}, nil)
 		_, err := ReadPair(text, text)

@@ -53,7 +53,80 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
 	p := &Proxy{told: &outline{cfg: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}}
-	if got := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); got[0] != b.Part() || got[1] != a.Part() {
+	if got, running := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); running != 1 || got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}
+}
+
+// ownedBy returns a backend with a directive of a namespace.
+func ownedBy(namespace, name string, d ...Directive) *Backend {
+	b := backend(name)
+	b.Cluster, b.Namespace, b.Directives = "c", namespace, d
+	return b
+}
+
+// TestASearchIsBoundedForEachOwner checks that many guilty parts of one owner cost the others
+// few runs of HAProxy, whether its complaints name them or not, and that no part of others is
+// left out.
+func TestASearchIsBoundedForEachOwner(t *testing.T) {
+	good := must[Directive](t)(SetRequestHeader("X-A", "b"))
+	withEach(t, func(t *testing.T, binary string) {
+		for name, spoil := range map[string]func(cfg *Config, i int) Part{
+			"backends": func(cfg *Config, i int) Part {
+				b := ownedBy("evil", fmt.Sprintf("evil%03d", i), nonsense)
+				cfg.Backends = append(cfg.Backends, b)
+				return b.Part()
+			},
+			"certificates": func(cfg *Config, i int) Part {
+				c := &Cert{Name: fmt.Sprintf("evil%03d.pem", i), PEM: fmt.Appendf(nil, "nothing %d", i), Owner: "c/evil"}
+				cfg.Certs = append(cfg.Certs, c)
+				return Pair{PEM: c.PEM}.Part()
+			},
+			"authorities": func(cfg *Config, i int) Part {
+				e := &Extra{fmt.Sprintf("evil%03d.ca.pem", i), fmt.Appendf(nil, "nothing %d", i)}
+				b := ownedBy("evil", fmt.Sprintf("evil%03d", i))
+				b.Options = ServerOptions{TLS: true, CA: e.Name}
+				cfg.Extras, cfg.Backends = append(cfg.Extras, e), append(cfg.Backends, b)
+				return e.Part()
+			},
+			"certificates for servers": func(cfg *Config, i int) Part {
+				e := &Extra{fmt.Sprintf("evil%03d.crt.pem", i), fmt.Appendf(nil, "nothing %d", i)}
+				b := ownedBy("evil", fmt.Sprintf("evil%03d", i))
+				b.Options = ServerOptions{TLS: true, Crt: e.Name}
+				cfg.Extras, cfg.Backends = append(cfg.Extras, e), append(cfg.Backends, b)
+				return e.Part()
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := newRig(t, binary)
+				cfg := r.config(ownedBy("evil", "evilgood", good))
+				const many = 300
+				var bad []Part
+				for i := range many {
+					bad = append(bad, spoil(cfg, i))
+				}
+				victim := ownedBy("victim", "victim", good)
+				cfg.Backends = append(cfg.Backends, victim)
+				r.p.told = &outline{cfg: r.config(ownedBy("evil", "evilgood", good))}
+				before := r.p.Info().Checks
+				guilty, err := r.p.Blame(t.Context(), cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if runs := r.p.Info().Checks - before; runs > 12 {
+					t.Errorf("HAProxy ran %d times for %d guilty parts of one owner", runs, many)
+				} else {
+					t.Logf("HAProxy ran %d times", runs)
+				}
+				for _, part := range bad {
+					if guilty[part].Why == "" {
+						t.Errorf("%s is not found", part)
+					}
+				}
+				if guilty[victim.Part()].Known || guilty[cfg.Backends[0].Part()].Known {
+					t.Errorf("what is good is left out: %v", guilty)
+				}
+			})
+		}
+	})
 }

@@ -307,6 +307,7 @@ type Cert struct {
 	PEM   []byte   // certificate chain, then key: a secret
 
 	Expires time.Time // for people; zero: not known
+	Owner   string    // who brings it: the namespace, with its cluster; HAProxy does not see it
 
 	// Except lists names that "*.name" in Hosts does not cover. HAProxy serves them as
 	// if the certificate were not there.

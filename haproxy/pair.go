@@ -9,6 +9,7 @@ import (
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -103,8 +104,69 @@ func Weak(c *x509.Certificate) string {
 	return fmt.Sprintf("its signature has the algorithm %s: want SHA-256 or stronger", c.SignatureAlgorithm)
 }
 
-// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS).
-// It compares the names, and the key identifiers if the certificate has both.
+// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS): its
+// issuer is its subject, its authority key identifier is that of the certificate itself,
+// and its key is of the kind that signed it. OpenSSL does not verify the signature. What
+// selfIssued cannot read, it does not take for self-signed.
 func selfIssued(c *x509.Certificate) bool {
-	return bytes.Equal(c.RawIssuer, c.RawSubject) && (len(c.AuthorityKeyId) == 0 || len(c.SubjectKeyId) == 0 || bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId))
+	if !bytes.Equal(c.RawIssuer, c.RawSubject) || !slices.Contains(signing[c.SignatureAlgorithm], c.PublicKeyAlgorithm) {
+		return false
+	}
+	for _, e := range c.Extensions {
+		if e.Id.Equal(authorityKey) && !ofItself(c, e.Value) {
+			return false
+		}
+	}
+	return true
+}
+
+// authorityKey is the extension authorityKeyIdentifier (RFC 5280, 4.2.1.1).
+var authorityKey = asn1.ObjectIdentifier{2, 5, 29, 35}
+
+// signing lists the weak signature algorithms that Go knows, each with the kind of its
+// key.
+var signing = map[x509.SignatureAlgorithm][]x509.PublicKeyAlgorithm{
+	x509.MD5WithRSA: {x509.RSA}, x509.SHA1WithRSA: {x509.RSA}, x509.ECDSAWithSHA1: {x509.ECDSA}, x509.DSAWithSHA1: {x509.DSA},
+}
+
+// ofItself reports whether an authority key identifier names the certificate that has
+// it. As X509_check_akid does, it compares the key identifier if the certificate has one,
+// the issuer, and the serial number.
+func ofItself(c *x509.Certificate, value []byte) bool {
+	var fields []asn1.RawValue
+	if rest, err := asn1.Unmarshal(value, &fields); err != nil || len(rest) > 0 {
+		return false
+	}
+	var serial asn1.RawValue
+	if der, err := asn1.Marshal(c.SerialNumber); err != nil {
+		return false
+	} else if _, err := asn1.Unmarshal(der, &serial); err != nil {
+		return false
+	}
+	for _, f := range fields {
+		same := false
+		switch f.Tag {
+		case 0: // keyIdentifier
+			same = len(c.SubjectKeyId) == 0 || bytes.Equal(f.Bytes, c.SubjectKeyId)
+		case 1: // authorityCertIssuer, of which the first directoryName counts
+			same = true
+			for rest := f.Bytes; len(rest) > 0; {
+				var name asn1.RawValue
+				var err error
+				if rest, err = asn1.Unmarshal(rest, &name); err != nil {
+					return false
+				}
+				if name.Tag == 4 {
+					same = bytes.Equal(name.Bytes, c.RawIssuer)
+					break
+				}
+			}
+		case 2: // authorityCertSerialNumber, an INTEGER with another tag
+			same = bytes.Equal(f.Bytes, serial.Bytes)
+		}
+		if f.Class != asn1.ClassContextSpecific || !same {
+			return false
+		}
+	}
+	return true
 }

@@ -117,6 +117,49 @@ func (c *Config) brought() (all []Part) {
 	})
 }
 
+// owners returns the owner of each part that one owner alone brings: the namespace, with
+// its cluster. A file or a userlist belongs to those whose backends and certificates name
+// it.
+func (c *Config) owners() map[Part]string {
+	owners := make(map[Part]string)
+	shared := make(map[Part]bool)
+	add := func(part Part, owner string) {
+		if was, known := owners[part]; known && was != owner {
+			shared[part] = true
+		}
+		owners[part] = owner
+	}
+	files := make(map[string]Part)
+	for _, e := range c.Extras {
+		files[e.Name] = e.Part()
+	}
+	for _, u := range c.Userlists {
+		files[u.Name] = u.Part()
+	}
+	for _, b := range c.Backends {
+		owner := b.Cluster + "/" + b.Namespace
+		if b.Namespace == "" {
+			owner = ""
+		}
+		add(b.Part(), owner)
+		for _, name := range b.needs() {
+			if part, is := files[name]; is {
+				add(part, owner)
+			}
+		}
+	}
+	for _, cert := range c.Certs {
+		add(Pair{PEM: cert.PEM}.Part(), cert.Owner)
+		if part, is := files[cert.ClientCA]; is {
+			add(part, cert.Owner)
+		}
+	}
+	for part := range shared {
+		delete(owners, part)
+	}
+	return owners
+}
+
 // with returns the configuration with only these parts of those that objects brought.
 // It also leaves out each reference to a file or a userlist that is left out. It adds
 // backends that use the certificate files, so that HAProxy reads each of them.

@@ -80,6 +80,7 @@ type Info struct {
 	Generation  string    `json:"generation,omitempty"`
 	Reloads     int       `json:"reloads"` // by us, since we started
 	Starts      int       `json:"starts"`  // by us, since we started
+	Checks      int       `json:"checks"`  // runs that only read a configuration, since we started
 	LastReload  time.Time `json:"lastReload,omitzero"`
 	LastReason  string    `json:"lastReason,omitempty"`
 	LastError   string    `json:"lastError,omitempty"`
@@ -102,6 +103,7 @@ type Proxy struct {
 	master  master
 	changed chan struct{}
 	info    atomic.Pointer[Info]
+	checks  atomic.Int64                      // runs that only read a configuration
 	revives atomic.Bool                       // HAProxy has died and is started again, with mu locked
 	spares  atomic.Pointer[map[string]string] // the names of the backends for which spare ones stand, by those of the spare ones; never changed
 
@@ -271,7 +273,11 @@ func (p *Proxy) knock() {
 }
 
 // Info returns the last known state of things. It never waits.
-func (p *Proxy) Info() Info { return *p.info.Load() }
+func (p *Proxy) Info() Info {
+	i := *p.info.Load()
+	i.Checks = int(p.checks.Load())
+	return i
+}
 
 func (p *Proxy) note(change func(*Info)) {
 	var next Info

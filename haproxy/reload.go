@@ -278,6 +278,7 @@ func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
 func (p *Proxy) report(ctx context.Context, file string, limit time.Duration) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	p.checks.Add(1)
 	cmd := exec.CommandContext(bounded, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
 	out, err := cmd.CombinedOutput()

@@ -27,6 +27,7 @@ const (
 
 	streamSection Section = "stream" // the frontends for TCP
 	quicSection   Section = "quic"   // not in a configuration: only Vet uses it
+	pairSection   Section = "pair"   // likewise, for certificates
 )
 
 // String returns the lines.

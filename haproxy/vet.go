@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,15 +16,19 @@ import (
 )
 
 // A Question asks about something that a Config relies on: whether HAProxy takes a
-// Text, what HAProxy is built with, whether a port is free. Vet answers it. Questions
-// are compared with ==.
+// Text or a certificate, what HAProxy is built with, whether a port is free. Vet answers
+// it. Questions are compared with ==.
 type Question struct {
 	text Text           // if HAProxy takes this text, the answer is yes
 	at   netip.AddrPort // where HAProxy is to listen by TCP; zero: the text is the question
+	pair string         // a Pair's PEM, a secret; empty: the text is the question
 }
 
 // Question asks whether HAProxy takes the Text.
 func (t Text) Question() Question { return Question{text: t} }
+
+// Question asks whether HAProxy takes the certificate and its key.
+func (c *Cert) Question() Question { return Question{pair: string(c.PEM)} }
 
 // QUICSupport asks whether HAProxy is built with QUIC.
 func QUICSupport() Question {
@@ -46,13 +51,15 @@ func (q Question) Part() Part {
 		return Part{kind: "TCP port", name: strconv.Itoa(int(q.at.Port()))}
 	case q.at.IsValid():
 		return Part{kind: "TCP listener", name: q.at.String()}
+	case q.pair != "":
+		return Pair{PEM: []byte(q.pair)}.Part()
 	}
 	return q.text.Part()
 }
 
-// String returns the Question for people.
+// String returns the Question for people, without the key of a certificate.
 func (q Question) String() string {
-	if q.at.IsValid() {
+	if q.at.IsValid() || q.pair != "" {
 		return q.Part().String()
 	}
 	return q.text.String()
@@ -63,13 +70,14 @@ func (q Question) String() string {
 type Verdict struct {
 	Known bool
 	Why   string // why HAProxy rejects it; empty: it does not
+	Aside bool   // HAProxy was not asked about the Part, but rejects many others of its owner
 }
 
 // Good is the Verdict that HAProxy takes a Part.
 var Good = Verdict{Known: true}
 
 // Refused returns the Verdict that HAProxy rejects a Part.
-func Refused(why string) Verdict { return Verdict{true, why} }
+func Refused(why string) Verdict { return Verdict{Known: true, Why: why} }
 
 // Verdicts holds the Verdict on each Part. A missing one is the zero Verdict.
 type Verdicts map[Part]Verdict
@@ -81,16 +89,20 @@ const vetDir = "vet-"
 const vetTimeout = 10 * time.Second
 
 // Vet answers questions. HAProxy reads the texts for frontends and backends together,
-// each in a section of its own. If it rejects some of them, it reads the rest again. It
-// reads every other text alone. An error means that HAProxy could not be asked.
+// each in a section of its own, and the certificates together, each on a line of its own.
+// If it rejects some of them, it reads the rest again. It reads every other text alone.
+// An error means that HAProxy could not be asked.
 func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error) {
 	verdicts := make(Verdicts, len(questions))
-	var ports []Question
+	var ports, pairs []Question
 	var texts []Text
 	for _, q := range questions {
-		if q.at.IsValid() {
+		switch {
+		case q.at.IsValid():
 			ports = append(ports, q)
-		} else {
+		case q.pair != "":
+			pairs = append(pairs, q)
+		default:
 			texts = append(texts, q.text)
 		}
 	}
@@ -100,6 +112,9 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	if p.opt.Binary == "" {
 		for _, t := range texts {
 			verdicts[t.Part()] = Refused("HAProxy's program is missing, and cannot check it: set haproxy.binary")
+		}
+		for _, q := range pairs {
+			verdicts[q.Part()] = Good // nobody can say otherwise
 		}
 		return verdicts, nil
 	}
@@ -116,8 +131,67 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 			return nil, err
 		}
 	}
-	return verdicts, p.judge(ctx, dir, apart, verdicts)
+	return verdicts, errors.Join(p.judge(ctx, dir, apart, verdicts), p.judgePairs(ctx, dir, p.unread(pairs, verdicts), verdicts))
 }
+
+// judgePairs adds the verdicts on certificates. HAProxy reads one of ours with them. If it
+// rejects that one, too, the certificates are not at fault.
+func (p *Proxy) judgePairs(ctx context.Context, dir string, questions []Question, verdicts Verdicts) error {
+	if len(questions) == 0 {
+		return nil
+	}
+	ask := func(file string) Text { return Text{pairSection, "bind 127.0.0.1:1 ssl crt " + file} }
+	ours := ask(p.path(certDir + defaultCert))
+	texts := []Text{ours}
+	for i, q := range questions {
+		file := filepath.Join(dir, strconv.Itoa(i)+".pem")
+		if err := os.WriteFile(file, []byte(q.pair), 0o600); err != nil {
+			return err
+		}
+		texts = append(texts, ask(file))
+	}
+	said := make(Verdicts, len(texts))
+	if err := p.judge(ctx, dir, texts, said); err != nil {
+		return err
+	}
+	if why := said[ours.Part()].Why; why != "" {
+		return fmt.Errorf("HAProxy rejects the certificate of sallyport itself: %s", why)
+	}
+	for i, q := range questions {
+		verdict := said[texts[i+1].Part()]
+		if verdict.Why != "" {
+			verdict.Why = "HAProxy rejects it: " + strings.ReplaceAll(inBind.ReplaceAllString(verdict.Why, ""), dir+"/", "")
+		}
+		verdicts[q.Part()] = verdict
+	}
+	return nil
+}
+
+// unread returns the questions about certificates that are not among the files on disk. It
+// adds a good verdict on each of the others. The files are those that HAProxy last accepted,
+// so a fresh process knows its good certificates by them. If a crash left others there, or
+// HAProxy is another version by now, Blame finds what is rejected.
+func (p *Proxy) unread(questions []Question, verdicts Verdicts) (rest []Question) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	filed := make(map[Part]bool)
+	for path, sum := range p.disk.sums {
+		if strings.HasPrefix(path, certDir) {
+			filed[Part{kind: pairPart, content: hex.EncodeToString(sum[:])}] = true
+		}
+	}
+	for _, q := range questions {
+		if part := q.Part(); filed[part] {
+			verdicts[part] = Good
+		} else {
+			rest = append(rest, q)
+		}
+	}
+	return rest
+}
+
+// inBind matches what the author of a certificate does not know in a complaint about it.
+var inBind = regexp.MustCompile(`^HAProxy: '[^']*' in section '[^']*' : |(?: into SSL Context| from file) '[^']*'`)
 
 // judgePorts adds the verdicts on ports. In mode external every port is good: its owner
 // cannot be known here.
@@ -179,7 +253,10 @@ var (
 )
 
 // own lists the sections that each text is read in by itself.
-var own = []Section{FrontendSection, BackendSection, streamSection, routeSection}
+var own = []Section{FrontendSection, BackendSection, streamSection, routeSection, pairSection}
+
+// tooMany matches the complaint with which HAProxy stops reading. Its line is not at fault.
+var tooMany = regexp.MustCompile(`\]: too many fatal errors \(\d+\), stopping now`)
 
 // vet runs HAProxy once. It returns the complaints by the index of the text, or by -1
 // if they name no text.
@@ -221,6 +298,7 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	line(-1, "frontend sp_vet")
 	line(-1, "  bind 127.0.0.1:1") // the check does not bind it, but HAProxy rejects a configuration without listeners
 	inside(quicSection)
+	inside(pairSection)
 	line(-1, "backend sp_vet_none")
 	for i, t := range texts {
 		switch t.section {
@@ -260,6 +338,9 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	}
 	var rest []string // complaints that name neither a line nor a section
 	for _, said := range alerts(report) {
+		if tooMany.MatchString(said) {
+			continue
+		}
 		if m := atLine.FindStringSubmatch(said); m != nil {
 			number, _ := strconv.Atoi(m[1])
 			if i, is := owner[number]; is && i >= 0 {
