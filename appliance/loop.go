@@ -130,6 +130,7 @@ type loop struct {
 	policy    routes.Policy
 	compiler  *ingress.Compiler
 	vetter    *vetter
+	certs     *certs
 	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	heard     map[netip.Addr]bool
@@ -168,6 +169,7 @@ func (l *loop) begin() {
 	l.file.Read = l.started
 	l.knock = make(chan struct{}, 1)
 	l.vetter = newVetter(l.proxy, l.log)
+	l.certs = &certs{proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{}}
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 	l.near = map[string]bool{}
 }
@@ -296,7 +298,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	l.compiler.Unknown, l.compiler.Closed = unknown, v.closed
 	info := l.proxy.Info()
 	l.compiler.Room = info.Room.Servers()
-	l.compiler.Judge(l.vetter.known())
+	l.compiler.Judge(l.vetter.known(begin))
 	newest := l.compiler.Compile(snapshots)
 	for _, c := range l.clusters {
 		if owners := newest.Owners[c.name]; owners != nil {
@@ -305,8 +307,10 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		c.watcher.Serve(newest)
 	}
 	compiled, sure := l.vetter.vetted(ctx, newest, begin)
-	if !sure && !l.settled && begin.Sub(l.started) < patience {
-		mayAct = false // an earlier process may have served the texts that still wait for a verdict
+	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
+	compiled.Config.Certs = usable
+	if (!sure || waits) && !l.settled && begin.Sub(l.started) < patience {
+		mayAct = false // an earlier process may have served what still waits for a verdict
 	}
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
 	if to := l.cfg.HAProxy.AccessLog; to.On() {

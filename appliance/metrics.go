@@ -129,6 +129,7 @@ var (
 	failedDesc       = desc("requests_failed_total", "HTTP requests of clients that were answered with a status from 500 to 599.")
 	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
 	repeatedDesc     = desc("haproxy_repeated_changes_total", "Orders to HAProxy that changed something although the same order had succeeded before. Cause missed: that one had left it out, which is an error of the appliance, and worth a report. Cause outside: something else had changed HAProxy.", "cause")
+	checksDesc       = desc("haproxy_checks_total", "Runs of HAProxy that only read a configuration: before a reload, and to check certificates and texts.")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
 	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
 	roundsDesc       = desc("rounds_total", "Rounds of the loop.")
@@ -228,6 +229,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
 	counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
 	counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
+	counter(checksDesc, uint64(s.HAProxy.Checks))
 	counter(roundsDesc, m.counts.rounds.Load())
 	counter(failedRoundsDesc, m.counts.failed.Load())
 	for kind, name := range stepNames {

@@ -22,9 +22,12 @@ type vetter struct {
 
 	mu       sync.Mutex
 	verdicts haproxy.Verdicts
-	fresh    bool // verdicts arrived after the last call of known
+	late     haproxy.Verdicts // on certificates: of verdicts from the next call of known on
+	heard    time.Time        // when known last added late
+	fresh    bool             // verdicts arrived after the last call of known
 	busy     bool
 	blamed   time.Time // when blame last began a search; zero: it may search at once
+	aside    time.Time // since when verdicts are Aside; zero: none is
 
 	// Owned by the goroutine of the loop.
 	vouched *ingress.Result // the last Result whose texts all had a verdict; nil: none yet
@@ -39,12 +42,40 @@ func newVetter(p proxy, log *slog.Logger) *vetter {
 	return &vetter{proxy: p, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
 }
 
+// judging is the least time between two additions of refused certificates to the verdicts.
+// Each makes the compiler start from nothing, and nobody waits for it: usable has left the
+// certificates out already.
+const judging = 5 * time.Second
+
 // known returns the verdicts so far. The map is never changed.
-func (v *vetter) known() haproxy.Verdicts {
+func (v *vetter) known(now time.Time) haproxy.Verdicts {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if len(v.late) > 0 && now.Sub(v.heard) >= judging {
+		v.verdicts = maps.Clone(v.verdicts)
+		maps.Copy(v.verdicts, v.late)
+		v.late, v.heard = nil, now
+	}
+	if !v.aside.IsZero() && now.Sub(v.aside) >= setAside {
+		v.verdicts, v.aside = maps.Clone(v.verdicts), time.Time{}
+		maps.DeleteFunc(v.verdicts, func(_ haproxy.Part, verdict haproxy.Verdict) bool { return verdict.Aside })
+	}
 	v.fresh = false
 	return v.verdicts
+}
+
+// setAside is how long a part is left out because HAProxy rejects many others of its owner.
+// The owner may have mended those by then. If not, another search delays reloads once more.
+const setAside = 5 * time.Minute
+
+// refuse adds verdicts on certificates, of which the compiler is to tell their owners.
+func (v *vetter) refuse(found haproxy.Verdicts) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.late == nil {
+		v.late = haproxy.Verdicts{}
+	}
+	maps.Copy(v.late, found)
 }
 
 // vetted returns the Result to use now, and whether every text of r has a verdict.
@@ -113,8 +144,15 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 	v.blamed = now
 	v.learn(ctx, func() (haproxy.Verdicts, error) {
 		found, err := v.proxy.Blame(ctx, cfg)
+		told := 0
 		for part, verdict := range found {
+			if told++; told > screenful {
+				break
+			}
 			v.log.Warn("HAProxy rejects a part of the configuration; sallyport leaves it out", "part", part.String(), "why", verdict.Why)
+		}
+		if more := len(found) - screenful; more > 0 {
+			v.log.Warn("HAProxy rejects more parts: see the status page", "count", more)
 		}
 		return found, err
 	})
@@ -123,6 +161,7 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 // learn calls verdicts in a goroutine, and adds the answers. The caller holds mu.
 func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, error)) {
 	v.busy = true
+	asked := v.blamed
 	go func() {
 		answers, err := verdicts()
 		v.mu.Lock()
@@ -130,6 +169,11 @@ func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, e
 		v.busy = false
 		if len(answers) > 0 {
 			v.blamed = time.Time{} // there may be more to find
+		}
+		for _, verdict := range answers {
+			if verdict.Aside {
+				v.aside = asked
+			}
 		}
 		if err != nil {
 			if ctx.Err() == nil {

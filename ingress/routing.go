@@ -616,6 +616,7 @@ func (b *builder) certify() {
 	asked := make(map[string]annotations.Clients)
 	granted := make(map[string]*claim) // by host: the claim that brought its certificate
 	used := make(map[string]*pair)
+	owner := make(map[string]string) // by certificate
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
 		var clients annotations.Clients
@@ -664,7 +665,7 @@ func (b *builder) certify() {
 				name = clientCertName(name, clients)
 				asked[name] = clients
 			}
-			used[name] = read
+			used[name], owner[name] = read, w.Cluster+"/"+key.namespace
 			c.secure = true
 			names := t.hosts
 			if len(names) == 0 {
@@ -695,7 +696,7 @@ func (b *builder) certify() {
 			b.Config.Extras = append(b.Config.Extras, clients.CA)
 		}
 		for _, cert := range b.listings(name, hosts[name], holder, granted) {
-			cert.PEM, cert.Expires = used[name].pem, used[name].leaf.NotAfter
+			cert.PEM, cert.Expires, cert.Owner = used[name].pem, used[name].leaf.NotAfter, owner[name]
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}

@@ -26,6 +26,10 @@ import (
 func others() []attack {
 	return []attack{
 		{by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart", promise: "a fault of one object stops no start", objects: badKeys, lab: restarts},
+		{
+			by: "tenant", tries: "brings 60 certificates that Go accepts and OpenSSL rejects", promise: "a change of victim, and a start, cost as many runs of HAProxy as without them",
+			lab: blocks,
+		},
 		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps only Secrets that something names", lab: hoards},
 		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone},
 		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach no ports but HTTP and HTTPS", lab: ports},

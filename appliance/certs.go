@@ -1,0 +1,144 @@
+package appliance
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"sallyport/haproxy"
+)
+
+// certs asks HAProxy about each certificate before the certificate is used. A certificate
+// that HAProxy rejects makes a whole reload fail, so one namespace would delay the changes
+// of all. The loop does not wait for the answers.
+//
+// An answer is kept in memory as long as the configuration has the certificate. It is not
+// saved: in a fresh process Vet knows the good certificates by HAProxy's files, and a
+// certificate without an answer delays nobody.
+type certs struct {
+	proxy   proxy
+	log     *slog.Logger
+	refuse  func(haproxy.Verdicts) // tells what HAProxy rejects
+	changed chan struct{}
+
+	mu      sync.Mutex
+	answers haproxy.Verdicts
+	fresh   bool            // usable has to look again, although it is given the same
+	busy    bool            // HAProxy is being asked, or rests
+	suspect map[string]bool // owners of certificates that HAProxy rejects; a start does not wait for the others of theirs
+
+	// Owned by the goroutine of the loop: the arguments and results of the last usable.
+	want, use []*haproxy.Cert
+	waits     bool
+	parts     map[*haproxy.Cert]haproxy.Part
+}
+
+// certsAtOnce bounds the certificates that HAProxy reads in one run. The next certificate
+// waits for the end of the run. HAProxy reads 1,000 a second or more.
+const certsAtOnce = 200
+
+// usable returns the certificates to use now: those that HAProxy takes. In the place of
+// another certificate it returns the one that was used last under this name, if there is
+// one. waits reports whether a certificate has no answer, and belongs to an owner without a
+// rejected certificate.
+func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haproxy.Cert, waits bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.fresh && slices.Equal(want, c.want) {
+		return c.use, c.waits
+	}
+	former := make(map[string]*haproxy.Cert, len(c.use))
+	for _, cert := range c.use {
+		former[cert.Name] = cert
+	}
+	parts, answers := make(map[*haproxy.Cert]haproxy.Part, len(want)), make(haproxy.Verdicts, len(want))
+	var open []*haproxy.Cert
+	for _, cert := range want {
+		part, known := c.parts[cert]
+		if !known {
+			part = cert.Question().Part()
+		}
+		parts[cert] = part
+		answer := c.answers[part]
+		if answer.Known {
+			answers[part] = answer
+		} else {
+			open = append(open, cert)
+			waits = waits || !c.suspect[cert.Owner]
+		}
+		if was := former[cert.Name]; answer == haproxy.Good {
+			use = append(use, cert)
+		} else if was != nil {
+			kept := *cert
+			kept.PEM, kept.Expires = was.PEM, was.Expires
+			use = append(use, &kept)
+		}
+	}
+	c.want, c.use, c.waits, c.parts, c.answers, c.fresh = want, use, waits, parts, answers, false
+	if len(open) > 0 && !c.busy {
+		c.busy = true
+		go c.ask(ctx, inTurns(open, certsAtOnce))
+	}
+	return use, waits
+}
+
+// inTurns returns some certificates: one of each owner, then another one of each, and so on.
+func inTurns(all []*haproxy.Cert, most int) []*haproxy.Cert {
+	turn := make(map[*haproxy.Cert]int, len(all))
+	had := make(map[string]int)
+	for _, cert := range all {
+		turn[cert] = had[cert.Owner]
+		had[cert.Owner]++
+	}
+	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b *haproxy.Cert) int { return turn[a] - turn[b] })
+	return sorted[:min(len(sorted), most)]
+}
+
+// ask asks HAProxy about some certificates, and knocks when it has the answers. Then it
+// rests as long as the run took, and knocks again. So an owner that changes certificates all
+// the time costs at most half a processor.
+func (c *certs) ask(ctx context.Context, some []*haproxy.Cert) {
+	questions := make([]haproxy.Question, len(some))
+	for i, cert := range some {
+		questions[i] = cert.Question()
+	}
+	begin := time.Now()
+	answers, err := c.proxy.Vet(ctx, questions)
+	took := time.Since(begin)
+	if err != nil && ctx.Err() == nil {
+		c.log.Error("HAProxy cannot check certificates; new ones are not used yet", "err", err)
+		took = max(took, time.Second)
+	}
+	bad := make(haproxy.Verdicts)
+	var first *haproxy.Cert
+	c.mu.Lock()
+	for i, cert := range some {
+		part := questions[i].Part()
+		if answer := answers[part]; answer.Why != "" {
+			bad[part] = answer
+			c.suspect[cert.Owner] = true
+			if len(bad) == 1 {
+				first = cert
+			}
+		}
+	}
+	c.answers, c.fresh = maps.Clone(c.answers), true
+	maps.Copy(c.answers, answers)
+	c.mu.Unlock()
+	if first != nil {
+		c.log.Warn("HAProxy rejects certificates; sallyport leaves them out", "count", len(bad), "first", first, "why", bad[first.Question().Part()].Why)
+		c.refuse(bad)
+	}
+	knock(c.changed)
+	select {
+	case <-ctx.Done():
+	case <-time.After(took):
+	}
+	c.mu.Lock()
+	c.busy, c.fresh = false, true
+	c.mu.Unlock()
+	knock(c.changed)
+}
