@@ -37,17 +37,28 @@ func (c Capacity) Amount() string {
 
 func (c Capacity) String() string { return c.Resource + ": " + c.Amount() + " in use: " + c.Remedy }
 
-// Capacity returns how many servers HAProxy can have, and how many the clusters want; no
-// element if the limit is not known.
-func (r Room) Capacity(servers int) []Capacity {
-	if r.Files == 0 {
-		return nil
+// Capacity returns how many servers HAProxy can have, and how many the clusters want; and how
+// many clients the tables of all limits may hold, and how many there is memory for. What is not
+// known is left out.
+func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
+	if r.Files > 0 {
+		all = append(all, Capacity{
+			"servers", uint64(servers), uint64(r.Servers()), //nolint:gosec // it fits
+			fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
+				r.Files, 2*max(r.Files, uint64(servers))),
+		})
 	}
-	return []Capacity{{
-		"servers", uint64(servers), uint64(r.Servers()), //nolint:gosec // it fits
-		fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
-			r.Files, 2*max(r.Files, uint64(servers))),
-	}}
+	clients := 0
+	for _, t := range tables {
+		clients += t.Size
+	}
+	if most := r.Clients(); most > 0 && clients > 0 {
+		all = append(all, Capacity{
+			"clients that limits may count", uint64(clients), uint64(most), //nolint:gosec // it fits
+			"beyond the limit they would take more than a quarter of the memory, if as many clients came; add memory, or lower clusters[].ingress.limits.clients, or rate-limit-size",
+		})
+	}
+	return all
 }
 
 // Describe returns in words how many connections and servers HAProxy holds, where want
@@ -62,6 +73,9 @@ func (r Room) Describe(want int) string {
 			who = fmt.Sprintf("%d connections are configured", wish)
 		}
 		text += fmt.Sprintf("; %s, which need a limit of %d open files (LimitNOFILE, ulimit -Hn), now %d", who, filesFor(wish), r.Files)
+	}
+	if clients := r.Clients(); clients > 0 {
+		text += fmt.Sprintf("; a quarter of the memory holds %d clients that rate limits count", clients)
 	}
 	return text
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCapacityIsNearItsLimitFromFourFifths(t *testing.T) {
@@ -32,9 +33,9 @@ func TestTheRoomIsDescribed(t *testing.T) {
 		configured int
 		want       string
 	}{
-		"enough open files":                     {Room{2 << 30, 524288}, 0, "10485 connections with up to 2011272 servers, 10485 connections with up to 1571364 servers"},
-		"few open files":                        {Room{2 << 30, 4096}, 0, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; the memory holds 10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096"},
-		"few open files for what is configured": {Room{2 << 30, 4096}, 3000, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; 3000 connections are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096"},
+		"enough open files":                     {Room{2 << 30, 524288}, 0, "10485 connections with up to 2011272 servers, 10485 connections with up to 1571364 servers; a quarter of the memory holds 3355443 clients that rate limits count"},
+		"few open files":                        {Room{2 << 30, 4096}, 0, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; the memory holds 10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096; a quarter of the memory holds 3355443 clients that rate limits count"},
+		"few open files for what is configured": {Room{2 << 30, 4096}, 3000, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; 3000 connections are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096; a quarter of the memory holds 3355443 clients that rate limits count"},
 	} {
 		if got := c.room.Describe(c.configured); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
@@ -43,6 +44,39 @@ func TestTheRoomIsDescribed(t *testing.T) {
 	for _, connections := range []int{1000, 10_485, 999_999} {
 		if got := (Room{Files: uint64(filesFor(connections))}).Connections(0, connections); got != connections {
 			t.Errorf("the files for %d connections suffice for %d", connections, got)
+		}
+	}
+}
+
+func TestTheTablesOfLimitsAreCountedByTheirSizes(t *testing.T) {
+	tables := []Table{{"a", 1000, 0}, {"b", 500, 1}}
+	all := Room{Memory: 2 << 30, Files: 4096}.Capacity(7, tables)
+	if len(all) != 2 || all[0].Used != 7 || all[1].Used != 1500 || all[1].Limit != 3355443 {
+		t.Errorf("got %v", all)
+	}
+	for name, got := range map[string][]Capacity{"no table": Room{Memory: 2 << 30}.Capacity(0, nil), "no memory known": Room{}.Capacity(0, tables)} {
+		if len(got) > 0 {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+func TestAServerIsCheckedAsOftenAsItsOptionsSay(t *testing.T) {
+	for want, o := range map[string]ServerOptions{
+		"check downinter 1000 error-limit 3 fastinter 500":             {Check: true},
+		"check downinter 1000 error-limit 3 fastinter 500 inter 500":   {Check: true, CheckInterval: 500 * time.Millisecond},
+		"check downinter 5000 error-limit 3 fastinter 500 inter 10000": {Check: true, CheckInterval: 10 * time.Second},
+		"check downinter 4000 error-limit 3 fastinter 2000 inter 8000": {Check: true, Slower: 4},
+		"check downinter 2000 error-limit 3 fastinter 1000 inter 1000": {Check: true, Slower: 2, CheckInterval: 500 * time.Millisecond},
+	} {
+		words := strings.Fields(serverOptions(o))
+		for word := range strings.FieldsSeq(want) {
+			if !slices.Contains(words, word) {
+				t.Errorf("%+v: got %v, want %s", o, words, want)
+			}
+		}
+		if got := slices.Contains(words, "inter"); got != strings.Contains(want, " inter ") {
+			t.Errorf("%+v: got %v, want %s", o, words, want)
 		}
 	}
 }
