@@ -317,7 +317,7 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
 			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
 			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
-			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Process: c.Ingress.Process, Snippets: c.Ingress.Snippets, Hosts: hosts,
+			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets, OneTenant: c.Ingress.Trust == config.TrustCluster, NoSnippets: c.Ingress.NoSnippets, Process: c.Ingress.Process, Snippets: c.Ingress.Snippets, ReleaseAfter: c.Ingress.ReleaseAfter, Hosts: hosts,
 			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools,
 		},
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,

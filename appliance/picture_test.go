@@ -55,7 +55,7 @@ func snapshotOfEveryKind() ingress.Snapshot {
 	s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: named, Data: map[string]string{"timeout-client": "30s"}}}
 	s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
 	s.Options = ingress.Options{ConfigMap: "default/web", NamespaceSelector: "team=web", Hosts: []ingress.HostRule{{Host: "*", Namespaces: []string{"default"}}}}
-	s.Owners = &ingress.HostOwners{Namespaces: map[string]string{"test.local": "default"}}
+	s.Owners = &ingress.Owners{Namespaces: map[string]string{"test.local": "default"}}
 	return s
 }
 

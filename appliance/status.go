@@ -33,6 +33,7 @@ type Status struct {
 	Rules    []RuleStatus    `json:"rules"`
 	Backends []BackendStatus `json:"backends"`
 	Problems []ProblemStatus `json:"problems,omitempty"`
+	Kept     []ingress.Kept  `json:"kept,omitempty"` // hosts and addresses that are kept for namespaces that do not use them any more
 	HAProxy  haproxy.Info    `json:"haproxy"`
 
 	Capacity []haproxy.Capacity `json:"capacity"`
@@ -204,7 +205,7 @@ func (x *index) status(info haproxy.Info) Status {
 		}
 		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
-	s.Problems = problemStatuses(v.problems)
+	s.Problems, s.Kept = problemStatuses(v.problems), v.compiled.Kept()
 	return s
 }
 

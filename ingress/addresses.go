@@ -1,12 +1,15 @@
 package ingress
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Who gets which address
@@ -14,10 +17,11 @@ import (
 // The members of a group give the same addresses to the same Services without a leader:
 //
 //   - allot is a function of the objects of the clusters and of the configuration, which all
-//     members have. It has no memory.
+//     members have, and of the addresses that are kept for namespaces that had them (owners.go).
 //   - An address is derived from the name of its Service, and then recorded in the status of
 //     the Service. A record overrides what would be derived now: whatever comes or goes, a
-//     Service keeps its address.
+//     Service keeps its address. A record overrides what is kept, too: so the members agree,
+//     and the operator can give an address away by writing it into a status.
 //   - Of two records of one address, as two members may write them before each has seen both
 //     Services, the one of the older Service counts.
 //   - Nothing is served at an address before its record is there (see balance). So while two
@@ -63,6 +67,7 @@ func (r AddressRange) at(place uint64) netip.Addr {
 type demand struct {
 	ref    ObjectRef
 	of     tenant
+	owner  string       // its namespace, or everyone
 	holder string       // who may have an address together: Services with one holder
 	ports  []uint16     // that it opens at its addresses
 	four   bool         // it asks for an IPv4 address
@@ -84,7 +89,8 @@ type refusal struct{ reason, why string }
 // An allotter gives addresses to demands.
 type allotter struct {
 	ranges []AddressRange
-	most   func(tenant) int      // how many addresses a tenant may have; 0: a share of each family
+	most   func(tenant) int // how many addresses a tenant may have; 0: a share of each family
+	kept   map[netip.Addr]keptAddress
 	closed map[netip.Addr]string // what has an address of the ranges and is no Service, "the address of node worker1"
 
 	holds  map[netip.Addr]*lease
@@ -144,6 +150,7 @@ type lease struct {
 // particular addresses. Without fresh no address is given that no record has.
 func (a *allotter) allot(demands []demand, fresh bool) []allotment {
 	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant][2]int)
+	a.boundKept(demands)
 	all := make([]allotment, len(demands))
 	done := make([][2]bool, len(demands)) // by family
 	each := func(do func(d *demand, six bool) (netip.Addr, refusal)) {
@@ -215,6 +222,10 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	if by := a.closed[addr]; by != "" {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, by)}
 	}
+	if k, is := a.keptForOther(d, addr); is {
+		return refusal{"AddressInUse", fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s (clusters[].ingress.releaseAfter)",
+			addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339))}
+	}
 	l := a.holds[addr]
 	if l != nil && l.holder != d.holder {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name)}
@@ -253,7 +264,7 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 		}
 	}
 	slices.SortFunc(ours, netip.Addr.Compare)
-	for _, addr := range ours {
+	for _, addr := range slices.Concat(ours, a.hadBefore(d, six)) {
 		if a.take(d, addr) == (refusal{}) {
 			return addr, refusal{}
 		}
@@ -269,7 +280,7 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	start := binary.BigEndian.Uint64(sum[:]) % total
 	for i := range total {
 		addr := a.place((start+i)%total, six)
-		if a.holds[addr] != nil || a.closed[addr] != "" {
+		if _, kept := a.keptForOther(d, addr); kept || a.holds[addr] != nil || a.closed[addr] != "" {
 			continue
 		}
 		if no := a.take(d, addr); no != (refusal{}) {
@@ -277,7 +288,11 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 		}
 		return addr, refusal{}
 	}
-	return netip.Addr{}, refusal{noAddress, fmt.Sprintf("all %d %s addresses of the pools are in use (group.pools)", total, family)}
+	use := "in use"
+	if len(a.kept) > 0 {
+		use = "in use, or kept for namespaces that had them"
+	}
+	return netip.Addr{}, refusal{noAddress, fmt.Sprintf("all %d %s addresses of the pools are %s (group.pools)", total, family, use)}
 }
 
 // place returns the address at a place among all of a family.
@@ -293,4 +308,82 @@ func (a *allotter) place(place uint64, six bool) netip.Addr {
 		return r.at(place)
 	}
 	return netip.Addr{}
+}
+
+// A keptAddress is an address that a Service had, and that is kept for its namespace.
+type keptAddress struct {
+	AddressOwner
+	of    tenant
+	until time.Time
+}
+
+// keptForOther returns what an address is kept for, if a demand cannot have it therefore. A
+// record overrides what is kept, and so does an earlier cluster.
+func (a *allotter) keptForOther(d *demand, addr netip.Addr) (k keptAddress, is bool) {
+	k, is = a.kept[addr]
+	mine := d.of.world == k.of.world && d.owner == k.Namespace
+	return k, is && !mine && d.of.world >= k.of.world && !slices.Contains(d.had, addr)
+}
+
+// hadBefore returns the addresses of a family that are kept for the Service of a demand.
+func (a *allotter) hadBefore(d *demand, six bool) (all []netip.Addr) {
+	for addr, k := range a.kept {
+		if addr.Is6() == six && k.of == d.of && k.Service == d.service() {
+			all = append(all, addr)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// service returns the name of the demand's Service.
+func (d *demand) service() string { return d.ref.Namespace + "/" + d.ref.Name }
+
+// boundKept drops what is kept for a namespace beyond what it may have: the addresses that
+// were left first. What its Services ask for counts first; a Service that comes back takes
+// the address that is kept for it.
+func (a *allotter) boundKept(demands []demand) {
+	type slot struct {
+		of      tenant
+		service string
+		family  int
+	}
+	wants, recorded, back := make(map[tenant][2]int), make(map[netip.Addr]bool), make(map[slot]bool)
+	for i := range demands {
+		d := &demands[i]
+		has := wants[d.of]
+		for family, asks := range [2]bool{d.four, d.six} {
+			if asks {
+				has[family]++
+				back[slot{d.of, d.service(), family}] = true
+			}
+		}
+		wants[d.of] = has
+		for _, addr := range d.had {
+			recorded[addr] = true
+			delete(back, slot{d.of, d.service(), family(addr)})
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(a.kept), func(x, y netip.Addr) int {
+		return cmp.Or(a.kept[y].Left.Compare(a.kept[x].Left), x.Compare(y))
+	})
+	for _, addr := range all {
+		k, f := a.kept[addr], family(addr)
+		own := slot{k.of, k.Service, f}
+		if recorded[addr] || back[own] {
+			delete(back, own)
+			continue
+		}
+		has, most := wants[k.of], uint64(a.most(k.of)) //nolint:gosec // not negative
+		count := uint64(has[0] + has[1])               //nolint:gosec // a count
+		if most == 0 {
+			count, most = uint64(has[f]), max(1, a.total(addr.Is6())/share) //nolint:gosec // a count
+		}
+		if count >= most {
+			delete(a.kept, addr)
+			continue
+		}
+		has[f]++
+		wants[k.of] = has
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -21,7 +22,7 @@ func poolOf(text string) AddressRange {
 // "had=ADDR", "ask=ADDR", "key=KEY", "port=80", "six", "both", "either".
 func wanting(name string, words ...string) demand {
 	namespace, short, _ := strings.Cut(name, "/")
-	d := demand{ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short}, of: tenant{0, namespace}, holder: name, four: true}
+	d := demand{ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short}, of: tenant{0, namespace}, owner: namespace, holder: name, four: true}
 	for _, word := range words {
 		what, value, _ := strings.Cut(word, "=")
 		switch what {
@@ -222,6 +223,12 @@ func drawDemands(t *rapid.T) []demand {
 func drawAllotter(t *rapid.T) allotter {
 	most := rapid.IntRange(0, 3).Draw(t, "most")
 	a := allotter{most: func(tenant) int { return most }, closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
+	a.kept = map[netip.Addr]keptAddress{}
+	for range rapid.IntRange(0, 3).Draw(t, "kept") {
+		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t, "kept address"))
+		namespace := rapid.SampledFrom([]string{"m", "n", "o"}).Draw(t, "kept for")
+		a.kept[addr] = keptAddress{AddressOwner{Namespace: namespace, Service: namespace + "/s1", Left: time.Unix(1, 0)}, tenant{0, namespace}, time.Unix(2, 0)}
+	}
 	a.ranges = []AddressRange{
 		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),
 		poolOf("fd00::1-fd00::2"), poolOf("10.0.0.4-10.0.0.5"),
@@ -252,6 +259,9 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 						t.Fatalf("%s:%d is of %s and of %s", addr, port, by, d.ref.Name)
 					}
 					opener[socket{addr, port}] = d.ref.Name
+				}
+				if k, kept := a.kept[addr]; kept && k.Namespace != d.owner && !slices.Contains(d.had, addr) {
+					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.ref.Namespace)
 				}
 				if a.closed[addr] != "" || !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
 					t.Fatalf("%s is not to be given", addr)

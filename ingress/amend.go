@@ -107,8 +107,9 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) {
 		return nil
 	}
-	r := c.routing.replace(c.routeAlone(before, slices.Concat(few, d.gone)), c.routeAlone(now, slices.Concat(few, d.come)), now)
-	if r == nil || !r.roomy(d.come) {
+	hosts := c.hostsOf(slices.Concat(few, d.gone, d.come))
+	r := c.routing.replace(c.routeAlone(before, slices.Concat(few, d.gone), hosts), c.routeAlone(now, slices.Concat(few, d.come), hosts), hosts, now)
+	if r == nil || !r.roomy(slices.Concat(d.come, d.gone)) {
 		return nil
 	}
 	for _, m := range d.gone {
@@ -247,10 +248,22 @@ func (c *Compiler) plain(worlds []*world, members []member) bool {
 	})
 }
 
-// routeAlone returns the routing of worlds that have these Ingresses and no other.
-func (c *Compiler) routeAlone(worlds []*world, members []member) *routing {
+// hostsOf returns the hosts that members name.
+func (c *Compiler) hostsOf(members []member) map[string]bool {
+	hosts := make(map[string]bool)
+	for _, m := range members {
+		for _, host := range c.parsed[m.Ingress].names {
+			hosts[host] = true
+		}
+	}
+	return hosts
+}
+
+// routeAlone returns the routing of worlds that have these Ingresses and no other, and of
+// which only these hosts are remembered.
+func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[string]bool) *routing {
 	alone := *c // it shares what is remembered
-	alone.routing, alone.worlds = nil, make([]*world, len(worlds))
+	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))
 	for i, w := range worlds {
 		part := *w
 		part.Ingresses = nil
@@ -270,14 +283,14 @@ func (c *Compiler) routeAlone(worlds []*world, members []member) *routing {
 
 // replace returns the routing with one part of it replaced by another. It returns nil if
 // they differ in something that other parts have, too.
-func (r *routing) replace(then, now *routing, worlds []*world) *routing {
+func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
 	common := func(r *routing) []any {
 		config := r.Config
 		config.Routes, config.Certs = nil, nil
 		return []any{config, r.Questions, r.Balancers}
 	}
 	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
-	if !reflect.DeepEqual(common(then), common(now)) || len(then.Refused)+len(now.Refused) > 0 ||
+	if now.limited || !reflect.DeepEqual(common(then), common(now)) || len(then.Refused)+len(now.Refused) > 0 ||
 		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
 		return nil
 	}
@@ -300,8 +313,7 @@ func (r *routing) replace(then, now *routing, worlds []*world) *routing {
 			}
 		}
 	}
-	next.since = latest(r.since, now.since)
-	next.until = earliest(r.until, now.until)
+	next.certain, next.keeps = r.certain.both(now.certain), r.keeps.both(now.keeps)
 	next.claims = exchange(r.claims, then.claims, now.claims, older)
 	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
 	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
@@ -312,9 +324,9 @@ func (r *routing) replace(then, now *routing, worlds []*world) *routing {
 	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.exchangeNeeds(then.needs, now.needs)
 	next.Owners = maps.Clone(r.Owners)
-	for cluster, was := range then.Owners {
-		if is := now.Owners[cluster]; !is.equal(was) {
-			next.Owners[cluster] = &HostOwners{Namespaces: exchangeKeys(r.Owners[cluster].Namespaces, was.Namespaces, is.Namespaces)}
+	for cluster, o := range next.Owners {
+		if next.Owners[cluster] = o.replace(hosts, now.Owners[cluster]); next.Owners[cluster].equal(o) {
+			next.Owners[cluster] = o
 		}
 	}
 	next.serve()
@@ -364,12 +376,33 @@ func (r *routing) roomy(come []member) bool {
 				hosts, paths, certs = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls)
 			}
 		}
+		if len(r.Owners[r.of[of.world].Cluster].Left) > 0 {
+			hosts = r.hostsOf(of)
+		}
 		within := func(count, most int) bool { return most == 0 || count <= most }
 		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) || !within(certs, limits.Certificates) {
 			return false
 		}
 	}
 	return true
+}
+
+// hostsOf returns how many hosts a tenant has, with those that are kept for it. It counts a
+// host of several Ingresses several times.
+func (r *routing) hostsOf(of tenant) (n int) {
+	w := r.of[of.world]
+	o, who := r.Owners[w.Cluster], w.owner(of.namespace)
+	for host := range o.Left {
+		if o.Namespaces[host] == who {
+			n++
+		}
+	}
+	for _, c := range r.claims {
+		if c.world == of.world && w.owner(c.ref.Namespace) == who {
+			n += len(c.names)
+		}
+	}
+	return n
 }
 
 // exchange returns a sorted list without the entries of one sorted list, and with those of

@@ -3,6 +3,7 @@ package ingress
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -26,8 +27,12 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		name := func(label string) string { return pick(label, "a", "b", "c", "d", "e", "f") }
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
+		keep, at := rapid.Bool().Draw(t, "keep"), time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 		for i := range snaps {
 			s := &snaps[i]
+			if keep {
+				s.Options.ReleaseAfter = time.Hour
+			}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
 			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), Certificates: few("certificates"), Conditions: few("conditions")}
@@ -61,6 +66,10 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					}, gone)
 				}
 			}
+			at = at.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "minutes")) * time.Minute)
+			for i := range snaps {
+				snaps[i].At = at
+			}
 			var fresh Compiler
 			got, want := c.Compile(snaps), fresh.Compile(snaps)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
@@ -80,7 +89,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 				alone++
 			}
 			for i := range snaps {
-				if rapid.Bool().Draw(t, "owners come back") {
+				if keep || rapid.Bool().Draw(t, "owners come back") {
 					snaps[i].Owners = got.Owners[snaps[i].Cluster]
 				}
 			}

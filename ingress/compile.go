@@ -36,9 +36,8 @@ type Snapshot struct {
 	// they are beyond its limits.
 	Beyond []Problem `json:"-"`
 
-	// Owners are the owners of the Result before; nil: no host had an owner. An owner
-	// keeps a host while one of its Ingresses names it.
-	Owners *HostOwners
+	// Owners are the owners of the Result before; nil: nothing had an owner.
+	Owners *Owners
 }
 
 // Options say which Ingresses of a cluster are ours and how they are read.
@@ -80,6 +79,9 @@ type Options struct {
 	// Snippets lets the cluster bring text for HAProxy's configuration although another
 	// one sets the process.
 	Snippets bool
+	// ReleaseAfter is how long a host, or an address of a Service, is kept for its namespace
+	// after nothing there uses it any more.
+	ReleaseAfter time.Duration
 	// NoSnippets are the sections, global, frontend and backend, for which nobody
 	// may bring text.
 	NoSnippets []string
@@ -135,13 +137,13 @@ type Problem struct {
 
 // A Result is compiled from the objects of all clusters.
 type Result struct {
-	Config    haproxy.Config         // Bind and Tune are left to the caller
-	Served    []ObjectRef            // Ingresses of which at least one rule or the default is in effect
-	Problems  []Problem              // sorted by object
-	Owners    map[string]*HostOwners // by cluster; for the Snapshot after
-	Refused   []haproxy.Part         // parts left out because HAProxy refuses them
-	Balancers []Balancer             // Services of type LoadBalancer that are ours, the older first
-	Servers   int                    // that the clusters have within their limits, whether there is Room for them or not
+	Config    haproxy.Config     // Bind and Tune are left to the caller
+	Served    []ObjectRef        // Ingresses of which at least one rule or the default is in effect
+	Problems  []Problem          // sorted by object
+	Owners    map[string]*Owners // by cluster; for the Snapshot after
+	Refused   []haproxy.Part     // parts left out because HAProxy refuses them
+	Balancers []Balancer         // Services of type LoadBalancer that are ours, the older first
+	Servers   int                // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
@@ -202,6 +204,7 @@ type Compiler struct {
 	}
 
 	routing *routing
+	about   map[string]bool                       // hosts that the routing is about; nil: all
 	linked  map[link][]member                     // the Ingresses of the worlds by their links; nil until amend needs them
 	parts   []part                                // one for each of routing.needs
 	servers map[tenant]int                        // of the parts, by namespace
@@ -293,7 +296,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		if !w.Owners.equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
 			rerouted = true
 		}
-		if c.routing != nil && !c.routing.valid(w.At) {
+		if c.routing != nil && !c.routing.certain.has(w.At) {
 			rerouted = true
 		}
 		if i < len(old) && w.Cluster == was.Cluster && w.prefix == was.prefix {
@@ -303,6 +306,9 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		worlds[i] = w
 	}
 	c.worlds = worlds
+	if c.routing != nil && !c.routing.keeps.has(c.now()) {
+		rerouted = true
+	}
 	if !rerouted && !amended && !moved && !resized {
 		return c.result
 	}

@@ -1,8 +1,12 @@
 package ingress
 
 import (
+	"fmt"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -107,6 +111,17 @@ func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 		return e, "nothing is known of the clusters yet"
 	}
 	route, why := r.Config.Find(host, path)
+	if why != "" {
+		name := strings.ToLower(host)
+		if only, _, err := net.SplitHostPort(name); err == nil {
+			name = only
+		}
+		for _, k := range r.Kept() {
+			if k.Host == name {
+				why += fmt.Sprintf("; the host is kept for namespace %s of cluster %s, which had it last, until %s (clusters[].ingress.releaseAfter)", k.Namespace, k.Cluster, k.Until.Format(time.RFC3339))
+			}
+		}
+	}
 	taken := routeKey{route.Host, route.Path, route.Match}
 	if why != "" && route.Path == "" {
 		var of *claim

@@ -2,10 +2,11 @@ package ingress
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"sallyport/haproxy"
 )
@@ -26,8 +27,7 @@ import (
 //     belong to nobody (defaultFor).
 //
 // An owner keeps the host while any of its claims names it, even if by then another
-// namespace has an older claim. Nothing else is remembered from one round to the
-// next, and it comes with the Snapshot (HostOwners).
+// namespace has an older claim, and for Options.ReleaseAfter after that (owners.go).
 
 // A HostRule says which namespaces may use the hosts that a pattern matches.
 type HostRule struct {
@@ -61,22 +61,12 @@ func (o *Options) hostRule(host string) *HostRule {
 	return nil
 }
 
-// HostOwners hold the namespace that each host of one cluster belongs to. The map
-// is never changed.
-type HostOwners struct {
-	Namespaces map[string]string `json:"namespaces"` // by host; "" is any host that no claim names
-}
-
-func (o *HostOwners) equal(p *HostOwners) bool {
-	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces)
-}
-
 // A party is the owner of a host: one namespace of a cluster, all namespaces of a cluster, or
 // all namespaces that the operator lets share the host.
 type party struct{ cluster, namespace string }
 
 // listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
-var listed = party{}
+var listed = party{namespace: everyone}
 
 // everyone stands for all namespaces of a cluster whose Options.OneTenant lets them share
 // hosts. No namespace has this name.
@@ -85,20 +75,32 @@ const everyone = "*"
 // A hold says which party has a host.
 type hold struct {
 	party
-	since int // index of the owner's oldest claim that names it
+	world int
+	since int       // index of the owner's oldest claim that names it
+	left  time.Time // since when no claim of the owner names it; zero: one does
+	until time.Time // until when it is kept then
 }
+
+// isKept reports whether the host is kept for an owner that does not name it.
+func (h hold) isKept() bool { return !h.left.IsZero() }
 
 // party returns the party that a claim belongs to for a host. An error says why
 // the operator does not admit it.
 func (b *builder) party(c *claim, host string) (party, error) {
-	w := b.worlds[c.world]
+	return b.partyOf(c.world, c.ref.Namespace, host)
+}
+
+// partyOf is party for a namespace of a world. The namespace everyone is admitted only where
+// all are.
+func (b *builder) partyOf(world int, namespace, host string) (party, error) {
+	w := b.worlds[world]
 	if rule := w.Options.hostRule(host); rule != nil {
-		if rule.admits(c.ref.Namespace) {
+		if rule.admits(namespace) {
 			return listed, nil
 		}
 		return party{}, fmt.Errorf("the configuration file reserves it for %s", keptFor(rule))
 	}
-	kept := func(s *Snapshot) error {
+	reserved := func(s *Snapshot) error {
 		// A last rule for "*" is about its own cluster alone.
 		if rule := s.Options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
 			return fmt.Errorf("the configuration file reserves it for cluster %s, %s", s.Cluster, keptFor(rule))
@@ -106,19 +108,19 @@ func (b *builder) party(c *claim, host string) (party, error) {
 		return nil
 	}
 	for i, other := range b.worlds {
-		if err := kept(&other.Snapshot); i != c.world && err != nil {
+		if err := reserved(&other.Snapshot); i != world && err != nil {
 			return party{}, err
 		}
 	}
 	for i := range b.Unknown {
-		if err := kept(&b.Unknown[i]); err != nil {
+		if err := reserved(&b.Unknown[i]); err != nil {
 			return party{}, err
 		}
 	}
 	if w.Options.OneTenant {
 		return party{cluster: w.Cluster, namespace: everyone}, nil
 	}
-	return party{cluster: w.Cluster, namespace: c.ref.Namespace}, nil
+	return party{cluster: w.Cluster, namespace: namespace}, nil
 }
 
 func keptFor(rule *HostRule) string {
@@ -131,15 +133,6 @@ func keptFor(rule *HostRule) string {
 // assignHosts finds the owner of each host, and withdraws from every claim the
 // hosts that belong to others. The older claims come first.
 func (b *builder) assignHosts() {
-	had := make(map[string]party)
-	for _, w := range b.worlds {
-		if w.Owners == nil {
-			continue
-		}
-		for host, namespace := range w.Owners.Namespaces {
-			had[host] = party{cluster: w.Cluster, namespace: namespace}
-		}
-	}
 	b.holds = make(map[string]hold, len(b.claims))
 	for i, c := range b.claims {
 		for _, host := range c.names {
@@ -149,28 +142,16 @@ func (b *builder) assignHosts() {
 			}
 			held, taken := b.holds[host]
 			// The operator orders the clusters: a memory never overrides an earlier one.
-			if !taken || held.party != who && had[host] == who && held.cluster == who.cluster {
-				b.holds[host] = hold{who, i}
+			if !taken || held.party != who && held.cluster == who.cluster && b.worlds[c.world].had(host, who) {
+				b.holds[host] = hold{party: who, world: c.world, since: i}
 			}
 		}
 	}
+	b.keep()
 	for _, c := range b.claims {
 		b.withdraw(c)
 	}
-	b.Owners = make(map[string]*HostOwners, len(b.worlds))
-	for _, w := range b.worlds {
-		b.Owners[w.Cluster] = &HostOwners{Namespaces: make(map[string]string)}
-	}
-	for host, h := range b.holds {
-		if h.party != listed {
-			b.Owners[h.cluster].Namespaces[host] = h.namespace
-		}
-	}
-	for _, w := range b.worlds {
-		if b.Owners[w.Cluster].equal(w.Owners) {
-			b.Owners[w.Cluster] = w.Owners
-		}
-	}
+	b.remember()
 }
 
 // may returns nil if a claim to a host counts, or says whom the host belongs to.
@@ -183,11 +164,14 @@ func (b *builder) may(c *claim, host string) error {
 	if !taken || h.party == who {
 		return nil
 	}
-	owner := "the namespaces that the configuration file names"
-	if first := b.claims[h.since]; h.party != listed {
-		owner = b.spellParty(h.party) + ", for " + b.spell(first)
+	switch {
+	case h.isKept():
+		return fmt.Errorf("it belonged to %s until %s, and is kept for it until %s (clusters[].ingress.releaseAfter)",
+			b.spellParty(h.party), h.left.Format(time.RFC3339), h.until.Format(time.RFC3339))
+	case h.party == listed:
+		return errors.New("it belongs to the namespaces that the configuration file names")
 	}
-	return fmt.Errorf("it belongs to %s", owner)
+	return fmt.Errorf("it belongs to %s, for %s", b.spellParty(h.party), b.spell(b.claims[h.since]))
 }
 
 // spellParty returns the name of a party that is not listed.
@@ -236,7 +220,8 @@ func (b *builder) withdraw(c *claim) {
 // request that no path of a ruled host matches goes to its default, or gets a 404.
 // A host that only spec.tls names falls to the wildcard host above it, or to any
 // host, if the same owner has that. If the wildcard host is another's, it gets the
-// routes of any host.
+// routes of any host. A host that is kept for its last owner is like one that only
+// spec.tls names.
 func (b *builder) isolate() {
 	ruled := make(map[string]bool, len(b.claims)) // hosts that have routes
 	for _, c := range b.claims {
@@ -250,26 +235,37 @@ func (b *builder) isolate() {
 		}
 		return ""
 	}
+	apart := func(host string) {
+		key := routeKey{host, "/", haproxy.Prefix}
+		if _, has := b.routed[key]; has || host == "" || b.passer(host) != nil {
+			return
+		}
+		held := b.holds[host]
+		below, taken := b.holds[beneath(host)]
+		taken = taken && !below.isKept() // nothing is served there
+		switch {
+		case ruled[host]:
+		case taken && held.party == below.party, held.isKept() && !taken:
+			return
+		case held.party == b.holds[""].party:
+			b.copyAny(host)
+		}
+		ruled[host] = true
+		if _, has := b.routed[key]; !has {
+			b.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: b.defaultFor(host)}
+		}
+	}
 	for _, wild := range []bool{true, false} {
 		for _, c := range b.claims {
 			for _, host := range c.names {
-				key := routeKey{host, "/", haproxy.Prefix}
-				_, has := b.routed[key]
-				if has || host == "" || strings.HasPrefix(host, "*") != wild || b.passer(host) != nil {
-					continue
+				if strings.HasPrefix(host, "*") == wild && (ruled[host] || b.may(c, host) == nil) {
+					apart(host)
 				}
-				owner := b.holds[host].party
-				switch {
-				case ruled[host]:
-				case b.may(c, host) != nil || owner == b.holds[beneath(host)].party:
-					continue
-				case owner == b.holds[""].party:
-					b.copyAny(host)
-				}
-				ruled[host] = true
-				if _, has := b.routed[key]; !has {
-					b.routed[key] = haproxy.Route{Host: host, Path: "/", Match: haproxy.Prefix, Backend: b.defaultFor(host)}
-				}
+			}
+		}
+		for _, k := range b.kept {
+			if strings.HasPrefix(k.host, "*") == wild {
+				apart(k.host)
 			}
 		}
 	}

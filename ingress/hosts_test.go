@@ -111,7 +111,7 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 			s := snapshot(t, "c", of("shop", app("web"))+of("evil", app("web"))+tt.manifests)
 			s.Options.Hosts, s.Options.OneTenant = tt.hosts, tt.one
 			if tt.owners != nil {
-				s.Owners = &HostOwners{tt.owners}
+				s.Owners = &Owners{Namespaces: tt.owners}
 			}
 			r := Compile([]Snapshot{s})
 			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
@@ -196,14 +196,16 @@ func TestAClusterThatComesLateHasWhatItHadFromTheStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		one, two := Snapshot{Cluster: "one"}, Snapshot{Cluster: "two"}
 		at := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+		after := time.Duration(rapid.IntRange(0, 2).Draw(t, "released after")) * time.Hour
 		for _, s := range []*Snapshot{&one, &two} {
+			s.Options.ReleaseAfter = after
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			s.At = at
 		}
 		drawClaims(t, &one)
 		var members [2]struct {
 			Compiler
-			owners map[string]*HostOwners
+			owners map[string]*Owners
 			result Result
 		}
 		late := rapid.IntRange(1, 5).Draw(t, "unknown until")

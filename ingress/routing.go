@@ -29,11 +29,22 @@ type routing struct {
 	chosen   map[routeKey][]conditional
 	needs    []need                    // sorted by name
 	users    []map[serviceKey][]string // by world and Service: the names of its needs
-	limited  bool                      // a claim is beyond a limit of its namespace
+	limited  bool                      // a claim is beyond a limit of its namespace, or waits for a host that is kept
 
-	// Between since (included) and until (excluded) no certificate expires or
-	// becomes valid. Zero is open.
-	since, until time.Time
+	certain period // no certificate expires or becomes valid, by the time of its cluster
+	keeps   period // nothing is released that is kept for a namespace, by Compiler.now
+}
+
+// A period lasts from since (included) until until (excluded). Zero is open.
+type period struct{ since, until time.Time }
+
+func (p period) has(at time.Time) bool {
+	return !at.Before(p.since) && (p.until.IsZero() || at.Before(p.until))
+}
+
+// both returns the time that is in two periods.
+func (p period) both(q period) period {
+	return period{latest(p.since, q.since), earliest(p.until, q.until)}
 }
 
 // A need is a backend that has to exist. It holds everything that its servers are made
@@ -58,10 +69,6 @@ func (n need) ref(cluster string) ObjectRef {
 
 // tenant returns the namespace of a need's Service.
 func (n *need) tenant() tenant { return tenant{n.world, n.service.namespace} }
-
-func (r *routing) valid(at time.Time) bool {
-	return !at.Before(r.since) && (r.until.IsZero() || at.Before(r.until))
-}
 
 // reuse replaces each route and certificate that is equal to one of before by the
 // pointer in before.
@@ -93,6 +100,7 @@ type builder struct {
 	*routing
 	speaker    *world                     // whose ConfigMaps set what concerns the whole process
 	holds      map[string]hold            // by host, see assignHosts
+	kept       []keptHost                 // hosts of holds that their owners do not name, by name
 	children   map[string][]string        // hosts by their parent; nil until spare needs them
 	first      map[string]*claim          // the oldest claim to each host
 	routed     map[routeKey]haproxy.Route // routes so far
@@ -140,6 +148,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.isolate()     // what is left of a host to its owner
 	b.chain()       // paths with conditions
 	b.stream()      // TCP ports
+	b.settleOwners()
 	b.assemble()
 	return b.routing
 }
@@ -743,9 +752,9 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 	// doubts reports a certificate from the first instant after NotAfter.
 	for _, edge := range []time.Time{p.leaf.NotBefore, p.leaf.NotAfter.Add(1)} {
 		if edge.After(at) {
-			b.until = earliest(b.until, edge)
+			b.certain.until = earliest(b.certain.until, edge)
 		} else {
-			b.since = latest(b.since, edge)
+			b.certain.since = latest(b.certain.since, edge)
 		}
 	}
 }

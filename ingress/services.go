@@ -76,9 +76,6 @@ func (b *builder) balance() {
 			}
 		}
 	}
-	if len(all) == 0 {
-		return
-	}
 	slices.SortStableFunc(all, func(x, y balancer) int { return older(x.claim, y.claim) })
 	demands := make([]demand, len(all))
 	opened := make(map[tenant]int) // ports
@@ -86,7 +83,7 @@ func (b *builder) balance() {
 		b.demand(&all[i], opened)
 		demands[i] = all[i].demand
 	}
-	a := allotter{ranges: pools.Ranges, closed: b.Closed, most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses }}
+	a := allotter{ranges: pools.Ranges, closed: b.Closed, kept: b.keptAddresses(pools), most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses }}
 	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
 		one := all[i]
 		for _, p := range got.problems {
@@ -102,13 +99,15 @@ func (b *builder) balance() {
 		}
 		b.Balancers = append(b.Balancers, out)
 	}
+	b.reportKeptAddresses(all, &a)
+	b.rememberAddresses(&a)
 }
 
 // demand reads what a Service asks for, within the limits of its namespace.
 func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	w, s := b.worlds[one.world], one.service
 	d := &one.demand
-	d.ref, d.of = one.claim.ref, tenant{one.world, s.Namespace}
+	d.ref, d.of, d.owner = one.claim.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
 		b.report(one.claim, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service gets no address")
 		return

@@ -161,6 +161,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				}
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
+			s.Options.ReleaseAfter = time.Duration(rapid.IntRange(0, 1).Draw(t, "release")) * time.Hour
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
 			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service", "ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
 				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
@@ -253,6 +254,9 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				}
 			}
 			last = got.Config
+			for i := range snaps {
+				snaps[i].Owners = got.Owners[snaps[i].Cluster]
+			}
 			served += len(got.Served)
 		}
 		t.Logf("%d served, %d ports at addresses of Services", served, streams)

@@ -104,6 +104,9 @@ func checkIngress(p *problems, at string, in Ingress) {
 			p.add(at+"."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
 		}
 	}
+	if in.ReleaseAfter < 0 || in.ReleaseAfter > 30*24*time.Hour {
+		p.add(at+".releaseAfter", "%s is not allowed; allowed: 0s to 720h", in.ReleaseAfter)
+	}
 	each(p, at+".namespaces", in.Namespaces, isNamespace, notANamespace)
 	each(p, at+".notNamespaces", in.NotNamespaces, isNamespace, notANamespace)
 	if in.NamespaceSelector != "" && !selector().MatchString(in.NamespaceSelector) {

@@ -49,7 +49,7 @@ func defaults() *config.Config {
 			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
 			BGP:        config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress: config.Ingress{
-				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace, Process: true,
+				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace, Process: true, ReleaseAfter: time.Hour,
 				Limits: config.Limits{
 					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000, Certificates: 2000, Ports: 256,
 					Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, Lines: 100, ListEntries: 2000, CaptureBytes: 4096, SecretBytes: 256 << 10, SliceBytes: 16 << 20, PictureBytes: 64 << 20,
@@ -159,7 +159,7 @@ clusters:
   bgp: {asn: 64512, mode: passive, password: 007, ttlSecurity: true, prefixLimit: 10, routeReflectors: [192.168.50.9], port: 1790}
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
-    namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true,
+    namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true, releaseAfter: 30m,
     limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, sliceBytes: 70000, pictureBytes: 80000}}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
@@ -180,7 +180,7 @@ clusters:
 			Class: "own", Controller: "example.org/own", WatchWithoutClass: true,
 			Publish:   addrs("192.168.50.21", "fd00::21"),
 			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"}, Hosts: []config.Host{{Host: "*.a.test", Namespaces: []string{"shop", "*"}}, {Host: "*"}},
-			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true,
+			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true, ReleaseAfter: 30 * time.Minute,
 			Limits: config.Limits{Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5, Servers: 10, Certificates: 6, Addresses: 11, Ports: 12, Clients: 1013, Checks: 14, WrongPasswords: 15, Lines: 7, ListEntries: 8, CaptureBytes: 1016, SecretBytes: 9000, SliceBytes: 70000, PictureBytes: 80000},
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
@@ -249,6 +249,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"pools of two clusters":     {"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n", `f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`},
 		"one name for two":          {"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n", `f.yaml:3: clusters[1].name: "a" is already the name of clusters[0]`},
 		"two set the process":       {"clusters:\n- {name: a, kubeconfig: /a, ingress: {process: true}}\n- name: b\n  kubeconfig: /b\n  ingress: {process: true}\n", `f.yaml:5: clusters[1].ingress.process: is set for clusters[0] already; one cluster sets what concerns the whole HAProxy process`},
+		"hosts kept for a year":     {"clusters:\n- kubeconfig: /a\n  ingress:\n    releaseAfter: 8760h\n", `f.yaml:4: clusters[0].ingress.releaseAfter: 8760h0m0s is not allowed; allowed: 0s to 720h`},
 		"two without a name":        {"clusters:\n- {name: a, kubeconfig: /a}\n- {kubeconfig: /b}\n", `f.yaml:3: clusters[1]: name is missing; with more than one cluster each needs its own`},
 		"a name with capitals":      {"clusters:\n- {name: Demo, kubeconfig: /a}\n", `f.yaml:2: clusters[0].name: "Demo" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
 		"password and file":         {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: tops3cret\n    passwordFile: /b\n", `f.yaml:5: clusters[0].bgp.passwordFile: password is given too; keep one of the two`},

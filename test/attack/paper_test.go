@@ -51,7 +51,7 @@ type paper struct {
 	objects  map[string]metav1.Object // by kind, namespace and name
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
-	owners   *ingress.HostOwners
+	owners   *ingress.Owners
 }
 
 // open starts a paper with one HAProxy. Both end with the test.

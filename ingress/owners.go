@@ -1,0 +1,349 @@
+package ingress
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What is remembered of owners
+//
+// Compile gets the Owners of each cluster with its Snapshot, and returns those for the next
+// one. They decide on three things, and on nothing else:
+//
+//   - of two namespaces that name a host, the one that had it keeps it (assignHosts);
+//   - a host that its namespace names no more is kept for it for a time (keep): otherwise
+//     whoever waits for the host would have it as soon as its owner replaces an object;
+//   - the same for an address of a Service (allot).
+//
+// A memory never overrides a cluster that is configured earlier, so it does not matter when
+// a cluster became known. An entry of Options.Hosts overrides every memory.
+
+// Owners hold which namespace of one cluster has or had each host, and each address of a
+// Service. They are never changed.
+type Owners struct {
+	// Namespaces are the owners of hosts. The host "" is any host that no claim names, the
+	// namespace "*" is all namespaces of a cluster that trusts them.
+	Namespaces map[string]string `json:"namespaces"`
+	// Left holds since when nothing in its namespace names a host any more.
+	Left map[string]time.Time `json:"left,omitempty"`
+	// Addresses hold who has or had each address.
+	Addresses map[netip.Addr]AddressOwner `json:"addresses,omitempty"`
+}
+
+// An AddressOwner is the Service that has or had an address.
+type AddressOwner struct {
+	Namespace string    `json:"namespace"`     // "*" is all namespaces of a cluster that trusts them
+	Service   string    `json:"service"`       // the first of those that shared it
+	Left      time.Time `json:"left,omitzero"` // since when no Service of the namespace has it; zero: one does
+}
+
+func (o *Owners) equal(p *Owners) bool {
+	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces) &&
+		maps.EqualFunc(o.Left, p.Left, time.Time.Equal) && maps.EqualFunc(o.Addresses, p.Addresses, AddressOwner.equal)
+}
+
+func (a AddressOwner) equal(b AddressOwner) bool {
+	return a.Namespace == b.Namespace && a.Service == b.Service && a.Left.Equal(b.Left)
+}
+
+// release returns when something is released that was left at some time. Releases come
+// together, 60 in the time of ReleaseAfter: each makes the whole routing anew, and the
+// members of a group, which saw the owner leave at slightly different times, mostly agree on
+// the moment.
+func (o *Options) release(left time.Time) time.Time {
+	step := o.ReleaseAfter / 60
+	return left.Add(o.ReleaseAfter).Truncate(step).Add(step)
+}
+
+// leaving returns since when something is left: as remembered, or since now. A time in the
+// future is the mistake of a clock.
+func leaving(remembered, now time.Time) time.Time {
+	if remembered.IsZero() || remembered.After(now) {
+		return now.Truncate(time.Second).UTC()
+	}
+	return remembered
+}
+
+// now returns the newest time of all worlds. Of a cluster that is known by its picture alone
+// the time stands still.
+func (c *Compiler) now() (now time.Time) {
+	for _, w := range c.worlds {
+		now = latest(now, w.At)
+	}
+	return now
+}
+
+// had reports whether a party had a host.
+func (w *world) had(host string, who party) bool {
+	if w.Owners == nil || who.cluster != w.Cluster {
+		return false
+	}
+	namespace, known := w.Owners.Namespaces[host]
+	return known && namespace == who.namespace
+}
+
+// A keptHost is a host that its last owner names no more.
+type keptHost struct {
+	host string
+	hold
+}
+
+// keep holds each host that nothing of its last owner names any more, until it is released.
+// A claim of an earlier cluster overrides that. What a namespace names and what is kept for it
+// are together within its limit of hosts: the last that were left are kept.
+func (b *builder) keep() {
+	now := b.now()
+	for i, w := range b.worlds {
+		if w.Owners == nil || w.Options.ReleaseAfter <= 0 || now.IsZero() {
+			continue
+		}
+		var all []keptHost
+		for host, namespace := range b.remembered(w.Owners) {
+			who := party{w.Cluster, namespace}
+			if held, taken := b.holds[host]; taken && (held.party == who || held.party == listed || held.world < i) {
+				continue
+			}
+			if is, err := b.partyOf(i, namespace, host); err != nil || is != who || namespace == everyone && !w.Options.OneTenant {
+				continue // the configuration file has changed
+			}
+			left := leaving(w.Owners.Left[host], now)
+			if until := w.Options.release(left); now.Before(until) {
+				all = append(all, keptHost{host, hold{party: who, world: i, since: len(b.claims), left: left, until: until}})
+			}
+		}
+		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && b.about == nil {
+			all = b.within(all, most)
+		}
+		for _, k := range all {
+			b.holds[k.host] = k.hold
+			b.keeps = b.keeps.both(period{k.left, k.until})
+			b.kept = append(b.kept, k)
+		}
+	}
+	slices.SortFunc(b.kept, func(x, y keptHost) int { return cmp.Compare(x.host, y.host) })
+	b.reportKept()
+}
+
+// remembered yields the hosts of Owners that this routing is about.
+func (b *builder) remembered(o *Owners) iter.Seq2[string, string] {
+	if b.about == nil {
+		return maps.All(o.Namespaces)
+	}
+	return func(yield func(string, string) bool) {
+		for host := range b.about {
+			if namespace, known := o.Namespaces[host]; known && !yield(host, namespace) {
+				return
+			}
+		}
+	}
+}
+
+// within drops what is beyond the limit of each namespace: the hosts that were left first.
+func (b *builder) within(all []keptHost, most int) []keptHost {
+	has := make(map[party]int)
+	for _, h := range b.holds {
+		has[h.party]++
+	}
+	slices.SortFunc(all, func(x, y keptHost) int { return cmp.Or(y.left.Compare(x.left), cmp.Compare(x.host, y.host)) })
+	return slices.DeleteFunc(all, func(k keptHost) bool {
+		has[k.party]++
+		return has[k.party] > most
+	})
+}
+
+// reportKept reports each kept host that somebody waits for, on the oldest claim of its
+// owner. On the claims that wait withdraw does.
+func (b *builder) reportKept() {
+	if len(b.kept) == 0 {
+		return
+	}
+	first := make(map[party]*claim)    // of each namespace
+	waiting := make(map[string]*claim) // by host
+	for _, c := range b.claims {
+		w := b.worlds[c.world]
+		who := party{w.Cluster, c.ref.Namespace}
+		if w.Options.OneTenant {
+			who.namespace = everyone
+		}
+		if first[who] == nil {
+			first[who] = c
+		}
+		for _, host := range c.names {
+			if h, held := b.holds[host]; held && h.isKept() && waiting[host] == nil {
+				waiting[host] = c
+			}
+		}
+	}
+	for _, k := range b.kept {
+		c := waiting[k.host]
+		if c == nil {
+			continue
+		}
+		b.limited = true // a change of others would change what is reported here
+		if owner := first[k.party]; owner != nil {
+			b.report(owner, "HostKept", "%s, which nothing of %s names any more, is kept for it until %s (clusters[].ingress.releaseAfter); then it goes to %s, which waits for it",
+				cmp.Or(k.host, "any host"), b.spellParty(k.party), k.until.Format(time.RFC3339), b.spell(c))
+		}
+	}
+}
+
+// remember sets the Owners of the result. Those that are equal to the ones before keep their
+// pointer.
+func (b *builder) remember() {
+	b.Owners = make(map[string]*Owners, len(b.worlds))
+	for _, w := range b.worlds {
+		b.Owners[w.Cluster] = &Owners{Namespaces: make(map[string]string)}
+	}
+	for host, h := range b.holds {
+		if h.party == listed {
+			continue
+		}
+		o := b.Owners[h.cluster]
+		o.Namespaces[host] = h.namespace
+		if h.isKept() {
+			if o.Left == nil {
+				o.Left = make(map[string]time.Time)
+			}
+			o.Left[host] = h.left
+		}
+	}
+}
+
+// owner returns how Owners name the owner of a thing of a namespace.
+func (w *world) owner(namespace string) string {
+	if w.Options.OneTenant {
+		return everyone
+	}
+	return namespace
+}
+
+// keptAddresses returns the addresses that Services had when they were remembered. Of two
+// clusters the one that is configured first counts.
+func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
+	all, now := make(map[netip.Addr]keptAddress), b.now()
+	for i, w := range b.worlds {
+		if w.Owners == nil || w.Options.ReleaseAfter <= 0 || now.IsZero() {
+			continue
+		}
+		for addr, was := range w.Owners.Addresses {
+			namespace, _, _ := strings.Cut(was.Service, "/")
+			if _, taken := all[addr]; taken || !pools.contain(addr) || was.Namespace != w.owner(namespace) {
+				continue
+			}
+			was.Left = leaving(was.Left, now)
+			if until := w.Options.release(was.Left); now.Before(until) {
+				all[addr] = keptAddress{was, tenant{i, namespace}, until}
+			}
+		}
+	}
+	return all
+}
+
+// rememberAddresses adds to the Owners of the result who has each address, and who had it.
+func (b *builder) rememberAddresses(a *allotter) {
+	note := func(cluster string, addr netip.Addr, who AddressOwner) {
+		o := b.Owners[cluster]
+		if o.Addresses == nil {
+			o.Addresses = make(map[netip.Addr]AddressOwner)
+		}
+		o.Addresses[addr] = who
+	}
+	recorded := make(map[netip.Addr]bool)
+	for _, one := range b.Balancers {
+		for _, addr := range one.Recorded {
+			if first := a.holds[addr].first; !recorded[addr] {
+				recorded[addr] = true
+				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
+				note(w.Cluster, addr, AddressOwner{Namespace: w.owner(first.Namespace), Service: first.Namespace + "/" + first.Name})
+			}
+		}
+	}
+	for addr, k := range a.kept {
+		if !recorded[addr] {
+			note(b.worlds[k.of.world].Cluster, addr, k.AddressOwner)
+			b.keeps = b.keeps.both(period{k.Left, k.until})
+		}
+	}
+}
+
+// reportKeptAddresses reports each kept address that another Service asks for, on the oldest
+// Service of its namespace. On the Service that asks allot has.
+func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
+	for i := range all {
+		for _, addr := range all[i].asked {
+			k, kept := a.keptForOther(&all[i].demand, addr)
+			if !kept || a.holds[addr] != nil {
+				continue
+			}
+			if j := slices.IndexFunc(all, func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }); j >= 0 {
+				b.report(all[j].claim, "AddressKept", "%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); then it goes to Service %s, which asks for it",
+					addr, k.Service, k.until.Format(time.RFC3339), all[i].service.Namespace+"/"+all[i].service.Name)
+			}
+		}
+	}
+}
+
+// settleOwners lets Owners that are equal to the ones before keep their pointer.
+func (b *builder) settleOwners() {
+	for _, w := range b.worlds {
+		if b.Owners[w.Cluster].equal(w.Owners) {
+			b.Owners[w.Cluster] = w.Owners
+		}
+	}
+}
+
+// replace returns Owners in which some hosts are as in others.
+func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
+	next := *o
+	next.Namespaces, next.Left = maps.Clone(o.Namespaces), maps.Clone(o.Left)
+	for host := range hosts {
+		delete(next.Namespaces, host)
+		delete(next.Left, host)
+		if namespace, has := others.Namespaces[host]; has {
+			next.Namespaces[host] = namespace
+		}
+		if left, has := others.Left[host]; has {
+			if next.Left == nil {
+				next.Left = make(map[string]time.Time)
+			}
+			next.Left[host] = left
+		}
+	}
+	return &next
+}
+
+// A Kept is a host, or an address, that is kept for the namespace that had it last.
+type Kept struct {
+	Cluster   string     `json:"cluster"`
+	Namespace string     `json:"namespace"` // "*" is all namespaces of a cluster that trusts them
+	Host      string     `json:"host,omitempty"`
+	Address   netip.Addr `json:"address,omitzero"`
+	Until     time.Time  `json:"until"`
+}
+
+// Kept returns what is kept for namespaces that do not use it any more.
+func (r Result) Kept() (all []Kept) {
+	if r.routing == nil {
+		return nil
+	}
+	for _, w := range r.routing.of {
+		o := r.Owners[w.Cluster]
+		if o == nil {
+			continue
+		}
+		for _, host := range sortedKeys(o.Left) {
+			all = append(all, Kept{Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"), Until: w.Options.release(o.Left[host])})
+		}
+		for _, addr := range slices.SortedFunc(maps.Keys(o.Addresses), netip.Addr.Compare) {
+			if is := o.Addresses[addr]; !is.Left.IsZero() {
+				all = append(all, Kept{Cluster: w.Cluster, Namespace: is.Namespace, Address: addr, Until: w.Options.release(is.Left)})
+			}
+		}
+	}
+	return all
+}
