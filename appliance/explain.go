@@ -9,9 +9,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"sallyport/appliance/config"
 	"sallyport/bgp"
+	"sallyport/haproxy"
 	"sallyport/ingress"
 )
 
@@ -24,6 +26,8 @@ type ExplainStatus struct {
 	Service   *ServiceStatus  `json:"service,omitempty"`   // of that name and type LoadBalancer
 	Addresses []AddressStatus `json:"addresses,omitempty"` // of the Service
 	Servers   []BackendStatus `json:"servers"`             // of the Explanation's Backends
+	Now       time.Time       `json:"now"`
+	Waits     []haproxy.Wait  `json:"waits,omitempty"` // for a reload that changes some of the Backends
 }
 
 // AddressStatus is the answer of GET /explain for an address: what each part on the way to
@@ -63,7 +67,7 @@ func (x *index) explain(what url.Values) (any, error) {
 	case what.Get("request") != "":
 		host, path, _ := strings.Cut(what.Get("request"), "/")
 		e, why := x.compiled.ExplainRequest(host, "/"+path)
-		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e)}, nil
+		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at, Waits: x.waitsOf(e)}, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
 	for _, c := range x.clusters {
@@ -86,7 +90,7 @@ func (x *index) explain(what url.Values) (any, error) {
 				s.Addresses = append(s.Addresses, one)
 			}
 		}
-		s.Servers = x.serversOf(s.Explanation)
+		s.Servers, s.Now, s.Waits = x.serversOf(s.Explanation), x.at, x.waitsOf(s.Explanation)
 		return s, nil
 	}
 	return nil, errors.New("no Ingress of that name is served here, and no Service of type LoadBalancer: does it exist, and does its class name this controller?")
@@ -218,6 +222,16 @@ func (v *view) complete(text, cluster string) []string {
 		return []string{}
 	}
 	return all[:min(len(all), completed)]
+}
+
+// waitsOf returns who waits for a reload that changes some backends of an Explanation.
+func (x *index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
+	for _, w := range x.waits {
+		if slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool { return slices.Contains(w.Backends, b.Name) }) {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // serversOf describes the backends of an Explanation.

@@ -312,6 +312,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	if (!sure || waits) && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // an earlier process may have served what still waits for a verdict
 	}
+	v.waits = info.Waits
+	compiled = compiled.Delayed(info.Waits)
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
 	if to := l.cfg.HAProxy.AccessLog; to.On() {
 		compiled.Config.Process = compiled.Config.Process.Requests(to.Syslog)

@@ -242,6 +242,9 @@ func (q *request) versions() page.Section {
 	if s.HAProxy.OldWorkers > 0 {
 		facts = append(facts, page.Fact{Name: "old workers", Cell: page.Cell{Text: page.Comma(s.HAProxy.OldWorkers), Note: "finish their connections"}})
 	}
+	for _, w := range s.HAProxy.Waits {
+		facts = append(facts, page.Fact{Name: "waits for a reload", Cell: page.Cell{Text: strings.TrimPrefix(w.Tenant.String(), "/"), Note: w.Words(s.Now)}})
+	}
 	return page.Section{ID: "versions", Title: "Versions", Facts: append(facts,
 		page.Fact{Name: "configuration file", Cell: page.Cell{Text: "read " + page.Ago(s.Now, s.Config.Read) + " ago"}},
 	)}

@@ -42,6 +42,7 @@ type view struct {
 	left      bool                  // drained: nothing is announced, and HAProxy ends what is kept
 	group     *GroupStatus          // nil: in no group
 	troubles  []trouble             // with the group's addresses and routers
+	waits     []haproxy.Wait        // whose changes wait for a reload
 	closed    map[netip.Addr]string // addresses of the pools that no Service gets, each with what it is
 
 	connections int // that HAProxy is configured to accept; 0: nobody says

@@ -26,15 +26,18 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
-	as := p.compare(cfg, states)
+	as, eased := p.compare(cfg, states), p.budgets.eased
 	res, err := p.apply(ctx, cfg, states)
 	p.nameSpares()
+	p.noteWaits(res.Waits)
 	if err == nil && p.unfinished(cfg) {
 		res.RetryAt = time.Now()
 	}
 	p.last.states, p.last.done, p.last.retryAt = states, err == nil, res.RetryAt
 	p.note(func(i *Info) { i.Reread = i.Reread && err != nil })
-	p.countRepetition(as, &res)
+	if !res.Reloaded || !eased {
+		p.countRepetition(as, &res)
+	}
 	if err != nil {
 		p.forget()
 		p.noteError(err)
@@ -86,6 +89,7 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
+		kept.close(p.budgets.late, p.told, cfg)
 		cfg, states = within(cfg, states, p.run.grown(p.shaped), p.run.slots, kept)
 		want = p.text.outline(cfg, states, p.run.slots)
 	}

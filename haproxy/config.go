@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -32,6 +33,10 @@ type Config struct {
 	Lists          []*List    // sorted by Name; all that directives name
 	Period         int        // whose keys encrypt the TLS tickets of a Group: PeriodOf now
 
+	// Reloads hold how many reloads each namespace of a cluster may cause at once, by the
+	// name of the cluster; a cluster without an entry has no bound.
+	Reloads map[string]int
+
 	// Former are backends of the configuration before, none of them in Backends, sorted by
 	// Name (see Proxy.Former). While a reload has to wait, routes still lead to them.
 	Former []*Backend
@@ -41,7 +46,7 @@ type Config struct {
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period && maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
 }
 
 // Shape is the part of a Config that only a reload changes.
@@ -185,6 +190,7 @@ type Backend struct {
 	Origin     string        // what it stands for, for people: "Service default/app port 80"
 	Cluster    string        // of its Service
 	Namespace  string        // of its Service; no pod of another namespace may be a server
+	By         string        // namespace of the objects that bring it; empty: Namespace
 	Service    string        // the port of the Service whose endpoints the servers are, as "default/app:80"
 	TCP        bool          // it takes connections, not requests
 	Directives []Directive   // in the order in which they are written
@@ -318,6 +324,8 @@ type Cert struct {
 	// begins with "_", because only a reload changes its authorities.
 	ClientCA       string
 	ClientOptional bool
+
+	Cluster, Namespace string // of the objects that bring it
 }
 
 // filters returns the names in the form of a crt-list (HAProxy Configuration Manual,
@@ -332,6 +340,11 @@ func (c *Cert) filters() []string {
 
 func (c *Cert) same(o *Cert) bool {
 	return c == o || c.Name == o.Name && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
+}
+
+// asksAs reports whether clients need the same certificates under the same names.
+func (c *Cert) asksAs(o *Cert) bool {
+	return c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional && slices.Equal(c.filters(), o.filters())
 }
 
 // reloadedCerts returns the certificates that only a reload changes.

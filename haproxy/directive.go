@@ -18,12 +18,13 @@ import (
 // Only the functions below make one. They write each value as one word, so that no
 // value reaches into the next directive. Directives are compared with ==.
 type Directive struct {
-	phase    phase
-	tcp      bool   // a TCP backend can have it
-	sticky   bool   // it gives clients a cookie that leads them back to their server
-	hashes   bool   // a hash of the request chooses the server
-	userlist string // the userlist that it names; empty: none
-	text     string // one line, or several with "\n" in between
+	phase  phase
+	tcp    bool   // a TCP backend can have it
+	sticky bool   // it gives clients a cookie that leads them back to their server
+	hashes bool   // a hash of the request chooses the server
+	names  string // the userlist or the Table that it names; empty: none
+	length int    // of a capture, in bytes
+	text   string // one line, or several with "\n" in between
 }
 
 // ForTCP reports whether a TCP backend can have the Directive.
@@ -340,14 +341,14 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 	if unless != "" {
 		text += " if" + unless
 	}
-	return Directive{phase: phaseLimit, text: text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
+	return Directive{phase: phaseLimit, names: t.Name, text: text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
 		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless + " or !{ sc_tracked(0) }" + unless}
 }
 
 // LimitConcurrent answers 429 to a client with more than most concurrent requests, or
 // that the table has no place for. The table must have no period.
 func LimitConcurrent(t Table, most int) Directive {
-	return Directive{phase: phaseLimit, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429" +
+	return Directive{phase: phaseLimit, names: t.Name, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429" +
 		" if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " } or !{ sc_tracked(1) }"}
 }
 
@@ -358,6 +359,13 @@ func Capture(expression string, slot int) (Directive, error) {
 		return Directive{}, err
 	}
 	return Directive{phase: phaseCapture, text: "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
+}
+
+// Sized returns a Capture that needs a slot of that many bytes. The length of the slot is
+// common to all, so HAProxy reads it elsewhere: here it tells whose change it is.
+func (d Directive) Sized(length int) Directive {
+	d.length = length
+	return d
 }
 
 // headerRule returns a rule that writes a header.

@@ -14,6 +14,7 @@ import (
 type held struct {
 	routes map[int]Route // as they are in the worker, by the index among the new Routes
 	rest   string        // the former DefaultBackend; empty: the new one can be told
+	closed               // what stays shut meanwhile
 	keeper
 }
 

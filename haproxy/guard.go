@@ -41,6 +41,9 @@ func guards(cfg *Config) map[string]string {
 			of[b.Name] = g
 		}
 	}
+	if slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Backend == waiting }) {
+		of[waiting] = waiting
+	}
 	// A host without a guarded path, and without a condition, has no mark.
 	unguarded := of[cfg.DefaultBackend] == ""
 	suspect := make(map[string]bool)
@@ -127,4 +130,36 @@ func (b *Backend) guard() string {
 // sameRules reports whether two backends differ only in their servers, or not at all.
 func (b *Backend) sameRules(o *Backend) bool {
 	return b == o || b.Name == o.Name && slices.Equal(b.Directives, o.Directives)
+}
+
+// rejects reports whether a Directive may keep clients out, limits among others, or decides
+// whom such a Directive means. Nobody knows what a text does.
+func (d Directive) rejects() bool {
+	switch d.phase {
+	case phaseClosed, phaseSource, phaseShown, phaseDeny, phaseLimit, phaseAuth, phaseAsk, phaseText:
+		return true
+	}
+	return false
+}
+
+// rejects reports whether a backend may keep clients out.
+func (b *Backend) rejects() bool { return slices.ContainsFunc(b.Directives, Directive.rejects) }
+
+// covers reports whether a backend keeps out every client that another one keeps out, and
+// trusts no server that the other one does not trust.
+func (b *Backend) covers(o *Backend) bool {
+	for _, d := range o.Directives {
+		if d.rejects() && !slices.Contains(b.Directives, d) {
+			return false
+		}
+	}
+	for _, d := range b.Directives {
+		if (d.phase == phaseSource || d.phase == phaseText) && !slices.Contains(o.Directives, d) {
+			return false
+		}
+	}
+	trusts := func(o ServerOptions) ServerOptions {
+		return ServerOptions{TLS: o.TLS, CA: o.CA, Crt: o.Crt, SNI: o.SNI, VerifyHost: o.VerifyHost}
+	}
+	return b.TCP == o.TCP && trusts(b.Options) == trusts(o.Options)
 }

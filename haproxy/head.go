@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // limitedQUIC turns on QUIC in a HAProxy 3.0 whose TLS library has no QUIC of its own.
@@ -83,7 +84,7 @@ func (h *head) writeGlobal() {
 	extras := strings.TrimSuffix(h.opt.Dir+"/"+extraDir, "/")
 	global := []string{
 		"log 127.0.0.1:514 local0 notice",
-		"hard-stop-after 30m",
+		"hard-stop-after " + strconv.Itoa(int(hardStop/time.Minute)) + "m",
 		// Each old worker keeps its memory until its last connection ends;
 		// before 3.3 HAProxy sets no limit to their number.
 		"mworker-max-reloads " + strconv.Itoa(oldWorkers),
@@ -195,6 +196,8 @@ func (h *head) writeAnswers() {
 	if h.asks() {
 		h.writeAsking()
 	}
+	h.section("backend", waiting)
+	h.line(answer(503, "a change of this path waits for a reload", ""))
 	h.section("backend", nowhere)
 	if slices.Contains(h.Process.ErrorFiles, 404) {
 		h.line("http-request return status 404 default-errorfiles")

@@ -68,5 +68,5 @@ func (a BasicAuth) Directive() (Directive, error) {
 			"http-request sc-inc-gpc0(2) if "+tried+" !"+right)
 	}
 	lines = append(lines, "http-request auth realm "+realm+" if !"+right)
-	return Directive{phase: phaseAuth, userlist: a.Userlist, text: strings.Join(lines, "\n")}, err
+	return Directive{phase: phaseAuth, names: a.Userlist, text: strings.Join(lines, "\n")}, err
 }

@@ -221,10 +221,10 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 		formers[b.Name] = len(want.Backends) + i
 	}
 	out.Backends = make([]*Backend, 0, len(have.Backends)+len(in))
-	unknown := map[string]bool{} // backends of want that the worker lacks
+	unknown := map[string]*Backend{} // backends of want that the worker lacks
 	lacks := func(b *Backend) {
 		if _, placed := in[b.Name]; !placed {
-			unknown[b.Name] = true
+			unknown[b.Name] = b
 		}
 	}
 	j := 0
@@ -264,6 +264,7 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 	if len(in) > 0 {
 		placedWithin(out, &outStates, slices.Concat(want.Backends, want.Former), states, in)
 	}
+	h.shutServers(out.Backends, outStates)
 	out.Routes = routesWithin(want.Routes, have, in, unknown, h)
 	kept := make(map[string]*Cert)
 	for _, c := range have.reloadedCerts() {
@@ -280,21 +281,25 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 }
 
 // routesWithin returns the routes that the worker can take: not those to backends that it lacks,
-// and each without a canary or a Choice that it lacks. They are the very list if all can stay as
-// they are.
-func routesWithin(routes []Route, have *Config, in slots, unknown map[string]bool, h held) []Route {
+// and each without a canary or a Choice that it lacks. A route to a backend with guards that it
+// lacks is shut. They are the very list if all can stay as they are.
+func routesWithin(routes []Route, have *Config, in slots, unknown map[string]*Backend, h held) []Route {
 	lacksChoice := func(name string) bool {
 		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })
 	}
 	lacksCanary := func(name string) bool {
 		return name != "" && !in.has(name) && find(have.Backends, name) == nil
 	}
-	if len(unknown)+len(h.routes) == 0 && !slices.ContainsFunc(routes, func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }) {
+	if len(unknown)+len(h.routes)+len(h.stale) == 0 && !slices.ContainsFunc(routes, func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }) {
 		return routes
 	}
 	out := make([]Route, 0, len(routes))
 	for i, r := range routes {
-		if former, is := h.routes[i]; is {
+		former, is := h.routes[i]
+		switch next := unknown[r.Backend]; {
+		case h.shuts(&r, former.Backend, lacksChoice(r.Choice)), next != nil && !is && next.rejects():
+			r = r.shut()
+		case is:
 			r = former
 		}
 		if lacksCanary(r.Canary) {
@@ -303,7 +308,7 @@ func routesWithin(routes []Route, have *Config, in slots, unknown map[string]boo
 		if lacksChoice(r.Choice) {
 			r.Choice = ""
 		}
-		if !unknown[r.Backend] {
+		if unknown[r.Backend] == nil {
 			out = append(out, r)
 		}
 	}

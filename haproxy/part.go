@@ -61,12 +61,15 @@ func (b *Backend) plain() bool {
 	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase != phaseText })
 }
 
-// needs returns the names of the files and userlists that a backend refers to.
+// needs returns the names of the files, userlists and tables that a backend refers to.
 func (b *Backend) needs() []string {
 	names := []string{b.Options.CA, b.Options.Crt}
 	for _, d := range b.Directives {
-		if d.userlist != "" {
-			names = append(names, d.userlist)
+		if d.names != "" {
+			names = append(names, d.names)
+		}
+		if d.phase == phaseAsk {
+			names = append(names, authScript)
 		}
 	}
 	return names

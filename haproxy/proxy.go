@@ -63,6 +63,7 @@ type Result struct {
 	Reason   string    // why a reload was or is due, in words; empty if none
 	RetryAt  time.Time // when Apply has more to do, a reload or a removal; zero if it is complete
 	Commands int       // commands sent to the worker
+	Waits    []Wait    // whose changes wait for their budget of reloads, or for old workers
 
 	made []string // what changed without a reload, but for removals of servers: commands, maps, and what else
 }
@@ -83,6 +84,7 @@ type Info struct {
 	Checks      int       `json:"checks"`  // runs that only read a configuration, since we started
 	LastReload  time.Time `json:"lastReload,omitzero"`
 	LastReason  string    `json:"lastReason,omitempty"`
+	Waits       []Wait    `json:"waits,omitempty"` // for a reload, as of the last Apply
 	LastError   string    `json:"lastError,omitempty"`
 	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
 
@@ -123,6 +125,7 @@ type Proxy struct {
 	last    order
 	alarm   *time.Timer
 
+	budgets     budgets
 	lastReload  time.Time
 	idleSince   time.Time // since when a reload that is not urgent waits
 	refused     string    // refusable of the files that HAProxy did not take last

@@ -21,21 +21,32 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	urgent = urgent || held
 	res.Reason = why
 	if why == "" {
-		p.idleSince = time.Time{}
+		p.idleSince, p.budgets.late, p.budgets.eased = time.Time{}, nil, false
 		return nil
 	}
-	if due := p.reloadDue(want, urgent); due.After(time.Now()) {
-		res.RetryAt = due
+	by := p.causes(want)
+	if held {
+		by.hurry()
+	}
+	if len(p.procs.old) >= crowd { // some may have ended since
+		if now, err := p.master.show(); err == nil {
+			p.procs = now
+		}
+	}
+	if due := p.reloadDue(want, by); due.After(time.Now()) {
+		res.RetryAt, res.Waits = due, p.waits(by, want.cfg)
 		if !urgent && len(p.run.classes) > 0 {
 			res.RetryAt = earlier(due, time.Now().Add(lingerRetry)) // see shrink
 		}
 		return p.failureOf(want)
 	}
+	p.spend(by, want.cfg)
 	err := p.reload(ctx, want, why)
 	if res.Reloaded = err == nil; res.Reloaded {
+		p.budgets.late = nil
 		return nil
 	}
-	res.RetryAt = p.reloadDue(want, urgent)
+	res.RetryAt, res.Waits = p.reloadDue(want, by), p.waits(by, want.cfg)
 	unread := p.know()
 	if unread != nil {
 		p.run = &running{} // no command goes to a worker of which nothing is known
@@ -47,23 +58,11 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 // does. A reload that nobody waits for is not urgent.
 func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	cfg := want.cfg
-	if p.unheard >= 2 {
-		return "commands to the worker failed", true
-	}
-	if lost := p.lost(want); lost != "" {
-		return "HAProxy lost backend " + lost, true
+	if broken := p.broken(want); broken != "" {
+		return broken, true
 	}
 	if p.run.shape == want.shape {
 		return "", false
-	}
-	if p.run.pid == 0 {
-		return "HAProxy has no worker that answers", true
-	}
-	if p.run.shape == "" {
-		return "HAProxy runs a configuration that is not ours", true
-	}
-	if p.shapeID != p.run.shape {
-		return "HAProxy runs another configuration than that of the files", true
 	}
 	if len(p.run.added) > 0 && p.grows(want) {
 		return "", false
@@ -72,30 +71,8 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	old := p.run.grown(p.shaped).Backends // sorted by name, as those of cfg
-	var added, placed, changed, removed []string
-	for _, b := range cfg.Backends {
-		for len(old) > 0 && old[0].Name < b.Name {
-			removed, old = append(removed, old[0].Name), old[1:]
-		}
-		was := (*Backend)(nil)
-		if len(old) > 0 && old[0].Name == b.Name {
-			was, old = old[0], old[1:]
-		}
-		switch in := p.run.slots[b.Name].as; {
-		case was == nil && in != nil && in.sameShape(b):
-			placed = append(placed, b.Name)
-		case was == nil && in != nil:
-			changed = append(changed, b.Name)
-		case was == nil:
-			added = append(added, b.Name)
-		case !was.sameShape(b):
-			changed = append(changed, b.Name)
-		}
-	}
-	for _, b := range old {
-		removed = append(removed, b.Name)
-	}
+	d := backendsDiffer(p.run.grown(p.shaped).Backends, cfg.Backends, p.run.slots)
+	added, placed, changed, removed := namesOf(d.added), namesOf(d.placed), namesOf(d.changed), namesOf(d.removed)
 	urgent = len(reasons)+len(added)+len(changed) > 0 || len(placed)+len(removed) == 0
 	if urgent {
 		added, placed = slices.Sorted(slices.Values(slices.Concat(added, placed))), nil
@@ -120,14 +97,51 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	return cmp.Or(strings.Join(reasons, ", "), "HAProxy's configuration changed"), urgent
 }
 
-// reloadDue returns the earliest time for a reload to these files.
-func (p *Proxy) reloadDue(want *outline, urgent bool) time.Time {
+// broken returns why only a reload makes the worker one that takes commands; empty: it takes
+// them. Nobody's changes are to blame for that.
+func (p *Proxy) broken(want *outline) string {
+	if p.unheard >= 2 {
+		return "commands to the worker failed"
+	}
+	if lost := p.lost(want); lost != "" {
+		return "HAProxy lost backend " + lost
+	}
+	switch p.run.shape {
+	case want.shape:
+		return ""
+	case p.shapeID:
+		return ""
+	}
+	switch {
+	case p.run.pid == 0:
+		return "HAProxy has no worker that answers"
+	case p.run.shape == "":
+		return "HAProxy runs a configuration that is not ours"
+	}
+	return "HAProxy runs another configuration than that of the files"
+}
+
+// causes returns who asks for a reload to want; nil: it is not for anybody's changes.
+func (p *Proxy) causes(want *outline) causes {
+	if p.broken(want) != "" {
+		return nil
+	}
+	return causesOf(p.run.grown(p.shaped), want.cfg, p.run.slots)
+}
+
+// reloadDue returns the earliest time for a reload to these files, for which these causes are.
+func (p *Proxy) reloadDue(want *outline, by causes) time.Time {
 	due := p.lastReload.Add(p.opt.MinReload)
-	if !urgent {
+	if len(by) > 0 {
 		if p.idleSince.IsZero() {
 			p.idleSince = time.Now()
 		}
-		due = later(due, p.idleSince.Add(idleReload))
+		now, first := time.Now(), time.Time{}
+		for t, c := range by {
+			_, at := p.allow(t, c, want.cfg, now)
+			first = earlier(first, at)
+		}
+		due = later(due, first)
 	}
 	if p.refused != "" && want.refusable() == p.refused {
 		due = later(due, p.failedUntil)

@@ -638,6 +638,9 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 			f.Set(reflect.Append(f, one))
 		case reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
+		case reflect.Map:
+			f.Set(reflect.MakeMap(f.Type()))
+			f.SetMapIndex(reflect.New(f.Type().Key()).Elem(), reflect.New(f.Type().Elem()).Elem())
 		case reflect.String:
 			f.SetString("other")
 		case reflect.Int:

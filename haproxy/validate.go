@@ -11,6 +11,7 @@ import (
 // Backends of our own, whose names no backend of a Config may take.
 const (
 	nowhere    = "notfound"    // answers 404
+	waiting    = "waiting"     // answers 503 for paths whose change waits for a reload, see closed
 	elsewhere  = "misdirected" // answers for hosts of Passthrough, whose requests never come here
 	terminator = "terminator"  // leads connections that do not pass through to the frontend that ends TLS
 
@@ -20,7 +21,7 @@ const (
 	keysBackend = "servercerts"
 )
 
-var reserved = []string{nowhere, elsewhere, terminator, keysBackend, rightTable, wrongTable}
+var reserved = []string{nowhere, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
 
 // Validate returns why the configuration cannot be written for HAProxy, one error
 // for each fault, joined; nil: Render writes all of it. Whoever makes a Config from

@@ -22,6 +22,9 @@ func (c *Compiler) part(n need) part {
 		Cluster: w.Cluster, Namespace: n.service.namespace, Service: n.service.String() + ":" + n.portText(),
 		TCP: n.traffic != annotations.Requests && n.traffic != checks, Directives: n.settings.Directives, Options: n.settings.Options,
 	}
+	if n.traffic == checks {
+		backend.By = n.by.Namespace // the Service may be of another
+	}
 	if w.prefix != "" {
 		backend.Origin = "cluster " + w.Cluster + ", " + backend.Origin
 	}

@@ -138,6 +138,12 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
 		b.Refused = append(b.Refused, w.refused...)
+		if most := w.Options.Limits.Reloads; most > 0 {
+			if b.Config.Reloads == nil {
+				b.Config.Reloads = make(map[string]int, len(worlds))
+			}
+			b.Config.Reloads[w.Cluster] = most
+		}
 	}
 	b.collect()     // claims from every source, the older first
 	b.assignHosts() // each host to one owner; claims of others to it end here
@@ -626,6 +632,7 @@ func (b *builder) certify() {
 	granted := make(map[string]*claim) // by host: the claim that brought its certificate
 	used := make(map[string]*pair)
 	owner := make(map[string]string) // by certificate
+	whose := make(map[string]ObjectRef) // by certificate: the claim that brought it first
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
 		var clients annotations.Clients
@@ -675,6 +682,9 @@ func (b *builder) certify() {
 				asked[name] = clients
 			}
 			used[name], owner[name] = read, w.Cluster+"/"+key.namespace
+			if whose[name].Name == "" {
+				whose[name] = c.ref
+			}
 			c.secure = true
 			names := t.hosts
 			if len(names) == 0 {
@@ -706,6 +716,7 @@ func (b *builder) certify() {
 		}
 		for _, cert := range b.listings(name, hosts[name], holder, granted) {
 			cert.PEM, cert.Expires, cert.Owner = used[name].pem, used[name].leaf.NotAfter, owner[name]
+			cert.Cluster, cert.Namespace = whose[name].Cluster, whose[name].Namespace
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}

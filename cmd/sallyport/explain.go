@@ -158,6 +158,12 @@ func writeExplanation(t writer, e appliance.ExplainStatus) {
 			t.servers(s)
 		}
 	}
+	if len(e.Waits) > 0 {
+		t.title("Waits")
+		for _, w := range e.Waits {
+			t.line("  " + w.Words(e.Now))
+		}
+	}
 	if len(e.Problems) > 0 {
 		t.title("Problems")
 		for _, p := range e.Problems {

@@ -351,6 +351,10 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	if s.HAProxy.LastReason != "" {
 		t.line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
 	}
+	for _, w := range s.HAProxy.Waits {
+		t.alarm()
+		t.line("  " + w.Words(s.Now))
+	}
 	if s.Round.Error != "" {
 		t.alarm()
 		t.line("  last round: " + s.Round.Error)

@@ -261,7 +261,9 @@ func rewriting(v *values, s *Settings) {
 	}
 	if list, said := get(v, captures); said {
 		length := captureLength(v, len(list))
-		s.add(list...)
+		for _, d := range list {
+			s.add(d.Sized(length))
+		}
 		s.Captures = slices.Repeat([]int{length}, len(list))
 	}
 	say(v, s, setHost, appRoot)

@@ -31,6 +31,7 @@ func others() []attack {
 			lab: blocks,
 		},
 		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps only Secrets that something names", lab: hoards},
+		{by: "tenant", tries: "changes a setting of an Ingress without end, then a guard", promise: "a namespace causes a few reloads at once and then one in 30 s; connections and changes of others stay; a guard closes its path at once", lab: reloads},
 		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone},
 		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach no ports but HTTP and HTTPS", lab: ports},
 		{

@@ -42,7 +42,7 @@ type testbed struct {
 }
 
 func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error) {
-	if err := rig.Configure(dir, "log: {level: warn}", rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, backends: 1000000, servers: 1000000}"}}); err != nil {
+	if err := rig.Configure(dir, "log: {level: warn}", rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, backends: 1000000, servers: 1000000, reloads: 1000000}"}}); err != nil {
 		return nil, err
 	}
 	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 2, Mesh: true, Progress: os.Stderr})

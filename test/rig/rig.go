@@ -207,6 +207,10 @@ type Cluster struct {
 	Ingress    []string // pairs of ingress
 }
 
+// NoReloadLimit is the limit of reloads of a namespace (limits.reloads) where Configure is given
+// no limits.
+const NoReloadLimit = 1_000_000
+
 // Configure writes the appliance's config file into dir: the clusters (one, unless some are
 // given), and lines of further keys. HAProxy is the program that SALLYPORT_TEST_HAPROXY
 // names, if that is set.
@@ -217,6 +221,9 @@ func Configure(dir, lines string, clusters ...Cluster) error {
 	var file strings.Builder
 	file.WriteString("clusters:\n")
 	for _, c := range clusters {
+		if !slices.ContainsFunc(c.Ingress, func(pair string) bool { return strings.HasPrefix(pair, "limits:") }) {
+			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit)) // a test changes more in a minute than a team
+		}
 		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}}\n", cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
 			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "), strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "))
 	}

@@ -1,0 +1,207 @@
+package haproxy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A reload leaves an old worker behind, which finishes the connections that it has. HAProxy
+// ends the oldest one when there are more than oldWorkers. So the reloads of one tenant end the
+// WebSockets and downloads of all others. Two things keep that from happening:
+//
+//   - Each tenant has a budget of reloads: some at once, and then one in a while, which is
+//     the longer the more old workers there are. What a tenant changes beyond its budget waits
+//     for it, or goes along with the next reload for somebody else. The operator has no budget.
+//   - The more old workers there are, the longer is the least time between two reloads.
+//
+// A guard within the budget of its tenant does not wait for old workers. A guard beyond the
+// budget waits for the reload, and until then nothing passes where it should be: see closed.
+
+const (
+	// refillEvery is the time after which a tenant may cause another reload, while hardly
+	// any old worker is left. A reload that nobody waits for takes as long (idleReload).
+	refillEvery = 30 * time.Second
+	// crowd is the number of old workers that doubles refillEvery. A tenant that changes a
+	// setting without end keeps some twelve old workers busy that way.
+	crowd = 3
+	// freeWorkers is the number of old workers up to which reloads follow one another as
+	// Options.MinReload allows.
+	freeWorkers = 15
+	// hardStop is the longest life of an old worker ("hard-stop-after").
+	hardStop = 30 * time.Minute
+)
+
+// refill returns the time after which a tenant may cause another reload, with that many old
+// workers.
+func refill(old int) time.Duration { return refillEvery << (min(old, oldWorkers) / crowd) }
+
+// pace returns the least time between two reloads, with that many old workers. It ends at a
+// rate at which old workers end by themselves before they are too many.
+func pace(old int) time.Duration {
+	if old < freeWorkers {
+		return 0
+	}
+	const slowest = hardStop / oldWorkers
+	return min(10*time.Second<<min(old-freeWorkers, oldWorkers), slowest)
+}
+
+// A Tenant is a namespace of a cluster: its objects are changed by the same people. The
+// operator is the Tenant without a namespace.
+type Tenant struct {
+	Cluster   string `json:"cluster"`
+	Namespace string `json:"namespace"`
+}
+
+// String returns CLUSTER/NAMESPACE.
+func (t Tenant) String() string { return t.Cluster + "/" + t.Namespace }
+
+func compareTenants(a, b Tenant) int {
+	return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Namespace, b.Namespace))
+}
+
+// A Wait says that changes of a tenant wait for a reload longer than Options.MinReload.
+type Wait struct {
+	Tenant
+	Until    time.Time `json:"until"`            // a reload for somebody else brings the changes sooner
+	Most     int       `json:"most,omitempty"`   // the budget that is used up; 0: it is not, and old workers are too many
+	Backends []string  `json:"backends"`         // whose settings wait, sorted
+	Closed   []string  `json:"closed,omitempty"` // those of them that take no requests until then, because a guard waits
+}
+
+// Words describes a wait, as of a moment.
+func (w Wait) Words(now time.Time) string {
+	who := "the operator"
+	if w.Namespace != "" {
+		who = "namespace " + w.Namespace
+	}
+	if w.Cluster != "" {
+		who += " of cluster " + w.Cluster
+	}
+	why := "because too many old workers still finish their connections"
+	if w.Most > 0 {
+		why = fmt.Sprintf("because it may cause %d at once (clusters[].ingress.limits.reloads)", w.Most)
+	}
+	text := fmt.Sprintf("changes of %s wait for a reload, for %s at most, %s", who, max(w.Until.Sub(now), 0).Round(time.Second), why)
+	if len(w.Closed) > 0 {
+		text += fmt.Sprintf("; %d of %d backends take no requests until then, since their guards change", len(w.Closed), len(w.Backends))
+	}
+	return text
+}
+
+// budgets hold how many reloads each tenant may cause now.
+type budgets struct {
+	spent map[Tenant]spending
+	eased bool              // the time of the reload that waits may come sooner than Apply said, as old workers end
+	late  map[Tenant]*cause // tenants whose changes have waited for their budget since the last reload, and what waits now
+}
+
+// A spending is how much of its budget a tenant has used, as of a moment. It shrinks with time.
+type spending struct {
+	reloads float64
+	at      time.Time
+}
+
+// now returns the spending as it is at another moment, if one reload is given back every so
+// often.
+func (s spending) now(at time.Time, every time.Duration) spending {
+	return spending{max(s.reloads-float64(at.Sub(s.at))/float64(every), 0), at}
+}
+
+// due returns when a tenant may cause a reload. 0 is no bound.
+func (b *budgets) due(t Tenant, most int, now time.Time, every time.Duration) time.Time {
+	s, spends := b.spent[t]
+	if !spends || most <= 0 || t.Namespace == "" {
+		return now
+	}
+	s = s.now(now, every)
+	b.spent[t] = s
+	return now.Add(time.Duration(max(s.reloads+1-float64(most), 0) * float64(every)))
+}
+
+// spend takes a reload from the budget of a tenant, as far as there is one left.
+func (b *budgets) spend(t Tenant, most int, now time.Time, every time.Duration) {
+	if b.spent == nil {
+		b.spent = make(map[Tenant]spending)
+	}
+	s := b.spent[t].now(now, every)
+	b.spent[t] = spending{min(s.reloads+1, float64(max(most, 1))), now}
+}
+
+// forget drops the tenants whose budget is whole again.
+func (b *budgets) forget(now time.Time, every time.Duration) {
+	for t, s := range b.spent {
+		if s.now(now, every).reloads == 0 {
+			delete(b.spent, t)
+		}
+	}
+}
+
+// budgetOf returns how many reloads a tenant may cause at once. 0 is no bound.
+func (c *Config) budgetOf(t Tenant) int {
+	if t.Namespace == "" {
+		return 0
+	}
+	return c.Reloads[t.Cluster]
+}
+
+// allow returns when the changes of a tenant may cause a reload, by its budget alone, and also
+// by the old workers. A guard that is within the budget does not wait for old workers.
+func (p *Proxy) allow(t Tenant, c *cause, want *Config, now time.Time) (budget, all time.Time) {
+	old := len(p.procs.old)
+	budget = p.budgets.due(t, want.budgetOf(t), now, refill(old))
+	all = budget
+	if !c.guard {
+		all = later(all, p.lastReload.Add(pace(old)))
+	}
+	if !c.urgent {
+		all = later(all, p.idleSince.Add(idleReload))
+	}
+	return budget, all
+}
+
+// spend charges a reload to everybody who asks for it.
+func (p *Proxy) spend(by causes, want *Config) {
+	now, every := time.Now(), refill(len(p.procs.old))
+	p.budgets.forget(now, every)
+	for t := range by {
+		if most := want.budgetOf(t); most > 0 {
+			p.budgets.spend(t, most, now, every)
+		}
+	}
+}
+
+// waits lists who waits for a reload because of a budget, or of old workers, and notes whose
+// changes have waited for a budget.
+func (p *Proxy) waits(by causes, want *Config) (all []Wait) {
+	now, was := time.Now(), p.budgets.late
+	soon := later(now, p.lastReload.Add(p.opt.MinReload))
+	p.budgets.late, p.budgets.eased = make(map[Tenant]*cause), false
+	for t, c := range by {
+		budget, due := p.allow(t, c, want, now)
+		over := budget.After(now)
+		p.budgets.eased = p.budgets.eased || over || due.After(soon) && pace(len(p.procs.old)) > 0
+		if over || was[t] != nil {
+			p.budgets.late[t] = c
+		}
+		if !c.urgent || !due.After(soon) {
+			continue
+		}
+		w := Wait{Tenant: t, Until: due, Backends: c.backends()}
+		if over {
+			w.Most = want.budgetOf(t)
+			w.Closed = slices.DeleteFunc(slices.Clone(w.Backends), func(name string) bool { return !c.of[name] })
+		}
+		all = append(all, w)
+	}
+	slices.SortFunc(all, func(a, b Wait) int { return compareTenants(a.Tenant, b.Tenant) })
+	return all
+}
+
+// noteWaits notes for the status whose changes wait.
+func (p *Proxy) noteWaits(all []Wait) {
+	if len(all)+len(p.Info().Waits) > 0 {
+		p.note(func(i *Info) { i.Waits = all })
+	}
+}

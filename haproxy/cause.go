@@ -1,0 +1,270 @@
+package haproxy
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// causes hold who asks for a reload, and for what. The Tenant without a namespace is the
+// operator.
+type causes map[Tenant]*cause
+
+// A cause is what the changes of one tenant need a reload for.
+type cause struct {
+	urgent bool            // somebody waits for it
+	guard  bool            // a guard is among them
+	of     map[string]bool // backends that change, by name: whether their guards change
+	stale  map[string]bool // backends of the worker whose guards there are not the wanted ones
+}
+
+func (c *cause) backends() []string { return slices.Sorted(maps.Keys(c.of)) }
+
+// by returns the cause of a tenant.
+func (c causes) by(t Tenant) *cause {
+	if t.Namespace == "" {
+		t = Tenant{}
+	}
+	if c[t] == nil {
+		c[t] = &cause{of: map[string]bool{}, stale: map[string]bool{}}
+	}
+	return c[t]
+}
+
+// change notes that a backend has to come, or to change in its settings, its guards perhaps.
+func (c causes) change(b *Backend, guards bool) *cause {
+	one := c.by(b.tenant())
+	one.urgent, one.of[b.Name], one.guard = true, one.of[b.Name] || guards, one.guard || guards
+	return one
+}
+
+// stale notes that the worker has other guards in a backend than the wanted ones.
+func (c causes) stale(b *Backend) { c.change(b, true).stale[b.Name] = true }
+
+// hurry notes that somebody waits for all of it.
+func (c causes) hurry() {
+	for _, one := range c {
+		one.urgent = true
+	}
+}
+
+// tenant returns whose changes change the backend.
+func (b *Backend) tenant() Tenant {
+	if b.By != "" {
+		return Tenant{b.Cluster, b.By}
+	}
+	return Tenant{b.Cluster, b.Namespace}
+}
+
+// A difference is a backend that the worker has in another way, does not have (was is nil), or
+// that nobody wants any more (is is nil).
+type difference struct{ was, is *Backend }
+
+// differences are those between the backends of a worker and the wanted ones. A backend that is
+// placed has a spare place of its settings.
+type differences struct{ added, placed, changed, removed []difference }
+
+// backendsDiffer compares the backends of a worker, which has others in slots, with the wanted
+// ones. Both lists are sorted by name.
+func backendsDiffer(old, want []*Backend, in slots) (d differences) {
+	for _, b := range want {
+		for len(old) > 0 && old[0].Name < b.Name {
+			d.removed, old = append(d.removed, difference{was: old[0]}), old[1:]
+		}
+		was := (*Backend)(nil)
+		if len(old) > 0 && old[0].Name == b.Name {
+			was, old = old[0], old[1:]
+		}
+		switch slot := in[b.Name].as; {
+		case was == nil && slot != nil && slot.sameShape(b):
+			d.placed = append(d.placed, difference{slot, b})
+		case was == nil && slot != nil:
+			d.changed = append(d.changed, difference{slot, b})
+		case was == nil:
+			d.added = append(d.added, difference{is: b})
+		case !was.sameShape(b):
+			d.changed = append(d.changed, difference{was, b})
+		}
+	}
+	for _, b := range old {
+		d.removed = append(d.removed, difference{was: b})
+	}
+	return d
+}
+
+func namesOf(list []difference) (names []string) {
+	for _, d := range list {
+		if d.is != nil {
+			names = append(names, d.is.Name)
+		} else {
+			names = append(names, d.was.Name)
+		}
+	}
+	return names
+}
+
+// causesOf returns who asks for the reload by which a worker with the shape and the backends of
+// have, and others in slots, gets those of want.
+func causesOf(have, want *Config, in slots) causes {
+	c := causes{}
+	d := backendsDiffer(have.Backends, want.Backends, in)
+	for _, one := range d.added {
+		c.change(one.is, one.is.rejects())
+	}
+	for _, one := range d.changed {
+		if one.was.covers(one.is) {
+			c.change(one.is, false)
+		} else {
+			c.stale(one.is)
+		}
+	}
+	for _, one := range slices.Concat(d.placed, d.removed) {
+		b := one.was
+		if one.is != nil {
+			b = one.is
+		}
+		c.by(b.tenant()).of[b.Name] = false
+	}
+	c.addShape(have, want)
+	if !slices.EqualFunc(have.reloadedCerts(), want.reloadedCerts(), (*Cert).same) {
+		c.addCerts(have.reloadedCerts(), want.reloadedCerts(), want)
+	}
+	if len(c) == 0 { // nothing that a tenant brings
+		c.by(Tenant{}).urgent = true
+	}
+	return c
+}
+
+// addShape adds the causes of what differs in two shapes.
+func (c causes) addShape(have, want *Config) {
+	was, is := &have.Shape, &want.Shape
+	if !reflect.DeepEqual([]any{was.Bind, was.Group, was.Leaving, was.Process.ClientCA, was.Process.ClientOptional},
+		[]any{is.Bind, is.Group, is.Leaving, is.Process.ClientCA, is.Process.ClientOptional}) {
+		operator := c.by(Tenant{})
+		operator.urgent, operator.guard = true, true
+	}
+	if !reflect.DeepEqual([]any{was.Tune, was.Process, was.DefaultCert}, []any{is.Tune, is.Process, is.DefaultCert}) {
+		c.by(Tenant{}).urgent = true
+	}
+	names := slices.Concat(
+		differing(was.Tables, is.Tables, func(t Table) string { return t.Name }),
+		differing(was.Userlists, is.Userlists, func(u *Userlist) string { return u.Name }),
+		differing(was.Extras, is.Extras, func(e *Extra) string { return e.Name }))
+	if len(names) > 0 {
+		c.addUsers(names, have, want)
+	}
+	of := func(name string) {
+		b := find(want.Backends, name)
+		if b == nil {
+			b = find(have.Backends, name)
+		}
+		if b == nil {
+			b = &Backend{} // unknown: whatever it is, the operator may have it
+		}
+		c.by(b.tenant()).urgent = true
+		c.by(b.tenant()).guard = true
+	}
+	for _, choice := range either(was.Choices, is.Choices, func(c *Choice) string { return c.Name }) {
+		of(choice.Cases[0].Backend)
+	}
+	for _, s := range either(was.Streams, is.Streams, Stream.name) {
+		of(s.Backend)
+	}
+	if was.Inspect != is.Inspect {
+		for _, b := range passing(have, want) {
+			of(b.Name)
+		}
+	}
+}
+
+// addUsers adds the causes of changed tables, userlists and files, by whoever uses them.
+func (c causes) addUsers(names []string, have, want *Config) {
+	changed, used := make(map[string]bool, len(names)), make(map[string]bool)
+	for _, name := range names {
+		changed[name] = true
+	}
+	for _, b := range slices.Concat(have.Backends, want.Backends) {
+		for _, name := range b.needs() {
+			if changed[name] {
+				used[name] = true
+				c.stale(b)
+			}
+		}
+	}
+	for _, cert := range slices.Concat(have.Certs, want.Certs) {
+		if changed[cert.ClientCA] {
+			used[cert.ClientCA] = true
+			c.shown(cert, want)
+		}
+	}
+	for name := range changed {
+		if !used[name] {
+			c.by(Tenant{}).urgent = true
+		}
+	}
+}
+
+// addCerts adds the causes of certificates that only a reload changes.
+func (c causes) addCerts(was, is []*Cert, want *Config) {
+	for _, cert := range either(was, is, certName) {
+		c.by(Tenant{cert.Cluster, cert.Namespace}).urgent = true
+		named := func(o *Cert) bool { return o.Name == cert.Name }
+		i, j := slices.IndexFunc(was, named), slices.IndexFunc(is, named)
+		if i < 0 || j < 0 || !was[i].asksAs(is[j]) {
+			c.shown(cert, want)
+		}
+	}
+}
+
+// shown notes that the demand for certificates of clients changes.
+func (c causes) shown(cert *Cert, want *Config) {
+	if cert.ClientCA == "" {
+		return
+	}
+	of := Tenant{cert.Cluster, cert.Namespace}
+	one := c.by(of)
+	one.urgent, one.guard = true, true
+	for _, b := range want.Backends {
+		if b.tenant() == of && slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase == phaseShown }) {
+			c.stale(b)
+		}
+	}
+}
+
+// passing returns the backends that take TLS connections as they are.
+func passing(configs ...*Config) (all []*Backend) {
+	for _, cfg := range configs {
+		for _, b := range cfg.Backends {
+			if b.TCP && !slices.ContainsFunc(cfg.Streams, func(s Stream) bool { return s.Backend == b.Name }) {
+				all = append(all, b)
+			}
+		}
+	}
+	return all
+}
+
+// either returns the elements of both lists that the other one does not have in the same way.
+func either[T any](was, is []T, name func(T) string) (all []T) {
+	one := func(list, other []T) {
+		by := make(map[string]T, len(other))
+		for _, e := range other {
+			by[name(e)] = e
+		}
+		for _, e := range list {
+			if o, known := by[name(e)]; !known || !reflect.DeepEqual(o, e) {
+				all = append(all, e)
+			}
+		}
+	}
+	one(was, is)
+	one(is, was)
+	return all
+}
+
+// differing returns the names of the elements that are not the same in both lists.
+func differing[T any](was, is []T, name func(T) string) (names []string) {
+	for _, e := range either(was, is, name) {
+		names = append(names, name(e))
+	}
+	return names
+}

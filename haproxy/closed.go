@@ -1,0 +1,68 @@
+package haproxy
+
+import "slices"
+
+// closed is what takes no requests until a reload, because guards of a tenant wait for a reload
+// beyond the tenant's budget. A tenant that changes its guards without end closes its own paths
+// that way, and costs nobody else anything.
+type closed struct {
+	stale map[string]bool // backends whose guards in the worker are not the wanted ones
+
+	// lax reports whether a former backend lets in clients that the one instead of it, of a
+	// tenant beyond its budget, keeps out; nil: no tenant is.
+	lax func(former, instead string) bool
+}
+
+// close notes what has to be shut while the changes of late tenants wait.
+func (h *held) close(late map[Tenant]*cause, told *outline, want *Config) {
+	if len(late) == 0 || told == nil {
+		return
+	}
+	h.stale = make(map[string]bool)
+	for _, c := range late {
+		for name := range c.stale {
+			h.stale[name] = true
+		}
+	}
+	h.lax = func(former, instead string) bool {
+		f, n := find(told.cfg.Backends, former), find(want.Backends, instead)
+		return n != nil && late[n.tenant()] != nil && (f == nil || !f.covers(n))
+	}
+	if h.rest != "" && h.lax(h.rest, want.DefaultBackend) {
+		h.rest = waiting
+	}
+	for _, s := range told.cfg.Streams {
+		at, is := slices.BinarySearchFunc(want.Streams, s, compareStreams)
+		if is && s.Backend != want.Streams[at].Backend && h.lax(s.Backend, want.Streams[at].Backend) {
+			h.stale[s.Backend] = true
+		}
+	}
+}
+
+// shuts reports whether a route takes no requests. former is the backend to which it led, or
+// empty if it leads where it should. If the worker lacks its Choice, nobody can tell whether the
+// Choice is stricter than the one before.
+func (c *closed) shuts(r *Route, former string, lacksChoice bool) bool {
+	if c.lax == nil {
+		return false
+	}
+	return c.stale[r.Backend] || former != "" && c.lax(former, r.Backend) || lacksChoice && c.lax("", r.Backend)
+}
+
+// shutServers closes the servers of stale backends: some things lead there that no route shows.
+func (c *closed) shutServers(backends []*Backend, states States) {
+	for i, b := range backends {
+		if c.stale[b.Name] {
+			states[i] = shut([]*Backend{b}, States{states.of(i)}).of(0)
+		}
+	}
+}
+
+// shut returns the route to where requests get 503.
+func (r Route) shut() Route {
+	r.Backend, r.Canary, r.CanaryWeight, r.Choice = waiting, "", 0, ""
+	if r.Match == Passthrough {
+		r.Backend = "" // TLS ends here, and no request comes through
+	}
+	return r
+}
