@@ -291,7 +291,7 @@ func TestEachDifferenceHasWhoMadeIt(t *testing.T) {
 	with := func(cfg *Config, change func(*Config)) *Config { change(cfg); return cfg }
 	ca := func(content string) []*Extra { return []*Extra{{"ca.ca.pem", []byte(content)}} }
 	asking := func(cfg *Config, optional bool) *Config {
-		cfg.Certs = []*Cert{{Name: "_evil.pem", Hosts: []string{"evil.test"}, ClientCA: "ca.ca.pem", ClientOptional: optional, Cluster: "c", Namespace: "evil"}}
+		cfg.Certs = []*Cert{{Name: "_evil.pem", Hosts: []string{"evil.test"}, ClientCA: "ca.ca.pem", ClientOptional: optional, Owner: "c/evil"}}
 		return evils(cfg, OnlyOwnTLS(optional))
 	}
 	for name, x := range map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // causes hold who asks for a reload, and for what. The Tenant without a namespace is the
@@ -54,6 +55,12 @@ func (b *Backend) tenant() Tenant {
 		return Tenant{b.Cluster, b.By}
 	}
 	return Tenant{b.Cluster, b.Namespace}
+}
+
+// tenant returns whose changes change the certificate.
+func (c *Cert) tenant() Tenant {
+	cluster, namespace, _ := strings.Cut(c.Owner, "/")
+	return Tenant{cluster, namespace}
 }
 
 // A difference is a backend that the worker has in another way, does not have (was is nil), or
@@ -207,7 +214,7 @@ func (c causes) addUsers(names []string, have, want *Config) {
 // addCerts adds the causes of certificates that only a reload changes.
 func (c causes) addCerts(was, is []*Cert, want *Config) {
 	for _, cert := range either(was, is, certName) {
-		c.by(Tenant{cert.Cluster, cert.Namespace}).urgent = true
+		c.by(cert.tenant()).urgent = true
 		named := func(o *Cert) bool { return o.Name == cert.Name }
 		i, j := slices.IndexFunc(was, named), slices.IndexFunc(is, named)
 		if i < 0 || j < 0 || !was[i].asksAs(is[j]) {
@@ -221,7 +228,7 @@ func (c causes) shown(cert *Cert, want *Config) {
 	if cert.ClientCA == "" {
 		return
 	}
-	of := Tenant{cert.Cluster, cert.Namespace}
+	of := cert.tenant()
 	one := c.by(of)
 	one.urgent, one.guard = true, true
 	for _, b := range want.Backends {

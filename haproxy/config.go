@@ -324,8 +324,6 @@ type Cert struct {
 	// begins with "_", because only a reload changes its authorities.
 	ClientCA       string
 	ClientOptional bool
-
-	Cluster, Namespace string // of the objects that bring it
 }
 
 // filters returns the names in the form of a crt-list (HAProxy Configuration Manual,

@@ -377,7 +377,7 @@ func (a *allotter) boundKept(demands []demand) {
 		has, most := wants[k.of], uint64(a.most(k.of)) //nolint:gosec // not negative
 		count := uint64(has[0] + has[1])               //nolint:gosec // a count
 		if most == 0 {
-			count, most = uint64(has[f]), max(1, a.total(addr.Is6())/share) //nolint:gosec // a count
+			count, most = uint64(has[f]), max(1, a.total(addr.Is6())/addressShare) //nolint:gosec // a count
 		}
 		if count >= most {
 			delete(a.kept, addr)

@@ -632,7 +632,6 @@ func (b *builder) certify() {
 	granted := make(map[string]*claim) // by host: the claim that brought its certificate
 	used := make(map[string]*pair)
 	owner := make(map[string]string) // by certificate
-	whose := make(map[string]ObjectRef) // by certificate: the claim that brought it first
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
 		var clients annotations.Clients
@@ -682,9 +681,6 @@ func (b *builder) certify() {
 				asked[name] = clients
 			}
 			used[name], owner[name] = read, w.Cluster+"/"+key.namespace
-			if whose[name].Name == "" {
-				whose[name] = c.ref
-			}
 			c.secure = true
 			names := t.hosts
 			if len(names) == 0 {
@@ -716,7 +712,6 @@ func (b *builder) certify() {
 		}
 		for _, cert := range b.listings(name, hosts[name], holder, granted) {
 			cert.PEM, cert.Expires, cert.Owner = used[name].pem, used[name].leaf.NotAfter, owner[name]
-			cert.Cluster, cert.Namespace = whose[name].Cluster, whose[name].Namespace
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}
