@@ -357,7 +357,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
 		l.publish(compiled)
-		l.keep()
+		l.keep(compiled)
 	}
 	l.tellRefusals(refusals)
 	return progress && err == nil
@@ -436,6 +436,7 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 		c.turn()
 		if s, err := c.watcher.Snapshot(); err == nil {
 			s.Owners = c.snapshot.Owners
+			s.Beyond = slices.Concat(s.Beyond, l.pictures.leftOut(c.name))
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
 		switch {
@@ -731,11 +732,11 @@ func (l *loop) publish(r ingress.Result) {
 	}
 }
 
-// keep hands the snapshot of each live cluster over to be saved.
-func (l *loop) keep() {
+// keep hands the snapshot of each live cluster over to be saved, with its Result.
+func (l *loop) keep(r ingress.Result) {
 	for _, c := range l.clusters {
 		if c.live {
-			l.pictures.keep(c.snapshot)
+			l.pictures.keep(c.snapshot, r)
 		}
 	}
 }

@@ -695,7 +695,7 @@ func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
 
 func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	first := running(t)
-	if err := first.pictures.write(first.watcher.snapshot); err != nil {
+	if err := first.pictures.write(first.watcher.snapshot, ingress.Result{}); err != nil {
 		t.Fatal(err)
 	}
 	// After a reboot kernel and HAProxy are empty and the API is unreachable, but the

@@ -29,16 +29,25 @@ import (
 // to a second file (see update). Once that file is as large as the picture, a whole
 // picture replaces both: what a change writes does not depend on the size of the cluster.
 type pictures struct {
-	dir string
-	log *slog.Logger
+	dir  string
+	log  *slog.Logger
+	most int // bytes of a file that is loaded, and so of one that is saved
 
 	mu      sync.Mutex
-	pending map[string]ingress.Snapshot
-	kept    map[string]ingress.Snapshot // the last snapshot noted, by cluster
-	failing map[string]error            // why the last attempt to save failed, by cluster; without those whose last one succeeded
+	pending map[string]unsaved
+	kept    map[string]ingress.Snapshot  // the last snapshot noted, by cluster
+	left    map[string][]ingress.Problem // the namespaces that the last picture leaves out, by cluster
+	failing map[string]error             // why the last attempt to save failed, by cluster; without those whose last one succeeded
 	wake    chan struct{}
 
-	saved map[string]*saved // by cluster; owned by save
+	saved map[string]*saved      // by cluster; owned by save
+	sizes map[string]map[any]int // bytes of the objects that were measured last, by cluster; owned by save
+}
+
+// unsaved is a snapshot to be saved, with the Result in which it was served.
+type unsaved struct {
+	ingress.Snapshot
+	by ingress.Result
 }
 
 // saved is what this process has written of a cluster.
@@ -52,8 +61,7 @@ type saved struct {
 const (
 	pictureVersion  = 5
 	pictureInterval = 5 * time.Second
-	// pictureSize bounds the bytes of a picture that is loaded. A picture of 10,000
-	// Services has 60 MB.
+	// pictureSize bounds the bytes of a picture. A picture of 10,000 Services has 60 MB.
 	pictureSize = 256 << 20
 	// updatesLeast is how large the updates may become in any case.
 	updatesLeast = 1 << 20
@@ -70,9 +78,9 @@ type picture struct {
 
 func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
-		dir: dir, log: log,
-		pending: map[string]ingress.Snapshot{}, kept: map[string]ingress.Snapshot{}, failing: map[string]error{},
-		wake: make(chan struct{}, 1), saved: map[string]*saved{},
+		dir: dir, log: log, most: pictureSize,
+		pending: map[string]unsaved{}, kept: map[string]ingress.Snapshot{}, left: map[string][]ingress.Problem{}, failing: map[string]error{},
+		wake: make(chan struct{}, 1), saved: map[string]*saved{}, sizes: map[string]map[any]int{},
 	}
 }
 
@@ -80,15 +88,15 @@ func (p *pictures) path(cluster string) string {
 	return filepath.Join(p.dir, "picture-"+cluster+".json")
 }
 
-// keep notes a snapshot to be saved soon. It never blocks.
-func (p *pictures) keep(s ingress.Snapshot) {
+// keep notes a snapshot to be saved soon, as it was served in a Result. It never blocks.
+func (p *pictures) keep(s ingress.Snapshot, by ingress.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if same(p.kept[s.Cluster], s) {
 		return
 	}
 	p.kept[s.Cluster] = s
-	p.pending[s.Cluster] = s
+	p.pending[s.Cluster] = unsaved{s, by}
 	knock(p.wake)
 }
 
@@ -100,6 +108,7 @@ func (p *pictures) forget(cluster string) {
 	delete(p.pending, cluster)
 	delete(p.kept, cluster)
 	delete(p.failing, cluster)
+	delete(p.left, cluster)
 }
 
 // run saves until ctx ends, and then what is still pending.
@@ -122,10 +131,10 @@ func (p *pictures) run(ctx context.Context) {
 func (p *pictures) save() {
 	p.mu.Lock()
 	pending := p.pending
-	p.pending = map[string]ingress.Snapshot{}
+	p.pending = map[string]unsaved{}
 	p.mu.Unlock()
 	for cluster, s := range pending {
-		p.outcome(cluster, p.write(s))
+		p.outcome(cluster, p.write(s.Snapshot, s.by))
 	}
 }
 
@@ -210,8 +219,18 @@ func decode(from io.Reader) (picture, error) {
 	return pic, nil
 }
 
-// write saves a snapshot: as an update if that is shorter, else as a whole.
-func (p *pictures) write(s ingress.Snapshot) error {
+// write saves what something served refers to in a snapshot, as far as it fits: as an
+// update if that is shorter, else as a whole.
+func (p *pictures) write(s ingress.Snapshot, by ingress.Result) error {
+	s.Objects = s.Referred(s.Cluster, by)
+	if p.sizes[s.Cluster] == nil {
+		p.sizes[s.Cluster] = map[any]int{}
+	}
+	s, left, err := bound(s, p.most, p.sizes[s.Cluster])
+	if err != nil {
+		return err
+	}
+	p.noteLeft(s.Cluster, left)
 	if was := p.saved[s.Cluster]; was != nil && was.updates < max(was.whole, updatesLeast) && p.append(was, s) == nil {
 		return nil
 	}
@@ -228,7 +247,7 @@ func (p *pictures) replace(s ingress.Snapshot) error {
 		return err
 	}
 	defer os.Remove(f.Name()) // removes nothing after the rename
-	buffer := bufio.NewWriterSize(f, 64<<10)
+	buffer := bufio.NewWriterSize(&bounded{f, p.most, p.most}, 64<<10)
 	taken, err := p.encode(buffer, s)
 	err = errors.Join(err, buffer.Flush(), f.Sync())
 	info, statErr := f.Stat()
@@ -245,6 +264,20 @@ func (p *pictures) replace(s ingress.Snapshot) error {
 	return p.syncDir()
 }
 
+// bounded is a file that takes no more than a number of bytes: a picture that could not be
+// loaded never replaces one that can.
+type bounded struct {
+	*os.File
+	most, rest int
+}
+
+func (b *bounded) Write(text []byte) (int, error) {
+	if b.rest -= len(text); b.rest < 0 {
+		return 0, fmt.Errorf("the picture would have more than %d bytes, and could not be loaded", b.most)
+	}
+	return b.File.Write(text)
+}
+
 func (p *pictures) syncDir() error {
 	dir, err := os.Open(p.dir)
 	if err != nil {
@@ -258,7 +291,7 @@ func (p *pictures) syncDir() error {
 // fs.ErrNotExist.
 func (p *pictures) load(cluster string) (picture, error) {
 	var pic picture
-	f, err := haproxy.OpenRegular(p.path(cluster), pictureSize)
+	f, err := haproxy.OpenRegular(p.path(cluster), int64(p.most))
 	if errors.Is(err, fs.ErrNotExist) {
 		return pic, err
 	}

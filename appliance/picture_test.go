@@ -26,7 +26,7 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 	want := demoSnapshot("demo")
 	want.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
 	want.Secrets = []*corev1.Secret{{Data: map[string][]byte{"tls.key": []byte("secret")}}}
-	p.keep(want)
+	p.keep(want, ingress.Result{})
 	p.save()
 	got, err := p.load("demo")
 	if err != nil {
@@ -132,7 +132,7 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 			if _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want one sentence with %q", err, name)
 			}
-			p.keep(demoSnapshot("demo"))
+			p.keep(demoSnapshot("demo"), ingress.Result{})
 			p.save()
 			if _, err := p.load("demo"); err != nil {
 				t.Errorf("once one is saved: %v", err)
@@ -161,19 +161,19 @@ func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
 func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	s := demoSnapshot("demo")
-	p.keep(s)
+	p.keep(s, ingress.Result{})
 	p.save()
 	if err := os.Remove(p.path("demo")); err != nil {
 		t.Fatal(err)
 	}
 	s.At = time.Now()
-	p.keep(s)
+	p.keep(s, ingress.Result{})
 	p.save()
 	if _, err := os.Stat(p.path("demo")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("written again although only the time differs (%v)", err)
 	}
 	s.Slices = nil
-	p.keep(s)
+	p.keep(s, ingress.Result{})
 	p.save()
 	if _, err := os.Stat(p.path("demo")); err != nil {
 		t.Errorf("a changed one is not written: %v", err)
@@ -215,7 +215,7 @@ func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 	var log bytes.Buffer
 	p := newPictures(dir, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {
-		p.keep(demoSnapshot("demo"))
+		p.keep(demoSnapshot("demo"), ingress.Result{})
 		p.save()
 	}
 	if err := p.fault("demo"); !errors.Is(err, fs.ErrNotExist) {
@@ -227,7 +227,7 @@ func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p.keep(demoSnapshot("demo"))
+	p.keep(demoSnapshot("demo"), ingress.Result{})
 	p.save()
 	if err := p.fault("demo"); err != nil {
 		t.Errorf("once saved it is still %v", err)

@@ -52,6 +52,9 @@ func (p *pictures) append(was *saved, s ingress.Snapshot) error {
 	if err != nil {
 		return err
 	}
+	if was.updates+int64(len(line)) >= int64(p.most) {
+		return errors.New("the updates would be too large to be loaded")
+	}
 	f, err := os.OpenFile(p.updatesPath(s.Cluster), os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
@@ -102,7 +105,7 @@ func blocksSince(newer, older []*routes.IPAMBlock) (changed []*routes.IPAMBlock,
 // update brings a picture up to date by its updates. A line that is not whole, and what
 // comes after it, is left out.
 func (p *pictures) update(pic *picture) {
-	f, err := haproxy.OpenRegular(p.updatesPath(pic.Snapshot.Cluster), pictureSize)
+	f, err := haproxy.OpenRegular(p.updatesPath(pic.Snapshot.Cluster), int64(p.most))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			p.log.Warn("the newest changes to the last good picture cannot be read", "cluster", pic.Snapshot.Cluster, "err", err)

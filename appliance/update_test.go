@@ -64,7 +64,7 @@ func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	whole := []byte(nil)
 	for i, want := range moments() {
-		p.keep(want)
+		p.keep(want, ingress.Result{})
 		p.save()
 		got, err := p.load("demo")
 		if err != nil {
@@ -88,7 +88,7 @@ func TestUpdatesCutAnywhereLeaveTheMomentBefore(t *testing.T) {
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	all, ends := moments(), []int{0}
 	for i, s := range all {
-		p.keep(s)
+		p.keep(s, ingress.Result{})
 		p.save()
 		if i > 0 {
 			ends = append(ends, int(p.saved["demo"].updates))
@@ -121,7 +121,7 @@ func TestUpdatesOfAnotherPictureDoNotCount(t *testing.T) {
 	all := moments()
 	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 	for _, s := range all[:3] {
-		p.keep(s)
+		p.keep(s, ingress.Result{})
 		p.save()
 	}
 	old, err := os.ReadFile(p.updatesPath("demo"))
@@ -154,13 +154,13 @@ func TestASaveDoesNotTrustUpdatesThatChanged(t *testing.T) {
 			all := moments()
 			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 			for _, s := range all[:3] {
-				p.keep(s)
+				p.keep(s, ingress.Result{})
 				p.save()
 			}
 			if err := spoil(p.updatesPath("demo")); err != nil {
 				t.Fatal(err)
 			}
-			p.keep(all[3])
+			p.keep(all[3], ingress.Result{})
 			p.save()
 			if err := p.fault("demo"); err != nil {
 				t.Fatal(err)
@@ -182,10 +182,10 @@ func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 		p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
 		s, toggle := largeScene(t, n)
 		s.watcher.snapshot.Topology.Affinities = nil // a line for each block
-		p.keep(s.watcher.snapshot)
+		p.keep(s.watcher.snapshot, ingress.Result{})
 		p.save()
 		toggle()
-		p.keep(s.watcher.snapshot)
+		p.keep(s.watcher.snapshot, ingress.Result{})
 		p.save()
 		saved := p.saved["demo"]
 		if saved == nil || saved.updates == 0 {
@@ -196,7 +196,7 @@ func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 			before := saved.updates
 			toggle()
 			s.watcher.snapshot.Options.Class = strconv.Itoa(i)
-			p.keep(s.watcher.snapshot)
+			p.keep(s.watcher.snapshot, ingress.Result{})
 			p.save()
 			if saved = p.saved["demo"]; saved.updates < before {
 				break
@@ -217,7 +217,7 @@ func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 func FuzzUpdates(f *testing.F) {
 	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
 	for _, s := range moments() {
-		p.keep(s)
+		p.keep(s, ingress.Result{})
 		p.save()
 	}
 	text, err := os.ReadFile(p.updatesPath("demo"))

@@ -37,18 +37,24 @@ func stripSlice(s *discoveryv1.EndpointSlice) {
 // Serve says which Services something served leads to, by the last Result. Their
 // EndpointSlices displace others of their namespace where these are too many.
 func (w *Watcher) Serve(r Result) {
-	var now map[serviceKey][]string
-	if r.routing != nil {
-		for i, of := range r.routing.of {
-			if of.Cluster == w.cfg.Name {
-				now = r.routing.users[i]
-			}
-		}
-	}
+	now, _ := r.services(w.cfg.Name)
 	was := w.endpoints.served.Swap(&now)
 	w.endpoints.shelf.refer(func(namespace string) bool {
 		return was == nil || !maps.EqualFunc(only(*was, namespace), only(now, namespace), func(_, _ []string) bool { return true })
 	})
+}
+
+// services returns the Services of a cluster that something leads to. It reports whether
+// the Result has the cluster.
+func (r Result) services(cluster string) (users map[serviceKey][]string, known bool) {
+	if r.routing == nil {
+		return nil, false
+	}
+	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
+	if i < 0 {
+		return nil, false
+	}
+	return r.routing.users[i], true
 }
 
 // only returns the entries of a namespace.

@@ -58,6 +58,32 @@ func (o Objects) withoutSlices() Objects {
 	return o
 }
 
+// Without returns the objects without those of some namespaces.
+func (o Objects) Without(namespaces map[string]bool) Objects {
+	for _, l := range o.lists() {
+		l.filter(func(one metav1.Object) bool { return !namespaces[one.GetNamespace()] })
+	}
+	return o
+}
+
+// Referred returns the objects without the EndpointSlices of Services that nothing leads
+// to in a Result. Of a cluster that the Result does not have it returns all.
+func (o Objects) Referred(cluster string, by Result) Objects {
+	served, known := by.services(cluster)
+	if !known {
+		return o
+	}
+	listAt(&o.Slices, byService).filter(func(one metav1.Object) bool {
+		service := serviceKey{one.GetNamespace(), one.GetLabels()[discoveryv1.LabelServiceName]}
+		_, leads := served[service]
+		return leads || service == kubernetes
+	})
+	return o
+}
+
+// UIDOf returns the UID of an object of All.
+func UIDOf(object any) string { return string(object.(metav1.Object).GetUID()) }
+
 // All returns the objects, one list for each kind, as Read wants them.
 func (o Objects) All() (lists [][]any) {
 	for _, l := range o.lists() {
@@ -148,6 +174,7 @@ type objectList interface {
 	read(from *json.Decoder) error
 	equal(other objectList) bool
 	keep(old objectList)
+	filter(keep func(metav1.Object) bool)
 	since(place int, older objectList) ([]Change, error)
 	take(changes map[serviceKey]json.RawMessage) error
 }
@@ -190,6 +217,13 @@ func (l listOf[T]) read(from *json.Decoder) error {
 func (l listOf[T]) equal(other objectList) bool { return slices.Equal(*l.at, *other.(listOf[T]).at) }
 
 func (l listOf[T]) keep(old objectList) { *l.at = keep(*l.at, *old.(listOf[T]).at, l.order) }
+
+func (l listOf[T]) filter(keep func(metav1.Object) bool) {
+	drop := func(o *T) bool { return !keep(any(o).(metav1.Object)) }
+	if slices.ContainsFunc(*l.at, drop) {
+		*l.at = slices.DeleteFunc(slices.Clone(*l.at), drop)
+	}
+}
 
 func (l listOf[T]) since(place int, older objectList) (changes []Change, err error) {
 	was, is := *older.(listOf[T]).at, *l.at

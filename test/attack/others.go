@@ -32,6 +32,7 @@ func others() []attack {
 		},
 		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps only Secrets that something names", lab: hoards},
 		{by: "tenant", tries: "changes a setting of an Ingress without end, then a guard", promise: "a namespace causes a few reloads at once and then one in 30 s; connections and changes of others stay; a guard closes its path at once", lab: reloads},
+		{by: "tenant", tries: "has 60 EndpointSlices of 1 MB that no Service has", promise: "a namespace has its share of the memory, and the last good picture has only what is served", lab: hoardsSlices},
 		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone},
 		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach no ports but HTTP and HTTPS", lab: ports},
 		{
@@ -106,14 +107,55 @@ func hoards(ctx context.Context, s *testbed, r *rig.Rig) error {
 			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
 		}
 	}
+	return settled(ctx, s, r, before, 30<<20)
+}
+
+// settled waits until the appliance has seen all objects, and checks how much its resident
+// memory has grown.
+func settled(ctx context.Context, s *testbed, r *rig.Rig, before, most int) error {
 	if err := s.seen(ctx); err != nil {
 		return err
 	}
 	after, err := rig.Resident(r.Pid())
-	if err == nil && after > before+30<<20 {
+	if err == nil && after > before+most {
 		err = fmt.Errorf("resident memory was %d MB, and is %d", before>>20, after>>20)
 	}
 	return err
+}
+
+// hoardsSlices checks that neither the appliance's resident memory nor its picture grows by
+// EndpointSlices that no Service has, beyond the share of a namespace.
+func hoardsSlices(ctx context.Context, s *testbed, r *rig.Rig) error {
+	before, err := rig.Resident(r.Pid())
+	if err != nil {
+		return err
+	}
+	endpoint := `{"addresses": ["172.16.0.1"], "targetRef": {"kind": "Pod", "namespace": "evil", "name": "` + strings.Repeat("x", 900) + `"}}`
+	endpoints := strings.Join(slices.Repeat([]string{endpoint}, 1000), ",")
+	defer func() {
+		_, _ = r.Kubectl(ctx, "delete", "endpointslices", "-n", "evil", "-l", "hoard=yes")
+	}()
+	for i := range 60 {
+		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
+		create.Stdin = strings.NewReader(fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "evil", "name": "hoard%d", "labels": {"hoard": "yes", "kubernetes.io/service-name": "none"}}, "endpoints": [%s]}`, i, endpoints))
+		if out, err := create.CombinedOutput(); err != nil {
+			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
+		}
+	}
+	// 16 MB of them are kept, and a collector of garbage needs as much again, or twice.
+	if err := settled(ctx, s, r, before, 90<<20); err != nil {
+		return err
+	}
+	pictures, _ := filepath.Glob(filepath.Join(r.Dir, "state", "picture-*"))
+	if len(pictures) == 0 {
+		return fmt.Errorf("there is no picture in %s", r.Dir)
+	}
+	for _, one := range pictures {
+		if info, err := os.Stat(one); err == nil && info.Size() > 10<<20 {
+			return fmt.Errorf("%s has %d MB", filepath.Base(one), info.Size()>>20)
+		}
+	}
+	return nil
 }
 
 // hello is the beginning of a TLS handshake; its length field announces more bytes.
