@@ -55,7 +55,8 @@ func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	if most := r.Clients(); most > 0 && clients > 0 {
 		all = append(all, Capacity{
 			"clients that limits may count", uint64(clients), uint64(most), //nolint:gosec // it fits
-			"beyond the limit they would take more than a quarter of the memory, if as many clients came; add memory, or lower clusters[].ingress.limits.clients, or rate-limit-size",
+			"beyond the limit they would take more than a quarter of the memory, if as many clients came; add memory, " +
+				"or lower clusters[].ingress.limits.clients, or rate-limit-size",
 		})
 	}
 	return all

@@ -330,8 +330,9 @@ func (t Table) text() string {
 var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
 
 // Limit answers with a status, one of DenyCodes, to a client with more requests than
-// that number within the period of a table, or that the table has no place for: each of its
-// entries is of a client whose request is under way. Clients in except are not counted.
+// that number within the period of a table. Clients in except are not counted. A table has
+// no place for a further client while a request of each client in it is under way: such a
+// client gets the same answer.
 func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
 	if except.List != "" || len(except.Of) > 0 {

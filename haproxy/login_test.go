@@ -9,7 +9,8 @@ import (
 // login returns how an attempt to log in with a password is answered: its status.
 func (r *rig) login(host, password string) string {
 	r.t.Helper()
-	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Basic " + base64.StdEncoding.EncodeToString([]byte("ann:"+password)) + "\r\nConnection: close\r\n\r\n")
+	credentials := base64.StdEncoding.EncodeToString([]byte("ann:" + password))
+	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Basic " + credentials + "\r\nConnection: close\r\n\r\n")
 	_, status, _ := strings.Cut(got, " ")
 	status, _, _ = strings.Cut(status, " ")
 	return status
@@ -26,7 +27,8 @@ func TestWrongPasswordsOfATenantKeepOutOnlyWhoIsNotKnown(t *testing.T) {
 		r := newRig(t, binary)
 		guard := func(name, tenant string) *Backend {
 			b := backend(name, heads(t))
-			b.Directives = []Directive{must[Directive](t)(BasicAuth{Userlist: "users", Realm: "a", Tenant: tenant, Guesses: 1}.Directive())}
+			auth := BasicAuth{Userlist: "users", Realm: "a", Tenant: tenant, Guesses: 1}
+			b.Directives = []Directive{must[Directive](t)(auth.Directive())}
 			return b
 		}
 		evil := guard("evil", "evil")
@@ -69,7 +71,9 @@ func TestAPasswordIsRememberedForItsUserlistAlone(t *testing.T) {
 			return b
 		}
 		cfg := r.config(guard("app"), guard("bank"))
-		cfg.Userlists = []*Userlist{{"app", []User{must[User](t)(NewUser("ann", secretHash))}}, {"bank", []User{must[User](t)(NewUser("bob", secretHash))}}}
+		cfg.Userlists = []*Userlist{
+			{"app", []User{must[User](t)(NewUser("ann", secretHash))}}, {"bank", []User{must[User](t)(NewUser("bob", secretHash))}},
+		}
 		r.apply(cfg, states(cfg, Open))
 		for range 2 {
 			if got := r.login("app.test", "secret"); got != "200" {

@@ -42,7 +42,9 @@ func (b *builder) tables() (all []haproxy.Table) {
 		}
 		t.Size = most[n.payer()]
 		b.reportOn(n.settings.by.ref, "LimitReached",
-			"the Ingresses of namespace %s ask for limits that count more than %d clients together (clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits all the same; set a smaller rate-limit-size where fewer clients are enough",
+			"the Ingresses of namespace %s ask for limits that count more than %d clients together "+
+				"(clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits all the same; "+
+				"set a smaller rate-limit-size where fewer clients are enough",
 			n.settings.by.ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
 	}
 	slices.SortFunc(all, func(a, b haproxy.Table) int { return strings.Compare(a.Name, b.Name) })
@@ -121,7 +123,9 @@ func (c *Compiler) pace(parts []part) []part {
 			told[n.tenant()] = true
 			parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 				ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
-				Why: fmt.Sprintf("the servers of namespace %s would take more than %d checks a second (clusters[].ingress.limits.checks): the time between two checks of each is %d times as long; set a longer check-interval",
+				Why: fmt.Sprintf("the servers of namespace %s would take more than %d checks a second "+
+					"(clusters[].ingress.limits.checks): the time between two checks of each is %d times as long; "+
+					"set a longer check-interval",
 					n.service.namespace, c.worlds[n.world].Options.Limits.Checks, times),
 			})
 		}

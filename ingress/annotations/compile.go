@@ -295,6 +295,7 @@ func captureLength(v *values, samples int) int {
 	}
 	each := max(most/samples, 1)
 	v.report(captureLen.Doc, scope, "LimitReached",
-		fmt.Errorf("%d samples of %d bytes are more than %d bytes together (clusters[].ingress.limits.captureBytes); each has %d bytes", samples, length, most, each))
+		fmt.Errorf("%d samples of %d bytes are more than %d bytes together (clusters[].ingress.limits.captureBytes); each has %d bytes",
+			samples, length, most, each))
 	return each
 }

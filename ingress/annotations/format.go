@@ -88,18 +88,22 @@ func atLeast(least time.Duration) func(Env, Scope, string) (time.Duration, error
 	return func(_ Env, scope Scope, s string) (time.Duration, error) {
 		d, err := duration(s)
 		if err == nil && scope != ConfigMap && d < least {
-			d, err = least, reduced{fmt.Errorf("%s is shorter than %s, which is used instead; only the ConfigMap may set less", Quote(s), least)}
+			d, err = least, reduced{fmt.Errorf("%s is shorter than %s, which is used instead; "+
+				"only the ConfigMap may set less", Quote(s), least)}
 		}
 		return d, err
 	}
 }
 
 // atMost reads a duration. It replaces one of an Ingress or a Service that is longer than most.
-func atMost(most time.Duration, read func(string) (time.Duration, error)) func(Env, Scope, string) (time.Duration, error) {
+func atMost(
+	most time.Duration, read func(string) (time.Duration, error),
+) func(Env, Scope, string) (time.Duration, error) {
 	return func(_ Env, scope Scope, s string) (time.Duration, error) {
 		d, err := read(s)
 		if err == nil && scope != ConfigMap && d > most {
-			d, err = most, reduced{fmt.Errorf("%s is longer than %s, which is used instead; only the ConfigMap may set more", Quote(s), most)}
+			d, err = most, reduced{fmt.Errorf("%s is longer than %s, which is used instead; "+
+				"only the ConfigMap may set more", Quote(s), most)}
 		}
 		return d, err
 	}

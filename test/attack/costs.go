@@ -13,25 +13,33 @@ import (
 func costs() []attack {
 	all := []attack{
 		{
-			tries: "has rate limits that count clients without end", promise: "the tables of a namespace count no more clients than its limit, and limit all the same",
+			tries:   "has rate limits that count clients without end",
+			promise: "the tables of a namespace count no more clients than its limit, and limit all the same",
 			objects: func(*testbed) string {
-				said := []string{"rate-limit-requests: 2", "rate-limit-size: 1g", "rate-limit-period: 24d", "sallyport.dev/limit-connections: 100", "src-ip-header: X-Client"}
-				return ingressOf("evil", "hoards", said, rule("hoards."+evilHost, path("/", "app"))) + ingressOf("evil", "hoards-more", said, rule("hoards-more."+evilHost, path("/", "app")))
+				said := []string{
+					"rate-limit-requests: 2", "rate-limit-size: 1g", "rate-limit-period: 24d",
+					"sallyport.dev/limit-connections: 100", "src-ip-header: X-Client",
+				}
+				return ingressOf("evil", "hoards", said, rule("hoards."+evilHost, path("/", "app"))) +
+					ingressOf("evil", "hoards-more", said, rule("hoards-more."+evilHost, path("/", "app")))
 			},
-			holds: both(both(told("hoards", "limits.clients"), told("hoards", "rate-limit-period")), both(told("hoards-more", "limits.clients"), func(ctx context.Context, s *testbed) error {
-				limited := request{host: "hoards." + evilHost, header: "X-Client: 203.0.113.9\r\n"}
-				return s.eventually(ctx, func() error { return s.gets(ctx, "403", limited) })
-			})),
+			holds: both(both(told("hoards", "limits.clients"), told("hoards", "rate-limit-period")),
+				both(told("hoards-more", "limits.clients"), func(ctx context.Context, s *testbed) error {
+					limited := request{host: "hoards." + evilHost, header: "X-Client: 203.0.113.9\r\n"}
+					return s.eventually(ctx, func() error { return s.gets(ctx, "403", limited) })
+				})),
 		},
 		{
-			tries: "has its servers checked every millisecond", promise: "no server of a tenant is checked more often than every 500 ms",
+			tries:   "has its servers checked every millisecond",
+			promise: "no server of a tenant is checked more often than every 500 ms",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "checks", []string{"check-interval: 1ms"}, rule("checks."+evilHost, path("/", "app")))
 			},
 			holds: told("checks", "check-interval"),
 		},
 		{
-			tries: "captures 16 samples of 65,535 bytes of each request", promise: "what a request keeps for the log is bounded for each Ingress",
+			tries:   "captures 16 samples of 65,535 bytes of each request",
+			promise: "what a request keeps for the log is bounded for each Ingress",
 			objects: func(*testbed) string {
 				said := []string{"request-capture: " + strings.Repeat("req.hdr(X-Large)\n", 16), "request-capture-len: 65535"}
 				return ingressOf("evil", "captures", said, rule("captures."+evilHost, path("/", "app")))
@@ -39,9 +47,11 @@ func costs() []attack {
 			holds: told("captures", "captureBytes"),
 		},
 		{
-			tries: "has slow hashes, and a client that sends wrong passwords", promise: "few wrong passwords of a namespace are compared in a second; right ones that are known pass",
+			tries:   "has slow hashes, and a client that sends wrong passwords",
+			promise: "few wrong passwords of a namespace are compared in a second; right ones that are known pass",
 			objects: func(*testbed) string {
-				const slow = "---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: slow}\nstringData: {ann: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"}\n"
+				const slow = "---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: slow}\n" +
+					"stringData: {ann: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"}\n"
 				return slow + ingressOf("evil", "slow", []string{"auth-secret: slow"}, rule("slow."+evilHost, path("/", "app")))
 			},
 			holds: guesses,
