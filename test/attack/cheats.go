@@ -58,7 +58,7 @@ func cheats(n int) (string, error) {
 // blocks checks that many certificates that Go accepts and OpenSSL rejects cost victim's change,
 // and a start of the appliance and HAProxy, no more runs of HAProxy than without them.
 func blocks(ctx context.Context, s *testbed, r *rig.Rig) error {
-	const many, slack = 60, 6
+	const many, slack = 60, 20
 	objects, err := cheats(many)
 	if err != nil {
 		return err
