@@ -181,6 +181,9 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 	if !r.at.IsZero() && now.Sub(r.at) < again && reflect.DeepEqual(want, r.of) {
 		return
 	}
+	if !reflect.DeepEqual(want, r.of) {
+		l.log.Debug("second chance changes", "members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
+	}
 	was := r.err
 	// The end of the process must not interrupt it, and so end second chance.
 	r.of, r.at, r.err = want, now, l.chance.Set(context.WithoutCancel(ctx), want)

@@ -21,9 +21,12 @@ func Upstream(ctx context.Context, socket string, log *slog.Logger, level *slog.
 }
 
 // outlived returns a speaker that has the process for the routers.
-func (l *loop) outlived(ctx context.Context, cfg *config.Config, nodes *bgp.Speaker, hooks Hooks, sessions bgp.Config) *upstream.Speaker {
+func (l *loop) outlived(
+	ctx context.Context, cfg *config.Config, nodes *bgp.Speaker, hooks Hooks, sessions bgp.Config,
+) *upstream.Speaker {
 	o := upstream.Options{
-		Config: sessions, Socket: filepath.Join(cfg.HAProxy.RunDir, "upstream.sock"), Proxy: haproxy.WorkerSocket(cfg.HAProxy.RunDir),
+		Config: sessions, Socket: filepath.Join(cfg.HAProxy.RunDir, "upstream.sock"),
+		Proxy:   haproxy.WorkerSocket(cfg.HAProxy.RunDir),
 		Outlive: func() time.Duration { return l.cfg.Group.Upstream.AfterCrash }, // the loop's goroutine asks
 	}
 	if hooks.Level != nil {

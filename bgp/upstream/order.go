@@ -64,8 +64,8 @@ func routerOf(p bgp.Peer) router {
 
 // same reports whether two orders want the same.
 func (o order) same(other order) bool {
-	return o.Settings == other.Settings && o.Outlive == other.Outlive && o.Proxy == other.Proxy && o.Level == other.Level &&
-		slices.Equal(o.Routers, other.Routers) &&
+	return o.Settings == other.Settings && o.Outlive == other.Outlive && o.Proxy == other.Proxy &&
+		o.Level == other.Level && slices.Equal(o.Routers, other.Routers) &&
 		(o.Announce == nil) == (other.Announce == nil) && slices.Equal(o.Announce, other.Announce)
 }
 

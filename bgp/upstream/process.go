@@ -172,12 +172,12 @@ func (p Process) accept(ctx context.Context, listener net.Listener, owners chan<
 		conn, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() == nil {
-				p.Log.Error("the socket of the process for the routers broke: the next start of sallyport cannot take it over", "err", err)
+				p.Log.Error("the socket for sallyport broke: its next start cannot take this process over", "err", err)
 			}
 			return
 		}
 		if uid, err := user(conn); err != nil || uid != os.Geteuid() {
-			p.Log.Error("a connection to the process for the routers was rejected: it is not of the same user", "uid", uid, "err", err)
+			p.Log.Error("a connection of another user was rejected", "uid", uid, "err", err)
 			_ = conn.Close()
 			continue
 		}
@@ -241,7 +241,8 @@ func (r *running) lose(why error) {
 	_ = r.owner.conn.Close()
 	r.owner, r.silent = nil, false
 	r.until = time.Now().Add(r.order.Outlive)
-	r.Log.Warn("sallyport is gone without a word; the service addresses stay announced while HAProxy answers", "for", r.order.Outlive, "err", why)
+	r.Log.Warn("sallyport is gone without a word; the service addresses stay announced while HAProxy answers",
+		"for", r.order.Outlive, "err", why)
 }
 
 // over returns why nothing may be announced any more; empty: it may. HAProxy is silent if it does
@@ -278,7 +279,8 @@ func (r *running) obey(ctx context.Context, o order) {
 	if r.speaker == nil || o.Settings != r.order.Settings {
 		r.end()
 		var err error
-		r.speaker, err = bgp.Start(ctx, bgp.Config{ASN: o.Settings.ASN, RouterID: o.Settings.RouterID, HoldTime: o.Settings.HoldTime, Log: r.Log})
+		c := bgp.Config{ASN: o.Settings.ASN, RouterID: o.Settings.RouterID, HoldTime: o.Settings.HoldTime, Log: r.Log}
+		r.speaker, err = bgp.Start(ctx, c)
 		if err != nil {
 			r.speaker, r.order = nil, order{}
 			answer.Peering = err.Error()

@@ -79,7 +79,8 @@ const startEvery = time.Second
 // New returns a Speaker. nodes stays the caller's to stop.
 func New(ctx context.Context, nodes *bgp.Speaker, o Options) *Speaker {
 	s := &Speaker{Speaker: nodes, o: o, changed: make(chan struct{}, 1)}
-	s.want = order{Protocol: protocol, Settings: settings{o.Config.ASN, o.Config.RouterID, o.Config.HoldTime}, Proxy: o.Proxy}
+	sessions := settings{o.Config.ASN, o.Config.RouterID, o.Config.HoldTime}
+	s.want = order{Protocol: protocol, Settings: sessions, Proxy: o.Proxy}
 	go func() {
 		for {
 			select {
@@ -297,7 +298,7 @@ func (s *Speaker) dial() (conn net.Conn, from *bufio.Scanner, err error) {
 		return conn, nil, fmt.Errorf("it does not answer at %s: %w", s.o.Socket, err)
 	}
 	if hello.Protocol != protocol {
-		s.o.Config.Log.Warn("the process for the routers is of another version, and is replaced", "version", hello.Protocol)
+		s.o.Config.Log.Warn("the process for the routers has another version, and is replaced", "version", hello.Protocol)
 		if err := goodbye(conn, from); err != nil {
 			return conn, nil, err
 		}

@@ -92,7 +92,8 @@ func (g Guard) text() string {
 			if strings.HasPrefix(match, "ip6") {
 				onLink = "ip6 hoplimit 255"
 			}
-			line("\t\t%s %s @th,80,8 <= %d @th,160,32 <= %d return", match, onLink, mostMissed, slowestBFD.Microseconds())
+			line("\t\t%s %s @th,80,8 <= %d @th,160,32 <= %d return",
+				match, onLink, mostMissed, slowestBFD.Microseconds())
 		})
 		line("\t\tcounter drop")
 		line("\t}")

@@ -257,21 +257,23 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 		})
 	}
 	if router == world.RouterBIRD {
-		first.sub("all processes crash at once", func(_ *testing.T, r *testbed) {
-			clients.r = r
-			clients.undisturbed(func() {
-				a.end(syscall.SIGKILL)
-				b.end(syscall.SIGKILL)
+		for _, name := range []string{"all processes crash at once", "all processes crash again, soon after"} {
+			first.sub(name, func(_ *testing.T, r *testbed) {
+				clients.r = r
+				clients.undisturbed(func() {
+					a.end(syscall.SIGKILL)
+					b.end(syscall.SIGKILL)
+				})
+				r.sends(a, b)
+				clients.undisturbed(func() {
+					a.start()
+					b.start()
+					a.ready()
+					b.ready()
+					r.spread(a, b)
+				})
 			})
-			r.sends(a, b)
-			clients.undisturbed(func() {
-				a.start()
-				b.start()
-				a.ready()
-				b.ready()
-				r.spread(a, b)
-			})
-		})
+		}
 		first.sub("HAProxy dies while its process is gone", func(_ *testing.T, r *testbed) {
 			clients.r = r
 			worker := b.mustStatus().HAProxy.Worker

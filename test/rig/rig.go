@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"sallyport/appliance"
 	"sallyport/haproxy"
@@ -515,6 +517,20 @@ func (r *Rig) Listen(ctx context.Context, host, address string) (l net.Listener,
 		return err
 	})
 	return l, err
+}
+
+// ListenUDP returns a UDP socket at an address of a host of the lab, which sends with a TTL.
+func (r *Rig) ListenUDP(ctx context.Context, host string, at netip.AddrPort, ttl int) (conn net.PacketConn, err error) {
+	err = r.on(host, func() error {
+		l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+			var failed error
+			err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl) })
+			return errors.Join(err, failed)
+		}}
+		conn, err = l.ListenPacket(ctx, "udp", at.String())
+		return err
+	})
+	return conn, err
 }
 
 // on calls a function in the network namespace of a host. Sockets that the function opens stay in

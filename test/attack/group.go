@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// groups returns the attacks of neighbours on the ports of a group.
+func groups() []attack {
+	return []attack{
+		{
+			by: "neighbour", tries: "leaves 50 handshakes at the port where members share their tables",
+			promise: "members alone reach HAProxy's peers",
+			objects: func(*testbed) string { // without a table to share there are no peers
+				return ingressOf("evil", "limited", []string{"rate-limit-requests: 100"}, rule("limited."+evilHost, path("/", "app")))
+			},
+			lab: asMember(leavesPeers),
+		},
+		{
+			by: "neighbour", tries: "asks BFD, with the address of a router, to wait for 12 days",
+			promise: "a packet of BFD asks for 10 s and 50 packets at most",
+			lab:     asMember(delaysBFD),
+		},
+	}
+}
+
+// ghost is the address of a member that does not run.
+const ghost = "192.168.50.77"
+
+// asMember makes the appliance a member of a group during an attack, with the client as the router.
+func asMember(attack func(context.Context, *testbed, *rig.Rig) error) func(context.Context, *testbed, *rig.Rig) error {
+	return func(ctx context.Context, s *testbed, r *rig.Rig) error {
+		file := r.Dir + "/sallyport.yaml"
+		before, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		secret := base64.StdEncoding.EncodeToString([]byte("the-secret-of-a-group-in-a-lab-1"))
+		group := fmt.Sprintf(`identity: gate-1
+group:
+  name: edge
+  secret: %s
+  addresses: [203.0.113.10]
+  members: [{name: gate-1, address: %s}, {name: gate-2, address: %s}]
+  upstream: {asn: 64512, peers: [{address: %s}]}
+`, secret, applianceAddr, ghost, clientAddr)
+		use := func(text []byte, member bool) error {
+			if err := errors.Join(os.WriteFile(file, text, 0o600), syscall.Kill(r.Pid(), syscall.SIGHUP)); err != nil {
+				return err
+			}
+			return s.eventually(ctx, func() error {
+				status, err := r.Status(ctx)
+				if err == nil && (status.Group != nil) != member {
+					err = fmt.Errorf("its group is %+v", status.Group)
+				}
+				return err
+			})
+		}
+		err = use(append(before, group...), true)
+		if err == nil {
+			err = attack(ctx, s, r)
+		}
+		return errors.Join(err, use(before, false), s.unharmed(ctx))
+	}
+}
+
+// leavesPeers opens connections to HAProxy's peers, and says nothing on them. Ten of them are enough
+// for HAProxy to accept no other.
+func leavesPeers(ctx context.Context, s *testbed, r *rig.Rig) error {
+	listening := func() error {
+		out, err := r.Exec(ctx, world.Appliance, "ss", "-Htln", "sport", "=", ":7477")
+		if err == nil && strings.TrimSpace(out) == "" {
+			err = errors.New("HAProxy does not listen for its peers")
+		}
+		return err
+	}
+	if err := s.eventually(ctx, listening); err != nil {
+		return err
+	}
+	reached := 0
+	for range 50 {
+		dial, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		c, err := r.Dial(dial, "worker2", applianceAddr+":7477")
+		cancel()
+		if err == nil {
+			defer c.Close() //nolint:errcheck // nothing was sent
+			reached++
+		}
+	}
+	if reached > 0 {
+		return fmt.Errorf("%d connections of a neighbour reach HAProxy's peers", reached)
+	}
+	return nil
+}
+
+// bfdDown returns a packet of RFC 5880 in the state Down.
+func bfdDown(discriminator uint32, missed byte, micros uint32) []byte {
+	p := make([]byte, 24)
+	p[0], p[1], p[2], p[3] = 1<<5, 1<<6, missed, 24
+	binary.BigEndian.PutUint32(p[4:], discriminator)
+	binary.BigEndian.PutUint32(p[12:], micros)
+	binary.BigEndian.PutUint32(p[16:], 1_000_000)
+	return p
+}
+
+// delaysBFD sends a packet that binds a session for 12 days, and then does what a router does: the
+// appliance has to answer the router.
+func delaysBFD(ctx context.Context, s *testbed, r *rig.Rig) error {
+	const evil, honest = 0xbad, 0x600d
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(applianceAddr + ":3784"))
+	conn, err := r.ListenUDP(ctx, world.Client, netip.MustParseAddrPort(clientAddr+":3784"), 255)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is lost with it
+	// Its first packets show that the appliance knows the router.
+	buffer := make([]byte, 100)
+	heard := func() (yours uint32, err error) {
+		if err := conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			return 0, err
+		}
+		n, _, err := conn.ReadFrom(buffer)
+		if err != nil || n < 24 {
+			return 0, fmt.Errorf("the appliance sends no BFD: %d bytes, %w", n, err)
+		}
+		return binary.BigEndian.Uint32(buffer[8:]), nil
+	}
+	if err := s.eventually(ctx, func() error { _, err := heard(); return err }); err != nil {
+		return err
+	}
+	for range 3 {
+		if _, err := conn.WriteTo(bfdDown(evil, 255, 1<<32-1), to); err != nil {
+			return err
+		}
+	}
+	return s.eventually(ctx, func() error {
+		if _, err := conn.WriteTo(bfdDown(honest, 3, 1_000_000), to); err != nil {
+			return err
+		}
+		yours, err := heard()
+		if err == nil && yours != honest {
+			err = fmt.Errorf("it speaks to discriminator %#x, and not to the router's", yours)
+		}
+		return err
+	})
+}
