@@ -115,8 +115,8 @@ func bfdDown(discriminator uint32, missed byte, micros uint32) []byte {
 	return p
 }
 
-// delaysBFD sends a packet that binds a session for 12 days, and then does what a router does: the
-// appliance has to answer the router.
+// delaysBFD sends packets that bind a session for 12 days, and does what a router does beside them:
+// the appliance has to answer the router.
 func delaysBFD(ctx context.Context, s *testbed, r *rig.Rig) error {
 	const evil, honest = 0xbad, 0x600d
 	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(applianceAddr + ":3784"))
@@ -140,13 +140,11 @@ func delaysBFD(ctx context.Context, s *testbed, r *rig.Rig) error {
 	if err := s.eventually(ctx, func() error { _, err := heard(); return err }); err != nil {
 		return err
 	}
-	for range 3 {
-		if _, err := conn.WriteTo(bfdDown(evil, 255, 1<<32-1), to); err != nil {
-			return err
-		}
-	}
+	// The appliance dials a router anew after a while, and BFD begins anew with it.
 	return s.eventually(ctx, func() error {
-		if _, err := conn.WriteTo(bfdDown(honest, 3, 1_000_000), to); err != nil {
+		_, err1 := conn.WriteTo(bfdDown(evil, 255, 1<<32-1), to)
+		_, err2 := conn.WriteTo(bfdDown(honest, 3, 1_000_000), to)
+		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
 		yours, err := heard()
