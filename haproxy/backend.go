@@ -51,7 +51,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 			text.WriteString("  " + told.Replace(line) + "\n")
 		}
 	}
-	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options)+"\n"), []byte(text.String()[body:])
+	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options, 1)+"\n"), []byte(text.String()[body:])
 	f.sum = sha256.Sum256(f.shape)
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
@@ -59,7 +59,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 		}
 		s := &b.Servers[i]
 		f.present++
-		text.WriteString("  server " + s.Name + " " + serverText(b.Options, s))
+		text.WriteString("  server " + s.Name + " " + serverText(b, s))
 		if states[i] != Open {
 			text.WriteString(" disabled")
 		}
@@ -106,10 +106,14 @@ func printable(c rune) rune {
 // serverText returns the address and options of a server, for haproxy.cfg and for
 // the command "add server" alike. It writes every option, since a server that a
 // command adds inherits nothing from default-server.
-func serverText(o ServerOptions, s *Server) string {
+func serverText(b *Backend, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
-	return address + " " + serverOptions(o)
+	return address + " " + serverOptions(b.Options, len(b.Servers))
 }
+
+// manyServers is the number of servers from which on a backend can do without those that refuse
+// connections. With fewer, requests wait for a server that may be back in a moment.
+const manyServers = 4
 
 // onlyGivenNames are the options by which a server with TLS is asked for the name that its
 // options give, and for none if they give none. HAProxy since 3.3 would else ask for the Host
@@ -117,8 +121,9 @@ func serverText(o ServerOptions, s *Server) string {
 // the options.
 const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 
-// serverOptions returns the options of a server.
-func serverOptions(o ServerOptions) string {
+// serverOptions returns the options of a server among so many. Their number when the server came
+// counts: HAProxy has no command that changes the options.
+func serverOptions(o ServerOptions, among int) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
 	// "add server" brings, and then opens a connection for each request.
 	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
@@ -131,6 +136,13 @@ func serverOptions(o ServerOptions) string {
 		slower := int64(max(o.Slower, 1))
 		p.Fastinter, p.Downinter = new(500*slower), new(max(1000, o.Interval().Milliseconds()/2)*slower)
 		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
+		if among >= manyServers {
+			// Most pods of a Service may end in the same instant. Requests that are retried
+			// at the same time take turns in the order of the servers, so each may meet dead ones
+			// alone. After two failures in a row no request meets the server again. Two checks
+			// that succeed, half a second apart, bring it back.
+			p.ErrorLimit, p.OnError = 2, models.ServerParamsOnErrorMarkDashDown
+		}
 		if o.CheckInterval > 0 || slower > 1 {
 			p.Inter = new(o.Interval().Milliseconds() * slower)
 		}

@@ -69,7 +69,7 @@ func TestAServerIsCheckedAsOftenAsItsOptionsSay(t *testing.T) {
 		"check downinter 4000 error-limit 3 fastinter 2000 inter 8000": {Check: true, Slower: 4},
 		"check downinter 2000 error-limit 3 fastinter 1000 inter 1000": {Check: true, Slower: 2, CheckInterval: 500 * time.Millisecond},
 	} {
-		words := strings.Fields(serverOptions(o))
+		words := strings.Fields(serverOptions(o, 1))
 		for word := range strings.FieldsSeq(want) {
 			if !slices.Contains(words, word) {
 				t.Errorf("%+v: got %v, want %s", o, words, want)

@@ -157,9 +157,11 @@ func (h *head) writeDefaults() {
 		"option idle-close-on-response",
 		// A pod's kernel answers within milliseconds, or the node is gone. Then
 		// the request goes to another server, which costs half a second, and may
-		// meet the same node again.
+		// meet the same node again. A pod that has ended refuses connections at once, and a
+		// request may meet twenty of them twice (see serverOptions). The checks end the
+		// retries where all servers are down.
 		"option redispatch 1",
-		"retries 5",
+		"retries 40",
 		// A connection ends without a byte of an answer when the server closed it at
 		// that moment, or when its node is gone (see routes.Kernel.Abort).
 		"retry-on conn-failure empty-response",

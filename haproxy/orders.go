@@ -140,7 +140,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			srv := &b.Servers[i]
 			id := ServerID{worker, srv.Name}
 			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
-			add := "add server " + id.String() + " " + serverText(b.Options, srv)
+			add := "add server " + id.String() + " " + serverText(b, srv)
 			if b.hashes() && s.worker.atLeast3(0) {
 				add += " " + hashKey
 			}

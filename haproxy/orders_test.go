@@ -34,7 +34,7 @@ func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 	at := netip.MustParseAddrPort
 	server := func(a string) Server { return Server{Name: ServerName(at(a)), Addr: at(a)} }
-	one, two, six := server("10.0.0.1:80"), server("10.0.0.2:80"), server("[fd00::1]:80")
+	one, two, three, six := server("10.0.0.1:80"), server("10.0.0.2:80"), server("10.0.0.3:80"), server("[fd00::1]:80")
 	app := func(b Backend, servers ...Server) []*Backend {
 		b.Name, b.Servers = "app", servers
 		return []*Backend{&b}
@@ -84,6 +84,15 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe layer4 on-error sudden-death pool-max-conn -1 pool-purge-delay 5000",
 				"enable health app/s_10-0-0-1_80",
 				"set server app/s_10-0-0-1_80 state ready",
+			},
+		},
+		"the fourth server with checks": {
+			have: servers([]State{Open, Open, Open}, Backend{Options: ServerOptions{Check: true}}, one, two, three),
+			want: servers([]State{Open, Open, Open, Open}, Backend{Options: ServerOptions{Check: true}}, one, two, three, six),
+			cmds: []string{
+				"add server app/s_fd00--1_80 [fd00::1]:80 check error-limit 2 fastinter 500 downinter 1000 observe layer4 on-error mark-down pool-max-conn -1 pool-purge-delay 5000",
+				"enable health app/s_fd00--1_80",
+				"set server app/s_fd00--1_80 state ready",
 			},
 		},
 		"a server over TLS to a name": {
