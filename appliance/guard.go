@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// tries is the number of wrong passwords after which an address has to wait for the
-	// rest of the period.
+	// tries is the number of wrong passwords at once after which an address has to wait.
+	// It gets one more try in each tryPeriod.
 	tries     = 10
-	tryPeriod = time.Minute
+	tryPeriod = 6 * time.Second
 	// guessers bounds the addresses that are remembered for a wrong password.
 	guessers = 1024
 )
@@ -28,6 +28,11 @@ const (
 // no password, which config allows on loopback alone, and else those with the password. Two
 // pages need none, because probes of load balancers have none: /healthz, and /readyz without
 // its reasons. Without a password nothing can be changed.
+//
+// The right password passes in any case: whoever guesses, from however many addresses, keeps
+// nobody else out. So guesses are as quick as answers are. What protects the password is its
+// length, of which config demands 12 characters; the wait is for what tries an old password
+// again and again, and shows in the log.
 type guard struct {
 	next     http.Handler
 	password func() config.Secret
@@ -40,10 +45,12 @@ type guard struct {
 	origin http.CrossOriginProtection
 }
 
-// guesses are the wrong passwords from one address, since the first.
+// guesses are the wrong passwords from one address that count at a time: one less after each
+// tryPeriod.
 type guesses struct {
-	since time.Time
+	at    time.Time
 	count int
+	told  bool // the log has them
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -68,14 +75,12 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		demand(w, "the password is missing: status.password of the configuration file, with any user name")
 		return
 	}
-	from := clientOf(r)
-	if wait := g.waits(from); wait > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
-		http.Error(w, "too many wrong passwords came from this address; try again in a minute", http.StatusTooManyRequests)
-		return
-	}
 	if !equal(given, g.password().Reveal()) {
-		g.note(from)
+		if wait := g.note(clientOf(r)); wait > 0 {
+			w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
+			http.Error(w, "the password is wrong, and too many wrong ones came from this address; try again in a minute", http.StatusTooManyRequests)
+			return
+		}
 		demand(w, "the password is wrong; it is status.password of the configuration file, with any user name")
 		return
 	}
@@ -122,16 +127,6 @@ func clientOf(r *http.Request) netip.Prefix {
 	return p
 }
 
-// waits returns for how long an address still has to wait.
-func (g *guard) waits(from netip.Prefix) time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if x := g.wrong[g.counted(from)]; x != nil && x.count >= tries {
-		return x.since.Add(tryPeriod).Sub(g.now())
-	}
-	return 0
-}
-
 // counted returns the network for which wrong passwords from an address count: all addresses
 // that come when there is no room left count as one. The caller holds mu.
 func (g *guard) counted(from netip.Prefix) netip.Prefix {
@@ -141,23 +136,31 @@ func (g *guard) counted(from netip.Prefix) netip.Prefix {
 	return from
 }
 
-// note counts a wrong password.
-func (g *guard) note(from netip.Prefix) {
+// note counts a wrong password, and returns for how long its address has to wait.
+func (g *guard) note(from netip.Prefix) (wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
 	for p, x := range g.wrong {
-		if now.Sub(x.since) >= tryPeriod {
+		past := int(now.Sub(x.at) / tryPeriod)
+		if x.count -= past; x.count <= 0 {
 			delete(g.wrong, p)
+			continue
 		}
+		x.at = x.at.Add(time.Duration(past) * tryPeriod)
 	}
 	from = g.counted(from)
 	x := g.wrong[from]
 	if x == nil {
-		x = &guesses{since: now}
+		x = &guesses{at: now}
 		g.wrong[from] = x
 	}
-	if x.count++; x.count == tries {
-		g.log.Warn("wrong passwords at the status endpoint; the address has to wait for a minute", "address", from, "count", tries)
+	if x.count >= tries {
+		return x.at.Add(tryPeriod).Sub(now)
 	}
+	if x.count++; x.count == tries && !x.told {
+		x.told = true
+		g.log.Warn("wrong passwords at the status endpoint; the address has to wait before it may try another", "address", from, "count", tries)
+	}
+	return 0
 }

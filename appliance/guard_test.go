@@ -136,25 +136,28 @@ func TestWhoeverGuessesPasswordsWaits(t *testing.T) {
 	}
 	for what, row := range map[string]struct {
 		from string
-		want int
+		want int // with another wrong password
 	}{
-		"the guesser, even with the password":  {"[2001:db8::1]:4", 429},
+		"the guesser":                          {"[2001:db8::1]:4", 429},
 		"another address of the same host":     {"[2001:db8::9:9]:4", 429},
-		"another host":                         {"[2001:db8:0:1::1]:4", 200},
-		"who gave none, however often":         {"192.0.2.2:4", 200},
-		"the same by an IPv4-mapped address":   {"[::ffff:192.0.2.2]:4", 200},
-		"an address that net/http cannot name": {"", 200},
+		"another host":                         {"[2001:db8:0:1::1]:4", 401},
+		"who gave none, however often":         {"192.0.2.2:4", 401},
+		"the same by an IPv4-mapped address":   {"[::ffff:192.0.2.2]:4", 401},
+		"an address that net/http cannot name": {"", 401},
 	} {
-		if got := try(row.from, statusPassword); got != row.want {
+		if got := try(row.from, "wrong"); got != row.want {
 			t.Errorf("%s: got %d, want %d", what, got, row.want)
+		}
+		if got := try(row.from, statusPassword); got != 200 {
+			t.Errorf("%s, with the password: got %d", what, got)
 		}
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "address=2001:db8::/64") {
 		t.Errorf("logged %q, want one line", log)
 	}
 	clock = clock.Add(tryPeriod)
-	if got := try("[2001:db8::1]:4", statusPassword); got != 200 {
-		t.Errorf("after a minute: got %d", got)
+	if one, more := try("[2001:db8::1]:4", "wrong"), try("[2001:db8::1]:4", "wrong"); one != 401 || more != 429 {
+		t.Errorf("after the time for one try: got %d and %d", one, more)
 	}
 	for i := range 3 * guessers {
 		try(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 4).String(), "wrong")
@@ -164,6 +167,9 @@ func TestWhoeverGuessesPasswordsWaits(t *testing.T) {
 	}
 	if got := try("198.51.100.1:4", "wrong"); got != 429 {
 		t.Errorf("an address for which there is no room: got %d, want 429", got)
+	}
+	if got := try("198.51.100.1:4", statusPassword); got != 200 {
+		t.Errorf("an address for which there is no room, with the password: got %d", got)
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -13,6 +15,8 @@ import (
 const (
 	// viewers bounds the streams at once. A page without a stream reloads itself.
 	viewers = 16
+	// viewersEach bounds the streams of one address: a few tabs leave room for others.
+	viewersEach = 4
 	// beat is the time between two looks for a viewer. A page that takes longer to draw
 	// is drawn less often, so that viewers cost a bounded part of one processor.
 	beat = time.Second
@@ -39,13 +43,13 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "page has to be the address of a page, such as /", http.StatusBadRequest)
 		return
 	}
-	if s.viewers.Add(1) > viewers {
-		s.viewers.Add(-1)
+	leave, may := s.enter(r.RemoteAddr)
+	if !may {
 		// 204 tells an EventSource not to come back.
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	defer s.viewers.Add(-1)
+	defer leave()
 	ask := r.Clone(r.Context())
 	ask.URL = at
 	stream := http.NewResponseController(w)
@@ -98,6 +102,33 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 		case <-rest.C:
 		}
 	}
+}
+
+// enter counts a stream to an address. It reports whether there is room for it, and if so,
+// leave ends it. Addresses of one /64 count together: any host there can have all of them.
+func (s *Site) enter(address string) (leave func(), may bool) {
+	host, _, _ := net.SplitHostPort(address)
+	addr, _ := netip.ParseAddr(host)
+	addr = addr.Unmap().WithZone("")
+	from, _ := addr.Prefix(min(addr.BitLen(), 64))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open >= viewers || s.viewers[from] >= viewersEach {
+		return nil, false
+	}
+	if s.viewers == nil {
+		s.viewers = make(map[netip.Prefix]int)
+	}
+	s.open++
+	s.viewers[from]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+		if s.viewers[from]--; s.viewers[from] == 0 {
+			delete(s.viewers, from)
+		}
+	}, true
 }
 
 var errGone = errors.New("there is no such page")

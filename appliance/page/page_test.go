@@ -105,7 +105,7 @@ func TestViewersAreBounded(t *testing.T) {
 	s, url, _ := site(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range viewers {
+	for range viewersEach {
 		_, next := watch(t, ctx, url+"?page=/")
 		next()
 	}
@@ -113,10 +113,35 @@ func TestViewersAreBounded(t *testing.T) {
 		t.Errorf("one viewer more: got %d, want 204", status)
 	}
 	cancel()
-	for deadline := time.Now().Add(time.Minute); s.viewers.Load() > 0; {
+	streams := func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.open + len(s.viewers) }
+	for deadline := time.Now().Add(time.Minute); streams() > 0; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d viewers never left", s.viewers.Load())
+			t.Fatalf("%d viewers never left", streams())
 		}
+	}
+}
+
+func TestOneAddressDoesNotHaveThePlacesOfAllViewers(t *testing.T) {
+	var s Site
+	count := func(addresses ...string) (in int) {
+		for _, a := range addresses {
+			if _, may := s.enter(a); may {
+				in++
+			}
+		}
+		return in
+	}
+	if got := count(slices.Repeat([]string{"192.0.2.1:1"}, 20)...); got != viewersEach {
+		t.Errorf("one address has %d, want %d", got, viewersEach)
+	}
+	if got := count("[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1", "[2001:db8::4]:1", "[2001:db8::5]:1"); got != viewersEach {
+		t.Errorf("one /64 has %d, want %d", got, viewersEach)
+	}
+	for i := range 20 {
+		count(fmt.Sprintf("198.51.100.%d:1", i))
+	}
+	if s.open != viewers {
+		t.Errorf("all have %d, want %d", s.open, viewers)
 	}
 }
 
@@ -135,14 +160,14 @@ func TestStreamsAreDrawnOneAtATime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun := make(chan struct{})
-	for range viewers {
+	for range viewersEach {
 		go func() {
 			defer func() { begun <- struct{}{} }()
 			_, next := watch(t, ctx, server.URL+"?page=/")
 			next()
 		}()
 	}
-	for range viewers {
+	for range viewersEach {
 		<-begun
 	}
 	if n := together.Load(); n != 1 {

@@ -2,8 +2,8 @@ package page
 
 import (
 	"net/http"
+	"net/netip"
 	"sync"
-	"sync/atomic"
 )
 
 // policy is the Content-Security-Policy of every answer: nothing but our own style sheet,
@@ -28,8 +28,10 @@ type Site struct {
 	// many goroutines.
 	Page func(*http.Request) (Page, bool)
 
-	viewers atomic.Int32 // streams that are open
-	drawing sync.Mutex   // held by the stream that draws
+	mu      sync.Mutex
+	open    int                  // streams
+	viewers map[netip.Prefix]int // streams by address, see enter
+	drawing sync.Mutex           // held by the stream that draws
 }
 
 // ServeHTTP answers a request for a page.
