@@ -132,6 +132,10 @@ func tenants() []attack {
 			}),
 		},
 		{
+			tries: "waits for a host until victim replaces its Ingress", promise: "a host stays with its last namespace for an hour after nothing there names it",
+			holds: waits,
+		},
+		{
 			tries: "brings a default backend for victim's host", promise: "the default of a host comes from the namespace that owns it",
 			objects: func(*testbed) string {
 				return ingressOf("evil", "default", nil, "  defaultBackend: {service: {name: app, port: {name: web}}}\n  rules: [{host: shop.test}, {host: regex.test}]\n")
@@ -437,6 +441,24 @@ func demanded(ctx context.Context, s *testbed) error {
 		}
 	}
 	return errors.Join(append(errs, s.gets(ctx, "200 victim", request{https: true, host: "plain.test", cert: &s.victim.client}))...)
+}
+
+// waits lets evil name a host of victim, and replaces the Ingress of victim for that host.
+func waits(ctx context.Context, s *testbed) (err error) {
+	r := request{host: "gap.test"}
+	victims := ingressOf("victim", "gap", nil, rule(r.host, path("/", "app")))
+	evils := ingressOf("evil", "waits", nil, rule(r.host, path("/", "app")))
+	defer func() { err = errors.Join(err, s.Delete(ctx, evils), s.Delete(ctx, victims), s.seen(ctx)) }()
+	if err := errors.Join(s.Apply(ctx, victims), s.seen(ctx), s.gets(ctx, "200 victim", r)); err != nil {
+		return err
+	}
+	if err := errors.Join(s.Apply(ctx, evils), s.Delete(ctx, victims), s.seen(ctx), s.gets(ctx, "200 default", r)); err != nil {
+		return fmt.Errorf("while victim's Ingress is gone: %w", err)
+	}
+	if err := errors.Join(s.Apply(ctx, victims), s.seen(ctx), s.gets(ctx, "200 victim", r)); err != nil {
+		return fmt.Errorf("once victim's Ingress is back: %w", err)
+	}
+	return told("waits", "HostOwned")(ctx, s)
 }
 
 func whose(cert *tls.Certificate) string {
