@@ -2,12 +2,14 @@ package ingress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
 // An api is the part of an API server that has typed clients. The real one is clients;
@@ -31,6 +32,9 @@ type api interface {
 	Namespaces() reader[*corev1.NamespaceList]
 	ConfigMaps(namespace string) reader[*corev1.ConfigMapList]
 	Secrets(namespace string) reader[*corev1.SecretList]
+	// SecretNames reads the Secrets of a namespace without anything but their names and
+	// versions. In a list, all have the version of the list.
+	SecretNames(namespace string) reader[*corev1.SecretList]
 
 	// CreateEvent creates an Event in its namespace.
 	CreateEvent(context.Context, *corev1.Event) error
@@ -67,7 +71,7 @@ type clients struct{ core, networking, discovery rest.Interface }
 var (
 	scheme = func() *runtime.Scheme {
 		s := runtime.NewScheme()
-		for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme} {
+		for _, add := range []func(*runtime.Scheme) error{metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme} {
 			utilruntime.Must(add(s))
 		}
 		return s
@@ -75,16 +79,9 @@ var (
 	parameters = runtime.NewParameterCodec(scheme)
 )
 
-// newClients returns clients that share connections and the rate of requests.
+// newClients returns clients that share connections.
 func newClients(config *rest.Config) (*clients, error) {
 	shared := rest.CopyConfig(config)
-	if shared.RateLimiter == nil && shared.QPS >= 0 {
-		qps, burst := shared.QPS, shared.Burst
-		if qps == 0 {
-			qps, burst = rest.DefaultQPS, rest.DefaultBurst
-		}
-		shared.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
-	}
 	transport, err := rest.HTTPClientFor(shared)
 	if err != nil {
 		return nil, err
@@ -148,6 +145,80 @@ func (c *clients) ConfigMaps(namespace string) reader[*corev1.ConfigMapList] {
 
 func (c *clients) Secrets(namespace string) reader[*corev1.SecretList] {
 	return clientOf[corev1.Secret, corev1.SecretList](c.core, "secrets", namespace)
+}
+
+func (c *clients) SecretNames(namespace string) reader[*corev1.SecretList] {
+	return secretTables{c.core, namespace}
+}
+
+// secretTables read the Secrets of a namespace as tables without objects, as kubectl prints
+// them. The API server sends the name, the type, the number of values and the age of each
+// Secret. It sends no value, no label and no annotation.
+type secretTables struct {
+	core      rest.Interface
+	namespace string
+}
+
+func (t secretTables) request(o metav1.ListOptions) *rest.Request {
+	return t.core.Get().Namespace(t.namespace).Resource("secrets").VersionedParams(&o, parameters).
+		SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").Param("includeObject", string(metav1.IncludeNone))
+}
+
+// List lists the names.
+func (t secretTables) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	table := &metav1.Table{}
+	if err := t.request(o).Do(ctx).Into(table); err != nil {
+		return nil, err
+	}
+	all := &corev1.SecretList{ListMeta: table.ListMeta}
+	for _, row := range table.Rows {
+		one, err := t.secret(table, row)
+		if err != nil {
+			return nil, err
+		}
+		all.Items = append(all.Items, *one)
+	}
+	return all, nil
+}
+
+// Watch watches the names.
+func (t secretTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	from, err := t.request(o).Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(from, func(e watch.Event) (watch.Event, bool) {
+		table, ok := e.Object.(*metav1.Table)
+		if !ok {
+			return e, true // an error
+		}
+		if e.Type == watch.Bookmark {
+			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: table.ResourceVersion}}
+			return e, true
+		}
+		if len(table.Rows) == 0 {
+			return e, false
+		}
+		one, err := t.secret(table, table.Rows[0])
+		if err != nil {
+			status := apierrors.NewInternalError(err).Status()
+			return watch.Event{Type: watch.Error, Object: &status}, true
+		}
+		e.Object = one
+		return e, true
+	}), nil
+}
+
+// secret returns the Secret of a row.
+func (t secretTables) secret(table *metav1.Table, row metav1.TableRow) (*corev1.Secret, error) {
+	if len(row.Cells) > 0 {
+		if name, ok := row.Cells[0].(string); ok && name != "" {
+			of := metav1.ObjectMeta{Namespace: t.namespace, Name: name, ResourceVersion: table.ResourceVersion}
+			return &corev1.Secret{ObjectMeta: of}, nil
+		}
+	}
+	return nil, errors.New("the API server returns a table of Secrets without their names")
 }
 
 func (c *clients) CreateEvent(ctx context.Context, e *corev1.Event) error {

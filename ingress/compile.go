@@ -33,7 +33,7 @@ type Snapshot struct {
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
 	// Beyond has a problem for each namespace of which some objects are left out, because
-	// they are beyond its limits.
+	// they are beyond its limits, and for each object whose Secrets are.
 	Beyond []Problem `json:"-"`
 
 	// Owners are the owners of the Result before; nil: nothing had an owner.

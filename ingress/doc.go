@@ -20,7 +20,9 @@
 //
 // [Watcher] is the half that touches the world. A shelf holds the objects of one
 // resource (shelf.go), of some no more than a share for each namespace (allowance.go);
-// the watcher fills the shelves and hands out all of them as a [Snapshot] (watcher.go), names the Secrets to watch (follow.go), finds the API
+// the watcher fills the shelves and hands out all of them as a [Snapshot] (watcher.go),
+// finds which Secrets are named (follow.go), reads them within a budget for each
+// namespace (reader.go), finds the API
 // group of Calico's objects (survey.go), writes status and Events (publish.go),
 // and holds the credentials (kubeconfig.go, token.go). [Rules] lists all that it
 // has to be allowed in its cluster.

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,42 +17,38 @@ import (
 
 // followers keep the Secrets that something names, and no others. Secrets of type
 // kubernetes.io/tls are listed and watched together; those that nothing names are
-// dropped as they arrive. A Secret of any other type, or one that was dropped before
-// something named it, is watched by its name. The API server never sends a Secret of
-// another type that nothing names.
+// dropped as they arrive. Every other Secret that something names is left to the
+// secretReader of its namespace.
+//
+// A Secret that is awaited holds back the objects that name it, and nothing else.
 type followers struct {
 	mu    sync.Mutex
-	begin func(s *shelf[*corev1.Secret], key serviceKey) (stop func()) // nil unless Run runs
-	list  func()                                                       // starts to list and watch TLS Secrets; nil after its first call
-	of    map[serviceKey]*follower
+	begin func(namespace string) *secretReader // nil unless Run runs
+	list  func()                               // starts to list and watch TLS Secrets; nil after its first call
+	of    map[string]*secretReader             // by namespace
+	since time.Time                            // when the TLS Secrets were known
+
+	// patience bounds how long an awaited Secret holds back a change of the objects that
+	// name it, and how long it holds back the first snapshot.
+	patience time.Duration
 
 	// The names, and the objects they were read from.
 	from   world
 	names  []serviceKey
-	wanted atomic.Pointer[map[serviceKey]bool] // names, for lookups
+	beyond []Problem
+	wanted atomic.Pointer[map[serviceKey]bool] // names and those of handed, for lookups
+
+	handed Objects      // those of the last snapshot
+	kept   []serviceKey // the names in handed, which differ from names while objects are held back
 }
 
-type follower struct {
-	shelf *shelf[*corev1.Secret]
-	since time.Time
-	stop  func()
-}
-
-// patience bounds the wait for a Secret that was just named. No other change takes
-// effect during the wait.
+// patience is the usual one of followers.
 const patience = 2 * time.Second
 
-// fewMissed bounds the TLS Secrets that are watched one by one. For more of them, as
-// when many Ingresses come at once, one new list is less work.
-const fewMissed = 16
-
-// settled reports whether a Secret needs no more waiting: it was read, or the API
-// server refused to return it, or patience is over. At the start, until synced, only
-// an answer settles it.
-func (f *follower) settled(synced bool) bool {
-	full, err := f.shelf.state()
-	return full || f.shelf.barred() || synced && (err != nil && isAnswer(err) || time.Since(f.since) > patience)
-}
+// idleReader is how long a secretReader goes on that nothing needs. A list of names then
+// costs one request in this time, however often a tenant names a Secret and takes the
+// name back.
+const idleReader = time.Minute
 
 // named reports whether something names a Secret.
 func (f *followers) named(key serviceKey) bool {
@@ -59,31 +56,21 @@ func (f *followers) named(key serviceKey) bool {
 	return all != nil && (*all)[key]
 }
 
-// referred adds to a snapshot the Secrets that its objects name, and returns the names
-// of those that are awaited. The rest of the snapshot is complete.
+// referred adds to a snapshot the Secrets that its objects name, and replaces objects
+// that are held back. Until synced, it returns what the first snapshot waits for.
 func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := world{Snapshot: Snapshot{Cluster: s.Cluster, Options: s.Options.withDefaults(), NoClasses: s.NoClasses, Objects: s.withoutSlices()}}
-	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
-		f.names, f.from = now.references(), now
-		wanted := make(map[serviceKey]bool, len(f.names))
-		for _, key := range f.names {
-			wanted[key] = true
-		}
-		f.wanted.Store(&wanted)
-	}
+	f.read(s)
 	if f.list != nil {
 		f.list()
-		f.list = nil
+		f.list, f.since = nil, time.Now()
 	}
 	s.NoSecrets = true
 	for _, namespace := range sortedKeys(w.secrets) {
 		shelf := w.secrets[namespace]
-		if late := shelf.drop(); len(late) > fewMissed {
-			shelf.anew()
-		}
+		shelf.drop()
 		if shelf.awaited() {
 			waiting = append(waiting, shelf.name())
 		}
@@ -91,53 +78,139 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 		s.Secrets = append(s.Secrets, shelf.list()...)
 	}
 	if len(waiting) > 0 {
+		f.since = time.Now() // patience begins once the TLS Secrets are known
 		return waiting
 	}
 	slices.SortFunc(s.Secrets, byName)
-	follow := slices.DeleteFunc(slices.Clone(f.names), func(key serviceKey) bool {
-		_, has := find(s.Secrets, key)
-		for _, shelf := range w.secrets {
-			has = has || shelf.brings(key)
-		}
-		return has
-	})
-	w.follow(follow)
-	for _, key := range follow {
-		one := f.of[key]
-		if one == nil {
-			continue
-		}
-		if !one.settled(synced) {
-			waiting = append(waiting, "Secret "+key.String())
-		}
-		s.Secrets = append(s.Secrets, one.shelf.list()...)
-	}
+	more, awaited := f.follow(s.Secrets)
+	s.Secrets = append(s.Secrets, more...)
 	slices.SortFunc(s.Secrets, byName)
-	return waiting
+	if !synced {
+		if time.Since(f.since) <= f.patience {
+			for _, key := range sortedBy(awaited, compareKeys) {
+				waiting = append(waiting, "Secret "+key.String())
+			}
+			if len(waiting) > 0 {
+				return waiting
+			}
+		}
+		clear(awaited) // there is no snapshot before, whose objects could stay
+	}
+	if f.hold(s, awaited) {
+		for _, shelf := range w.secrets {
+			shelf.drop()
+		}
+	}
+	return nil
 }
 
-// follow watches the Secrets of these names, which are sorted, and stops watching all
-// others. The caller holds the followers' lock.
-func (w *Watcher) follow(names []serviceKey) {
-	f := &w.followers
-	if f.begin == nil {
-		return
+// read finds the names in the objects of a snapshot, if these have changed.
+func (f *followers) read(s *Snapshot) {
+	now := world{Snapshot: Snapshot{
+		Cluster: s.Cluster, Options: s.Options.withDefaults(), NoClasses: s.NoClasses, Objects: s.withoutSlices(),
+	}}
+	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
+		f.from = now
+		f.names, f.beyond = now.references()
+		f.want()
 	}
-	for key, one := range f.of {
-		if _, named := slices.BinarySearchFunc(names, key, compareKeys); !named {
-			one.stop()
-			delete(f.of, key)
+	s.Beyond = append(s.Beyond, f.beyond...)
+}
+
+// want renews wanted.
+func (f *followers) want() {
+	wanted := make(map[serviceKey]bool, len(f.names))
+	for _, keys := range [][]serviceKey{f.names, f.kept} {
+		for _, key := range keys {
+			wanted[key] = true
 		}
 	}
-	for _, key := range names {
-		if f.of[key] != nil {
+	f.wanted.Store(&wanted)
+}
+
+// follow returns the Secrets that are wanted and are not among the TLS Secrets, and the
+// names of those that are awaited. It starts a reader for each namespace that needs one.
+func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited map[serviceKey]bool) {
+	awaited = make(map[serviceKey]bool)
+	if f.begin == nil {
+		return nil, awaited
+	}
+	missing := make(map[string]map[serviceKey]bool)
+	for key := range *f.wanted.Load() {
+		if _, has := find(tls, key); has {
 			continue
 		}
-		one := &follower{since: time.Now(), shelf: newShelf(w, "", "secrets", byName, w.stripSecret)}
-		one.stop = f.begin(one.shelf, key)
-		f.of[key] = one
-		time.AfterFunc(patience+time.Millisecond, w.tell)
+		if missing[key.namespace] == nil {
+			missing[key.namespace] = make(map[serviceKey]bool)
+		}
+		missing[key.namespace][key] = true
 	}
+	now := time.Now()
+	for namespace, r := range f.of {
+		if missing[namespace] == nil && r.idle(now) {
+			r.stop()
+			delete(f.of, namespace)
+		}
+	}
+	for namespace := range missing {
+		if f.of[namespace] == nil {
+			f.of[namespace] = f.begin(namespace)
+		}
+	}
+	for namespace, r := range f.of {
+		r.want(missing[namespace], now)
+		have = append(have, r.answers(now, awaited)...)
+	}
+	return have, awaited
+}
+
+// hold replaces each object of a snapshot that names an awaited Secret. The version that was
+// handed out before takes its place, if there is one: the object changes in one step, with
+// its Secrets. hold reports whether other Secrets are wanted now.
+func (f *followers) hold(s *Snapshot, awaited map[serviceKey]bool) (changed bool) {
+	waits := make(map[metav1.Object]bool)
+	if len(awaited) > 0 {
+		for by := range f.from.namers() {
+			if slices.ContainsFunc(f.from.namedBy(by), func(key serviceKey) bool { return awaited[key] }) {
+				waits[by.object] = true
+			}
+		}
+	}
+	kept := f.names
+	if len(waits) > 0 {
+		s.Ingresses = holdBack(s.Ingresses, f.handed.Ingresses, waits)
+		s.Services = holdBack(s.Services, f.handed.Services, waits)
+		s.ConfigMaps = holdBack(s.ConfigMaps, f.handed.ConfigMaps, waits)
+		now := f.from
+		now.Objects = s.withoutSlices()
+		kept, _ = now.references()
+	}
+	changed = !slices.Equal(kept, f.kept)
+	if changed {
+		f.kept = kept
+		f.want()
+		s.Secrets = slices.DeleteFunc(s.Secrets, func(one *corev1.Secret) bool { return !f.named(keyOf(one)) })
+	}
+	f.handed = s.withoutSlices()
+	return changed
+}
+
+// holdBack returns the list with the former version of each object that waits.
+func holdBack[T object](list, former []T, waits map[metav1.Object]bool) []T {
+	if !slices.ContainsFunc(list, func(o T) bool { return waits[o] }) {
+		return list
+	}
+	held := make([]T, 0, len(list))
+	for _, o := range list {
+		if waits[o] {
+			var has bool
+			if o, has = find(former, keyOf(o)); !has {
+				continue
+			}
+		}
+		held = append(held, o)
+	}
+	return held
 }
 
 // mayNotFollow prevents new watches.
@@ -151,15 +224,9 @@ func (w *Watcher) mayNotFollow() {
 func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
-	w.followers.of = make(map[serviceKey]*follower)
+	w.followers.of = make(map[string]*secretReader)
 	w.followers.wanted.Store(nil)
-	w.followers.begin = func(s *shelf[*corev1.Secret], key serviceKey) func() {
-		each, stop := context.WithCancel(ctx)
-		if ctx.Err() == nil {
-			start(each, wg, s, w.kube.Secrets(key.namespace), "metadata.name="+key.name)
-		}
-		return stop
-	}
+	w.followers.begin = func(namespace string) *secretReader { return w.startReader(ctx, wg, namespace) }
 	w.followers.list = func() {
 		if ctx.Err() != nil {
 			return
@@ -177,36 +244,49 @@ const secretsPage = 8
 
 // startSecrets lists and watches the Secrets of type kubernetes.io/tls of a
 // namespace. At most one page of Secrets that nothing names is in memory at a time.
-func (w *Watcher) startSecrets(ctx context.Context, wg *sync.WaitGroup, s *shelf[*corev1.Secret], namespace string) {
+func (w *Watcher) startSecrets(
+	ctx context.Context, wg *sync.WaitGroup, s *shelf[*corev1.Secret], namespace string,
+) {
 	from := w.kube.Secrets(namespace)
 	const fields = "type=" + string(corev1.SecretTypeTLS)
 	wg.Go(func() {
 		s.run(ctx, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			all := &corev1.SecretList{}
-			s.begin()
-			// Without a revision: for an older one the API server ignores the limit.
-			for o := (metav1.ListOptions{FieldSelector: fields, Limit: secretsPage}); ; {
+			first := metav1.ListOptions{FieldSelector: fields, Limit: secretsPage}
+			return inPages(first, func(o metav1.ListOptions) (*corev1.SecretList, error) {
 				page, err := from.List(ctx, o)
 				if err != nil {
 					return nil, err
 				}
+				page.Items = slices.DeleteFunc(page.Items, func(one corev1.Secret) bool { return !s.wants(keyOf(&one)) })
 				for i := range page.Items {
-					one := &page.Items[i]
-					if !s.skip(keyOf(one)) {
-						s.clean(one)
-						all.Items = append(all.Items, *one)
-					}
+					s.clean(&page.Items[i])
 				}
-				all.ListMeta = page.ListMeta
-				if o.Continue = page.Continue; o.Continue == "" {
-					return all, nil
-				}
-			}
+				return page, nil
+			})
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = fields
 			return from.Watch(ctx, o)
 		})
 	})
+}
+
+// inPages reads a whole list, page by page. It asks for no revision: for an older one the
+// API server ignores the limit.
+func inPages(
+	o metav1.ListOptions, list func(metav1.ListOptions) (*corev1.SecretList, error),
+) (*corev1.SecretList, error) {
+	all := &corev1.SecretList{}
+	for {
+		page, err := list(o)
+		if err != nil {
+			return nil, err
+		}
+		all.Items = append(all.Items, page.Items...)
+		all.ListMeta = page.ListMeta
+		if o.Continue = page.Continue; o.Continue == "" {
+			return all, nil
+		}
+	}
 }
 
 // readsSecretsOf reports whether the Secrets of a namespace are read.
@@ -226,4 +306,9 @@ func (o Options) secretNamespaces() []string {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// sortedBy returns the keys of a map in order.
+func sortedBy[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
+	return slices.SortedFunc(maps.Keys(m), order)
 }

@@ -66,11 +66,11 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
 	config.UserAgent = "sallyport"
-	// Each resource takes one list and one watch. These bounds are for the writes of
-	// status and Events. Statuses are written one after another, so at most one is under
-	// way; an API server on two busy cores commits 80 to 170 objects a second, so 50 leave
-	// room for others. Above that, API Priority and Fairness protects the server.
-	config.QPS, config.Burst = 50, 100
+	// A rate that all requests share lets one kind of them wait for another. Each kind
+	// has a bound of its own: a resource takes one list and one watch, a secretReader has
+	// a budget, and so have the writes of status and of Events (publish.go). Above that,
+	// API Priority and Fairness protects the server.
+	config.QPS = -1
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
 }

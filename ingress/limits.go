@@ -15,6 +15,8 @@ import (
 type Limits struct {
 	// Of all Ingresses of the namespace together.
 	Hosts, Paths, RegularExpressions, Conditions, Backends, Servers, Certificates int
+	// Secrets that all Ingresses and Services of the namespace name.
+	Secrets int
 	// Reloads that its changes may cause at once, see haproxy.Config.
 	Reloads int
 	// Of all Services of type LoadBalancer of the namespace together. Without a bound of

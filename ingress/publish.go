@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,19 +14,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
-// A publisher holds one whole wish: all that is to be written to the cluster.
+// A publisher holds one whole wish: all that is to be written to the cluster. Statuses and
+// Events are written side by side: neither waits for the other.
 type publisher struct {
-	knock chan struct{}
-	wish  atomic.Pointer[Publication] // nil: there is none yet
+	statuses, events chan struct{}               // knock after a new wish
+	wish             atomic.Pointer[Publication] // nil: there is none yet
 
 	mu      sync.Mutex
 	refused map[string]string // by kind of object that may not be written: a sentence
@@ -53,8 +54,12 @@ type Publication struct {
 // several appliances that serve one cluster have to publish the same addresses.
 func (w *Watcher) Publish(p Publication) {
 	w.publisher.wish.Store(&p)
-	knock(w.publisher.knock)
+	knock(w.publisher.statuses)
+	knock(w.publisher.events)
 }
+
+// old reports whether there is a newer wish.
+func (p *publisher) old(wish *Publication) bool { return p.wish.Load() != wish }
 
 func (p *publisher) refusals() (all []string) {
 	p.mu.Lock()
@@ -90,42 +95,126 @@ func (w *Watcher) refuse(what, sentence string, err error) {
 // and another writer of the status must not be answered at full speed.
 const republish = 5 * time.Second
 
-// publish writes wishes until ctx ends. It limits the rate of Events; the rest of them
-// wait.
-func (w *Watcher) publish(ctx context.Context) {
-	var (
-		written = make(map[types.UID]time.Time)
-		told    = make(map[Problem]bool)
-		limit   = flowcontrol.NewTokenBucketRateLimiter(5, 50)
-		tick    = time.NewTicker(republish)
-	)
+// statusesPerSecond bounds the writes of status, one after another: an API server on two
+// busy cores commits 80 to 170 objects a second, so that this leaves room for others.
+const statusesPerSecond = 50
+
+// publishStatuses writes statuses until ctx ends.
+func (w *Watcher) publishStatuses(ctx context.Context) {
+	p := statuses{
+		Watcher: w, written: make(map[types.UID]time.Time),
+		budget: rate.NewLimiter(statusesPerSecond, 2*statusesPerSecond),
+	}
+	w.publisher.each(ctx, w.publisher.statuses, republish, func(wish *Publication) {
+		now := time.Now()
+		for uid, at := range p.written {
+			if now.Sub(at) >= republish {
+				delete(p.written, uid)
+			}
+		}
+		p.write(ctx, wish, append(w.ingressStatuses(wish), w.serviceStatuses(wish)...))
+	})
+}
+
+// each calls write with the wish after each knock, and after each pause, until ctx ends.
+func (p *publisher) each(ctx context.Context, knocks <-chan struct{}, pause time.Duration, write func(*Publication)) {
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.publisher.knock:
+		case <-knocks:
 		case <-tick.C:
 		}
-		if wish := w.publisher.wish.Load(); wish != nil {
-			now := time.Now()
-			for uid, at := range written {
-				if now.Sub(at) >= republish {
-					delete(written, uid)
-				}
-			}
-			w.writeStatus(ctx, wish, written)
-			w.writeAddresses(ctx, wish, written)
-			told = w.writeEvents(ctx, wish.Problems, told, limit)
+		if wish := p.wish.Load(); wish != nil {
+			write(wish)
 		}
 	}
 }
 
-// writeStatus writes the status of Ingresses. It notes in written when it wrote which.
-func (w *Watcher) writeStatus(ctx context.Context, wish *Publication, written map[types.UID]time.Time) {
+// statuses write the status of objects. One goroutine owns them.
+type statuses struct {
+	*Watcher
+	written map[types.UID]time.Time
+	budget  *rate.Limiter
+	last    string // namespace that had its turn last
+}
+
+// write writes statuses. Namespaces take turns. It ends when there is a newer wish, which
+// may have the change of another namespace.
+func (p *statuses) write(ctx context.Context, wish *Publication, patches []statusPatch) {
+	patches = slices.DeleteFunc(patches, func(one statusPatch) bool {
+		_, waits := p.written[one.of.GetUID()]
+		return waits
+	})
+	denied := make(map[string]bool) // by right
+	for _, one := range inTurns(patches, p.last, func(one statusPatch) string { return one.of.GetNamespace() }) {
+		if denied[one.right] {
+			continue
+		}
+		if p.publisher.old(wish) || p.budget.Wait(ctx) != nil {
+			return
+		}
+		p.last = one.of.GetNamespace()
+		err := p.patch(ctx, one)
+		switch {
+		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
+			// The object has changed in the last three cases: the next round decides on its new state.
+		case apierrors.IsForbidden(err):
+			denied[one.right] = true
+		default:
+			one.log.Debug("status not published", "err", err)
+			return // away; the next round tries again
+		}
+	}
+}
+
+// patch writes the status of an object.
+func (p *statuses) patch(ctx context.Context, one statusPatch) error {
+	patch, err := json.Marshal(one.body)
+	if err != nil {
+		return err
+	}
+	call, cancel := context.WithTimeout(ctx, askFor)
+	err = one.send(call, patch)
+	cancel()
+	p.written[one.of.GetUID()] = time.Now()
+	p.refuse(one.right, one.denied, err)
+	if err == nil {
+		one.log.Info(one.done)
+	}
+	return err
+}
+
+// inTurns orders things so that namespaces take turns: none comes again before every other
+// one had its turn. The namespace after the last one begins.
+func inTurns[T any](things []T, last string, of func(T) string) []T {
+	by := make(map[string][]T)
+	for _, one := range things {
+		by[of(one)] = append(by[of(one)], one)
+	}
+	names := sortedKeys(by)
+	next, found := slices.BinarySearch(names, last)
+	if found {
+		next++
+	}
+	names = slices.Concat(names[next:], names[:next])
+	ordered := make([]T, 0, len(things))
+	for turn := 0; len(ordered) < len(things); turn++ {
+		names = slices.DeleteFunc(names, func(name string) bool { return len(by[name]) <= turn })
+		for _, name := range names {
+			ordered = append(ordered, by[name][turn])
+		}
+	}
+	return ordered
+}
+
+// ingressStatuses returns the statuses of Ingresses that are not as wished.
+func (w *Watcher) ingressStatuses(wish *Publication) (all []statusPatch) {
 	ours := w.loadBalancer()
 	if len(ours) == 0 {
-		return
+		return nil
 	}
 	is := make(map[types.UID]bool, len(wish.Served))
 	for _, o := range wish.Served {
@@ -136,37 +225,32 @@ func (w *Watcher) writeStatus(ctx context.Context, wish *Publication, written ma
 		same := slices.EqualFunc(has, ours, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
 			return a.IP == b.IP && a.Hostname == b.Hostname
 		})
-		if _, waits := written[ing.UID]; waits || is[ing.UID] == same || !wish.may(len(has)) {
+		if is[ing.UID] == same || !wish.may(len(has)) {
 			continue
 		}
-		var (
-			kind types.PatchType
-			body any
-		)
-		if is[ing.UID] {
-			kind, body = types.MergePatchType, map[string]any{
-				"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
-				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ours}},
-			}
-		} else {
-			kind, body = types.JSONPatchType, []map[string]any{
+		one := statusPatch{
+			of: ing, kind: types.JSONPatchType, right: "status", done: "status published",
+			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
+			log:    w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
+			body: []map[string]any{
 				{"op": "test", "path": "/metadata/uid", "value": ing.UID},
 				{"op": "test", "path": "/status/loadBalancer/ingress", "value": has},
 				{"op": "remove", "path": "/status/loadBalancer/ingress"},
+			},
+		}
+		if is[ing.UID] {
+			one.kind, one.body = types.MergePatchType, map[string]any{
+				"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
+				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ours}},
 			}
 		}
-		log := w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID])
-		done, more := patchStatus(ctx, w, w.kube.Ingresses(ing.Namespace), written, statusPatch{
-			of: ing, kind: kind, body: body, log: log, right: "status",
-			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
-		})
-		if done {
-			log.Info("status published")
+		one.send = func(ctx context.Context, patch []byte) error {
+			_, err := w.kube.Ingresses(ing.Namespace).Patch(ctx, ing.Name, one.kind, patch, metav1.PatchOptions{}, "status")
+			return err
 		}
-		if !more {
-			return
-		}
+		all = append(all, one)
 	}
+	return all
 }
 
 // A statusPatch changes the status of an object.
@@ -174,50 +258,22 @@ type statusPatch struct {
 	of            metav1.Object
 	kind          types.PatchType
 	body          any
+	send          func(ctx context.Context, patch []byte) error
 	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
+	done          string // what is logged once it was written
 	log           *slog.Logger
-}
-
-// patchStatus writes the status of an object, and notes in written when. It reports whether
-// the API server took it, and whether another write may follow: not if the right is denied,
-// nor if the API server is away.
-func patchStatus[L runtime.Object, T any](ctx context.Context, w *Watcher, client statusClient[L, T], written map[types.UID]time.Time, p statusPatch) (done, more bool) {
-	patch, err := json.Marshal(p.body)
-	if err != nil {
-		w.log.Error("status cannot be encoded", "err", err)
-		return false, true
-	}
-	if ctx.Err() != nil {
-		return false, false
-	}
-	call, cancel := context.WithTimeout(ctx, askFor)
-	_, err = client.Patch(call, p.of.GetName(), p.kind, patch, metav1.PatchOptions{}, "status")
-	cancel()
-	written[p.of.GetUID()] = time.Now()
-	w.refuse(p.right, p.denied, err)
-	switch {
-	case err == nil:
-		return true, true
-	case apierrors.IsForbidden(err):
-		return false, false
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-		return false, true // the object has changed: the next round decides on its new state
-	default:
-		p.log.Debug("status not published", "err", err)
-		return false, false // away; the next round tries again
-	}
 }
 
 // may reports whether a status may be written that has a number of addresses now.
 func (p *Publication) may(has int) bool { return has == 0 && p.Add || has > 0 && p.Replace }
 
-// writeAddresses writes the status of Services of type LoadBalancer. It notes in written
-// when it wrote which. A write counts only if nobody has changed the Service meanwhile: of
-// several members of a group the first one writes, and the others see the record.
-func (w *Watcher) writeAddresses(ctx context.Context, wish *Publication, written map[types.UID]time.Time) {
+// serviceStatuses returns the statuses of Services of type LoadBalancer that are not as
+// wished. A write counts only if nobody has changed the Service meanwhile: of several
+// members of a group the first one writes, and the others see the record.
+func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
 	pools := w.cfg.Options.Pools
 	if len(pools.Ranges) == 0 {
-		return
+		return nil
 	}
 	ours := make(map[types.UID]*Balancer, len(wish.Balancers))
 	for i := range wish.Balancers {
@@ -234,25 +290,24 @@ func (w *Watcher) writeAddresses(ctx context.Context, wish *Publication, written
 			continue
 		}
 		same := slices.EqualFunc(has, ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname })
-		if _, waits := written[s.UID]; waits || same || !wish.may(len(has)) {
+		if same || !wish.may(len(has)) {
 			continue
 		}
-		body := map[string]any{
-			"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
-			"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
-		}
-		log := w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress)
-		done, more := patchStatus(ctx, w, w.kube.Services(s.Namespace), written, statusPatch{
-			of: s, kind: types.MergePatchType, body: body, log: log, right: "service status",
+		all = append(all, statusPatch{
+			of: s, kind: types.MergePatchType, right: "service status", done: "addresses of a Service recorded",
 			denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints",
+			log:    w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),
+			body: map[string]any{
+				"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
+				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
+			},
+			send: func(ctx context.Context, patch []byte) error {
+				_, err := w.kube.Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+				return err
+			},
 		})
-		if done {
-			log.Info("addresses of a Service recorded")
-		}
-		if !more {
-			return
-		}
 	}
+	return all
 }
 
 // left reports whether a Service has an address of the pools, and is not ours any more.
@@ -277,37 +332,92 @@ func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress)
 	return all
 }
 
-// writeEvents creates an Event for each problem that has none yet, and returns the
-// problems that have one.
-func (w *Watcher) writeEvents(ctx context.Context, problems []Problem, told map[Problem]bool, limit flowcontrol.RateLimiter) map[Problem]bool {
-	now := make(map[Problem]bool, len(problems))
-	for _, p := range problems {
-		if told[p] {
+// The budgets of Events: a namespace may have so many at once, and then one in a second;
+// all namespaces together so many in a second.
+const (
+	eventsAtOnce    = 50
+	eventsOfAll     = 25 // per second
+	eventsLookEvery = time.Second
+)
+
+// publishEvents creates an Event for each problem, until ctx ends.
+func (w *Watcher) publishEvents(ctx context.Context) {
+	e := events{
+		Watcher: w, told: make(map[Problem]bool), budgets: make(map[string]*rate.Limiter),
+		all: rate.NewLimiter(eventsOfAll, 2*eventsAtOnce),
+	}
+	w.publisher.each(ctx, w.publisher.events, eventsLookEvery, func(wish *Publication) { e.write(ctx, wish) })
+}
+
+// events write Events. One goroutine owns them.
+type events struct {
+	*Watcher
+	told    map[Problem]bool         // problems of the last wish that have their Event
+	budgets map[string]*rate.Limiter // by namespace, of those that have used some
+	all     *rate.Limiter
+	last    string // namespace that had its turn last
+}
+
+// write creates an Event for each problem that has none yet. Namespaces take turns. It ends
+// when there is a newer wish, which may have the first problem of another namespace.
+func (e *events) write(ctx context.Context, wish *Publication) {
+	now := make(map[Problem]bool, len(wish.Problems))
+	var untold []Problem
+	for _, p := range wish.Problems {
+		if e.told[p] {
 			now[p] = true
+		} else {
+			untold = append(untold, p)
 		}
 	}
-	for _, p := range problems {
+	e.told = now
+	at := time.Now()
+	maps.DeleteFunc(e.budgets, func(_ string, b *rate.Limiter) bool { return b.TokensAt(at) >= eventsAtOnce })
+	denied := 0
+	for _, p := range inTurns(untold, e.last, func(p Problem) string { return p.Namespace }) {
+		if ctx.Err() != nil || e.publisher.old(wish) {
+			return
+		}
 		if now[p] {
+			continue // it is there twice
+		}
+		budget := e.budgets[p.Namespace]
+		if budget == nil {
+			budget = rate.NewLimiter(1, eventsAtOnce)
+			e.budgets[p.Namespace] = budget
+		}
+		if budget.Tokens() < 1 {
 			continue
 		}
-		if ctx.Err() != nil || !limit.TryAccept() {
-			return now
+		if !e.all.Allow() {
+			return
 		}
-		call, cancel := context.WithTimeout(ctx, askFor)
-		err := w.kube.CreateEvent(call, event(p, time.Now()))
-		cancel()
-		w.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply what `sallyport manifests` prints", err)
-		switch {
-		case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		budget.Allow()
+		e.last = p.Namespace
+		switch err := e.create(ctx, p); {
+		case err == nil, apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.IsInvalid(err),
+			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			now[p] = true
 		case apierrors.IsForbidden(err):
-			return now
+			// A quota of one namespace says nothing about another. A right that is missing
+			// everywhere is not asked for again and again.
+			if denied++; denied == 3 {
+				return
+			}
 		default:
-			w.log.Debug("event not written", "namespace", p.Namespace, "name", p.Name, "err", err)
-			return now
+			e.log.Debug("event not written", "namespace", p.Namespace, "name", p.Name, "err", err)
+			return
 		}
 	}
-	return now
+}
+
+// create creates the Event of a problem.
+func (e *events) create(ctx context.Context, p Problem) error {
+	call, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	err := e.kube.CreateEvent(call, event(p, time.Now()))
+	e.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply what `sallyport manifests` prints", err)
+	return err
 }
 
 // event returns the Event of a problem. Its name is a hash of its content, so that a

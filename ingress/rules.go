@@ -23,8 +23,9 @@ type Rule struct {
 //
 //   - list and watch what is compiled: Ingresses, IngressClasses, Services,
 //     EndpointSlices and Secrets. RBAC cannot tell Secrets by type: the watcher
-//     asks for those of type kubernetes.io/tls, keeps those that something
-//     names, and asks for named Secrets of other types by their names.
+//     asks for those of type kubernetes.io/tls, and keeps those that something
+//     names. Where a namespace names others, it watches which Secrets the namespace
+//     has, by their names alone, and asks for the named ones.
 //   - list and watch Nodes and Calico's objects, in both API groups they can be
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events. With [Pools], also patch the status

@@ -32,7 +32,7 @@ type shelf[T object] struct {
 	resource string // plural, lower case
 	group    string // API group without version
 	order    func(a, b T) int
-	wanted   func(serviceKey) bool         // which objects are kept; nil: all. Of the others only the names are
+	wanted   func(serviceKey) bool         // which objects are kept; nil: all
 	strip    func(T)                       // removes what nobody reads
 	same     func(a, b T) bool             // whether a new version of an object changes nothing for any reader; nil: by all but the version
 	knock    func()                        // called after a change
@@ -44,18 +44,15 @@ type shelf[T object] struct {
 	called  string                                 // its name in sentences; empty: that of the resource
 	without string                                 // says what follows while the objects are barred; empty: nothing is compiled then
 
-	mu      sync.Mutex
-	items   []T // sorted; never changed once handed out
-	lent    bool
-	latest  map[serviceKey]T    // the last version of each; items may hold an older one that says the same
-	passed  map[serviceKey]bool // objects that exist, and were not wanted when they were read
-	coming  map[serviceKey]bool // objects that were passed over until a list was asked for that brings them
-	skipped []serviceKey        // objects that the list in progress has passed over so far
-	full    bool                // a whole list was read at least once
-	err     error               // why the last request failed; nil when it was answered
-	no      time.Time           // since when requests are refused; zero: they are not
-	doubt   *time.Timer         // of a wary shelf: asks for a new list after something was deleted
-	again   func()              // ends the watch that runs, so that a new list is read
+	mu     sync.Mutex
+	items  []T // sorted; never changed once handed out
+	lent   bool
+	latest map[serviceKey]T // the last version of each; items may hold an older one that says the same
+	full   bool             // a whole list was read at least once
+	err    error            // why the last request failed; nil when it was answered
+	no     time.Time        // since when requests are refused; zero: they are not
+	doubt  *time.Timer      // of a wary shelf: asks for a new list after something was deleted
+	again  func()           // ends the watch that runs, so that a new list is read
 }
 
 // lasting is how long a refusal, or the absence of a resource, has to last before the
@@ -84,6 +81,14 @@ func (s *shelf[T]) newest() []T {
 		all = append(all, o)
 	}
 	return all
+}
+
+// newestOf returns the last version of an object.
+func (s *shelf[T]) newestOf(key serviceKey) (item T, has bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	item, has = s.latest[key]
+	return item, has
 }
 
 func (s *shelf[T]) state() (full bool, err error) {
@@ -179,10 +184,8 @@ func (s *shelf[T]) watched(key serviceKey) {
 func (s *shelf[T]) set(item T) (changed bool) {
 	old, known := s.latest[keyOf(item)]
 	if !s.wants(keyOf(item)) {
-		s.pass(keyOf(item))
 		return false // drop has removed it when it was no longer wanted
 	}
-	delete(s.passed, keyOf(item))
 	if known {
 		s.share.drop(old)
 	}
@@ -220,7 +223,6 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	s.mu.Lock()
-	delete(s.passed, keyOf(item))
 	s.watched(keyOf(item))
 	old, known := s.latest[keyOf(item)]
 	if s.wary {
@@ -266,18 +268,12 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	}
 	latest := make(map[serviceKey]T, len(list))
 	items := make([]T, 0, len(list))
-	s.passed, s.coming = nil, nil
-	for _, key := range s.skipped {
-		s.pass(key)
-	}
-	s.skipped = nil
 	for _, o := range list {
 		item, ok := s.clean(o)
 		if !ok {
 			continue
 		}
 		if !s.wants(keyOf(item)) {
-			s.pass(keyOf(item))
 			continue
 		}
 		latest[keyOf(item)] = item
@@ -290,7 +286,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	}
 	slices.SortFunc(items, s.order)
 	items = s.within(items, latest)
-	changed := !s.full || !slices.Equal(items, s.items) || len(s.passed) > 0
+	changed := !s.full || !slices.Equal(items, s.items)
 	s.items, s.latest, s.full, s.lent = items, latest, true, false
 	s.mu.Unlock()
 	if changed {
@@ -301,66 +297,17 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 
 func (s *shelf[T]) wants(key serviceKey) bool { return s.wanted == nil || s.wanted(key) }
 
-// pass notes that an object exists but was not kept. The caller holds mu.
-func (s *shelf[T]) pass(key serviceKey) {
-	if s.passed == nil {
-		s.passed = make(map[serviceKey]bool)
-	}
-	s.passed[key] = true
-}
-
-// skip reports whether the list in progress can leave an object out, and notes that.
-func (s *shelf[T]) skip(key serviceKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.wants(key) {
-		return false
-	}
-	s.skipped = append(s.skipped, key)
-	return true
-}
-
-// begin begins a list whose reader calls skip.
-func (s *shelf[T]) begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.skipped = nil
-}
-
-// anew reads the list again, for all objects that were passed over until now.
-func (s *shelf[T]) anew() {
-	s.mu.Lock()
-	s.passed, s.coming = nil, s.passed
-	s.mu.Unlock()
-	s.relist()
-}
-
-// brings reports whether a list that was asked for will bring an object.
-func (s *shelf[T]) brings(key serviceKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.coming[key]
-}
-
-// drop removes objects that are no longer wanted, and returns those that are wanted
-// now and were passed over before. It is called after each change of wanted.
-func (s *shelf[T]) drop() (missed []serviceKey) {
+// drop removes objects that are no longer wanted. It is called after each change of
+// wanted.
+func (s *shelf[T]) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, old := range s.latest {
 		if !s.wants(key) {
 			delete(s.latest, key)
 			s.take(old)
-			s.pass(key)
 		}
 	}
-	for key := range s.passed {
-		if s.wants(key) {
-			missed = append(missed, key)
-		}
-	}
-	slices.SortFunc(missed, compareKeys)
-	return missed
 }
 
 // Resync does nothing: no reader needs to be notified twice.

@@ -72,6 +72,7 @@ type Watcher struct {
 	secrets map[string]*shelf[*corev1.Secret] // by namespace, "" is all: those of type kubernetes.io/tls that something names
 
 	followers   followers
+	reading     chan struct{} // has an entry for each request of a secretReader that is under way
 	publisher   publisher
 	credentials *credentials // nil: no expiry is known
 
@@ -145,8 +146,10 @@ func newWatcher(cfg ClusterConfig, kube api, dyn dynamic.Interface, server strin
 		logged:   make(map[string]time.Time),
 	}
 	w.topology.memory = calico.Remember(cfg.Before)
-	w.publisher.knock = make(chan struct{}, 1)
+	w.publisher.statuses, w.publisher.events = make(chan struct{}, 1), make(chan struct{}, 1)
 	w.watchAll()
+	w.followers.patience = patience
+	w.reading = make(chan struct{}, readersAtOnce)
 	w.secrets = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range cfg.Options.secretNamespaces() {
 		one := newShelf(w, "", "secrets", byName, w.stripSecret)
@@ -332,7 +335,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	for _, s := range w.watched {
 		s.start(ctx, &wg)
 	}
-	wg.Go(func() { w.publish(ctx) })
+	wg.Go(func() { w.publishStatuses(ctx) })
+	wg.Go(func() { w.publishEvents(ctx) })
 	if c := w.credentials; c != nil && c.token != nil {
 		c.token.knock = w.tell
 		if !w.cfg.OnlyLook {

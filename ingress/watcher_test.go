@@ -96,6 +96,43 @@ func (f fakeAPI) Secrets(namespace string) reader[*corev1.SecretList] {
 	return f.CoreV1().Secrets(namespace)
 }
 
+// namesOnly marks a request for the names of Secrets, which a fake cannot tell from one for
+// Secrets. It matches all.
+const namesOnly = "type!="
+
+func (f fakeAPI) SecretNames(namespace string) reader[*corev1.SecretList] {
+	return fakeNames{f.CoreV1().Secrets(namespace)}
+}
+
+// fakeNames removes from Secrets all but their names and versions.
+type fakeNames struct{ from reader[*corev1.SecretList] }
+
+func (n fakeNames) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+	o.FieldSelector = namesOnly
+	list, err := n.from.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for i, one := range list.Items {
+		list.Items[i] = corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, ResourceVersion: list.ResourceVersion}}
+	}
+	return list, nil
+}
+
+func (n fakeNames) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.FieldSelector = namesOnly
+	w, err := n.from.Watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if one, ok := e.Object.(*corev1.Secret); ok {
+			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, ResourceVersion: one.ResourceVersion}}
+		}
+		return e, true
+	}), nil
+}
+
 func (f fakeAPI) CreateEvent(ctx context.Context, e *corev1.Event) error {
 	_, err := f.CoreV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
 	return err

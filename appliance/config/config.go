@@ -122,6 +122,8 @@ type Limits struct {
 	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
 	// Certificates of all Ingresses of a namespace together.
 	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
+	// Secrets that the Ingresses and Services of a namespace name together, whether they exist or not. Older objects count first; Secrets beyond the limit are not read.
+	Secrets int `json:"secrets" jsonschema:"default=3000,minimum=1,maximum=1000000"`
 	// Reloads of HAProxy that changes of a namespace may cause at once. It gets one back every 30 seconds, and more slowly while many old workers finish their connections. Each reload leaves an old worker. HAProxy keeps 20 of them, and the default is a quarter.
 	Reloads int `json:"reloads" jsonschema:"default=5,minimum=1,maximum=1000000"`
 	// Addresses of group.pools for the Services of a namespace together; a shared address counts once. Default: a quarter of the pools' addresses of each family (IPv4, IPv6), at least one.
