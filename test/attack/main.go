@@ -33,7 +33,9 @@ func main() {
 }
 
 // attacks returns all there are.
-func attacks() []attack { return slices.Concat(tenants(), costs(), naming(), clients(), others(), groups()) }
+func attacks() []attack {
+	return slices.Concat(tenants(), costs(), naming(), clients(), others(), groups())
+}
 
 func run(ctx context.Context) error {
 	only := flag.String("only", "", "run the cases that have this `word` in their name")
