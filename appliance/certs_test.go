@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -52,12 +53,12 @@ type desk struct {
 
 func newDesk() *desk {
 	d := &desk{judge: &judge{bad: map[haproxy.Part]bool{}}, refused: haproxy.Verdicts{}}
-	d.certs = &certs{proxy: d.judge, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
+	d.certs = &certs{
+		proxy: d.judge, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
 		refuse: func(v haproxy.Verdicts) {
-			for part, verdict := range v {
-				d.refused[part] = verdict
-			}
-		}}
+			maps.Copy(d.refused, v)
+		},
+	}
 	return d
 }
 
@@ -87,7 +88,7 @@ func TestACertificateIsUsedOnceHAProxyTakesIt(t *testing.T) {
 		}
 		both := []*haproxy.Cert{a, bad}
 		check("before HAProxy answers", both, nil, true)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of a synctest bubble
 		check("after that", both, []string{"a.pem=1"}, false)
 		if why := d.refused[bad.Question().Part()].Why; why != "because" || len(d.refused) != 1 {
 			t.Errorf("refused are %v", d.refused)
@@ -100,10 +101,10 @@ func TestACertificateIsUsedOnceHAProxyTakesIt(t *testing.T) {
 		next, worse := certOf("victim", "a", "3"), certOf("victim", "a", "4")
 		d.judge.bad[worse.Question().Part()] = true
 		check("a new content", []*haproxy.Cert{next}, []string{"a.pem=1"}, true)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of a synctest bubble
 		check("a new content that HAProxy takes", []*haproxy.Cert{next}, []string{"a.pem=3"}, false)
 		check("a bad content", []*haproxy.Cert{worse}, []string{"a.pem=3"}, true)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the clock of a synctest bubble
 		check("a content that HAProxy rejects", []*haproxy.Cert{worse}, []string{"a.pem=3"}, false)
 		check("nothing", nil, nil, false)
 		if len(d.answers) > 0 || len(d.parts) > 0 {

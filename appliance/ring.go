@@ -33,15 +33,19 @@ type secondChance interface {
 // kernelRing is the ring of package address.
 type kernelRing struct{}
 
-func (kernelRing) Set(ctx context.Context, r address.Ring) error      { return address.SetRing(ctx, r) }
-func (kernelRing) Clear(ctx context.Context) error                    { return address.ClearRing(ctx) }
+func (kernelRing) Set(ctx context.Context, r address.Ring) error { return address.SetRing(ctx, r) }
+
+func (kernelRing) Clear(ctx context.Context) error { return address.ClearRing(ctx) }
+
 func (kernelRing) Counted(ctx context.Context) (address.Count, error) { return address.Counted(ctx) }
-func (kernelRing) Cookies() (uint64, error)                           { return address.SYNCookies() }
-func (kernelRing) Forget(of []netip.Addr) (int, error)                { return address.Forget(of) }
+
+func (kernelRing) Cookies() (uint64, error)            { return address.SYNCookies() }
+func (kernelRing) Forget(of []netip.Addr) (int, error) { return address.Forget(of) }
 
 // Guard and Unguard set and remove the rules for the ports of the group.
 func (kernelRing) Guard(ctx context.Context, g address.Guard) error { return address.SetGuard(ctx, g) }
-func (kernelRing) Unguard(ctx context.Context) error                { return address.ClearGuard(ctx) }
+
+func (kernelRing) Unguard(ctx context.Context) error { return address.ClearGuard(ctx) }
 
 // Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
 // alive in both cases.

@@ -192,13 +192,16 @@ func TestABudgetComesBackWithTime(t *testing.T) {
 		after, wait time.Duration
 		spends      bool
 	}{
-		{0, 0, true}, {0, 0, true}, // two at once
+		{0, 0, true},
+		{0, 0, true}, // two at once
 		{0, time.Minute, false},
 		{20 * time.Second, 40 * time.Second, false},
 		{40 * time.Second, 0, true},
 		{time.Second, 59 * time.Second, true}, // along with another's: nothing is left to take
 		{59 * time.Second, time.Second, false},
-		{time.Hour, 0, true}, {0, 0, true}, {0, time.Minute, false}, // no more than two, after any time
+		{time.Hour, 0, true},
+		{0, 0, true},
+		{0, time.Minute, false}, // no more than two, after any time
 	} {
 		if got := wait(step.after); got.Round(time.Second) != step.wait {
 			t.Fatalf("at %s: got a wait of %s, want %s", now, got, step.wait)

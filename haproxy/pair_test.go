@@ -110,18 +110,16 @@ func (o *odd) certificate() ([]byte, crypto.Signer) {
 		template.PermittedDNSDomains, template.PermittedDNSDomainsCritical, template.MaxPathLenZero = []string{"other.test"}, true, true
 	}
 	template.ExtraExtensions = o.authority(template, issuer)
-	for _, e := range pick(o, "extensions", nil, nil, []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 3}, Critical: true, Value: []byte{5, 0}}},    // poison of a precertificate
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 2}, Value: []byte{4, 1, 1}}},                 // nonsense for timestamps
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}}},              // must-staple
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 14}, Critical: true, Value: []byte{0x30, 1, 0xff}}}, // nonsense for a proxy
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 16, 840, 1, 113730, 1, 1}, Value: []byte{1}}},                            // nonsense for Netscape's type
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 18}, Value: []byte{1}}},                                           // nonsense for the issuer's other names
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 31}, Value: []byte{0x30, 0}}},                                     // no lists of revoked ones
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 7}, Critical: true, Value: []byte{1, 2, 3}}},        // nonsense for addresses
-	) {
-		template.ExtraExtensions = append(template.ExtraExtensions, e)
-	}
+	template.ExtraExtensions = append(template.ExtraExtensions, pick(o, "extensions", nil, nil, []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 3}, Critical: true, Value: []byte{5, 0}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 2}, Value: []byte{4, 1, 1}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 14}, Critical: true, Value: []byte{0x30, 1, 0xff}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 16, 840, 1, 113730, 1, 1}, Value: []byte{1}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 18}, Value: []byte{1}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 31}, Value: []byte{0x30, 0}}},
+		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 7}, Critical: true, Value: []byte{1, 2, 3}}},
+	)...)
 	parent := *template
 	parent.Subject = pkix.Name{CommonName: issuer}
 	der, err := x509.CreateCertificate(rand.Reader, template, &parent, key.Public(), by)

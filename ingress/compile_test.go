@@ -712,12 +712,16 @@ func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 		"another page for a status":  {nil, nil, east, configured("west", nil, page("west")), 1000, "west ConfigMap ops/files SetByAnotherCluster 404\n"},
 		"though the first is silent": {nil, nil, silent, west(map[string]string{"maxconn": "2000", "frontend-config-snippet": "http-request deny", "default-backend-service": "a/b"}), 0, "west ConfigMap ops/keys SetByAnotherCluster default-backend-service, frontend-config-snippet, maxconn\n"},
 		"though the first has no ConfigMap": {
-			nil, nil, Snapshot{Cluster: "bare"}, west(map[string]string{"proxy-protocol": "0.0.0.0/0", "syslog-server": "address:10.0.0.1", "client-ca": "a/ca", "ssl-certificate": "a/tls"}), 0,
+			nil, nil,
+			Snapshot{Cluster: "bare"},
+			west(map[string]string{"proxy-protocol": "0.0.0.0/0", "syslog-server": "address:10.0.0.1", "client-ca": "a/ca", "ssl-certificate": "a/tls"}), 0,
 			"west ConfigMap ops/keys SetByAnotherCluster client-ca, proxy-protocol, ssl-certificate, syslog-server\n",
 		},
 		"the one that is named": {[]Snapshot{configured("first", map[string]string{"maxconn": "500"}, nil)}, nil, named, silent, 1000, "first ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
 		"the one that is named is unknown": {
-			nil, []Snapshot{{Cluster: "east", Options: Options{Process: true}}}, configured("west", map[string]string{"maxconn": "2000"}, nil), silent, 0,
+			nil,
+			[]Snapshot{{Cluster: "east", Options: Options{Process: true}}},
+			configured("west", map[string]string{"maxconn": "2000"}, nil), silent, 0,
 			"west ConfigMap ops/keys SetByAnotherCluster maxconn\n",
 		},
 	} {

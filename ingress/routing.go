@@ -278,7 +278,7 @@ func (b *builder) grant() {
 		if !c.ruleless || c.fallback == nil || c.canary {
 			continue
 		}
-		if w := b.worlds[c.world]; operator && !(w.leads() && w.Options.OneTenant) {
+		if w := b.worlds[c.world]; operator && (!w.leads() || !w.Options.OneTenant) {
 			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service of the ConfigMap is the default of all hosts already")
 			continue
 		}

@@ -39,7 +39,7 @@ func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, conn)
-		ended <- fmt.Errorf("the answer to victim's client ends: %v", err)
+		ended <- fmt.Errorf("the answer to victim's client ends: %w", err)
 	}()
 
 	flips := func(annotation string) string {
