@@ -77,7 +77,7 @@ func TestATenantCausesNoMoreReloadsThanItsBudget(t *testing.T) {
 			cfg.Reloads = map[string]int{"": budget}
 			return cfg
 		}
-		of := func(namespace string, b *Backend, with ...Directive) *Backend { return of(namespace, b, with...) }
+		of := of
 		plain := of("victim", victim)
 		cfg := config(of("evil", evil), plain)
 		r.settle(cfg, states(cfg, Open))

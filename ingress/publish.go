@@ -182,7 +182,7 @@ func (p *statuses) patch(ctx context.Context, one statusPatch) error {
 	p.written[one.of.GetUID()] = time.Now()
 	p.refuse(one.right, one.denied, err)
 	if err == nil {
-		one.log.Info(one.done)
+		one.log.Info(one.done) //nolint:sloglint // one of two constants
 	}
 	return err
 }

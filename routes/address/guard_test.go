@@ -27,7 +27,6 @@ func bfd(missed byte, every time.Duration) []byte {
 // A lane is a gate, and a neighbour with several addresses in its network.
 type lane struct {
 	gate, neighbour *host
-	heard           net.PacketConn // on the gate
 }
 
 func newLane(t *testing.T) *lane {
