@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -113,8 +114,12 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 			}
 		}
 		r.eventually("all are gone", func() bool { return r.apply(with(), states(with(), Open)).Reason == "" })
-		if pic, err := r.p.worker.look(); err != nil || pic.backends.Len() != 2 || pic.pid != worker {
-			t.Errorf("the worker has %v, %v, want the backend a and the one that answers 404 in the worker from before", pic.backends, err)
+		pic, err := r.p.worker.look()
+		if err != nil || pic.pid != worker {
+			t.Fatalf("worker %d: %v, want an answer of worker %d", pic.pid, err, worker)
+		}
+		if got, want := slices.Sorted(maps.Keys(maps.Collect(pic.backends.All()))), []string{a.Name, nowhere, waiting}; !slices.Equal(got, want) {
+			t.Errorf("the worker has the backends %q, want %q", got, want)
 		}
 
 		// Settings that HAProxy has not loaded take a reload.
