@@ -11,7 +11,9 @@ import (
 //
 // HAProxy hashes a password in a thread that serves requests of others too, for up to 15 ms.
 // So a right password is remembered for five minutes after its last request, and is not hashed
-// meanwhile. Of a tenant that gets too many wrong passwords HAProxy hashes no more.
+// meanwhile. Of a tenant that gets too many wrong passwords HAProxy hashes no more. The networks
+// of its clients are divided into parts, and each part has its share of the wrong passwords:
+// whoever sends too many keeps out the new logins of its own part alone.
 type BasicAuth struct {
 	Userlist string
 	Realm    string // that browsers show
@@ -19,8 +21,22 @@ type BasicAuth struct {
 	Guesses  int    // wrong passwords that a tenant gets in a second, at most; 0: no bound
 }
 
+// A part of a tenant's clients has its share of the wrong passwords in a period. The shares
+// together are no more than Guesses, so the sum needs no counter of its own.
+const (
+	guessParts  = 16 // at most
+	guessPeriod = 5  // seconds
+)
+
+// shares returns the number of parts, and how many wrong passwords each of them gets in a period.
+func (a BasicAuth) shares() (parts, each int) {
+	all := a.Guesses * guessPeriod
+	each = (all + guessParts - 1) / guessParts
+	return all / each, each
+}
+
 // The tables of every BasicAuth. One holds hashes of the credentials that were right, the other
-// one counts the wrong ones of each tenant. Neither is passed on to another worker: after a
+// one counts the wrong ones of each part of each tenant. Neither is passed on to another worker: after a
 // change of the users no password is remembered.
 const (
 	rightTable = "rightpasswords"
@@ -29,10 +45,13 @@ const (
 
 // loginTables are the sections of the two tables.
 const loginTables = "\nbackend " + rightTable + "\n  stick-table type binary len 32 size 10k expire 5m\n" +
-	"\nbackend " + wrongTable + "\n  stick-table type string len 128 size 10k expire 10s store gpc0_rate(1s)\n"
+	"\nbackend " + wrongTable + "\n  stick-table type string len 128 size 50k expire 10s store gpc0_rate(5s)\n"
 
-// Directive returns the rules of a BasicAuth. While too many passwords of the tenant are wrong,
-// a client whose password is not remembered is answered 429.
+// Directive returns the rules of a BasicAuth. While too many passwords of a part of the tenant's
+// clients are wrong, a client of this part whose password is not remembered is answered 429.
+//
+// The address of a client is the one that every other rule takes (see phaseSource). An IPv4
+// address, or an IPv6 network of 64 bits, is always of the same part.
 //
 // What is remembered is a hash of the credentials, with the name of the userlist and with a key
 // that only this installation, or Group, has.
@@ -55,16 +74,19 @@ func (a BasicAuth) Directive() (Directive, error) {
 		"http-request set-var(txn.login) req.fhdr(authorization),concat(" + cookieKey + a.Userlist + "),sha2(256)",
 		"http-request set-var(txn.right) bool(true) if { var(txn.login),in_table(" + rightTable + ") }",
 	}
+	var part string
 	if a.Guesses > 0 {
+		parts, each := a.shares()
+		part = "src,ipmask(32,64),crc32,mod(" + strconv.Itoa(parts) + "),concat(." + tenant + ")"
 		lines = append(lines, "http-request deny deny_status 429 if "+tried+" !"+right+
-			" { str("+tenant+"),table_gpc0_rate("+wrongTable+") ge "+strconv.Itoa(a.Guesses)+" }")
+			" { "+part+",table_gpc0_rate("+wrongTable+") ge "+strconv.Itoa(each)+" }")
 	}
 	lines = append(lines,
 		"http-request set-var(txn.right) bool(true) if !"+right+" { http_auth("+a.Userlist+") }",
 		"http-request track-sc2 var(txn.login) table "+rightTable+" if "+right)
 	if a.Guesses > 0 {
 		lines = append(lines,
-			"http-request track-sc2 str("+tenant+") table "+wrongTable+" if "+tried+" !"+right,
+			"http-request track-sc2 "+part+" table "+wrongTable+" if "+tried+" !"+right,
 			"http-request sc-inc-gpc0(2) if "+tried+" !"+right)
 	}
 	lines = append(lines, "http-request auth realm "+realm+" if !"+right)

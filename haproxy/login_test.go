@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -9,8 +10,19 @@ import (
 // login returns how an attempt to log in with a password is answered: its status.
 func (r *rig) login(host, password string) string {
 	r.t.Helper()
-	credentials := base64.StdEncoding.EncodeToString([]byte("ann:" + password))
-	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nAuthorization: Basic " + credentials + "\r\nConnection: close\r\n\r\n")
+	return r.loginFrom("", host, password)
+}
+
+// userOf returns the name of a client's user. What one client proved must not let another one in.
+func userOf(client string) string {
+	return "ann" + strings.NewReplacer(".", "-", ":", "-").Replace(client)
+}
+
+// loginFrom is login with a header X-Client, and with the user of this client.
+func (r *rig) loginFrom(client, host, password string) string {
+	r.t.Helper()
+	credentials := base64.StdEncoding.EncodeToString([]byte(userOf(client) + ":" + password))
+	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nX-Client: " + client + "\r\nAuthorization: Basic " + credentials + "\r\nConnection: close\r\n\r\n")
 	_, status, _ := strings.Cut(got, " ")
 	status, _, _ = strings.Cut(status, " ")
 	return status
@@ -19,7 +31,13 @@ func (r *rig) login(host, password string) string {
 // guessed sends wrong passwords until one of them is not compared.
 func (r *rig) guessed(host string) {
 	r.t.Helper()
-	r.eventually("a wrong password is not compared", func() bool { return r.login(host, "wrong") == "429" })
+	r.guessedFrom("", host)
+}
+
+// guessedFrom is guessed with a header X-Client.
+func (r *rig) guessedFrom(client, host string) {
+	r.t.Helper()
+	r.eventually("a wrong password is not compared", func() bool { return r.loginFrom(client, host, "wrong") == "429" })
 }
 
 func TestWrongPasswordsOfATenantKeepOutOnlyWhoIsNotKnown(t *testing.T) {
@@ -60,6 +78,67 @@ func TestWrongPasswordsOfATenantKeepOutOnlyWhoIsNotKnown(t *testing.T) {
 		}
 		r.eventually("the password of a user who is gone is wrong", func() bool { return r.login("evil.test", "secret") == "401" })
 	})
+}
+
+// TestWrongPasswordsOfAClientKeepOutFewOthers also holds behind a proxy, where a header has the
+// address of the client.
+func TestWrongPasswordsOfAClientKeepOutFewOthers(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app := backend("app", heads(t))
+		auth := BasicAuth{Userlist: "users", Realm: "a", Tenant: "evil", Guesses: 8}
+		app.Directives = []Directive{must[Directive](t)(Source("X-Client")), must[Directive](t)(auth.Directive())}
+		cfg := r.config(app)
+		var clients []string
+		users := &Userlist{Name: "users"}
+		for i := range 32 {
+			clients = append(clients, fmt.Sprintf("192.0.2.%d", i+1), fmt.Sprintf("2001:db8:0:%x::1", i+1))
+		}
+		for _, client := range clients {
+			users.Users = append(users.Users, must[User](t)(NewUser(userOf(client), secretHash)))
+		}
+		cfg.Userlists = []*Userlist{users}
+		r.apply(cfg, states(cfg, Open))
+
+		r.guessedFrom(clients[0], "app.test")
+		out := 0
+		for _, client := range clients[1:] {
+			switch got := r.loginFrom(client, "app.test", "secret"); got {
+			case "200":
+			case "429":
+				out++
+			default:
+				t.Errorf("%s: the right password: got %s", client, got)
+			}
+		}
+		if out > len(clients)/4 {
+			t.Errorf("%d of %d other clients are kept out by the wrong passwords of one", out, len(clients)-1)
+		}
+		// One network of IPv6 is one client.
+		r.eventually("another address of an IPv6 network is kept out with the first", func() bool {
+			r.guessedFrom("2001:db8:0:1::1", "app.test")
+			return r.loginFrom("2001:db8:0:1:ffff::2", "app.test", "wrong") == "429"
+		})
+		for _, client := range clients {
+			r.guessedFrom(client, "app.test")
+		}
+		answer, err := r.p.worker.read("show table " + wrongTable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(answer, ".evil "); got > guessParts {
+			t.Errorf("the wrong passwords of %d clients have %d counters, want at most %d, which are the bound of all together: %s", len(clients), got, guessParts, answer)
+		}
+	})
+}
+
+func TestTheSharesOfClientsAreNoMoreThanTheLimitOfTheTenant(t *testing.T) {
+	for guesses := 1; guesses <= 1000; guesses++ {
+		parts, each := BasicAuth{Guesses: guesses}.shares()
+		if sum := parts * each; each < 1 || parts > guessParts || sum > guesses*guessPeriod || 10*sum < 9*guesses*guessPeriod {
+			t.Errorf("%d a second: %d parts with %d each", guesses, parts, each)
+		}
+	}
 }
 
 func TestAPasswordIsRememberedForItsUserlistAlone(t *testing.T) {

@@ -30,7 +30,7 @@ type cost struct {
 var (
 	tableSize = regexp.MustCompile(`stick-table .* size (\d+) `)
 	checkTime = regexp.MustCompile(` inter (\d+)`)
-	guesses   = regexp.MustCompile(`table_gpc0_rate\(\w+\) ge (\d+)`)
+	guesses   = regexp.MustCompile(`mod\((\d+)\).*table_gpc0_rate\(\w+\) ge (\d+)`)
 )
 
 func number(t *rapid.T, text string) int {
@@ -55,7 +55,7 @@ func costOf(t *rapid.T, w written, namespace string) (c cost) {
 		for line := range strings.Lines(section) {
 			line = strings.TrimSpace(line)
 			if found := guesses.FindStringSubmatch(line); found != nil {
-				c.guesses = max(c.guesses, number(t, found[1]))
+				c.guesses = max(c.guesses, number(t, found[1])*number(t, found[2])/5) // in 5 s
 			}
 			if !strings.HasPrefix(line, "server ") {
 				continue

@@ -134,7 +134,7 @@ type Limits struct {
 	Clients int `json:"clients" jsonschema:"default=1048576,minimum=1000,maximum=1000000000"`
 	// Checks of all servers of a namespace in a second; one over TLS counts as ten. If they would be more, the time between its checks is doubled, as often as it takes. The default is what 5,000 servers take at the default check-interval.
 	Checks int `json:"checks" jsonschema:"default=2500,minimum=10,maximum=1000000"`
-	// Wrong passwords for all Ingresses of a namespace in a second. While there are more, clients whose password is not remembered are answered 429: HAProxy hashes each password for up to 15 ms, in a thread that serves others, too.
+	// Wrong passwords for all Ingresses of a namespace in a second: HAProxy hashes each password for up to 15 ms, in a thread that serves others, too. The networks of clients are divided into up to 16 parts with equal shares. While a part has used up its share of 5 seconds, clients of this part whose password is not remembered are answered 429.
 	WrongPasswords int `json:"wrongPasswords" jsonschema:"default=10,minimum=1,maximum=1000000"`
 	// Lines of one annotation that holds several: headers, rewrites.
 	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`

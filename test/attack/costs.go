@@ -56,6 +56,19 @@ func costs() []attack {
 			},
 			holds: guesses,
 		},
+		{
+			tries:   "is a namespace for whose host one client guesses passwords without end",
+			promise: "new logins of clients of other networks pass meanwhile",
+			objects: func(*testbed) string {
+				users := "---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: team}\nstringData:\n"
+				for i := range teamSize {
+					users += fmt.Sprintf("  u%d: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"\n", i)
+				}
+				said := []string{"auth-secret: team", "src-ip-header: X-Client"}
+				return users + ingressOf("evil", "team", said, rule("team."+evilHost, path("/", "app")))
+			},
+			holds: strangersLogIn,
+		},
 	}
 	for i := range all {
 		all[i].by = "tenant"
@@ -90,6 +103,43 @@ func guesses(ctx context.Context, s *testbed) error {
 		err = fmt.Errorf("%d of %d wrong passwords were compared, want at most %d", compared, sent, most)
 	}
 	return errors.Join(err, s.gets(ctx, "200 evil", right))
+}
+
+// teamSize is the number of users of the namespace for which strangersLogIn guesses.
+const teamSize = 12
+
+// strangersLogIn guesses as one client until its passwords are not compared any more. Then each
+// user logs in for the first time, from a network of its own: a few of them share the part of
+// all networks that the guesses keep out.
+func strangersLogIn(ctx context.Context, s *testbed) error {
+	login := func(client, credentials string) (int, error) {
+		got, err := s.ask(ctx, request{host: "team." + evilHost, header: "X-Client: " + client + "\r\nAuthorization: Basic " + encode(credentials) + "\r\n"})
+		return got.status, err
+	}
+	err := s.eventually(ctx, func() error {
+		status, err := login("192.0.2.1", "u0:wrong")
+		if err == nil && status != http.StatusTooManyRequests {
+			err = fmt.Errorf("a wrong password is answered %d", status)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	in := 0
+	for i := range teamSize {
+		status, err := login(fmt.Sprintf("198.51.100.%d", i+1), fmt.Sprintf("u%d:secret", i))
+		if err != nil {
+			return err
+		}
+		if status == http.StatusOK {
+			in++
+		}
+	}
+	if 2*in < teamSize {
+		return fmt.Errorf("while one client guesses, %d of %d others can log in", in, teamSize)
+	}
+	return nil
 }
 
 // otherHeaders checks that a pod of a guarded host sees none of the headers in which some servers
