@@ -126,14 +126,15 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
+	leave := func() {}
 	if hooks.Upstream != nil {
 		routers := l.outlived(ctx, cfg, nodes, hooks, speakerConfig)
 		l.speaker = routers
-		defer func() {
+		leave = func() {
 			if err := routers.Leave(); err != nil {
 				log.Error("the routers may send clients here for a while", "err", err)
 			}
-		}()
+		}
 	}
 	l.counts.histograms = newHistograms()
 	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
@@ -235,6 +236,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	}
 	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, log) })
 	l.drains.leaving = hooks.Leaving
+	l.crashed = openQuarantine(cfg.StateDir, hooks.Version, bootID(), time.Now(), log)
 	l.use(ctx, first)
 	l.inherit(cfg.HAProxy.RunDir)
 	// Saving ends after the loop, because the last round may still hand over a picture.
@@ -261,8 +263,17 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
 		}
 	}
-	l.run(ctx)
+	// A panic of the loop ends the process at once. Here it would first run what is deferred,
+	// and so take down in order what has to outlive a crash.
+	ended := make(chan struct{})
+	go func() {
+		l.run(ctx)
+		close(ended)
+	}()
+	<-ended
 	l.bequeath(cfg.HAProxy.RunDir)
+	l.crashed.end()
+	leave()
 	return nil
 }
 
@@ -283,6 +294,7 @@ func (l *loop) remember(s source) *cluster {
 	switch {
 	case err == nil:
 		c.snapshot, c.known, c.pictured = pic.Snapshot, true, pic.Taken
+		l.crashed.begin(s.Name, pic.Snapshot.Objects)
 		l.log.Info("the last good picture is in use until the API answers", "cluster", s.Name, "taken", pic.Taken)
 	case !errors.Is(err, fs.ErrNotExist):
 		l.log.Warn("the last good picture cannot be loaded", "cluster", s.Name, "err", err)

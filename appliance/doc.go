@@ -31,6 +31,10 @@
 // serves. The sessions with the routers have a process of their own, which goes on after a
 // crash of sallyport: see package upstream.
 //
+// An object that ends the process would end every later process, too. So after some
+// crashes the loop uses the last good pictures of the clusters, and a quarantine tries what
+// is new part by part.
+//
 // Its limit: it decides by routes and by what the API says of endpoints.
 // Whether a pod answers is for HAProxy's health checks.
 package appliance

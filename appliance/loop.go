@@ -146,6 +146,7 @@ type loop struct {
 	admitted  *Admission      // last given to the firewall; nil: none yet
 	doubt     doubt
 	pictures  *pictures
+	crashed   *quarantine
 
 	member   *member // nil: in no group
 	claimed  string  // sum of what was published last
@@ -435,8 +436,10 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	for _, c := range l.clusters {
 		c.turn()
 		if s, err := c.watcher.Snapshot(); err == nil {
+			var held []ingress.Problem
+			s.Objects, held = l.crashed.use(c.name, s.Objects)
 			s.Owners = c.snapshot.Owners
-			s.Beyond = slices.Concat(s.Beyond, l.pictures.leftOut(c.name))
+			s.Beyond = slices.Concat(s.Beyond, l.pictures.leftOut(c.name), held)
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
 		switch {
@@ -447,6 +450,8 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 			missing++
 		}
 	}
+	awaited := slices.ContainsFunc(l.clusters, func(c *cluster) bool { return !c.live })
+	l.crashed.advance(l.now(), !awaited || l.now().Sub(l.started) > patience)
 	if missing == 0 || known > 0 && l.now().Sub(l.file.Read) > patience {
 		l.clusters = slices.DeleteFunc(l.clusters, func(c *cluster) bool {
 			if c.gone {
@@ -734,6 +739,9 @@ func (l *loop) publish(r ingress.Result) {
 
 // keep hands the snapshot of each live cluster over to be saved, with its Result.
 func (l *loop) keep(r ingress.Result) {
+	if l.crashed.trying() {
+		return
+	}
 	for _, c := range l.clusters {
 		if c.live {
 			l.pictures.keep(c.snapshot, r)

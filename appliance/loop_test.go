@@ -264,6 +264,7 @@ func newScene(t testing.TB) *scene {
 		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
+		crashed:  &quarantine{},
 	}
 	s.begin()
 	return s

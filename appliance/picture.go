@@ -23,8 +23,8 @@ import (
 // without the API serves what was served before. A picture holds the keys of
 // certificates, so its file has mode 0600.
 //
-// Saving runs beside the loop, at most once per pictureInterval. A crash therefore
-// loses the last seconds of changes. The API reports those again at the next start,
+// Saving runs beside the loop, pictureInterval after a change at the earliest. A crash
+// therefore loses the last seconds of changes, and does not save what caused it. The API reports those again at the next start,
 // unless it is unreachable then. What changed since the last whole picture is appended
 // to a second file (see update). Once that file is as large as the picture, a whole
 // picture replaces both: what a change writes does not depend on the size of the cluster.
@@ -119,12 +119,13 @@ func (p *pictures) run(ctx context.Context) {
 			p.save()
 			return
 		case <-p.wake:
-			p.save()
 		}
+		// What ends the process at once is never saved.
 		select {
 		case <-ctx.Done():
 		case <-time.After(pictureInterval):
 		}
+		p.save()
 	}
 }
 

@@ -76,6 +76,9 @@ func (l *loop) judge(v *view) {
 	if c := v.settings.certificate; c != nil && v.at.Add(expiresSoon).After(c.Leaf.NotAfter) {
 		warn("the certificate of the status endpoint is valid until %s: put a new one into the file of status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
 	}
+	for _, sentence := range l.crashed.warnings() {
+		warn("%s", sentence)
+	}
 	for _, c := range v.clusters {
 		switch {
 		case !c.known:

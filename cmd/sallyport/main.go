@@ -3,8 +3,10 @@
 // It owns the command line, the logger, the signals and the notifications to systemd.
 // Package appliance does the rest.
 //
-// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line or in the
-// configuration, which a restart does not fix.
+// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line, or in a
+// configuration that a command checks or uses. 78 (EX_CONFIG of sysexits.h) is a
+// configuration with which the appliance cannot start: a restart does not fix it. It is not
+// 2, because a Go program that crashes exits with 2.
 package main
 
 import (
@@ -23,6 +25,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitConfig  = 78
 )
 
 // defaultConfig is the path of the configuration without --config.

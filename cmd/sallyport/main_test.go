@@ -73,8 +73,8 @@ func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
 		"too many arguments":    {[]string{"version", "please"}, 2, "See 'sallyport version --help'."},
 		"argument missing":      {[]string{"config", "check"}, 2, "accepts 1 arg(s), received 0"},
 		"unknown form":          {[]string{"status", "-o", "xml"}, 2, "allowed: text|wide|json|yaml"},
-		"config missing":        {[]string{"run", "--config", "/nonexistent.yaml"}, 2, "/nonexistent.yaml: no such file"},
-		"config wrong":          {[]string{"run", "--config", bad}, 2, `did you mean "asn"?`},
+		"config missing":        {[]string{"run", "--config", "/nonexistent.yaml"}, 78, "/nonexistent.yaml: no such file"},
+		"config wrong":          {[]string{"run", "--config", bad}, 78, `did you mean "asn"?`},
 		"checked config wrong":  {[]string{"config", "check", bad}, 2, `did you mean "asn"?`},
 		"no appliance answers":  {[]string{"status", "--address", "127.0.0.1:1"}, 1, "no appliance answers at 127.0.0.1:1"},
 		"address missing":       {[]string{"manifests"}, 2, "--address is missing"},
@@ -89,6 +89,20 @@ func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
 				t.Errorf("got exit code %d and %q, want %d and %q", code, stderr, row.code, row.stderr)
 			}
 		})
+	}
+}
+
+// A Go program that crashes exits with 2, like one that refuses its command line.
+func TestTheUnitStartsAgainAfterACrash(t *testing.T) {
+	text, err := os.ReadFile("../../image/units/usr/lib/systemd/system/sallyport.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"Restart=always", "StartLimitIntervalSec=0", fmt.Sprintf("RestartPreventExitStatus=%d", exitConfig)}
+	for _, line := range want {
+		if !slices.Contains(strings.Split(string(text), "\n"), line) {
+			t.Errorf("the unit lacks %s", line)
+		}
 	}
 }
 

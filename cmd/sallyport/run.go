@@ -31,7 +31,9 @@ watchdog.
 
 SIGHUP makes it read the configuration file again. Changes take effect at once, except
 those of keys that need a restart ("sallyport config schema" marks them). "sallyport
-status" shows which keys wait for a restart, and the mistakes of a file that is not used.`,
+status" shows which keys wait for a restart, and the mistakes of a file that is not used.
+
+The exit code is 78 if the configuration has a mistake: a restart does not fix it.`,
 		Example: "  sallyport run --config /etc/sallyport/sallyport.yaml",
 		Args:    cobra.NoArgs,
 	}
@@ -42,7 +44,7 @@ status" shows which keys wait for a restart, and the mistakes of a file that is 
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
-			return badConfig(err)
+			return &failure{exitConfig, err}
 		}
 		level := new(slog.LevelVar)
 		level.Set(cfg.Log.Level)
