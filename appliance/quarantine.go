@@ -10,12 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -198,13 +195,14 @@ func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects,
 		}
 	}
 	concerned := func(named ingress.Version) bool { return q.Careful && pictured || names[suspect{cluster, named}] }
-	l.used = live.Holding(older, q.sums, concerned, func(v ingress.Version, o metav1.Object) bool {
+	l.used = live.Holding(older, q.sums, concerned, func(v ingress.Version, of ingress.ObjectRef) bool {
 		s := suspect{cluster, v}
 		switch {
 		case may[s]:
 			return false
 		case bad[s]:
-			l.problems = append(l.problems, heldProblem(cluster, o))
+			of.Cluster = cluster
+			l.problems = append(l.problems, heldProblem(of))
 		default:
 			l.waiting = append(l.waiting, s)
 		}
@@ -214,12 +212,9 @@ func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects,
 	return l.used, l.problems
 }
 
-func heldProblem(cluster string, o metav1.Object) ingress.Problem {
+func heldProblem(of ingress.ObjectRef) ingress.Problem {
 	return ingress.Problem{
-		ObjectRef: ingress.ObjectRef{
-			Cluster: cluster, Kind: reflect.TypeOf(o).Elem().Name(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
-		},
-		Reason: "Quarantined",
+		ObjectRef: of, Reason: "Quarantined",
 		Why: "this version of the object ended sallyport: what the object said before is in use, or nothing if it is new, until it changes; " +
 			"this is a bug of Sallyport: please report it with the end of its log",
 	}

@@ -175,7 +175,7 @@ type objectList interface {
 	equal(other objectList) bool
 	keep(old objectList)
 	filter(keep func(metav1.Object) bool)
-	hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, metav1.Object) bool)
+	hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool)
 	since(place int, older objectList) ([]Change, error)
 	take(changes map[serviceKey]json.RawMessage) error
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"reflect"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,11 +43,16 @@ func sumOf[T any](s Sums, o *T) string {
 	return s[o]
 }
 
+// refOf names an object, without its cluster.
+func refOf(o metav1.Object) ObjectRef {
+	return ObjectRef{Kind: reflect.TypeOf(o).Elem().Name(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
+}
+
 // Holding returns the objects with the versions that are held replaced by those of older
 // objects: by an earlier version, or by none. It asks about each version, of the objects
 // and lists for which concerned is true, that differs from the older one. An object that is
-// gone is such a version, too.
-func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version) bool, held func(Version, metav1.Object) bool) Objects {
+// gone is such a version, too. An ObjectRef comes without its cluster.
+func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool) Objects {
 	before := older.lists()
 	for i, l := range o.lists() {
 		l.hold(i, before[i], sums, concerned, held)
@@ -54,7 +60,7 @@ func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version)
 	return o
 }
 
-func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, metav1.Object) bool) {
+func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool) {
 	named := func(o *T) Version {
 		key := keyOf(any(o).(metav1.Object))
 		return Version{List: place, Namespace: key.namespace, Name: key.name}
@@ -76,7 +82,7 @@ func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(n
 		delete(was, v)
 		if old == nil || sumOf(sums, old) != sumOf(sums, o) {
 			v.Sum = sumOf(sums, o)
-			if held(v, any(o).(metav1.Object)) {
+			if held(v, refOf(any(o).(metav1.Object))) {
 				o, changed = old, true
 			}
 		}
@@ -85,7 +91,7 @@ func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(n
 		}
 	}
 	for v, old := range was {
-		if held(v, any(old).(metav1.Object)) {
+		if held(v, refOf(any(old).(metav1.Object))) {
 			list, changed = append(list, old), true
 		}
 	}
