@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -429,13 +430,14 @@ func event(p Problem, at time.Time) *corev1.Event {
 	message := p.Why[:min(len(p.Why), longestMessage)]
 	about := corev1.ObjectReference{Kind: p.Kind, APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
 	switch p.Kind {
-	case "Ingress":
+	case "Ingress", "IngressClass":
 		about.APIVersion = "networking.k8s.io/v1"
 	case "EndpointSlice":
 		about.APIVersion = "discovery.k8s.io/v1"
 	}
 	return &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
+		// Events of objects without a namespace are in namespace default (core/v1 Event).
+		ObjectMeta:     metav1.ObjectMeta{Namespace: cmp.Or(p.Namespace, metav1.NamespaceDefault), Name: name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: p.Reason, Message: message,
 		Source: corev1.EventSource{Component: "sallyport"}, ReportingController: "sallyport",
 		FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at), Count: 1,
