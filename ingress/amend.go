@@ -370,17 +370,17 @@ func (r *routing) roomy(come []member) bool {
 	}
 	for of := range tenants {
 		limits := r.of[of.world].Options.Limits
-		var hosts, paths, certs int
+		var hosts, paths, certs, bytes int
 		for _, c := range r.claims {
 			if c.world == of.world && c.ref.Namespace == of.namespace {
-				hosts, paths, certs = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls)
+				hosts, paths, certs, bytes = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls), bytes+c.bytes
 			}
 		}
 		if len(r.Owners[r.of[of.world].Cluster].Left) > 0 {
 			hosts = r.hostsOf(of)
 		}
 		within := func(count, most int) bool { return most == 0 || count <= most }
-		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) || !within(certs, limits.Certificates) {
+		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) || !within(certs, limits.Certificates) || !within(bytes, limits.ConfigBytes) {
 			return false
 		}
 	}

@@ -35,7 +35,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
-			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), Certificates: few("certificates"), Conditions: few("conditions")}
+			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), Certificates: few("certificates"), Conditions: few("conditions"), ConfigBytes: 20 * few("bytes")}
 			if rapid.IntRange(0, 3).Draw(t, "defaults") == 0 {
 				s.Options.ConfigMap, s.Options.TCPServices = "n/a", "n/t"
 				s.ConfigMaps = []*corev1.ConfigMap{

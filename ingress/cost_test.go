@@ -25,6 +25,7 @@ type cost struct {
 	backends int
 	servers  int
 	guesses  int // wrong passwords that are hashed in a second
+	text     int // bytes of long values in haproxy.cfg
 }
 
 var (
@@ -57,6 +58,7 @@ func costOf(t *rapid.T, w written, namespace string) (c cost) {
 			if found := guesses.FindStringSubmatch(line); found != nil {
 				c.guesses = max(c.guesses, number(t, found[1])*number(t, found[2])/5) // in 5 s
 			}
+			c.text += strings.Count(line, "#")
 			if !strings.HasPrefix(line, "server ") {
 				continue
 			}
@@ -93,17 +95,18 @@ var greedy = map[string][]string{
 	"auth-type":           {"basic-auth"},
 	"auth-secret":         {"users"},
 	"server-ssl":          {"true", "false"},
+	"request-set-header":  {"X-Long " + strings.Repeat("#", 500), "X-Long " + strings.Repeat("#", 2000)},
 }
 
 // TestWhateverATenantWritesCostsNoMoreThanItsLimits draws the objects of a namespace, with the values
 // that cost the most among them. What HAProxy spends for the namespace stays within its limits.
 func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
-	const clients, checks, capture, hosts, paths, backends, servers, guesses = 5000, 20, 1000, 3, 6, 7, 9, 5
+	const clients, checks, capture, hosts, paths, backends, servers, guesses, text = 5000, 20, 1000, 3, 6, 7, 9, 5, 6000
 	reached := map[string]bool{}
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: "c", NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		l := &s.Options.Limits
-		l.Clients, l.Checks, l.CaptureBytes, l.Hosts, l.Paths, l.Backends, l.Servers, l.WrongPasswords = clients, checks, capture, hosts, paths, backends, servers, guesses
+		l.Clients, l.Checks, l.CaptureBytes, l.Hosts, l.Paths, l.Backends, l.Servers, l.WrongPasswords, l.ConfigBytes = clients, checks, capture, hosts, paths, backends, servers, guesses, text
 		name, port := "http", int32(8080)
 		meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "evil", Name: name, UID: "u"} }
 		s.Secrets = []*corev1.Secret{{ObjectMeta: meta("users"), Data: map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))}}}
@@ -157,6 +160,7 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 			"backends":                              {float64(got.backends), backends},
 			"servers":                               {float64(got.servers), servers},
 			"wrong passwords that are hashed":       {float64(got.guesses), guesses},
+			"bytes of haproxy.cfg":                  {float64(got.text), text},
 			"rows of maps, for hosts and for paths": {float64(got.rows), 3 * (hosts + paths)},
 		} {
 			if of[0] > of[1] {
@@ -167,7 +171,7 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 			}
 		}
 	}
-	spent := []string{"clients that tables count", "checks a second", "bytes of a request that are kept", "backends", "servers", "wrong passwords that are hashed"}
+	spent := []string{"clients that tables count", "checks a second", "bytes of a request that are kept", "backends", "servers", "wrong passwords that are hashed", "bytes of haproxy.cfg"}
 	for range 50 { // a hundred each, and less with -short
 		rapid.Check(t, property)
 		if !slices.ContainsFunc(spent, func(what string) bool { return !reached[what] }) {

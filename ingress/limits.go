@@ -25,6 +25,8 @@ type Limits struct {
 	// Clients that the tables of all its Ingresses count, and in a second checks of its
 	// servers and wrong passwords of its clients.
 	Clients, Checks, WrongPasswords int
+	// Of the configuration that the keys of all its Ingresses and Services take.
+	ConfigBytes int
 	// Of one annotation.
 	Lines, ListEntries int
 	// Of all samples of request-capture of one Ingress.
@@ -42,8 +44,9 @@ type tenant struct {
 	namespace string
 }
 
-// limit removes from the claims of each namespace what is beyond its limits. The
-// older claims are counted first: a younger one never ends what is served already.
+// limit removes from the claims of each namespace what is beyond its limits, and closes those
+// whose keys are. The older claims are counted first: a younger one never ends what is served
+// already.
 func (b *builder) limit() {
 	accounts := make(map[tenant]*account)
 	for _, c := range b.claims {
@@ -51,19 +54,31 @@ func (b *builder) limit() {
 		if accounts[of] == nil {
 			accounts[of] = newAccount(w.Options)
 		}
-		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {
+		layerOf := func(service serviceKey) annotations.Layer {
 			s, _ := find(w.Services, service)
-			return annotations.Conditional(b.layer(s))
-		})
+			return b.layer(s)
+		}
+		kept, refused := accounts[of].admit(c, func(service serviceKey) bool { return annotations.Conditional(layerOf(service)) })
 		if len(refused) > 0 {
 			*c, b.limited = kept, true
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
+		}
+		if most := w.Options.Limits.ConfigBytes; most > 0 && !accounts[of].bears(c, most, layerOf) {
+			c.closed, b.limited = true, true
+			b.report(c, "LimitReached", "the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of HAProxy's configuration "+
+				"(clusters[].ingress.limits.configBytes), which repeats them for each backend; with the %d bytes of this Ingress: "+
+				"all clients of its paths are rejected until its keys are shorter, or it leads to fewer Services; older Ingresses are counted first",
+				c.ref.Namespace, most, c.bytes)
 		}
 	}
 }
 
 // An account counts the things that a tenant has so far.
-type account struct{ hosts, paths, regexps, conditions, backends, certs quota }
+type account struct {
+	hosts, paths, regexps, conditions, backends, certs quota
+	bytes                                              int                // of configuration
+	weighed                                            map[backendOf]bool // the backends that these are of
+}
 
 func newAccount(o Options) *account {
 	l := o.Limits
@@ -71,6 +86,7 @@ func newAccount(o Options) *account {
 		l.Conditions = 0 // no condition is used
 	}
 	return &account{
+		weighed:    make(map[backendOf]bool),
 		hosts:      quota{limit: "hosts", noun: "hosts", most: l.Hosts},
 		paths:      quota{limit: "paths", noun: "paths", most: l.Paths},
 		regexps:    quota{limit: "regularExpressions", noun: "regular expressions as paths", most: l.RegularExpressions},
@@ -167,6 +183,38 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 		}
 	}
 	return kept, refused
+}
+
+// bears counts the bytes of configuration that the backends of a claim take in addition to those of
+// the claims before. It reports whether they are within the limit; if not, they count for nothing.
+func (a *account) bears(c *claim, most int, layerOf func(serviceKey) annotations.Layer) bool {
+	owner, own := "", c.layer.Bytes()
+	if !c.layer.Empty() {
+		owner = c.ref.Name
+	}
+	var added []backendOf
+	c.bytes = 0
+	weigh := func(to reference) {
+		of := backendOf{owner, to}
+		if bytes := own + layerOf(to.service).Bytes(); bytes > 0 && !a.weighed[of] {
+			a.weighed[of] = true
+			added, c.bytes = append(added, of), c.bytes+bytes
+		}
+	}
+	for _, path := range c.paths {
+		weigh(path.to)
+	}
+	if c.fallback != nil {
+		weigh(*c.fallback)
+	}
+	if a.bytes+c.bytes > most {
+		for _, of := range added {
+			delete(a.weighed, of)
+		}
+		return false
+	}
+	a.bytes += c.bytes
+	return true
 }
 
 // bound returns the parts without the servers beyond the limit of each namespace, and how many

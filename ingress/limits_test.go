@@ -115,6 +115,60 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	}
 }
 
+// TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit also checks that a guard beyond the limit closes
+// its paths, and gives them to no wider Ingress.
+func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
+	guard := func(name string, since int, length int, rules string) string {
+		list := strings.TrimSuffix(strings.Repeat("192.0.2.1,", length/10), ",")
+		return strings.Replace(ingress(name, since, "rules: ["+rules+"]"), "namespace: default,", fmt.Sprintf("namespace: default, annotations: {allow-list: %q},", list), 1)
+	}
+	objects := ingress("wide", 2019, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]") +
+		guard("first", 2020, 300, rule("a.test", path("/first", "Prefix", "web"))) +
+		guard("twice", 2021, 400, rule("a.test", path("/twice", "Prefix", "web"), path("/two", "Prefix", "more"))) +
+		guard("again", 2022, 300, rule("a.test", path("/again", "Prefix", "web"), path("/and", "Prefix", "web"))) +
+		ingress("by-service", 2023, "rules: ["+rule("a.test", path("/by-service", "Prefix", "long"))+"]") +
+		ingress("plain", 2024, "rules: ["+rule("a.test", path("/plain", "Prefix", "more"))+"]")
+	s := snapshot(t, "c", objects+strings.ReplaceAll(guard("other", 2023, 900, rule("other.test", path("/", "Prefix", "web"))), "namespace: default", "namespace: other")+app("web")+app("more")+app("long"))
+	for _, service := range s.Services {
+		if service.Name == "long" {
+			service.Annotations = map[string]string{"haproxy.org/load-balance": "uri len 1" + strings.Repeat("0", 400)}
+		}
+	}
+	s.Options.Limits.ConfigBytes = 1000
+	r := Compile([]Snapshot{s})
+	backends := map[string]*haproxy.Backend{}
+	for _, b := range r.Config.Backends {
+		backends[b.Name] = b
+	}
+	got := map[string]string{}
+	for _, route := range r.Config.Routes {
+		what := "open"
+		switch text := fmt.Sprint(backends[route.Backend].Directives); {
+		case strings.Contains(text, "503"):
+			what = "closed"
+		case strings.Contains(text, "192.0.2.1"):
+			what = "guarded"
+		}
+		got[route.Host+route.Path] = what
+	}
+	want := map[string]string{
+		"a.test/": "open", "a.test/first": "guarded", "a.test/twice": "closed", "a.test/two": "closed", "a.test/again": "guarded", "a.test/and": "guarded",
+		"a.test/by-service": "closed", "a.test/plain": "open", "other.test/": "guarded",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	var told []string
+	for _, p := range r.Problems {
+		if p.Reason == "LimitReached" && strings.Contains(p.Why, "than 1000 bytes of HAProxy's configuration (clusters[].ingress.limits.configBytes)") {
+			told = append(told, p.Namespace+"/"+p.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"default/by-service", "default/twice"}, told); diff != "" {
+		t.Errorf("told: -want +got\n%s", diff)
+	}
+}
+
 // TestANamespaceGetsNoMoreServersThanItsLimit also checks that a round without a change
 // returns the same pointers.
 func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {

@@ -284,6 +284,7 @@ type settledFor struct {
 	service  *corev1.Service // nil if there is none
 	world    int
 	traffic  annotations.Traffic
+	closed   bool // for a claim that is closed: its keys are not read
 }
 
 // forget drops from memory what belongs to objects that are gone.
@@ -311,19 +312,36 @@ func (c *Compiler) forgetOthers() {
 // settle returns the settings of a backend of a claim. service is nil if it does not
 // exist.
 func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.Traffic) *settings {
+	if c.closed {
+		return b.shut(c, traffic)
+	}
 	defaults := b.worlds[c.world].defaults
 	// Without keys of its own it counts in a table of the cluster's ConfigMap.
 	shared := b.compile(b.worlds[c.world].prefix, settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
 	both := shared
 	if !c.layer.Empty() {
 		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")
-		both = b.compile(owner, settledFor{c.claimant, service, c.world, traffic}, b.layer(service), c.layer, defaults)
+		both = b.compile(owner, settledFor{claimant: c.claimant, service: service, world: c.world, traffic: traffic}, b.layer(service), c.layer, defaults)
 	}
 	b.reportKeys(c, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Questions, shared.Questions) {
 		return shared
 	}
 	return both
+}
+
+// shut returns the settings of a backend of a claim that is closed. No other claim shares the
+// backend.
+func (b *builder) shut(c *claim, traffic annotations.Traffic) *settings {
+	of := settledFor{claimant: c.claimant, world: c.world, traffic: traffic, closed: true}
+	if b.settled[of] == nil {
+		end := haproxy.Close()
+		if traffic != annotations.Requests {
+			end = haproxy.CloseTCP()
+		}
+		b.settled[of] = &settings{by: c.claimant, Settings: annotations.Settings{Directives: []haproxy.Directive{end}}}
+	}
+	return b.settled[of]
 }
 
 // reportKeys reports each problem of a key on the object that sets the key.

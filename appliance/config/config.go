@@ -136,6 +136,8 @@ type Limits struct {
 	Checks int `json:"checks" jsonschema:"default=2500,minimum=10,maximum=1000000"`
 	// Wrong passwords for all Ingresses of a namespace in a second: HAProxy hashes each password for up to 15 ms, in a thread that serves others, too. The networks of clients are divided into up to 16 parts with equal shares. While a part has used up its share of 5 seconds, clients of this part whose password is not remembered are answered 429.
 	WrongPasswords int `json:"wrongPasswords" jsonschema:"default=10,minimum=1,maximum=1000000"`
+	// Bytes of HAProxy's configuration that the keys of all Ingresses of a namespace, and of their Services, take together: what an Ingress and its Service have in annotations counts once for each backend that it leads to. Older Ingresses count first, and all clients of one that is beyond are rejected. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB for them.
+	ConfigBytes int `json:"configBytes" jsonschema:"default=4194304,minimum=65536,maximum=1073741824"`
 	// Lines of one annotation that holds several: headers, rewrites.
 	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`
 	// Addresses and networks in one annotation; lists of the ConfigMap for patternFiles may be longer.

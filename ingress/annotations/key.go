@@ -227,6 +227,15 @@ type Layer struct {
 // Empty reports whether a Layer changes nothing.
 func (l Layer) Empty() bool { return len(l.Values) == 0 && !l.closed }
 
+// Bytes returns how many bytes the keys of a Layer have, with their values. The text that
+// HAProxy gets for one backend is about as long.
+func (l Layer) Bytes() (n int) {
+	for _, v := range l.Values {
+		n += len(v.As) + len(v.Text)
+	}
+	return n
+}
+
 // A Value is the value of a key, and the name under which the object has it.
 type Value struct {
 	As, Text string

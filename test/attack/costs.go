@@ -57,6 +57,22 @@ func costs() []attack {
 			holds: guesses,
 		},
 		{
+			tries:   "has a guard and headers of 200 kB, which HAProxy's configuration repeats for 100 Services",
+			promise: "the keys of a namespace take 4 MiB there; what is beyond is closed, and no way past its guard",
+			objects: func(*testbed) string {
+				said := []string{"allow-list: 203.0.113.1", "request-set-header: " + strings.Repeat("X-Long "+strings.Repeat("a", 4000)+"\n", 50)}
+				paths := []string{path("/", "app")}
+				for i := range 100 {
+					paths = append(paths, path(fmt.Sprintf("/%d", i), fmt.Sprintf("app%d", i)))
+				}
+				return ingressOf("evil", "wide", nil, rule("repeated."+evilHost, path("/", "app"))) +
+					ingressOf("evil", "repeated", said, rule("repeated."+evilHost, paths...))
+			},
+			holds: func(ctx context.Context, s *testbed) error {
+				return errors.Join(told("repeated", "configBytes")(ctx, s), s.gets(ctx, "503", request{host: "repeated." + evilHost, target: "/1"}))
+			},
+		},
+		{
 			tries:   "is a namespace for whose host one client guesses passwords without end",
 			promise: "new logins of clients of other networks pass meanwhile",
 			objects: func(*testbed) string {

@@ -207,7 +207,7 @@ func read(manifest string) (all []metav1.Object, err error) {
 // snapshot returns the stored objects as a watcher would.
 func (p *paper) snapshot() ingress.Snapshot {
 	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults", ReleaseAfter: time.Hour, Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}}}}
-	s.Options.Limits = ingress.Limits{Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096} // the defaults
+	s.Options.Limits = ingress.Limits{Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096, ConfigBytes: 4 << 20} // the defaults
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
 		switch o := p.objects[n].(type) {
 		case *networkingv1.Ingress:
