@@ -530,17 +530,17 @@ func TestAnotherProcessesWatchdogIsNotOurs(t *testing.T) {
 	}
 }
 
-// section returns the text between two marks of the README, without indent.
+// section returns the text between two marks of appliance/INSTALL.md, without indent.
 func section(t *testing.T, name string) string {
 	t.Helper()
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../appliance/INSTALL.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(readme), "<!-- "+name+": begin -->\n")
+	_, rest, ok := strings.Cut(string(page), "<!-- "+name+": begin -->\n")
 	text, _, ok2 := strings.Cut(rest, "<!-- "+name+": end -->")
 	if !ok || !ok2 {
-		t.Fatalf("the README has no section %q", name)
+		t.Fatalf("the page has no section %q", name)
 	}
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -551,7 +551,7 @@ func section(t *testing.T, name string) string {
 	return strings.TrimSpace(strings.Join(lines, "\n")) + "\n"
 }
 
-func TestTheReadmeShowsTheExampleAndTheLinesOfTheManifests(t *testing.T) {
+func TestThePagesShowTheExampleAndTheLinesOfTheManifests(t *testing.T) {
 	_, want, _ := sallyport("config", "example")
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -568,7 +568,7 @@ func TestTheReadmeShowsTheExampleAndTheLinesOfTheManifests(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(lines.String(), section(t, "kubeconfig")); diff != "" {
-		t.Errorf("lines that make the kubeconfig: manifests -, README +:\n%s", diff)
+		t.Errorf("lines that make the kubeconfig: manifests -, page +:\n%s", diff)
 	}
 }
 
