@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/routes"
+	"sallyport/test/wait"
 )
 
 func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
@@ -152,13 +153,13 @@ func TestAPeerThatMissesAKeepaliveIsCalledSilentUntilItIsHeard(t *testing.T) {
 	sp.waitUp(t, at)
 	silent := func(want bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("silent: %t", want), func() (bool, string) {
+		wait.For(t, fmt.Sprintf("silent: %t", want), func() (bool, string) {
 			offers, err := sp.Offers()
 			return err == nil && len(offers) == 1 && offers[0].Silent == want, fmt.Sprint(offers, err)
 		})
 	}
 	silent(false)
-	eventually(t, "the hold time that both agreed on", func() (bool, string) {
+	wait.For(t, "the hold time that both agreed on", func() (bool, string) {
 		got := sp.peer(t, at).HoldTime
 		return got == 9*time.Second, got.String()
 	})
@@ -309,7 +310,7 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 			// The kernel drops its packets silently, but for the first of a connection
 			// from it, which comes before the option is set. So there is no rejection to
 			// wait for: the speaker gives up.
-			eventually(t, "an attempt given up", func() (bool, string) {
+			wait.For(t, "an attempt given up", func() (bool, string) {
 				log := sp.log.String() + b.log.String()
 				return strings.Contains(log, "Delete a peer configuration"), log
 			})
@@ -379,12 +380,12 @@ func TestNothingIsAnnouncedToNodes(t *testing.T) {
 			// If the first ever hears of the second's block, it does before this later
 			// change arrives.
 			birds[1].setBlocks("172.16.2.0/26", "172.16.3.0/26")
-			eventually(t, "the third block", func() (bool, string) {
+			wait.For(t, "the third block", func() (bool, string) {
 				all, err := sp.Offers()
 				return err == nil && len(all) == 3, fmt.Sprint(all)
 			})
 			for _, b := range birds {
-				eventually(t, "an End-of-RIB from us", func() (bool, string) {
+				wait.For(t, "an End-of-RIB from us", func() (bool, string) {
 					got := b.ctl("show", "protocols", "all", "appliance")
 					return strings.Contains(got, "Established"), got
 				})

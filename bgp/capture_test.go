@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"sallyport/test/wait"
 )
 
 // TestACaptureSeesInWhichDirectionPacketsPass lets a BIRD and a Probe dial, with a firewall on one
@@ -56,10 +58,10 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 			defer c.Close()
 			n.bird(t, birdConfig{v6: row.v6, us: us, asn: 65000, ours: 65000, session: row.session})
 			if row.want.Dialled { // BIRD listens, too
-				eventually(t, "the node dials", func() (bool, string) { return c.Of(at).Dialled, "" })
+				wait.For(t, "the node dials", func() (bool, string) { return c.Of(at).Dialled, "" })
 			}
 			var answer Answer
-			eventually(t, "the probe finds "+string(row.probe), func() (bool, string) {
+			wait.For(t, "the probe finds "+string(row.probe), func() (bool, string) {
 				answer = Probe(t.Context(), Peer{Addr: at, Local: us}).Answer
 				return answer == row.probe, string(answer)
 			})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/test/lab/debian"
+	"sallyport/test/wait"
 )
 
 // A frr is a namespace with Debian's FRR, which is upstream of us in AS 64512: zebra writes
@@ -20,7 +21,7 @@ type frr struct {
 	folder string
 	node   *node
 	dir    string
-	log    *journal
+	log    *wait.Log
 }
 
 // frr starts FRR with sessions to these addresses of ours, and with BFD if asked.
@@ -34,7 +35,7 @@ func (s *site) frr(t *testing.T, ours uint32, bfd bool, us ...netip.Addr) *frr {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &frr{t: t, folder: folder, node: s.node(t), dir: dir, log: new(journal)}
+	f := &frr{t: t, folder: folder, node: s.node(t), dir: dir, log: new(wait.Log)}
 	f.node.run(t, "sysctl", "-q", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -88,7 +89,7 @@ func (f *frr) start(daemon, config string, args ...string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	eventually(f.t, daemon+" of FRR", func() (bool, string) {
+	wait.For(f.t, daemon+" of FRR", func() (bool, string) {
 		_, err := os.Stat(f.at(daemon + ".vty"))
 		return err == nil, f.log.String()
 	})
@@ -118,7 +119,7 @@ func (f *frr) waitHops(what, prefix string, want ...netip.Addr) {
 		texts = append(texts, a.String())
 	}
 	slices.Sort(texts)
-	eventually(f.t, fmt.Sprintf("%s: %s via %q", what, prefix, texts), func() (bool, string) {
+	wait.For(f.t, fmt.Sprintf("%s: %s via %q", what, prefix, texts), func() (bool, string) {
 		got := f.hops(prefix)
 		return slices.Equal(got, texts), fmt.Sprintf("got %q", got)
 	})
@@ -182,11 +183,11 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 			both := func(when string) {
 				t.Helper()
 				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool { return p.State == established && p.BFD == "up" })
-				eventually(t, when+": a route", func() (bool, string) { return len(r.hops(address)) == 1, "" })
+				wait.For(t, when+": a route", func() (bool, string) { return len(r.hops(address)) == 1, "" })
 			}
 			both("at first")
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "0") // both ends keep their carrier
-			eventually(t, "no route", func() (bool, string) { return len(r.hops(address)) == 0, "" })
+			wait.For(t, "no route", func() (bool, string) { return len(r.hops(address)) == 0, "" })
 			sp.waitPeer(t, up.Addr, "lost", func(p PeerState) bool { return p.Flaps > 0 && p.BFD == "down" && p.Announced == nil })
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "3")
 			both("again")

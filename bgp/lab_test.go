@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"flag"
@@ -23,6 +22,7 @@ import (
 
 	"sallyport/test/lab/debian"
 	"sallyport/test/namespace"
+	"sallyport/test/wait"
 )
 
 // roleEnv is the variable with the role of a process of the test binary. Empty: the
@@ -66,27 +66,6 @@ func run(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return string(out)
-}
-
-// eventually waits for a condition. If it does not hold in time, the test fails with the
-// condition's last message.
-func eventually(t *testing.T, what string, ok func() (bool, string)) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.NewTimer(90 * time.Second)
-	defer limit.Stop()
-	for {
-		done, state := ok()
-		if done {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("waited in vain for: %s\n%s", what, state)
-		}
-	}
 }
 
 // A site is one bridge with its own subnets. Our speaker has the first address.
@@ -144,27 +123,9 @@ func (s *site) local(t *testing.T, a [2]netip.Addr) {
 	run(t, "ip", "addr", "add", a[1].String()+"/64", "dev", s.bridge(), "nodad")
 }
 
-// A journal is a log that tests search.
-type journal struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.buf.String()
-}
-
 type speaker struct {
 	*Speaker
-	log *journal
+	log *wait.Log
 }
 
 func (s *site) speaker(t *testing.T, asn uint32, hold time.Duration, p pace) speaker {
@@ -178,7 +139,7 @@ func (s *site) speakerAt(t *testing.T, asn uint32, hold time.Duration, p pace, l
 	t.Helper()
 	setupMu.Lock()
 	defer setupMu.Unlock()
-	j := new(journal)
+	j := new(wait.Log)
 	sp, err := start(t.Context(), Config{
 		ASN:      asn,
 		RouterID: s.us[0],
@@ -219,7 +180,7 @@ func (s speaker) peer(t *testing.T, a netip.Addr) PeerState {
 func (s speaker) waitPeer(t *testing.T, a netip.Addr, what string, ok func(PeerState) bool) PeerState {
 	t.Helper()
 	var p PeerState
-	eventually(t, fmt.Sprintf("peer %s: %s", a, what), func() (bool, string) {
+	wait.For(t, fmt.Sprintf("peer %s: %s", a, what), func() (bool, string) {
 		p = s.peer(t, a)
 		return ok(p), fmt.Sprintf("%+v", p)
 	})
@@ -249,7 +210,7 @@ func (s speaker) offers(t *testing.T, peer netip.Addr) []string {
 
 func (s speaker) waitOffers(t *testing.T, peer netip.Addr, want ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("offers of %s: %q", peer, want), func() (bool, string) {
+	wait.For(t, fmt.Sprintf("offers of %s: %q", peer, want), func() (bool, string) {
 		got := s.offers(t, peer)
 		return slices.Equal(got, want), fmt.Sprintf("got %q", got)
 	})
@@ -367,7 +328,7 @@ type bird struct {
 	config birdConfig
 	dir    string
 	cmd    *exec.Cmd
-	log    *journal
+	log    *wait.Log
 }
 
 func (n *node) bird(t *testing.T, c birdConfig) *bird {
@@ -376,7 +337,7 @@ func (n *node) bird(t *testing.T, c birdConfig) *bird {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bird{t: t, node: n, config: c, dir: dir, log: new(journal)}
+	b := &bird{t: t, node: n, config: c, dir: dir, log: new(wait.Log)}
 	t.Cleanup(func() {
 		b.kill()
 		if t.Failed() {
@@ -442,7 +403,7 @@ func (b *bird) setBlocks(blocks ...string) {
 func (b *bird) ctl(words ...string) string {
 	b.t.Helper()
 	var out []byte
-	eventually(b.t, "an answer of BIRD", func() (bool, string) {
+	wait.For(b.t, "an answer of BIRD", func() (bool, string) {
 		var err error
 		out, err = exec.Command(b.program("birdc"), append([]string{"-s", b.dir + "/ctl"}, words...)...).CombinedOutput()
 		return err == nil, string(out)

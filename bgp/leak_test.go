@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sallyport/test/wait"
 )
 
 // goroutines counts the goroutines that are in a function.
@@ -43,12 +45,12 @@ func TestAPeerThatIsDialledInVainLeavesNothingBehind(t *testing.T) {
 	at := s.addrs(66)[0]
 	before := runtime.NumGoroutine()
 	sp.set(t, Peer{Addr: at, ASN: 65000, Active: true})
-	eventually(t, "fifty fresh peers", func() (bool, string) {
+	wait.For(t, "fifty fresh peers", func() (bool, string) {
 		n := strings.Count(sp.log.String(), "Delete a peer configuration")
 		return n >= 50, fmt.Sprint(n)
 	})
 	sp.set(t)
-	eventually(t, "no more goroutines than before", func() (bool, string) {
+	wait.For(t, "no more goroutines than before", func() (bool, string) {
 		n := runtime.NumGoroutine()
 		return n <= before+5, fmt.Sprintf("%d before, %d now", before, n)
 	})

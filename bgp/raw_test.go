@@ -18,6 +18,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"sallyport/routes"
+	"sallyport/test/wait"
 )
 
 // Message types, RFC 4271, 4.1 and RFC 2918.
@@ -87,7 +88,7 @@ func (r raw) connect(t *testing.T) (*net.TCPConn, []byte) {
 	t.Helper()
 	var conn *net.TCPConn
 	var hello []byte
-	eventually(t, "an OPEN from us", func() (bool, string) {
+	wait.For(t, "an OPEN from us", func() (bool, string) {
 		c, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.addr, 0)), net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.site.us[0], 179)))
 		if err != nil {
 			return false, err.Error()
@@ -593,7 +594,7 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 			sp.waitUp(t, at)
 			b.kill() // calico-node restarts
 
-			told := new(journal)
+			told := new(wait.Log)
 			pod := n.enter("/proc/self/exe", s.us[0].String(), at.String())
 			self, err := os.Executable()
 			if err != nil {
@@ -609,7 +610,7 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 				_ = pod.Process.Kill()
 				_ = pod.Wait()
 			})
-			eventually(t, "an attempt that is "+row.attempts, func() (bool, string) {
+			wait.For(t, "an attempt that is "+row.attempts, func() (bool, string) {
 				return strings.Contains(told.String(), row.attempts), told.String()
 			})
 			if row.held {

@@ -12,13 +12,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sallyport/test/wait"
 )
 
 func TestAPasswordIsNeverShown(t *testing.T) {
 	t.Parallel()
 	const secret = "correct horse"
 	p := Peer{Cluster: "main", Node: "worker", Addr: netip.MustParseAddr("192.0.2.1"), ASN: 65000, Password: secret}
-	shown := new(journal)
+	shown := new(wait.Log)
 	for _, v := range []any{p, &p, p.Password, PeerState{Peer: p}, []Peer{p}, map[string]Peer{"a": p}, struct{ S Secret }{secret}} {
 		b, err := json.Marshal(v)
 		if err != nil {
@@ -127,7 +129,7 @@ func TestStartSaysWhichPermissionIsMissing(t *testing.T) {
 
 func TestWhatGoBGPSaysIsPassedOnAtFittingLevels(t *testing.T) {
 	t.Parallel()
-	out := new(journal)
+	out := new(wait.Log)
 	gobgp := newTap(slog.NewTextHandler(out, nil)).WithAttrs([]slog.Attr{slog.String("Topic", "Peer")})
 	says := func(at time.Duration, level slog.Level, text string) {
 		if err := gobgp.Handle(t.Context(), slog.NewRecord(dawn.Add(at), level, text, 0)); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"sallyport/routes"
 	"sallyport/test/lab/debian"
+	"sallyport/test/wait"
 )
 
 // A router is a namespace with a BIRD 2 that is upstream of us, in AS 64512.
@@ -38,7 +39,7 @@ func (s *site) router(t *testing.T, r router) *router {
 		t.Fatal(err)
 	}
 	r.us = s.us
-	r.bird = &bird{t: t, node: s.node(t), dir: dir, log: new(journal)}
+	r.bird = &bird{t: t, node: s.node(t), dir: dir, log: new(wait.Log)}
 	folder, err := debian.BIRD(t.Context(), 2, t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +131,7 @@ func (r *router) learned() []string {
 
 func (r *router) waitLearned(want ...string) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("routes of the router: %q", want), func() (bool, string) {
+	wait.For(r.t, fmt.Sprintf("routes of the router: %q", want), func() (bool, string) {
 		got := r.learned()
 		return slices.Equal(got, want), fmt.Sprintf("got %q", got)
 	})
@@ -183,7 +184,7 @@ func TestAnUpstreamRouterLearnsWhatIsAnnounced(t *testing.T) {
 	sp.announces(t, prefixes("203.0.113.10/32", "2001:db8::10/128")...)
 	waitLearned6 := func(first string) {
 		t.Helper()
-		eventually(t, "both families", func() (bool, string) {
+		wait.For(t, "both families", func() (bool, string) {
 			got := r.learned()
 			return slices.Equal(got, []string{plain6("2001:db8::10/128"), first}), fmt.Sprintf("%q", got)
 		})
@@ -314,7 +315,7 @@ func TestWhatARouterSendsIsNeverAnOffer(t *testing.T) {
 		t.Errorf("error is %v, want %q in it", err, want)
 	}
 	sp.waitUp(t, n.addr[0])
-	eventually(t, "what the router sends", func() (bool, string) {
+	wait.For(t, "what the router sends", func() (bool, string) {
 		received := uint64(0)
 		sp.ops.Lock()
 		defer sp.ops.Unlock()
@@ -357,7 +358,7 @@ func TestARouterThatSendsTooMuchIsAnErrorAndComesBack(t *testing.T) {
 	if !strings.Contains(got.LossReason, "has to export none to us") {
 		t.Errorf("reason is %q, want what to do", got.LossReason)
 	}
-	eventually(t, "an error in the log", func() (bool, string) {
+	wait.For(t, "an error in the log", func() (bool, string) {
 		log := sp.log.String()
 		return strings.Contains(log, "level=ERROR msg=\"BGP session lost\""), log
 	})
@@ -395,13 +396,13 @@ func TestSessionsWithRoutersAreProtectedAsThoseWithNodes(t *testing.T) {
 				sp.announces(t, prefixes("203.0.113.10/32", "2001:db8::10/128")...)
 				sp.set(t, up)
 				if row.up {
-					eventually(t, "the address", func() (bool, string) {
+					wait.For(t, "the address", func() (bool, string) {
 						got := r.learned()
 						return len(got) == 1, fmt.Sprintf("%q", got)
 					})
 					return
 				}
-				eventually(t, "an attempt given up", func() (bool, string) {
+				wait.For(t, "an attempt given up", func() (bool, string) {
 					log := sp.log.String()
 					return strings.Contains(log, "Delete a peer configuration"), log
 				})
@@ -430,7 +431,7 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 			sp.set(t, up)
 			learned := func(n int) {
 				t.Helper()
-				eventually(t, fmt.Sprintf("%d routes at the router", n), func() (bool, string) {
+				wait.For(t, fmt.Sprintf("%d routes at the router", n), func() (bool, string) {
 					got := r.learned()
 					return len(got) == n, fmt.Sprintf("%q", got)
 				})

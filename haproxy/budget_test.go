@@ -77,7 +77,6 @@ func TestATenantCausesNoMoreReloadsThanItsBudget(t *testing.T) {
 			cfg.Reloads = map[string]int{"": budget}
 			return cfg
 		}
-		of := of
 		plain := of("victim", victim)
 		cfg := config(of("evil", evil), plain)
 		r.settle(cfg, states(cfg, Open))

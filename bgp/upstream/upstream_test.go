@@ -23,44 +23,8 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"sallyport/bgp"
+	"sallyport/test/wait"
 )
-
-// A journal is a log that may be read while it is written.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.String()
-}
-
-// eventually waits for a condition, with a deadline that only a hang reaches.
-func eventually(t *testing.T, what string, ok func() (bool, string)) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(90 * time.Second)
-	for {
-		done, state := ok()
-		if done {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("waited in vain for: %s\n%s", what, state)
-		}
-	}
-}
 
 // A farEnd is a GoBGP in AS 64512 that counts the sessions that it had with AS 65000.
 type farEnd struct {
@@ -117,7 +81,7 @@ func (r *farEnd) learned() (all []string) {
 
 func (r *farEnd) waitLearned(t *testing.T, want ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%q at the router", want), func() (bool, string) {
+	wait.For(t, fmt.Sprintf("%q at the router", want), func() (bool, string) {
 		got := r.learned()
 		return slices.Equal(got, want), fmt.Sprintf("%q", got)
 	})
@@ -131,7 +95,7 @@ func (r *farEnd) peer() bgp.Peer {
 type scene struct {
 	t       *testing.T
 	socket  string
-	log     journal
+	log     wait.Log
 	outlive time.Duration
 	silent  atomic.Bool // HAProxy does not answer
 	starts  atomic.Int32
@@ -190,11 +154,20 @@ func (s *scene) owner() *Speaker {
 	return New(s.t.Context(), nodes, Options{Config: c, Socket: s.socket, Start: s.start, Outlive: func() time.Duration { return s.outlive }})
 }
 
+// announcing returns a new owner that has a session with a router, which has learned a route.
+func (s *scene) announcing(r *farEnd) *Speaker {
+	s.t.Helper()
+	o := s.owner()
+	s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
+	r.waitLearned(s.t, "203.0.113.10/32")
+	return o
+}
+
 // crash ends an owner as the end of its process does: the kernel closes its connection.
 func (s *scene) crash(o *Speaker) {
 	s.t.Helper()
 	_ = o.current().conn.Close()
-	eventually(s.t, "the process knows", func() (bool, string) {
+	wait.For(s.t, "the process knows", func() (bool, string) {
 		return strings.Contains(s.log.String(), "gone without a word"), s.log.String()
 	})
 }
@@ -216,7 +189,7 @@ func announcements(prefixes ...string) (all []bgp.Announcement) {
 // established returns the router's session as an owner sees it, once it is established.
 func (s *scene) established(o *Speaker) (state bgp.PeerState) {
 	s.t.Helper()
-	eventually(s.t, "an established session", func() (bool, string) {
+	wait.For(s.t, "an established session", func() (bool, string) {
 		all := o.Peers()
 		if len(all) != 1 {
 			return false, fmt.Sprintf("%+v", all)
@@ -230,9 +203,7 @@ func (s *scene) established(o *Speaker) (state bgp.PeerState) {
 func TestACrashOfTheOwnerChangesNoSession(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t), newRouter(t)
-	first := s.owner()
-	s.must(first.SetPeers([]bgp.Peer{r.peer()}), first.Announce(announcements("203.0.113.10/32")))
-	r.waitLearned(t, "203.0.113.10/32")
+	first := s.announcing(r)
 	before := s.established(first)
 	s.crash(first)
 
@@ -272,9 +243,7 @@ func TestWithoutAnOwnerEverythingIsWithdrawnInTheEnd(t *testing.T) {
 			t.Parallel()
 			s, r := newScene(t), newRouter(t)
 			s.outlive = row.outlive
-			o := s.owner()
-			s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
-			r.waitLearned(t, "203.0.113.10/32")
+			o := s.announcing(r)
 			s.crash(o)
 			row.then(s)
 			r.waitLearned(t)
@@ -294,9 +263,7 @@ func TestWhileThereIsAnOwnerHAProxyIsTheOwnersConcern(t *testing.T) {
 	s, r := newScene(t), newRouter(t)
 	s.silent.Store(true)
 	s.outlive = 0
-	o := s.owner()
-	s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
-	r.waitLearned(t, "203.0.113.10/32")
+	o := s.announcing(r)
 	s.established(o)
 	if strings.Contains(s.log.String(), "withdrawn") {
 		t.Error("the process withdrew")
@@ -307,9 +274,7 @@ func TestWhileThereIsAnOwnerHAProxyIsTheOwnersConcern(t *testing.T) {
 func TestLeavingWithdrawsBeforeItReturns(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t), newRouter(t)
-	o := s.owner()
-	s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
-	r.waitLearned(t, "203.0.113.10/32")
+	o := s.announcing(r)
 	s.must(o.Leave())
 	s.running.Wait()
 	r.waitLearned(t)
@@ -334,17 +299,15 @@ func TestLeavingWithdrawsBeforeItReturns(t *testing.T) {
 func TestAProcessThatDiesIsReplaced(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t), newRouter(t)
-	o := s.owner()
-	s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
-	r.waitLearned(t, "203.0.113.10/32")
+	o := s.announcing(r)
 	s.stop()
 	s.running.Wait()
-	eventually(t, "the router is idle", func() (bool, string) {
+	wait.For(t, "the router is idle", func() (bool, string) {
 		all := o.Peers()
 		return len(all) == 1 && all[0].State == "Idle" && all[0].Addr == r.peer().Addr, fmt.Sprintf("%+v", all)
 	})
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	eventually(t, "the next process has all", func() (bool, string) {
+	wait.For(t, "the next process has all", func() (bool, string) {
 		err := o.SetPeers([]bgp.Peer{r.peer()})
 		return err == nil, fmt.Sprint(err)
 	})
@@ -390,14 +353,12 @@ func TestWhatIsNoOrderIsTheEndOfAnOwnerAndOfNothingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, r := newScene(t), newRouter(t)
-			o := s.owner()
-			s.must(o.SetPeers([]bgp.Peer{r.peer()}), o.Announce(announcements("203.0.113.10/32")))
-			r.waitLearned(t, "203.0.113.10/32")
+			s.announcing(r)
 			conn, err := net.Dial("unix", s.socket) //nolint:noctx // of this machine
 			s.must(err)
 			defer conn.Close() //nolint:errcheck // the other end has closed it
 			go func() { _, _ = conn.Write([]byte(text)) }()
-			eventually(t, "it is gone", func() (bool, string) {
+			wait.For(t, "it is gone", func() (bool, string) {
 				return strings.Contains(s.log.String(), "gone without a word"), s.log.String()
 			})
 			next := s.owner()

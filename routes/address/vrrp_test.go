@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sallyport/test/wait"
 )
 
 const (
@@ -27,26 +29,6 @@ const (
 	second = "192.168.50.101"
 	sixth  = "2001:db8:50::100"
 )
-
-// eventually waits for a condition. After a hang it fails with the condition's last words.
-func eventually(t *testing.T, what string, ok func() (bool, string)) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
-	for {
-		done, state := ok()
-		if done {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("waited in vain until %s: %s", what, state)
-		}
-	}
-}
 
 // A layer2 is a world whose gates give each other addresses by VRRP. Its router is a
 // client in the same network.
@@ -105,7 +87,7 @@ func (l *layer2) class(classes ...string) {
 // wantHolders waits until the gates hold these addresses, and no others.
 func (l *layer2) wantHolders(when string, want ...string) {
 	l.t.Helper()
-	eventually(l.t, when, func() (bool, string) {
+	wait.For(l.t, when, func() (bool, string) {
 		got := make([]string, len(l.gates))
 		for i, g := range l.gates {
 			var held []netip.Addr
@@ -233,7 +215,7 @@ func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
 			l.class("drain")
 			l.wantHolders("the first drains", "", first+" "+second+" "+sixth, "")
 			var got []error
-			eventually(t, "clients have learned who it is now", func() (bool, string) {
+			wait.For(t, "clients have learned who it is now", func() (bool, string) {
 				return l.learned(first, l.gates[1]) && l.learned(sixth, l.gates[1]), l.router.run("ip neigh")
 			})
 			got = broken(conns)
@@ -285,7 +267,7 @@ func TestACableThatIsOutIsKnown(t *testing.T) {
 	v := &VRRP{o: VRRPOptions{Interface: "nodes"}}
 	for state, want := range map[string]bool{"up": false, "down": true} {
 		far.run("ip link set far " + state)
-		eventually(t, "the cable at the other end is "+state, func() (bool, string) {
+		wait.For(t, "the cable at the other end is "+state, func() (bool, string) {
 			var got bool
 			h.do(func() { got = v.Cut() })
 			return got == want, fmt.Sprint(got)
@@ -300,7 +282,7 @@ func TestAKilledKeepalivedStartsAgain(t *testing.T) {
 	for _, name := range []string{"keepalived.pid", "vrrp.pid"} { // the parent, and the one that works
 		before := l.pid(0, name)
 		must(t, syscall.Kill(before, syscall.SIGKILL))
-		eventually(t, "keepalived runs again", func() (bool, string) {
+		wait.For(t, "keepalived runs again", func() (bool, string) {
 			text, err := os.ReadFile(l.vrrp[0].file(name))
 			return err == nil && strings.TrimSpace(string(text)) != strconv.Itoa(before) && len(text) > 0, string(text)
 		})
@@ -331,7 +313,7 @@ func TestAKeepalivedThatMayNotSendARPIsASentence(t *testing.T) {
 		h.do(func() { v.Run(ctx) })
 	}()
 	defer func() { cancel(); <-done }()
-	eventually(t, "it is reported", func() (bool, string) {
+	wait.For(t, "it is reported", func() (bool, string) {
 		var err error
 		h.do(func() { _, err = v.Held() })
 		return err != nil && strings.Contains(err.Error(), "missing permission") && strings.Contains(err.Error(), "CAP_NET_RAW"), fmt.Sprint(err)
@@ -387,7 +369,7 @@ func TestForgedAdvertisementsDoNothing(t *testing.T) {
 	}
 	stop := forge(l.gates[1].at4, 255)
 	defer stop()
-	eventually(t, "the advertisement of a member counts, so that the ones above were right but for their sender", func() (bool, string) {
+	wait.For(t, "the advertisement of a member counts, so that the ones above were right but for their sender", func() (bool, string) {
 		held := ""
 		l.gates[0].do(func() {
 			all, err := l.vrrp[0].Held()
@@ -631,7 +613,7 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 	}
 	holds := func(v *VRRP, want []netip.Addr, problem string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("it holds %v, with the problem %q", want, problem), func() (bool, string) {
+		wait.For(t, fmt.Sprintf("it holds %v, with the problem %q", want, problem), func() (bool, string) {
 			var held []netip.Addr
 			var err error
 			h.do(func() { held, err = v.Held() })
@@ -679,7 +661,7 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 	before = main()
 	o.Interval *= 2
 	v, stop = run()
-	eventually(t, "keepalived has the new configuration", func() (bool, string) {
+	wait.For(t, "keepalived has the new configuration", func() (bool, string) {
 		now := main()
 		return now != 0 && now != before, fmt.Sprint("its process is ", now)
 	})
