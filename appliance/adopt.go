@@ -4,7 +4,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/bgp"
 	"sallyport/routes"
 )
@@ -18,6 +20,31 @@ func (l *loop) adopt(found routes.Table) {
 	if len(found) > 0 {
 		l.log.Info("adopted the routes found in the kernel", "routes", len(found))
 	}
+}
+
+// overtaken bounds how long a process that finds HAProxy serving waits for the API before it
+// acts on a picture. The process before may have served for a pictureInterval what it had not
+// saved yet.
+const overtaken = 2 * pictureInterval
+
+// behind reports whether the process before may have served what this one does not know yet: a
+// picture is older than the crash, and an object may wait for a verdict. Until then nothing that
+// is served is taken away. sure is false while something waits for a verdict.
+func (l *loop) behind(now time.Time, sure bool) bool {
+	live := !slices.ContainsFunc(l.clusters, func(c *cluster) bool { return !c.live && !c.gone })
+	l.caughtUp = l.caughtUp || live && sure || now.Sub(l.started) >= overtaken
+	return !l.caughtUp
+}
+
+// inherited returns the addresses of Services that this machine has from the process before, as
+// long as this one may be behind it.
+func (l *loop) inherited(v *view, local routes.Local) []netip.Addr {
+	if !v.behind {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(local.Addrs), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(l.member.of.Pools, func(p config.Pool) bool { return p.Contains(a) })
+	})
 }
 
 // reflection returns the BGP addresses of the nodes of a cluster that do not peer with

@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -79,6 +80,68 @@ func (b *balancing) record(at string) {
 	web := b.watcher.snapshot.Services[0].DeepCopy()
 	web.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: at}}
 	b.watcher.snapshot.Services = []*corev1.Service{web}
+}
+
+// serveThenRestart serves the Service, and begins a process whose picture is older. The API does not
+// answer yet.
+func (b *balancing) serveThenRestart(t *testing.T) (given netip.Addr) {
+	t.Helper()
+	b.until(t, "it asks who has the address", func() bool { return len(b.asked) > 0 })
+	given = (<-b.asked)[0]
+	b.probes <- nil
+	b.until(t, "the address is published", func() bool { return b.allotted() == given.String() })
+	old := b.watcher.snapshot
+	b.record(given.String())
+	b.until(t, "it is served", func() bool { return len(b.view.Load().config.Streams) == 1 })
+	b.pass(t, ringEvery)
+
+	b.kernel.held = append(b.kernel.held, given)
+	b.adopted, b.applied, b.ring, b.settled, b.caughtUp, b.started = nil, applied{}, ring{}, false, false, b.clock
+	b.vetter = newVetter(b.proxy, b.log)
+	b.member.claims = claims{}
+	b.watcher.err = errors.New("connection refused")
+	c := b.clusters[0]
+	c.snapshot, c.known, c.live, c.pictured = old, true, false, b.clock
+	return given
+}
+
+// The process before crashed before it could save a Service that it served.
+func TestAFreshProcessTakesNothingAwayThatIsNewerThanItsPicture(t *testing.T) {
+	b := newBalancing(t)
+	given := b.serveThenRestart(t)
+	kernel, orders := b.chance.(*fakeRing), b.proxy.applied
+	kernel.set = nil
+	announces := func(when string) {
+		t.Helper()
+		if got := b.speaker.words(); !strings.Contains(got, given.String()) {
+			t.Errorf("%s: announced is %q, want %s too", when, got, given)
+		}
+	}
+	b.pass(t, overtaken-time.Second)
+	announces("before the API answers")
+	if b.proxy.applied != orders || len(kernel.set) > 0 {
+		t.Errorf("before the API answers HAProxy got %d orders, and the rings %q; want none", b.proxy.applied-orders, kernel.set)
+	}
+	b.watcher.err = nil
+	for len(kernel.set) == 0 {
+		b.round(t.Context())
+		announces("when it answers")
+	}
+	if got, want := fmt.Sprint(kernel.last.Listeners), fmt.Sprintf("[%s:80]", given); len(kernel.set) != 1 || got != want {
+		t.Errorf("when the API answers the rings %q are set, the last for the listeners %s; want one for %s", kernel.set, got, want)
+	}
+	b.until(t, "it is served again", func() bool { return b.proxy.applied > orders && len(b.view.Load().config.Streams) == 1 })
+	announces("in the end")
+}
+
+func TestWithoutTheAPIAFreshProcessFollowsItsPictureInTheEnd(t *testing.T) {
+	b := newBalancing(t)
+	given := b.serveThenRestart(t)
+	orders := b.proxy.applied
+	b.pass(t, overtaken)
+	if got := b.speaker.words(); strings.Contains(got, given.String()) || b.proxy.applied == orders {
+		t.Errorf("after %s announced is %q, and HAProxy got %d orders; want what the picture has", overtaken, got, b.proxy.applied-orders)
+	}
 }
 
 func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {

@@ -133,6 +133,7 @@ type loop struct {
 	certs     *certs
 	planner   planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
+	caughtUp  bool         // it knows all that the process before may have served: see behind
 	heard     map[netip.Addr]bool
 	applied   applied
 	lags      lags
@@ -274,6 +275,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		v.have = have
 		if l.adopted == nil {
 			l.adopt(have.Routes)
+			l.caughtUp = l.proxy.Info().Worker == 0 // nothing was served
 		}
 		if err := l.forsake(v); err != nil {
 			l.log.Warn("connections to unreachable servers cannot be closed", "err", err)
@@ -313,6 +315,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	if (!sure || waits) && !l.settled && begin.Sub(l.started) < patience {
 		mayAct = false // an earlier process may have served what still waits for a verdict
 	}
+	v.behind = l.behind(begin, sure && !waits)
+	mayAct = mayAct && !v.behind
 	v.waits = info.Waits
 	compiled = compiled.Delayed(info.Waits)
 	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}

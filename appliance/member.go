@@ -99,8 +99,9 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 		l.fitSince = v.at
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
-	serving := slices.Concat(g.Addresses, recorded(v.compiled.Balancers))
-	wanted := slices.Concat(g.Addresses, allotted(v.compiled.Balancers))
+	inherited := l.inherited(v, local)
+	serving := slices.Concat(g.Addresses, once(slices.Concat(recorded(v.compiled.Balancers), inherited), netip.Addr.Compare))
+	wanted := slices.Concat(g.Addresses, once(slices.Concat(allotted(v.compiled.Balancers), inherited), netip.Addr.Compare))
 	mine := slices.DeleteFunc(l.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
 		return !slices.Contains(serving, a)
 	})

@@ -146,11 +146,16 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 	}
 	r.cookies, r.counted = cookies, err == nil
 	want := address.Ring{Addresses: serving, Limit: m.of.SecondChanceLimit}
-	for _, s := range v.config.Streams {
-		if s.Addr.IsValid() {
-			want.Listeners = append(want.Listeners, netip.AddrPortFrom(s.Addr, s.Port))
+	// A process that starts does not know yet which of the ports are free: HAProxy may listen at
+	// any of them. Where nothing listens, the rules are the same with a listener.
+	for _, b := range v.compiled.Balancers {
+		for _, a := range b.Recorded {
+			for _, port := range b.Ports {
+				want.Listeners = append(want.Listeners, netip.AddrPortFrom(a, port))
+			}
 		}
 	}
+	want.Listeners = once(want.Listeners, netip.AddrPort.Compare)
 	for _, other := range m.of.Members {
 		if other.Name == m.self {
 			want.Self = other.Address
@@ -171,8 +176,10 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 	}
 	r.live = live
 	// The rules of an earlier process still work, for a while. Without a member that has not spoken
-	// yet, packets of its connections that pass here would be reset.
-	if r.at.IsZero() && len(want.Silent) > 0 && now.Sub(r.flood) >= flooded && now.Sub(l.started) < firstWords {
+	// yet, packets of its connections that pass here would be reset, and so without a listener that
+	// this process does not know yet.
+	silent := len(want.Silent) > 0 && now.Sub(l.started) < firstWords
+	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
 		return
 	}
 	again := ringEvery

@@ -39,6 +39,7 @@ type view struct {
 	warnings  []string
 	capacity  []haproxy.Capacity
 	fit       Fitness
+	behind    bool                  // the process before may have served what this one does not know yet
 	left      bool                  // drained: nothing is announced, and HAProxy ends what is kept
 	group     *GroupStatus          // nil: in no group
 	troubles  []trouble             // with the group's addresses and routers
