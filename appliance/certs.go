@@ -40,10 +40,10 @@ type certs struct {
 // waits for the end of the run. HAProxy reads 1,000 a second or more.
 const certsAtOnce = 200
 
-// usable returns the certificates to use now: those that HAProxy takes. In the place of
-// another certificate it returns the one that was used last under this name, if there is
-// one. waits reports whether a certificate has no answer, and belongs to an owner without a
-// rejected certificate.
+// usable returns the certificates to use now: those that HAProxy accepts. Where HAProxy rejects a
+// certificate, or has not read it yet, usable returns the last one in use under the same name, if
+// any. waits reports whether an owner without rejected certificates has one that HAProxy has not
+// read yet.
 func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haproxy.Cert, waits bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,10 +97,10 @@ func inTurns(all []*haproxy.Cert, most int) []*haproxy.Cert {
 	return sorted[:min(len(sorted), most)]
 }
 
-// ask asks HAProxy about some certificates, and knocks when it has the answers. Then it
-// rests as long as the run took, and knocks again. So an owner that changes certificates all
-// the time costs at most half a processor. It does not rest between the runs of a start with
-// many good certificates.
+// ask asks HAProxy about some certificates, and knocks when it has the answers. Then it rests as
+// long as the run took, and knocks again. An owner that changes certificates all the time therefore
+// costs at most half a processor. It does not rest between the runs of a start with many good
+// certificates.
 func (c *certs) ask(ctx context.Context, some []*haproxy.Cert) {
 	questions := make([]haproxy.Question, len(some))
 	for i, cert := range some {

@@ -29,10 +29,9 @@ const (
 // pages need none, because probes of load balancers have none: /healthz, and /readyz without
 // its reasons. Without a password nothing can be changed.
 //
-// The right password passes in any case: whoever guesses, from however many addresses, keeps
-// nobody else out. So guesses are as quick as answers are. What protects the password is its
-// length, of which config demands 12 characters; the wait is for what tries an old password
-// again and again, and shows in the log.
+// The right password always passes, even while many addresses guess passwords. Guesses are therefore
+// as quick as answers. The length of the password protects it: config demands 12 characters. The
+// wait is for a program that tries an old password again and again, and shows in the log.
 type guard struct {
 	next     http.Handler
 	password func() config.Secret

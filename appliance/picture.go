@@ -220,8 +220,8 @@ func decode(from io.Reader) (picture, error) {
 	return pic, nil
 }
 
-// write saves what something served refers to in a snapshot, as far as it fits: as an
-// update if that is shorter, else as a whole.
+// write saves the objects of a snapshot that something served refers to, as far as they fit. It
+// appends an update if that is shorter than a whole picture.
 func (p *pictures) write(s ingress.Snapshot, by ingress.Result) error {
 	s.Objects = s.Referred(s.Cluster, by)
 	if p.sizes[s.Cluster] == nil {

@@ -12,17 +12,17 @@ import (
 	"sallyport/ingress"
 )
 
-// A portion is what one namespace brings to a picture.
+// A portion is the part of a picture that one namespace has.
 type portion struct {
 	bytes   int
 	largest ingress.ObjectRef
 	most    int // bytes of the largest
 }
 
-// bound returns the part of a snapshot that fits into a picture of some bytes, and a problem for each
-// namespace that it leaves out. sizes are the bytes of objects that were measured before;
-// bound replaces them by those of the snapshot. A namespace is left out as a whole:
-// Ingresses without their Secrets or servers would only reject clients.
+// bound returns the part of a snapshot that fits into a picture of some bytes, and a problem for
+// each namespace that it leaves out. sizes has the bytes of objects that were measured before. bound
+// replaces its entries by those of this snapshot. A namespace is left out as a whole: Ingresses
+// without their Secrets or servers would only reject clients.
 func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapshot, left []ingress.Problem, err error) {
 	portions, now, total := map[string]*portion{}, map[any]int{}, 0
 	for _, list := range s.All() {

@@ -9,8 +9,8 @@ import (
 	"sallyport/routes/address"
 )
 
-// guardEvery is the time after which the same rules for the ports of the group are set again: who
-// loads a firewall of their own may remove all rules of others.
+// guardEvery is the time after which the same rules for the ports of the group are set again: an
+// administrator who loads a firewall may remove the rules of all other programs.
 const guardEvery = time.Minute
 
 // ports are the rules for the ports of the group that this process has set last. Owned by the
@@ -37,8 +37,8 @@ func guardOf(g *config.Group) (guard address.Guard) {
 	return guard
 }
 
-// guardPorts keeps the rules for the ports of the group in the kernel, and returns what is wrong with
-// them. A failure opens no port that was shut before.
+// guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles. A
+// failure opens no port that was shut before.
 func (l *loop) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
 	p, want := &l.ports, guardOf(&l.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {

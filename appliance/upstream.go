@@ -34,7 +34,8 @@ func (l *loop) outlived(
 	}
 	o.Start = func() error {
 		cmd := hooks.Upstream(o.Socket)
-		// What ends this process by a signal to its group or its terminal does not end that one.
+		// A signal to the group or the terminal of this process does not end the process for the
+		// routers.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		cmd.Dir = "/"
 		if err := cmd.Start(); err != nil {

@@ -68,7 +68,7 @@ func (v *vetter) known(now time.Time) haproxy.Verdicts {
 // The owner may have mended those by then. If not, another search delays reloads once more.
 const setAside = 5 * time.Minute
 
-// refuse adds verdicts on certificates, of which the compiler is to tell their owners.
+// refuse adds verdicts on certificates. The compiler reports them to the owners of the certificates.
 func (v *vetter) refuse(found haproxy.Verdicts) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -129,17 +129,16 @@ func serverOptions(o ServerOptions, among int) string {
 	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
 	if o.Check {
 		p.Check = models.ServerParamsCheckEnabled
-		// When a node dies, BGP sees it only after its hold time. So three failed
-		// connections in a row bring the server to the brink of failure: the next check,
-		// within half a second, decides.
-		// A server that is down is checked twice as often as one that is up, at most.
+		// When a node dies, BGP sees it only after its hold time. Three failed connections in a row
+		// therefore bring the server to the brink of failure. The next check, within half a second,
+		// decides. A server that is down is checked twice as often as one that is up, at most.
 		slower := int64(max(o.Slower, 1))
 		p.Fastinter, p.Downinter = new(500*slower), new(max(1000, o.Interval().Milliseconds()/2)*slower)
 		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
 		if among >= manyServers {
-			// Most pods of a Service may end in the same instant. Requests that are retried
-			// at the same time take turns in the order of the servers, so each may meet dead ones
-			// alone. After two failures in a row no request meets the server again. Two checks
+			// Most pods of a Service may end in the same instant. Requests that are retried at the
+			// same time take turns in the order of the servers, so each of them may meet only dead
+			// servers. After two failures in a row no request meets the server again. Two checks
 			// that succeed, half a second apart, bring it back.
 			p.ErrorLimit, p.OnError = 2, models.ServerParamsOnErrorMarkDashDown
 		}

@@ -219,8 +219,8 @@ func (s *search) halve(ctx context.Context, report string) (Verdicts, error) {
 	return Verdicts{s.parts[good]: Refused(s.parts[good].complaint(s.said(report)))}, nil
 }
 
-// convict takes out the parts that a search has found. It also takes out the other new
-// parts of an owner of which enough was found.
+// convict takes out the parts that a search has found. If it has found many guilty parts of one
+// owner, it also takes out the other new parts of that owner.
 func (s *search) convict(found Verdicts) {
 	owners := s.cfg.owners()
 	ended := make(map[string]bool)

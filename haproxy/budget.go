@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A reload leaves an old worker behind, which finishes the connections that it has. HAProxy
-// ends the oldest one when there are more than oldWorkers. So the reloads of one tenant end the
-// WebSockets and downloads of all others. Two things keep that from happening:
+// A reload leaves an old worker behind, which finishes the connections that it has. HAProxy ends the
+// oldest one when there are more than oldWorkers. The reloads of one tenant could therefore end the
+// WebSockets and downloads of all other tenants. Two bounds prevent that:
 //
 //   - Each tenant has a budget of reloads: some at once, and then one in a while, which is
 //     the longer the more old workers there are. What a tenant changes beyond its budget waits
@@ -172,8 +172,8 @@ func (p *Proxy) spend(by causes, want *Config) {
 	}
 }
 
-// waits lists who waits for a reload because of a budget, or of old workers, and notes whose
-// changes have waited for a budget.
+// waits lists the tenants that wait for a reload because of a budget or of old workers, and notes
+// those that have waited for a budget.
 func (p *Proxy) waits(by causes, want *Config) (all []Wait) {
 	now, was := time.Now(), p.budgets.late
 	soon := later(now, p.lastReload.Add(p.opt.MinReload))
@@ -199,7 +199,7 @@ func (p *Proxy) waits(by causes, want *Config) (all []Wait) {
 	return all
 }
 
-// noteWaits notes for the status whose changes wait.
+// noteWaits notes, for the status, the tenants whose changes wait.
 func (p *Proxy) noteWaits(all []Wait) {
 	if len(all)+len(p.Info().Waits) > 0 {
 		p.note(func(i *Info) { i.Waits = all })

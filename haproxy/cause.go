@@ -11,7 +11,7 @@ import (
 // operator.
 type causes map[Tenant]*cause
 
-// A cause is what the changes of one tenant need a reload for.
+// A cause is a tenant's part in the reason for a reload.
 type cause struct {
 	urgent bool            // somebody waits for it
 	guard  bool            // a guard is among them
@@ -39,7 +39,7 @@ func (c causes) change(b *Backend, guards bool) *cause {
 	return one
 }
 
-// stale notes that the worker has other guards in a backend than the wanted ones.
+// stale notes that the guards of a backend in the worker differ from the wanted guards.
 func (c causes) stale(b *Backend) { c.change(b, true).stale[b.Name] = true }
 
 // hurry notes that somebody waits for all of it.
@@ -49,7 +49,7 @@ func (c causes) hurry() {
 	}
 }
 
-// tenant returns whose changes change the backend.
+// tenant returns the tenant that may change the backend.
 func (b *Backend) tenant() Tenant {
 	if b.By != "" {
 		return Tenant{b.Cluster, b.By}
@@ -57,7 +57,7 @@ func (b *Backend) tenant() Tenant {
 	return Tenant{b.Cluster, b.Namespace}
 }
 
-// tenant returns whose changes change the certificate.
+// tenant returns the tenant that may change the certificate.
 func (c *Cert) tenant() Tenant {
 	cluster, namespace, _ := strings.Cut(c.Owner, "/")
 	return Tenant{cluster, namespace}
@@ -67,8 +67,8 @@ func (c *Cert) tenant() Tenant {
 // that nobody wants any more (is is nil).
 type difference struct{ was, is *Backend }
 
-// differences are those between the backends of a worker and the wanted ones. A backend that is
-// placed has a spare place of its settings.
+// differences has the backends in which a worker differs from a configuration. A placed backend is
+// new, and has a spare place with its settings.
 type differences struct{ added, placed, changed, removed []difference }
 
 // backendsDiffer compares the backends of a worker, which has others in slots, with the wanted
@@ -142,7 +142,7 @@ func causesOf(have, want *Config, in slots) causes {
 	return c
 }
 
-// addShape adds the causes of what differs in two shapes.
+// addShape adds the causes of the differences between two shapes.
 func (c causes) addShape(have, want *Config) {
 	was, is := &have.Shape, &want.Shape
 	if !reflect.DeepEqual([]any{was.Bind, was.Group, was.Leaving, was.Process.ClientCA, was.Process.ClientOptional},
@@ -184,7 +184,8 @@ func (c causes) addShape(have, want *Config) {
 	}
 }
 
-// addUsers adds the causes of changed tables, userlists and files, by whoever uses them.
+// addUsers adds the causes of changed tables, userlists and files, one for each tenant that uses
+// them.
 func (c causes) addUsers(names []string, have, want *Config) {
 	changed, used := make(map[string]bool, len(names)), make(map[string]bool)
 	for _, name := range names {

@@ -2,18 +2,18 @@ package haproxy
 
 import "slices"
 
-// closed is what takes no requests until a reload, because guards of a tenant wait for a reload
-// beyond the tenant's budget. A tenant that changes its guards without end closes its own paths
+// closed has the backends that take no requests until a reload, because guards of a tenant beyond
+// its budget wait for that reload. A tenant that changes its guards without end closes its own paths
 // that way, and costs nobody else anything.
 type closed struct {
 	stale map[string]bool // backends whose guards in the worker are not the wanted ones
 
-	// lax reports whether a former backend lets in clients that the one instead of it, of a
-	// tenant beyond its budget, keeps out; nil: no tenant is.
+	// lax reports whether a former backend lets in clients that its successor rejects, where the
+	// successor is of a tenant beyond its budget. lax is nil if no tenant is beyond its budget.
 	lax func(former, instead string) bool
 }
 
-// close notes what has to be shut while the changes of late tenants wait.
+// close notes the backends and routes that have to be shut while the changes of late tenants wait.
 func (h *held) close(late map[Tenant]*cause, told *outline, want *Config) {
 	if len(late) == 0 || told == nil {
 		return

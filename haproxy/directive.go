@@ -362,8 +362,8 @@ func Capture(expression string, slot int) (Directive, error) {
 	return Directive{phase: phaseCapture, text: "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
-// Sized returns a Capture that needs a slot of that many bytes. The length of the slot is
-// common to all, so HAProxy reads it elsewhere: here it tells whose change it is.
+// Sized returns a Capture that needs a slot of that many bytes. HAProxy reads the length of the slot
+// elsewhere, since all Ingresses share it. Here it tells who has changed it.
 func (d Directive) Sized(length int) Directive {
 	d.length = length
 	return d

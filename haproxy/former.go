@@ -6,11 +6,10 @@ import (
 	"slices"
 )
 
-// held is what a configuration keeps of the one before, as long as it has to wait for a
-// reload: a route whose new backend or Choice the worker does not have leads where it
-// led. Only backends of one namespace follow each other that way: what somebody else
-// takes over has no former backend. A reload for which something is held is urgent (see
-// reloadIfDue). So nothing is held without a time at which it ends.
+// held keeps parts of the configuration before until a reload: a route leads where it led as long as
+// the worker lacks its new backend or Choice. A backend of one namespace never stands in for a
+// backend of another namespace. A reload for which something is held is urgent (see reloadIfDue), so
+// everything that is held has a time at which it ends.
 type held struct {
 	routes map[int]Route // as they are in the worker, by the index among the new Routes
 	rest   string        // the former DefaultBackend; empty: the new one can be told

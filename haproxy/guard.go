@@ -25,8 +25,8 @@ const ambiguous = `'(?i)//|/\.\.?(?:/|$)|[;\\#\x80-\xff]|%(?:[01][0-9a-f]|2[5def
 // digits of an escape may be of either case.
 const escaped = `'%(?:[0-9A-F]?[a-f]|2[1-46-9A-C]|3[AC-F]|40|5[BDE]|60|7[B-D])'`
 
-// otherPaths matches the headers in which some servers look for the path of a request, in the
-// place of its URL. A client that may send them bypasses a guard without another spelling.
+// otherPaths matches the headers that some servers read as the path of a request, instead of its
+// URL. A client that may send them bypasses a guard without another spelling.
 const otherPaths = `'(?i)^x[-_.](?:original|rewrite)[-_.]ur[il]$'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)

@@ -60,8 +60,8 @@ func (r Room) Connections(servers, want int) int {
 	return max(min(want, (files-files/4*quarters)/filesOfConnection), 1)
 }
 
-// Clients returns how many clients the tables of limits can hold in a quarter of the memory; 0:
-// that is not known.
+// Clients returns how many clients the tables of limits can hold in a quarter of the memory. It
+// returns 0 if the memory is not known.
 func (r Room) Clients() int { return int(r.Memory / 4 / memoryOfClient) } //nolint:gosec // it fits
 
 // Servers returns how many servers HAProxy can have, at most: they leave a quarter of

@@ -9,11 +9,11 @@ import (
 
 // A BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
 //
-// HAProxy hashes a password in a thread that serves requests of others too, for up to 15 ms.
-// So a right password is remembered for five minutes after its last request, and is not hashed
-// meanwhile. Of a tenant that gets too many wrong passwords HAProxy hashes no more. The networks
-// of its clients are divided into parts, and each part has its share of the wrong passwords:
-// whoever sends too many keeps out the new logins of its own part alone.
+// HAProxy hashes a password for up to 15 ms, in a thread that also serves requests of other tenants.
+// A right password is therefore remembered for five minutes after its last request, and is not
+// hashed meanwhile. While a tenant gets too many wrong passwords, HAProxy hashes none for it. The
+// networks of its clients are divided into parts, and each part has its share of the wrong passwords:
+// a client that sends too many keeps out only the new logins of its own part.
 type BasicAuth struct {
 	Userlist string
 	Realm    string // that browsers show
@@ -35,8 +35,8 @@ func (a BasicAuth) shares() (parts, each int) {
 	return all / each, each
 }
 
-// The tables of every BasicAuth. One holds hashes of the credentials that were right, the other
-// one counts the wrong ones of each part of each tenant. Neither is passed on to another worker: after a
+// The tables of every BasicAuth. One holds hashes of right credentials, the other one counts the
+// wrong credentials of each part of each tenant. No other worker gets these tables, so after a
 // change of the users no password is remembered.
 const (
 	rightTable = "rightpasswords"

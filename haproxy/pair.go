@@ -104,10 +104,10 @@ func Weak(c *x509.Certificate) string {
 	return fmt.Sprintf("its signature has the algorithm %s: want SHA-256 or stronger", c.SignatureAlgorithm)
 }
 
-// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS): its
-// issuer is its subject, its authority key identifier is that of the certificate itself,
-// and its key is of the kind that signed it. OpenSSL does not verify the signature. What
-// selfIssued cannot read, it does not take for self-signed.
+// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS). Three things
+// make it so: its issuer is its subject, its authority key identifier names the certificate itself,
+// and its key is of the kind that signed it. OpenSSL does not verify the signature. A certificate
+// that selfIssued cannot read does not count as self-signed.
 func selfIssued(c *x509.Certificate) bool {
 	if !bytes.Equal(c.RawIssuer, c.RawSubject) || !slices.Contains(signing[c.SignatureAlgorithm], c.PublicKeyAlgorithm) {
 		return false

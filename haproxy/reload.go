@@ -97,8 +97,8 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	return cmp.Or(strings.Join(reasons, ", "), "HAProxy's configuration changed"), urgent
 }
 
-// broken returns why only a reload makes the worker one that takes commands; empty: it takes
-// them. Nobody's changes are to blame for that.
+// broken returns why the worker takes no commands before a reload, or "" if it takes them. Nobody's
+// changes are to blame for that.
 func (p *Proxy) broken(want *outline) string {
 	if p.unheard >= 2 {
 		return "commands to the worker failed"
@@ -129,7 +129,7 @@ func (p *Proxy) causes(want *outline) causes {
 	return causesOf(p.run.grown(p.shaped), want.cfg, p.run.slots)
 }
 
-// reloadDue returns the earliest time for a reload to these files, for which these causes are.
+// reloadDue returns the earliest time for a reload to these files that has these causes.
 func (p *Proxy) reloadDue(want *outline, by causes) time.Time {
 	due := p.lastReload.Add(p.opt.MinReload)
 	if len(by) > 0 {

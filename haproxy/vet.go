@@ -88,10 +88,10 @@ const vetDir = "vet-"
 // vetTimeout bounds one run of HAProxy over texts.
 const vetTimeout = 10 * time.Second
 
-// Vet answers questions. HAProxy reads the texts for frontends and backends together,
-// each in a section of its own, and the certificates together, each on a line of its own.
-// If it rejects some of them, it reads the rest again. It reads every other text alone.
-// An error means that HAProxy could not be asked.
+// Vet answers questions. HAProxy reads the texts for frontends and backends together, each in a
+// section of its own, and the certificates together, each on a line of its own. If it rejects some
+// of them, it reads the rest again. It reads each other text in a run of its own. An error means
+// that HAProxy could not be asked.
 func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error) {
 	verdicts := make(Verdicts, len(questions))
 	var ports, pairs []Question
@@ -167,10 +167,10 @@ func (p *Proxy) judgePairs(ctx context.Context, dir string, questions []Question
 	return nil
 }
 
-// unread returns the questions about certificates that are not among the files on disk. It
-// adds a good verdict on each of the others. The files are those that HAProxy last accepted,
-// so a fresh process knows its good certificates by them. If a crash left others there, or
-// HAProxy is another version by now, Blame finds what is rejected.
+// unread returns the questions about certificates that are not among the files on disk. It adds a
+// good verdict on every other part. The files are those that HAProxy last accepted, so a fresh
+// process knows its good certificates by them. If a crash left others there, or HAProxy is another
+// version by now, Blame finds what is rejected.
 func (p *Proxy) unread(questions []Question, verdicts Verdicts) (rest []Question) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +190,7 @@ func (p *Proxy) unread(questions []Question, verdicts Verdicts) (rest []Question
 	return rest
 }
 
-// inBind matches what the author of a certificate does not know in a complaint about it.
+// inBind matches the part of a complaint that the author of a certificate cannot know.
 var inBind = regexp.MustCompile(`^HAProxy: '[^']*' in section '[^']*' : |(?: into SSL Context| from file) '[^']*'`)
 
 // judgePorts adds the verdicts on ports. In mode external every port is good: its owner

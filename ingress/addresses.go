@@ -111,7 +111,8 @@ func (a *allotter) total(six bool) (n uint64) {
 	return n
 }
 
-// full returns why a tenant gets no further address of a family; empty: it may have one.
+// full returns why a tenant gets no further address of a family. It returns "" if the tenant may
+// have one.
 func (a *allotter) full(d *demand, addr netip.Addr) string {
 	has := a.counts[d.of]
 	if most := a.most(d.of); most > 0 {
@@ -317,7 +318,7 @@ type keptAddress struct {
 	until time.Time
 }
 
-// keptForOther returns what an address is kept for, if a demand cannot have it therefore. A
+// keptForOther returns the owner for whom an address is kept, if that keeps it from a demand. A
 // record overrides what is kept, and so does an earlier cluster.
 func (a *allotter) keptForOther(d *demand, addr netip.Addr) (k keptAddress, is bool) {
 	k, is = a.kept[addr]

@@ -31,7 +31,7 @@ type allowance[T object] struct {
 	reading *reading             // of one namespace; nil: none is under way
 }
 
-// A shortage is a namespace of which some objects are not kept.
+// A shortage is about a namespace with objects that are not kept.
 type shortage struct {
 	example ObjectRef // one of those objects
 	due     bool      // it may be possible to keep more of them
@@ -172,8 +172,8 @@ func (s *shelf[T]) within(items []T, latest map[serviceKey]T) []T {
 	return slices.DeleteFunc(items, func(o T) bool { _, kept := latest[keyOf(o)]; return !kept })
 }
 
-// refer has the namespaces read again of which objects are not kept, since something
-// else refers to objects now.
+// refer notes that something else refers to objects now: namespaces with objects that were not kept
+// are read again.
 func (s *shelf[T]) refer(changed func(namespace string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *shelf[T]) refer(changed func(namespace string) bool) {
 	}
 }
 
-// problems returns a problem for each namespace of which objects are not kept.
+// problems returns a problem for each namespace with objects that are not kept.
 func (s *shelf[T]) problems(cluster string) (all []Problem) {
 	if s.share == nil {
 		return nil
@@ -236,8 +236,8 @@ func pages[T object, L runtime.Object](ctx context.Context, s *shelf[T], list li
 // copied returns an object that does not keep the memory of its page.
 func copied[T object](o T) T { return o.DeepCopyObject().(T) }
 
-// whole reads all objects. Of a namespace with more than its share it keeps no more than
-// twice the share, until Replace has chosen.
+// whole reads all objects. It keeps at most twice the share of a namespace, until Replace has
+// chosen.
 func whole[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L]) (runtime.Object, error) {
 	sh, all := s.share, &metav1.List{}
 	bytes, beyond := map[bool]map[string]int{true: {}, false: {}}, map[string]ObjectRef{}
@@ -296,9 +296,9 @@ func (s *shelf[T]) offer(of *reading, o T) bool {
 	return s.share.reading == of && !known && !of.watched[keyOf(o)] && s.set(o)
 }
 
-// refills reads namespaces again until ctx ends, whenever more of their objects may be
-// kept. It spends a twentieth of its time on each: whoever writes large objects delays
-// nobody else.
+// refills reads namespaces again until ctx ends, whenever more of their objects may be kept. It
+// spends a twentieth of its time on each namespace, so large objects of one namespace do not delay
+// the others.
 func refills[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L]) {
 	for ctx.Err() == nil {
 		namespace, wait := s.nextShort(time.Now())
@@ -349,7 +349,7 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 	}
 }
 
-// watchShare sets up a shelf of which each namespace has a share.
+// watchShare sets up a shelf in which each namespace has a share.
 func watchShare[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *allowance[T], from func(namespace string) reader[L]) *shelf[T] {
 	s := newShelf(w, group, resource, order, strip)
 	s.share = sh

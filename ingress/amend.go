@@ -259,8 +259,8 @@ func (c *Compiler) hostsOf(members []member) map[string]bool {
 	return hosts
 }
 
-// routeAlone returns the routing of worlds that have these Ingresses and no other, and of
-// which only these hosts are remembered.
+// routeAlone returns the routing of worlds with only these Ingresses, and with a memory of only
+// these hosts.
 func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[string]bool) *routing {
 	alone := *c // it shares what is remembered
 	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))

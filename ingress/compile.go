@@ -32,8 +32,8 @@ type Snapshot struct {
 	NoClasses bool            // Classes is empty because we may not read them
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
-	// Beyond has a problem for each namespace of which some objects are left out, because
-	// they are beyond its limits, and for each object whose Secrets are.
+	// Beyond has a problem for each namespace with objects that are left out because they are
+	// beyond its limits, and for each object that names Secrets beyond that limit.
 	Beyond []Problem `json:"-"`
 
 	// Owners are the owners of the Result before; nil: nothing had an owner.
@@ -353,8 +353,8 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	return c.result
 }
 
-// leader returns the cluster whose ConfigMaps set what concerns the whole process. A cluster
-// that is unknown keeps that right: empty is a leader that is not known either.
+// leader returns the name of the cluster that sets the keys of the whole process by its ConfigMaps.
+// A cluster that is unknown keeps that right. leader returns "" if no cluster has it.
 func leader(snaps, unknown []Snapshot) string {
 	for _, s := range slices.Concat(snaps, unknown) {
 		if s.Options.Process {
@@ -370,8 +370,7 @@ func leader(snaps, unknown []Snapshot) string {
 // leads reports whether the ConfigMaps of a world set what concerns the whole process.
 func (w *world) leads() bool { return w.Cluster == w.leader }
 
-// speaker returns the world whose ConfigMaps set what concerns the whole process; an empty
-// one if that cluster is unknown.
+// speaker returns the world of the leader, or an empty one if that cluster is unknown.
 func speaker(worlds []*world) *world {
 	for _, w := range worlds {
 		if w.leads() {

@@ -10,9 +10,10 @@ import (
 	"sallyport/haproxy"
 )
 
-// Some things a namespace has as much of as it asks for, as long as all of it together stays
-// within a limit. Beyond that it has less of each, and still some: a rate limit that counts
-// fewer clients limits all the same, and a server that is checked less often is checked.
+// Clients in the tables of rate limits, and checks of servers, are bounded for each namespace
+// together. If a namespace asks for more, each of its Ingresses gets less, and none gets nothing: a
+// rate limit that counts fewer clients still limits, and a server that is checked less often is
+// still checked.
 
 // tables returns the tables of all needs, sorted by name, with each once. Those of a namespace
 // that would count more clients than its limit share the limit.
@@ -51,7 +52,7 @@ func (b *builder) tables() (all []haproxy.Table) {
 	return all
 }
 
-// payer returns the namespace whose limits count what the keys of a need's claimant ask for.
+// payer returns the namespace whose limits apply to the keys of a need's claimant.
 func (n *need) payer() tenant { return tenant{n.world, n.settings.by.ref.Namespace} }
 
 // level returns the size that none may exceed, so that all of them together are no more than

@@ -66,10 +66,10 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
 	config.UserAgent = "sallyport"
-	// A rate that all requests share lets one kind of them wait for another. Each kind
-	// has a bound of its own: a resource takes one list and one watch, a secretReader has
-	// a budget, and so have the writes of status and of Events (publish.go). Above that,
-	// API Priority and Fairness protects the server.
+	// With one rate for all requests, requests of one kind would wait for those of another kind.
+	// Each kind has a bound of its own: a resource takes one list and one watch, a secretReader has
+	// a budget, and so have the writes of status and of Events (publish.go). Above that, API
+	// Priority and Fairness protects the server.
 	config.QPS = -1
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil

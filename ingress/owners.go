@@ -69,8 +69,8 @@ func leaving(remembered, now time.Time) time.Time {
 	return remembered
 }
 
-// now returns the newest time of all worlds. Of a cluster that is known by its picture alone
-// the time stands still.
+// now returns the newest time of all worlds. The time of a cluster that is known only by its picture
+// stands still.
 func (c *Compiler) now() (now time.Time) {
 	for _, w := range c.worlds {
 		now = latest(now, w.At)
@@ -93,9 +93,9 @@ type keptHost struct {
 	hold
 }
 
-// keep holds each host that nothing of its last owner names any more, until it is released.
-// A claim of an earlier cluster overrides that. What a namespace names and what is kept for it
-// are together within its limit of hosts: the last that were left are kept.
+// keep holds each host that nothing of its last owner names any more, until it is released. A claim
+// of an earlier cluster overrides that. The hosts that a namespace names and those kept for it count
+// together for its limit of hosts. Of the kept ones, those that were left first go first.
 func (b *builder) keep() {
 	now := b.now()
 	for i, w := range b.worlds {
@@ -143,7 +143,7 @@ func (b *builder) remembered(o *Owners) iter.Seq2[string, string] {
 	}
 }
 
-// within drops what is beyond the limit of each namespace: the hosts that were left first.
+// within drops the hosts beyond the limit of each namespace. Those that were left first go first.
 func (b *builder) within(all []keptHost, most int) []keptHost {
 	has := make(map[party]int)
 	for _, h := range b.holds {
@@ -297,7 +297,7 @@ func (b *builder) settleOwners() {
 	}
 }
 
-// replace returns Owners in which some hosts are as in others.
+// replace returns the Owners o, with some hosts replaced by those of the Owners others.
 func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
 	next := *o
 	next.Namespaces, next.Left = maps.Clone(o.Namespaces), maps.Clone(o.Left)
@@ -326,7 +326,7 @@ type Kept struct {
 	Until     time.Time  `json:"until"`
 }
 
-// Kept returns what is kept for namespaces that do not use it any more.
+// Kept returns the hosts and addresses that are kept for namespaces that no longer use them.
 func (r Result) Kept() (all []Kept) {
 	if r.routing == nil {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A publisher holds one whole wish: all that is to be written to the cluster. Statuses and
-// Events are written side by side: neither waits for the other.
+// A publisher holds one whole wish: all that is to be written to the cluster. Statuses and Events
+// are written side by side: statuses do not wait for Events, nor Events for statuses.
 type publisher struct {
 	statuses, events chan struct{}               // knock after a new wish
 	wish             atomic.Pointer[Publication] // nil: there is none yet

@@ -139,7 +139,7 @@ func (w *Watcher) readSecret(ctx context.Context, key serviceKey) (*corev1.Secre
 	return nil, nil
 }
 
-// want says which Secrets are wanted, and no others.
+// want replaces the list of wanted Secrets.
 func (r *secretReader) want(keys map[serviceKey]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

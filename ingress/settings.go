@@ -316,7 +316,7 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 		return b.shut(c, traffic)
 	}
 	defaults := b.worlds[c.world].defaults
-	// Without keys of its own it counts in a table of the cluster's ConfigMap.
+	// An Ingress without keys of its own counts in a table of the cluster's ConfigMap.
 	shared := b.compile(b.worlds[c.world].prefix, settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
 	both := shared
 	if !c.layer.Empty() {

@@ -192,7 +192,7 @@ type Ingress struct {
 	Snippets bool `json:"snippets" jsonschema:"default=false"`
 	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is rejected, the ConfigMap's too.
 	NoSnippets []string `json:"noSnippets"`
-	// How long a host, or an address of a Service, stays with its namespace after nothing there names it any more, from 0s to 720h. Meanwhile no other namespace gets it: otherwise whoever waits for it has it as soon as its owner replaces an object. An entry of hosts that matches a host ends that for the host at once.
+	// How long a host, or an address of a Service, stays with its namespace after nothing there names it any more, from 0s to 720h. Meanwhile no other namespace gets it: otherwise another namespace could take it while its owner replaces an object. An entry of hosts that matches a host ends that for the host at once.
 	ReleaseAfter time.Duration `json:"releaseAfter" jsonschema:"default=1h"`
 	// Limits for each namespace. Anything beyond a limit is reported and not served; older Ingresses take precedence.
 	Limits Limits `json:"limits"`

@@ -14,14 +14,16 @@ import (
 )
 
 const (
-	// protocol is the version of orders and reports. A process with another one is told to leave, and
-	// its owner starts a new one. Whatever else changes, both ends understand Leave and Protocol.
+	// protocol is the version of orders and reports. The owner tells a process with another version
+	// to leave, and starts a new one. Whatever else changes, both ends understand Leave and
+	// Protocol.
 	protocol = 1
 	// longest bounds a line, in bytes: 100,000 announcements are 6 MB.
 	longest = 16 << 20
 )
 
-// settings are what a change of starts a new BGP speaker.
+// settings are the values that a BGP speaker gets at its start. A change of one starts a new
+// speaker.
 type settings struct {
 	ASN      uint32
 	RouterID netip.Addr
@@ -62,7 +64,7 @@ func routerOf(p bgp.Peer) router {
 	return r
 }
 
-// same reports whether two orders want the same.
+// same reports whether two orders ask for the same sessions and announcements.
 func (o order) same(other order) bool {
 	return o.Settings == other.Settings && o.Outlive == other.Outlive && o.Proxy == other.Proxy &&
 		o.Level == other.Level && slices.Equal(o.Routers, other.Routers) &&

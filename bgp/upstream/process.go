@@ -245,8 +245,8 @@ func (r *running) lose(why error) {
 		"for", r.order.Outlive, "err", why)
 }
 
-// over returns why nothing may be announced any more; empty: it may. HAProxy is silent if it does
-// not answer twice in a row: one that reloads does not listen for a moment.
+// over returns why nothing may be announced any more, or "" if announcements may go on. HAProxy is
+// silent if it does not answer twice in a row: one that reloads does not listen for a moment.
 func (r *running) over(ctx context.Context, now time.Time) string {
 	switch {
 	case r.owner != nil:

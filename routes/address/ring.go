@@ -159,7 +159,7 @@ func ClearRing(ctx context.Context) error {
 	return errors.Join(nft(ctx, text.String()), unpoint())
 }
 
-// A Count is what the rules of a ring have done since they were loaded first.
+// A Count has the packets that met the rules of a ring since the rules were loaded first.
 type Count struct {
 	Passed  uint64 // packets that went on to the next member
 	Dropped uint64 // packets beyond Limit

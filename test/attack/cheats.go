@@ -18,8 +18,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// cheats returns the objects of hosts of evil whose certificates look self-signed, and are not:
-// they are signed with SHA-1, and name as their issuer's another serial number than their own.
+// cheats returns the objects of hosts of evil whose certificates look self-signed, and are not. They
+// are signed with SHA-1, and the serial number of their issuer is not their own.
 func cheats(n int) (string, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

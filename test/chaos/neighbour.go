@@ -147,8 +147,8 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum) //nolint:gosec // folded
 }
 
-// hostileNeighbour has a node send what it can to the members for a while. Nobody may lose its
-// class, a session, or the others.
+// hostileNeighbour has a node send packets of every kind that it can to the members for a while. No
+// member may lose its class, a session, or another member.
 func hostileNeighbour(ctx context.Context, s *testbed) (err error) {
 	var members []string
 	flaps := map[string]int{}
