@@ -63,7 +63,6 @@ type clusterView struct {
 // judge fills in notReady and warnings: why the appliance is not ready, and what needs
 // attention, one sentence each.
 func (l *loop) judge(v *view) {
-	const expiresSoon = 14 * 24 * time.Hour
 	const soon = 10 * time.Second // a failure that is shorter does not make the appliance unready
 	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
