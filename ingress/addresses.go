@@ -223,13 +223,13 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	if by := a.closed[addr]; by != "" {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, by)}
 	}
-	if k, is := a.keptForOther(d, addr); is {
-		return refusal{"AddressInUse", fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s (clusters[].ingress.releaseAfter)",
-			addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339))}
-	}
 	l := a.holds[addr]
 	if l != nil && l.holder != d.holder {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name)}
+	}
+	if k, is := a.keptForOther(d, addr); is {
+		return refusal{"AddressInUse", fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s (clusters[].ingress.releaseAfter)",
+			addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339))}
 	}
 	if l == nil {
 		if why := a.full(d, addr); why != "" {

@@ -246,6 +246,7 @@ func TestAnAddressIsKeptForItsLastNamespace(t *testing.T) {
 		h.balanced(0, victim, other)
 		h.has("shop/db", "[203.0.113.5]")
 		h.balanced(time.Second, evil, victim, other)
+		h.told("evil/theirs", "AddressInUse", "203.0.113.5 is in use by Service shop/db")
 		h.balanced(time.Second, evil, other)
 		h.has("evil/theirs", "[]")
 		h.told("evil/theirs", "AddressInUse", "203.0.113.5 was an address of Service shop/db until 2026-06-01T12:00:02Z, and is kept for its namespace until 2026-06-01T13:01:00Z (clusters[].ingress.releaseAfter)")
