@@ -147,8 +147,9 @@ type lease struct {
 	ports  map[uint16]string // by port: the Service that opens it
 }
 
-// allot answers demands, the older first. Records count before everything else, then
-// particular addresses. Without fresh no address is given that no record has.
+// allot answers demands, the older first. Records count before everything else, then what the
+// round before gave, then particular addresses. Without fresh no address is given that no
+// record has.
 func (a *allotter) allot(demands []demand, fresh bool) []allotment {
 	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant][2]int)
 	a.boundKept(demands)
@@ -176,6 +177,17 @@ func (a *allotter) allot(demands []demand, fresh bool) []allotment {
 		asked := inFamily(d.asked, six)
 		for _, addr := range d.had {
 			if addr.Is6() == six && (!asked.IsValid() || addr == asked) && a.take(d, addr) == (refusal{}) {
+				return addr, refusal{}
+			}
+		}
+		return netip.Addr{}, refusal{}
+	})
+	// What the round before gave is about to be recorded. A Service that has come since, and
+	// sorts before the one that got it, would else have another address beyond the limit.
+	each(func(d *demand, six bool) (netip.Addr, refusal) {
+		asked := inFamily(d.asked, six)
+		for _, addr := range a.hadBefore(d, six) {
+			if fresh && a.kept[addr].given && (!asked.IsValid() || addr == asked) && a.take(d, addr) == (refusal{}) {
 				return addr, refusal{}
 			}
 		}
@@ -316,6 +328,7 @@ type keptAddress struct {
 	AddressOwner
 	of    tenant
 	until time.Time
+	given bool // the round before gave it: the record of it may be under way
 }
 
 // keptForOther returns the owner for whom an address is kept, if that keeps it from a demand. A

@@ -227,7 +227,7 @@ func drawAllotter(t *rapid.T) allotter {
 	for range rapid.IntRange(0, 3).Draw(t, "kept") {
 		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t, "kept address"))
 		namespace := rapid.SampledFrom([]string{"m", "n", "o"}).Draw(t, "kept for")
-		a.kept[addr] = keptAddress{AddressOwner{Namespace: namespace, Service: namespace + "/s1", Left: time.Unix(1, 0)}, tenant{0, namespace}, time.Unix(2, 0)}
+		a.kept[addr] = keptAddress{AddressOwner{Namespace: namespace, Service: namespace + "/s1", Left: time.Unix(1, 0)}, tenant{0, namespace}, time.Unix(2, 0), false}
 	}
 	a.ranges = []AddressRange{
 		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),

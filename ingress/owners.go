@@ -235,9 +235,10 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 			if _, taken := all[addr]; taken || !pools.contain(addr) || was.Namespace != w.owner(namespace) {
 				continue
 			}
+			given := was.Left.IsZero()
 			was.Left = leaving(was.Left, now)
 			if until := w.Options.release(was.Left); now.Before(until) {
-				all[addr] = keptAddress{was, tenant{i, namespace}, until}
+				all[addr] = keptAddress{was, tenant{i, namespace}, until, given}
 			}
 		}
 	}
@@ -255,7 +256,7 @@ func (b *builder) rememberAddresses(a *allotter) {
 	}
 	recorded := make(map[netip.Addr]bool)
 	for _, one := range b.Balancers {
-		for _, addr := range one.Recorded {
+		for _, addr := range one.Addresses {
 			if first := a.holds[addr].first; !recorded[addr] {
 				recorded[addr] = true
 				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]

@@ -218,6 +218,12 @@ func (h *history) balanced(later time.Duration, services ...*corev1.Service) {
 	h.owners["one"] = again
 }
 
+// addresses returns the addresses of a Service.
+func (h *history) addresses(name string) []netip.Addr {
+	i := slices.IndexFunc(h.Balancers, func(b Balancer) bool { return b.Namespace+"/"+b.Name == name })
+	return h.Balancers[i].Addresses
+}
+
 // has checks the addresses of a Service.
 func (h *history) has(name, want string) {
 	h.t.Helper()
@@ -254,6 +260,16 @@ func TestAnAddressIsKeptForItsLastNamespace(t *testing.T) {
 		h.balanced(time.Minute, evil, service("shop/db", ""), other) // a new Service has no record
 		h.has("shop/db", "[203.0.113.5]")
 		h.has("evil/theirs", "[]")
+	})
+	t.Run("a Service keeps what it was given, before its record is there", func(t *testing.T) {
+		h := begin(t) // a quarter of eight are two
+		h.balanced(0, service("evil/c", ""), service("evil/d", ""))
+		first := []string{fmt.Sprint(h.addresses("evil/c")), fmt.Sprint(h.addresses("evil/d"))}
+		h.balanced(0, service("evil/a", ""), service("evil/b", ""), service("evil/c", ""), service("evil/d", ""))
+		h.has("evil/a", "[]")
+		h.has("evil/b", "[]")
+		h.has("evil/c", first[0])
+		h.has("evil/d", first[1])
 	})
 	t.Run("after an hour it is free", func(t *testing.T) {
 		h := begin(t)
