@@ -15,15 +15,18 @@ import (
 // clients get the answers from victim that they got before, byte for byte, and Ingresses that
 // victim adds are served.
 type attack struct {
-	by      string // tenant, client, pod, node, peer, neighbour
+	by      string // tenant, client, operator, pod, node, peer, neighbour
 	tries   string
 	promise string
 
-	config  string                                          // lines that the operator's ConfigMap has meanwhile, "key: value"
-	objects func(*testbed) string                           // manifests that are there meanwhile
-	holds   func(context.Context, *testbed) error           // nil: what holds for all is enough
-	lab     func(context.Context, *testbed, *rig.Rig) error // in the place of holds, where HAProxy is not enough to show it
+	config  string                                // lines that the operator's ConfigMap has meanwhile, "key: value"
+	objects func(*testbed) string                 // manifests that are there meanwhile
+	holds   func(context.Context, *testbed) error // nil: what holds for all is enough
+	lab     labAttack                             // in the place of holds, where HAProxy is not enough to show it
 }
+
+// A labAttack does an attack in a lab, and checks its promise.
+type labAttack func(context.Context, *testbed, *rig.Rig) error
 
 func (a attack) name() string { return a.by + " " + a.tries }
 
@@ -52,6 +55,7 @@ type testbed struct {
 	pod      string        // address of victim's
 	rounds   int
 	rig      *rig.Rig // nil: there is no lab
+	two      *rig.Rig // the lab of the second cluster; nil until secondCluster brings it up
 }
 
 // enter applies victim's objects, waits until they are served, and records the answers.
@@ -91,6 +95,19 @@ func (s *testbed) note(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// record records the answers as they are.
+func (s *testbed) record(ctx context.Context) error {
+	s.before = nil
+	for _, b := range s.baseline() {
+		got, err := s.ask(ctx, b.request)
+		if err != nil {
+			return err
+		}
+		s.before = append(s.before, got.String())
+	}
+	return nil
 }
 
 // unharmed checks that victim's answers are those that note recorded.

@@ -6,13 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 
+	"sallyport/appliance"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -26,12 +27,12 @@ func groups() []attack {
 			objects: func(*testbed) string { // without a table to share there are no peers
 				return ingressOf("evil", "limited", []string{"rate-limit-requests: 100"}, rule("limited."+evilHost, path("/", "app")))
 			},
-			lab: asMember(leavesPeers),
+			lab: asMember("", leavesPeers),
 		},
 		{
 			by: "neighbour", tries: "asks BFD, with the address of a router, to wait for 12 days",
 			promise: "a packet of BFD asks for 10 s and 50 packets at most",
-			lab:     asMember(delaysBFD),
+			lab:     asMember("", delaysBFD),
 		},
 	}
 }
@@ -40,13 +41,9 @@ func groups() []attack {
 const ghost = "192.168.50.77"
 
 // asMember makes the appliance a member of a group during an attack, with the client as the router.
-func asMember(attack func(context.Context, *testbed, *rig.Rig) error) func(context.Context, *testbed, *rig.Rig) error {
+// more are lines of the group.
+func asMember(more string, attack labAttack) labAttack {
 	return func(ctx context.Context, s *testbed, r *rig.Rig) error {
-		file := r.Dir + "/sallyport.yaml"
-		before, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
 		secret := base64.StdEncoding.EncodeToString([]byte("the-secret-of-a-group-in-a-lab-1"))
 		group := fmt.Sprintf(`identity: gate-1
 group:
@@ -55,24 +52,74 @@ group:
   addresses: [203.0.113.10]
   members: [{name: gate-1, address: %s}, {name: gate-2, address: %s}]
   upstream: {asn: 64512, peers: [{address: %s}]}
-`, secret, applianceAddr, ghost, clientAddr)
-		use := func(text []byte, member bool) error {
-			if err := errors.Join(os.WriteFile(file, text, 0o600), syscall.Kill(r.Pid(), syscall.SIGHUP)); err != nil {
-				return err
-			}
+%s`, secret, applianceAddr, ghost, clientAddr, more)
+		member := func(want bool) error {
 			return s.eventually(ctx, func() error {
 				status, err := r.Status(ctx)
-				if err == nil && (status.Group != nil) != member {
+				if err == nil && (status.Group != nil) != want {
 					err = fmt.Errorf("its group is %+v", status.Group)
 				}
 				return err
 			})
 		}
-		err = use(append(before, group...), true)
-		if err == nil {
-			err = attack(ctx, s, r)
+		err := configured(ctx, r, func(text string) string { return text + group }, func() error {
+			rights, err := r.Manifests(ctx) // to write the status of Services, among others
+			if err := errors.Join(err, r.Apply(ctx, rights), member(true)); err != nil {
+				return err
+			}
+			return attack(ctx, s, r)
+		})
+		return errors.Join(err, member(false), s.unharmed(ctx))
+	}
+}
+
+// routed has the client be a router that takes the routes of the appliance during an attack: without
+// one, a lonely member of a group is spare, and gives out no addresses.
+func routed(attack labAttack) labAttack {
+	return func(ctx context.Context, s *testbed, r *rig.Rig) error {
+		l, err := r.Listen(ctx, world.Client, clientAddr+":179")
+		if err != nil {
+			return err
 		}
-		return errors.Join(err, use(before, false), s.unharmed(ctx))
+		var sessions sync.WaitGroup
+		defer sessions.Wait()
+		defer l.Close() //nolint:errcheck // nothing is lost with it
+		ended, end := context.WithCancel(ctx)
+		defer end()
+		sessions.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				sessions.Go(func() {
+					defer conn.Close() //nolint:errcheck // nothing is lost with it
+					router := liar{conn}
+					if router.establish(64512, netip.MustParseAddr(clientAddr)) != nil {
+						return
+					}
+					sessions.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+					for tick := time.NewTicker(time.Second); router.say(keepaliveMessage, nil) == nil; {
+						select {
+						case <-ended.Done():
+							return
+						case <-tick.C:
+						}
+					}
+				})
+			}
+		})
+		full := func() error {
+			status, err := r.Status(ctx)
+			if err == nil && status.Group.Class != appliance.Full {
+				err = fmt.Errorf("the appliance is %s in its group: %s", status.Group.Class, status.Group.Why)
+			}
+			return err
+		}
+		if err := s.eventually(ctx, full); err != nil {
+			return err
+		}
+		return attack(ctx, s, r)
 	}
 }
 

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
@@ -46,4 +49,44 @@ func (l *lab) Worker(ctx context.Context) (int, error) {
 func (l *lab) Told(ctx context.Context, kind, namespace, name string) (string, error) {
 	return l.Kubectl(ctx, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind="+kind+",involvedObject.name="+name, "-o",
 		`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
+}
+
+// rewrite writes the appliance's configuration file, and tells the appliance to read it.
+func rewrite(r *rig.Rig, text string) error {
+	return errors.Join(os.WriteFile(r.Dir+"/sallyport.yaml", []byte(text), 0o600), syscall.Kill(r.Pid(), syscall.SIGHUP))
+}
+
+// configure writes the appliance's configuration file, and waits until it is in use.
+func configure(ctx context.Context, r *rig.Rig, text string) error {
+	before, err := r.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if err := rewrite(r, text); err != nil {
+		return err
+	}
+	return rig.Eventually(ctx, "the appliance reads its file again", func() error {
+		now, err := r.Status(ctx)
+		if err == nil && !now.Config.Read.After(before.Config.Read) {
+			err = fmt.Errorf("it has not: %q", now.Config.Errors)
+		}
+		return err
+	})
+}
+
+// configured lets the appliance have another configuration while do runs.
+func configured(ctx context.Context, r *rig.Rig, change func(text string) string, do func() error) error {
+	before, err := os.ReadFile(r.Dir + "/sallyport.yaml")
+	if err != nil {
+		return err
+	}
+	after := change(string(before))
+	if after == string(before) {
+		return errors.New("the file has no place for the change of the configuration")
+	}
+	err = configure(ctx, r, after)
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, configure(ctx, r, string(before)))
 }

@@ -1,11 +1,12 @@
 // Command attack tries to break in: as a tenant who may write objects in one
-// namespace, as a client, a node, a BGP peer, a neighbour on the network, and as
-// someone who brings a volume. Each case says who tries what, and holds that
-// another tenant has its requests, its answers and its secrets to itself.
+// namespace, as the operator of another cluster, as a client, a node, a BGP peer,
+// a neighbour on the network, and as someone who brings a volume. Each case says
+// who tries what, and holds that another tenant has its requests, its answers and
+// its secrets to itself.
 //
 //	go run ./test/attack                all cases, in a lab (as root)
 //	go run ./test/attack -all           so with every HAProxy there is, one after another
-//	go run ./test/attack -only client   those with the word in their name
+//	go run ./test/attack -only client   those whose name matches the expression
 //	go run ./test/attack -list          the table of the cases
 //
 // What HAProxy and the compiler of objects are enough for is shown without a lab,
@@ -19,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,11 +36,11 @@ func main() {
 
 // attacks returns all there are.
 func attacks() []attack {
-	return slices.Concat(tenants(), costs(), naming(), clients(), others(), groups())
+	return slices.Concat(tenants(), costs(), naming(), changing(), clients(), others(), addresses(), groups(), watchers(), operators())
 }
 
 func run(ctx context.Context) error {
-	only := flag.String("only", "", "run the cases that have this `word` in their name")
+	only := flag.String("only", "", "run the cases whose name matches this `expression`")
 	all := flag.Bool("all", false, "with every HAProxy there is, one after another")
 	asJSON := flag.Bool("json", false, "write a line of JSON for each case")
 	list := flag.Bool("list", false, "write the table of the cases, and try nothing")
@@ -47,9 +49,13 @@ func run(ctx context.Context) error {
 		fmt.Print(table())
 		return nil
 	}
-	chosen := slices.DeleteFunc(attacks(), func(a attack) bool { return !strings.Contains(a.name(), *only) })
+	name, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	chosen := slices.DeleteFunc(attacks(), func(a attack) bool { return !name.MatchString(a.name()) })
 	if len(chosen) == 0 {
-		return fmt.Errorf("no case has %q in its name", *only)
+		return fmt.Errorf("no case's name matches %q", *only)
 	}
 	if !*all {
 		return inLab(ctx, chosen, *asJSON)
@@ -68,7 +74,8 @@ func run(ctx context.Context) error {
 // inLab runs the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	options := world.Options{Name: "attack", Workers: 2, Progress: io.Discard}
-	return rig.In(ctx, options, "", []string{"configMap: default/defaults", `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}, func(r *rig.Rig) error {
+	ingress := []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}
+	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) (err error) {
 		k, err := newKeys(r.Dir)
 		if err != nil {
 			return err
@@ -86,6 +93,7 @@ func inLab(ctx context.Context, list []attack, asJSON bool) error {
 			return err
 		}
 		s.rig = r
+		defer func() { err = errors.Join(err, s.leave()) }()
 		lines := make([]rig.Case, len(list))
 		for i, a := range list {
 			lines[i] = rig.Case{Name: a.name(), Run: func(ctx context.Context) error { return s.run(ctx, a) }}

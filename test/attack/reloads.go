@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -16,14 +15,21 @@ import (
 // budget is how many reloads a namespace may cause at once by default.
 const budget = 5
 
-// reloads changes a setting of evil more often than HAProxy keeps old workers, while victim has a
+// reloads lets evil cause the reloads of a namespace by default (see flips).
+func reloads(ctx context.Context, s *testbed, r *rig.Rig) error {
+	return configured(ctx, r, limited(budget), func() error {
+		// A new process does not know how much of its budget victim has used in other cases.
+		if err := errors.Join(r.Stop(syscall.SIGTERM), r.Start(ctx), r.Ready(ctx)); err != nil {
+			return err
+		}
+		return flips(ctx, s, r)
+	})
+}
+
+// flips changes a setting of evil more often than HAProxy keeps old workers, while victim has a
 // connection open. Afterwards evil adds a guard.
-func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
-	const changes = 25 // HAProxy keeps 20 old workers
-	if err := limitReloads(ctx, r, budget); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, limitReloads(ctx, r, rig.NoReloadLimit)) }()
+func flips(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
+	const changes = 25                  // HAProxy keeps 20 old workers
 	if err := s.seen(ctx); err != nil { // victim has used a part of its own budget
 		return err
 	}
@@ -42,10 +48,10 @@ func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 		ended <- fmt.Errorf("the answer to victim's client ends: %w", err)
 	}()
 
-	flips := func(annotation string) string {
+	setting := func(annotation string) string {
 		return ingressOf("evil", "flips", []string{annotation}, rule("flips."+evilHost, path("/", "app")))
 	}
-	defer func() { err = errors.Join(err, s.Delete(ctx, flips("timeout-server: 1s"))) }()
+	defer func() { err = errors.Join(err, s.Delete(ctx, setting("timeout-server: 1s"))) }()
 	began := time.Now()
 	before, err := r.Status(ctx)
 	if err != nil {
@@ -53,7 +59,7 @@ func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	}
 	last := before.HAProxy.Reloads
 	for i := range changes {
-		if err := s.Apply(ctx, flips(fmt.Sprintf("timeout-server: %ds", 100+i))); err != nil {
+		if err := s.Apply(ctx, setting(fmt.Sprintf("timeout-server: %ds", 100+i))); err != nil {
 			return err
 		}
 		err := s.eventually(ctx, func() error {
@@ -75,7 +81,7 @@ func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	err = errors.Join(err, told("flips", "LimitReached")(ctx, s))
 
 	// A guard holds all the same, and victim has its own budget.
-	if e := s.Apply(ctx, flips("allow-list: 10.99.0.1")); e != nil {
+	if e := s.Apply(ctx, setting("allow-list: 10.99.0.1")); e != nil {
 		return errors.Join(err, e)
 	}
 	err = errors.Join(err, s.eventually(ctx, func() error {
@@ -93,32 +99,10 @@ func reloads(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	return err
 }
 
-// limitReloads changes how many reloads a namespace may cause at once, and waits until the
-// appliance has read it.
-func limitReloads(ctx context.Context, r *rig.Rig, most int) error {
-	before, err := r.Status(ctx)
-	if err != nil {
-		return err
+// limited returns a change of the configuration that lets a namespace cause this many reloads at
+// once.
+func limited(most int) func(text string) string {
+	return func(text string) string {
+		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit), fmt.Sprintf("reloads: %d}", most), 1)
 	}
-	file := r.Dir + "/sallyport.yaml"
-	text, err := os.ReadFile(file) //nolint:gosec // it is ours
-	if err != nil {
-		return err
-	}
-	begin, rest, found := strings.Cut(string(text), "reloads: ")
-	_, end, _ := strings.Cut(rest, "}")
-	if !found {
-		return fmt.Errorf("%s has no limit of reloads", file)
-	}
-	text = fmt.Appendf(nil, "%sreloads: %d}%s", begin, most, end)
-	if err := errors.Join(os.WriteFile(file, text, 0o600), syscall.Kill(r.Pid(), syscall.SIGHUP)); err != nil { //nolint:gosec // it is ours
-		return err
-	}
-	return rig.Eventually(ctx, "the appliance reads its file again", func() error {
-		now, err := r.Status(ctx)
-		if err == nil && !now.Config.Read.After(before.Config.Read) {
-			err = errors.New("it has not")
-		}
-		return err
-	})
 }

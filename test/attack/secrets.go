@@ -21,7 +21,7 @@ func naming() []attack {
 	return []attack{
 		{
 			by: "tenant", tries: "names 300 new Secrets that do not exist, again and again", lab: renames,
-			promise: "changes of others are in effect meanwhile; a name that no Secret has costs no request",
+			promise: "changes of others are in effect meanwhile, and their pods are replaced without a failed request; a name that no Secret has costs no request",
 		},
 		{
 			by: "tenant", tries: "names 5,000 Secrets that do not exist at once", lab: names5000,
@@ -44,7 +44,8 @@ func namingSecrets(name string, round, count int) string {
 	return ingressOf("evil", name, nil, tls.String(), rule(name+"."+evilHost, path("/", "app")))
 }
 
-// renames names new Secrets until an Ingress, a certificate and a guard of victim are in effect.
+// renames names new Secrets until an Ingress, a certificate and a guard of victim are in effect, and
+// until a pod of victim is replaced.
 func renames(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	before, err := secretLists(ctx, r)
 	if err != nil {
@@ -69,7 +70,7 @@ func renames(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 		evil.Wait()
 		err = errors.Join(err, failed, s.Delete(ctx, namingSecrets("renames", 0, 1)))
 	}()
-	if err := s.changes(ctx, "during"); err != nil {
+	if err := errors.Join(s.changes(ctx, "during"), s.replaced(ctx, r)); err != nil {
 		return fmt.Errorf("after %s and %d names: %w", time.Since(began).Round(time.Second), 300*rounds.Load(), err)
 	}
 	after, err := secretLists(ctx, r)

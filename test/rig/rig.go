@@ -502,9 +502,18 @@ func Within(ctx context.Context, limit, every time.Duration, what string, ask fu
 }
 
 // Dial connects from a host of the lab to an address.
-func (r *Rig) Dial(ctx context.Context, host, address string) (conn net.Conn, err error) {
+func (r *Rig) Dial(ctx context.Context, host, address string) (net.Conn, error) {
+	return r.DialFrom(ctx, host, netip.Addr{}, address)
+}
+
+// DialFrom connects from an address of a host of the lab to another address.
+func (r *Rig) DialFrom(ctx context.Context, host string, from netip.Addr, address string) (conn net.Conn, err error) {
+	dialer := new(net.Dialer)
+	if from.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
 	err = r.on(host, func() error {
-		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+		conn, err = dialer.DialContext(ctx, "tcp", address)
 		return err
 	})
 	return conn, err
