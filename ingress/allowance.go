@@ -17,10 +17,12 @@ import (
 // An allowance bounds the objects of each namespace that a shelf keeps, because all
 // namespaces share the memory of the appliance. What something served refers to
 // displaces the rest. An object that was not kept is read again when there is room for
-// it, or when something refers to it. The shelf's lock guards all but the first four
+// it, or when something refers to it. The shelf's lock guards all but the first six
 // fields, which never change.
 type allowance[T object] struct {
 	key, kind string        // the key of the bound in the configuration file; the kind of the objects
+	plural    string        // of the kind
+	follows   string        // says in words what follows for objects that are not kept
 	most      int           // bytes of the objects of a namespace together; 0: no bound
 	first     func(T) bool  // whether something served refers to an object
 	wake      chan struct{} // knocked when a namespace has to be read again
@@ -46,7 +48,10 @@ type reading struct {
 }
 
 func newAllowance[T object](key, kind string, most int, first func(T) bool) *allowance[T] {
-	return &allowance[T]{key: key, kind: kind, most: most, first: first, wake: make(chan struct{}, 1), bytes: map[string]int{}, short: map[string]*shortage{}}
+	return &allowance[T]{
+		key: key, kind: kind, plural: kind + "s", follows: "those of Services that something served refers to are used first",
+		most: most, first: first, wake: make(chan struct{}, 1), bytes: map[string]int{}, short: map[string]*shortage{},
+	}
 }
 
 // bytesOf returns the bytes of an object in the encoding of the API server.
@@ -195,10 +200,17 @@ func (s *shelf[T]) problems(cluster string) (all []Problem) {
 		on := s.share.short[namespace].example
 		on.Cluster = cluster
 		all = append(all, Problem{ObjectRef: on, Reason: "LimitReached", Why: fmt.Sprintf(
-			"the %ss of namespace %s have more than %d bytes (clusters[].ingress.limits.%s): some of them are not used, this one among them; those of Services that something served refers to are used first",
-			s.share.kind, namespace, s.share.most, s.share.key)})
+			"the %s of namespace %s have more than %d bytes (clusters[].ingress.limits.%s): some of them are not used, this one among them; %s",
+			s.share.plural, namespace, s.share.most, s.share.key, s.share.follows)})
 	}
 	return all
+}
+
+// incomplete returns the namespaces of which objects are not kept, in order.
+func (s *shelf[T]) incomplete() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sortedKeys(s.share.short)
 }
 
 // sharePage bounds the objects of one request: each may have a megabyte and a half,

@@ -9,10 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/calico"
 )
 
@@ -221,4 +226,101 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 		}
 	}
 	until(t, w, "the end of the problem", func() bool { return len(told(synced(t, w))) == 0 })
+}
+
+// bulky returns an object's name and labels of a kilobyte.
+func bulky(namespace, name string) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), Annotations: map[string]string{}}
+	for i := range 5 {
+		m.Annotations[fmt.Sprint("note", i)] = strings.Repeat("n", 200)
+	}
+	return m
+}
+
+// TestAnIngressThatIsNotKeptOpensNothing fills the memory for the Ingresses of a namespace. One
+// that has no room may be the guard of a path below one that is served, so no path of the
+// namespace is served until all Ingresses have room.
+func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
+	c := newCluster(calico.V1)
+	create := func(meta metav1.ObjectMeta, host, path string) {
+		kind := networkingv1.PathTypePrefix
+		ing := &networkingv1.Ingress{ObjectMeta: meta}
+		ing.Annotations["kubernetes.io/ingress.class"] = "haproxy"
+		to := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+		ing.Spec.Rules = []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{
+			HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: path, PathType: &kind, Backend: to}}},
+		}}}
+		mustCreate(t, c.NetworkingV1().Ingresses(ing.Namespace).Create, ing)
+	}
+	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{ObjectBytes: 8 << 10}}})
+	closed := func() map[string]bool {
+		r, is := Compile([]Snapshot{synced(t, w)}), map[string]bool{}
+		for _, route := range r.Config.Routes {
+			is[route.Host+route.Path] = slices.ContainsFunc(r.Config.Backends, func(b *haproxy.Backend) bool {
+				return b.Name == route.Backend && slices.Contains(b.Directives, haproxy.Close())
+			})
+		}
+		return is
+	}
+	create(bulky("victim", "web"), "victim.test", "/")
+	create(bulky("evil", "wide"), "evil.test", "/")
+	want := map[string]bool{"victim.test/": false, "evil.test/": false}
+	until(t, w, "both are served", func() bool { return cmp.Equal(closed(), want) })
+
+	for i := range 8 {
+		create(bulky("evil", fmt.Sprint("more", i)), "evil.test", fmt.Sprint("/", i))
+	}
+	until(t, w, "nothing of evil is served, and the last object has no room", func() bool {
+		now := closed()
+		return !now["victim.test/"] && now["evil.test/"] && len(now) < 10 && slices.Equal(synced(t, w).Incomplete, []string{"evil"})
+	})
+	for at, is := range closed() {
+		if is != strings.HasPrefix(at, "evil") {
+			t.Errorf("%s: closed %v", at, is)
+		}
+	}
+	if !slices.ContainsFunc(Compile([]Snapshot{synced(t, w)}).Problems, func(p Problem) bool {
+		return p.Reason == "LimitReached" && p.Namespace == "evil" && strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
+	}) {
+		t.Error("that is not reported")
+	}
+	for i := range 4 {
+		_ = c.NetworkingV1().Ingresses("evil").Delete(t.Context(), fmt.Sprint("more", i), metav1.DeleteOptions{})
+	}
+	until(t, w, "all Ingresses that are left are served", func() bool {
+		now := closed()
+		return len(now) == 6 && !slices.Contains(slices.Collect(maps.Values(now)), true)
+	})
+}
+
+func TestServicesThatAreServedDisplaceOthersOfTheNamespace(t *testing.T) {
+	c := newCluster(calico.V1)
+	service := func(namespace, name string) {
+		mustCreate(t, c.CoreV1().Services(namespace).Create, &corev1.Service{ObjectMeta: bulky(namespace, name)})
+	}
+	for i := range 20 {
+		service("evil", fmt.Sprintf("s%02d", i))
+	}
+	service("victim", "web")
+	const most = 8 << 10
+	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{ObjectBytes: most}}})
+	has := func(key serviceKey) bool {
+		_, has := find(synced(t, w).Services, key)
+		return has
+	}
+	bytes := 0
+	for _, s := range synced(t, w).Services {
+		if s.Namespace == "evil" {
+			bytes += bytesOf(s)
+		}
+	}
+	if bytes > most || bytes < most/2 || !has(serviceKey{"victim", "web"}) {
+		t.Errorf("it keeps %d bytes, the bound is %d", bytes, most)
+	}
+	last := serviceKey{"evil", "s19"}
+	if has(last) {
+		t.Fatal("the last Service had room")
+	}
+	w.Serve(Result{routing: &routing{of: []*world{{Snapshot: Snapshot{Cluster: "c"}}}, users: []map[serviceKey][]string{{last: nil}}}})
+	until(t, w, "the Service that something refers to", func() bool { return has(last) })
 }

@@ -42,7 +42,7 @@ type claim struct {
 	canary    bool // it takes over some requests of other claims
 	weight    int  // how many of 100
 	bytes     int  // of configuration that its keys and those of its Services take
-	closed    bool // that is beyond the limit of its namespace: it keeps its paths, and every client is rejected
+	closed    bool // something is beyond a limit of its namespace: it keeps its paths, and every client is rejected
 }
 
 // A pathClaim is one path of one host.

@@ -32,6 +32,11 @@ type Snapshot struct {
 	NoClasses bool            // Classes is empty because we may not read them
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
+	// Incomplete are the namespaces, in order, of which some Ingresses are left out, because
+	// they are beyond its limits. An Ingress that is left out may have been a guard, so all
+	// clients of the others are rejected.
+	Incomplete []string `json:",omitempty"`
+
 	// Beyond has a problem for each namespace with objects that are left out because they are
 	// beyond its limits, and for each object that names Secrets beyond that limit.
 	Beyond []Problem `json:"-"`
@@ -289,7 +294,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			w.refused = found.refused
 		}
 		amended = amended || !same
-		if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses {
+		if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || !slices.Equal(w.Incomplete, was.Incomplete) {
 			rerouted = true
 		}
 		// The owners of the last Result change nothing when they come back.

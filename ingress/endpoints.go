@@ -34,14 +34,16 @@ func stripSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// Serve says which Services something served leads to, by the last Result. Their
-// EndpointSlices displace others of their namespace where these are too many.
+// Serve says which Services something served leads to, by the last Result. These Services and
+// their EndpointSlices displace others of their namespace where there are too many.
 func (w *Watcher) Serve(r Result) {
 	now, _ := r.services(w.cfg.Name)
 	was := w.endpoints.served.Swap(&now)
-	w.endpoints.shelf.refer(func(namespace string) bool {
+	others := func(namespace string) bool {
 		return was == nil || !maps.EqualFunc(only(*was, namespace), only(now, namespace), func(_, _ []string) bool { return true })
-	})
+	}
+	w.endpoints.shelf.refer(others)
+	w.services.refer(others)
 }
 
 // services returns the Services of a cluster that something leads to. It reports whether
@@ -74,10 +76,11 @@ var kubernetes = serviceKey{"default", "kubernetes"}
 // referred reports whether something that is served leads to the Service of a slice. The
 // slices of the API server are needed in any case.
 func (e *endpoints) referred(s *discoveryv1.EndpointSlice) bool {
-	service := serviceOf(s)
-	if service == kubernetes {
-		return true
-	}
+	return serviceOf(s) == kubernetes || e.needed(serviceOf(s))
+}
+
+// needed reports whether something that is served leads to a Service.
+func (e *endpoints) needed(service serviceKey) bool {
 	served := e.served.Load()
 	if served == nil {
 		return false

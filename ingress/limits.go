@@ -33,9 +33,9 @@ type Limits struct {
 	CaptureBytes int
 	// Of one Secret.
 	SecretBytes int
-	// Of all EndpointSlices of the namespace together, and of all its objects in the last
-	// good picture.
-	SliceBytes, PictureBytes int
+	// Of all Ingresses of the namespace together, of all its Services, of all its
+	// EndpointSlices, and of all its objects in the last good picture.
+	ObjectBytes, SliceBytes, PictureBytes int
 }
 
 // A tenant is a namespace of a cluster.
@@ -63,7 +63,7 @@ func (b *builder) limit() {
 			*c, b.limited = kept, true
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
 		}
-		if most := w.Options.Limits.ConfigBytes; most > 0 && !accounts[of].bears(c, most, layerOf) {
+		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.closed && !accounts[of].bears(c, most, layerOf) {
 			c.closed, b.limited = true, true
 			b.report(c, "LimitReached", "the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of HAProxy's configuration "+
 				"(clusters[].ingress.limits.configBytes), which repeats them for each backend; with the %d bytes of this Ingress: "+

@@ -244,6 +244,11 @@ func (b *builder) collect() {
 				b.reportKeys(&c, nil, odd)
 				c.weight, c.canary, odd = annotations.Canary(c.layer)
 				b.reportKeys(&c, nil, odd)
+				if _, c.closed = slices.BinarySearch(w.Incomplete, c.ref.Namespace); c.closed {
+					b.limited = true
+					b.report(&c, "LimitReached", "all clients of this Ingress are rejected, because other Ingresses of the namespace are beyond clusters[].ingress.limits.objectBytes, "+
+						"and each of those may be a guard: the namespace needs fewer or smaller Ingresses")
+				}
 				b.claims = append(b.claims, &c)
 			}
 		}

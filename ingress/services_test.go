@@ -253,22 +253,21 @@ func TestAddressesOfServicesAreRecorded(t *testing.T) {
 				p.Balancers = append(p.Balancers, Balancer{ObjectRef: ObjectRef{"c", "Service", "shop", "db", "1"}, Addresses: row.want})
 			}
 			w.Publish(p)
-			// Events come after statuses.
 			until(t, w, "the Event", func() bool {
 				l, err := c.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
 				return err == nil && len(l.Items) == 1 && l.Items[0].InvolvedObject.Kind == "Service"
 			})
-			s, err := c.CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []string
-			for _, in := range s.Status.LoadBalancer.Ingress {
-				got = append(got, in.IP)
-			}
-			if strings.Join(got, " ") != row.after {
-				t.Errorf("got %v, want %q", got, row.after)
-			}
+			until(t, w, "the addresses "+row.after, func() bool { // Events do not wait for statuses
+				s, err := c.CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, in := range s.Status.LoadBalancer.Ingress {
+					got = append(got, in.IP)
+				}
+				return strings.Join(got, " ") == row.after
+			})
 			for _, a := range c.Actions() {
 				if patch, is := a.(k8stesting.PatchAction); is && !strings.Contains(string(patch.GetPatch()), `"resourceVersion"`) {
 					t.Errorf("a write that does not look whether the Service has changed: %s", patch.GetPatch())

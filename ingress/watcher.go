@@ -166,13 +166,11 @@ func newWatcher(cfg ClusterConfig, kube api, dyn dynamic.Interface, server strin
 
 // watchAll sets up the shelves that Run fills from its start to its end.
 func (w *Watcher) watchAll() {
-	const all, core = metav1.NamespaceAll, corev1.GroupName
+	const core = corev1.GroupName
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
-	w.ingresses = watchOne[*networkingv1.Ingress](w, networking, "ingresses", byName, nil, w.kube.Ingresses(all), "")
-	w.ingresses.same = sameButStatus
+	w.watchClaims()
 	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.IngressClasses(), "")
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	w.services = watchOne[*corev1.Service](w, core, "services", byName, w.stripService, w.kube.Services(all), "")
 	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService, stripSlice,
 		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
 	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
@@ -184,6 +182,22 @@ func (w *Watcher) watchAll() {
 		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.ConfigMaps(namespace), "metadata.name="+name)
 		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without its content"
 	}
+}
+
+// watchClaims sets up the shelves of Ingresses and Services. Nobody else bounds how many of
+// them a namespace has, nor their bytes. Where all namespaces are one tenant, nothing does.
+func (w *Watcher) watchClaims() {
+	most := w.cfg.Options.Limits.ObjectBytes
+	if w.cfg.Options.OneTenant {
+		most = 0
+	}
+	ings := newAllowance("objectBytes", "Ingress", most, func(*networkingv1.Ingress) bool { return true })
+	ings.plural, ings.follows = "Ingresses", "each may be a guard, so all clients of the other Ingresses are rejected until the namespace has fewer or smaller ones"
+	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, nil, ings, func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
+	w.ingresses.same = sameButStatus
+	services := newAllowance("objectBytes", "Service", most, func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
+	services.follows = "those that something served refers to are used first"
+	w.services = watchShare(w, corev1.GroupName, "services", byName, w.stripService, services, func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
 // watchOne sets up a shelf for one kind of objects, and its reader.
@@ -375,7 +389,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		one.addTo(&s.Objects)
 		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
 	}
-	s.NoClasses = w.classes.barred()
+	s.NoClasses, s.Incomplete = w.classes.barred(), w.ingresses.incomplete()
 	if len(waiting) == 0 {
 		w.mu.Lock()
 		synced := w.health.Synced

@@ -146,6 +146,8 @@ type Limits struct {
 	CaptureBytes int `json:"captureBytes" jsonschema:"default=4096,minimum=128,maximum=1048576"`
 	// Bytes of one Secret that is used. The API server allows 1048576.
 	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
+	// Bytes of all Ingresses of a namespace together, of whatever class, and as many of all its Services, as the appliance keeps them: 20,000 Ingresses of 3 kB by default. While a namespace has more Ingresses, all clients of those that are kept are rejected, because one that is left out may be a guard. Services that something served refers to count first. No bound with trust: cluster.
+	ObjectBytes int `json:"objectBytes" jsonschema:"default=67108864,minimum=65536,maximum=1073741824"`
 	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some 100,000 endpoints by default. Those of Services that are served count first.
 	SliceBytes int `json:"sliceBytes" jsonschema:"default=16777216,minimum=65536,maximum=1073741824"`
 	// Bytes of all objects of a namespace in the last good picture, which a start without the API server uses: a quarter of the largest picture by default. A namespace beyond it is left out there.

@@ -52,7 +52,7 @@ func defaults() *config.Config {
 				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Trust: config.TrustNamespace, Process: true, ReleaseAfter: time.Hour,
 				Limits: config.Limits{
 					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000, Certificates: 2000, Secrets: 3000, Reloads: 5, Ports: 256,
-					Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, ConfigBytes: 4 << 20, Lines: 100, ListEntries: 2000, CaptureBytes: 4096, SecretBytes: 256 << 10, SliceBytes: 16 << 20, PictureBytes: 64 << 20,
+					Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, ConfigBytes: 4 << 20, Lines: 100, ListEntries: 2000, CaptureBytes: 4096, SecretBytes: 256 << 10, ObjectBytes: 64 << 20, SliceBytes: 16 << 20, PictureBytes: 64 << 20,
 				},
 			},
 			Calico: config.Calico{APIGroup: config.AutoGroup},
@@ -160,7 +160,7 @@ clusters:
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
     namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true, releaseAfter: 30m,
-    limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, sliceBytes: 70000, pictureBytes: 80000}}
+    limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, objectBytes: 75000, sliceBytes: 70000, pictureBytes: 80000}}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
   kubeconfig: /b
@@ -181,7 +181,7 @@ clusters:
 			Publish:   addrs("192.168.50.21", "fd00::21"),
 			ConfigMap: "ops/keys", ErrorFiles: "ops/errors", PatternFiles: "ops/lists", TCPServices: "ops/tcp", CrossNamespaceSecrets: true, Trust: config.TrustCluster, NoSnippets: []string{"global"}, Hosts: []config.Host{{Host: "*.a.test", Namespaces: []string{"shop", "*"}}, {Host: "*"}},
 			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old", AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true, ReleaseAfter: 30 * time.Minute,
-			Limits: config.Limits{Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5, Servers: 10, Certificates: 6, Secrets: 13, Reloads: 13, Addresses: 11, Ports: 12, Clients: 1013, Checks: 14, WrongPasswords: 15, ConfigBytes: 65537, Lines: 7, ListEntries: 8, CaptureBytes: 1016, SecretBytes: 9000, SliceBytes: 70000, PictureBytes: 80000},
+			Limits: config.Limits{Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5, Servers: 10, Certificates: 6, Secrets: 13, Reloads: 13, Addresses: 11, Ports: 12, Clients: 1013, Checks: 14, WrongPasswords: 15, ConfigBytes: 65537, Lines: 7, ListEntries: 8, CaptureBytes: 1016, SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000},
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
 	}
