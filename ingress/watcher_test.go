@@ -154,12 +154,12 @@ func (f fakeAPI) Document(_ context.Context, path string) ([]byte, error) {
 // API server does. The fake by itself loses deletions between the two.
 func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
 	type key struct {
-		resource schema.GroupVersionResource
-		fields   string
+		resource          schema.GroupVersionResource
+		namespace, fields string
 	}
 	begun := map[key]watch.Interface{} // by the list before; fake calls one reactor at a time
 	fake.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		of := key{a.GetResource(), a.(k8stesting.ListAction).GetListRestrictions().Fields.String()}
+		of := key{a.GetResource(), a.GetNamespace(), a.(k8stesting.ListAction).GetListRestrictions().Fields.String()}
 		if old := begun[of]; old != nil {
 			old.Stop()
 		}
@@ -168,7 +168,7 @@ func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
 		return err != nil, nil, err
 	})
 	fake.PrependWatchReactor("*", func(a k8stesting.Action) (bool, watch.Interface, error) {
-		of := key{a.GetResource(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields.String()}
+		of := key{a.GetResource(), a.GetNamespace(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields.String()}
 		w := begun[of]
 		delete(begun, of)
 		return w != nil, w, nil
