@@ -74,6 +74,12 @@ func TestConnectionsLeaveRoomForServers(t *testing.T) {
 	if got := s.view.Load().config.Tune.MaxConn; got != 6 {
 		t.Errorf("HAProxy accepts %d connections, want 6", got)
 	}
+	s.proxy.info.MaxConn = 4 // as after a time with more servers: fewer servers take no reload
+	s.settle(t)
+	if got := s.view.Load().config.Tune.MaxConn; got != 4 {
+		t.Errorf("HAProxy accepts %d connections after a time with more servers, want 4", got)
+	}
+	s.proxy.info.MaxConn = 0 // it was started anew
 	s.cfg.HAProxy.MaxConnections = 5
 	s.settle(t)
 	if v := s.view.Load(); v.config.Tune.MaxConn != 5 || s.warns("HAProxy accepts") {

@@ -325,7 +325,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	compiled.Config.Group, compiled.Config.Period = sharing(l.cfg, local), haproxy.PeriodOf(begin)
 	v.connections = cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn)
-	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Connections(compiled.Servers, v.connections), Base: l.base}
+	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Kept(info.MaxConn, compiled.Servers, v.connections), Base: l.base}
 	v.capacity = slices.Concat(info.Room.Capacity(compiled.Servers, compiled.Config.Tables), info.Capacity)
 	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
 	if proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late

@@ -53,11 +53,28 @@ func (r Room) Connections(servers, want int) int {
 	if files == 0 || want == 0 {
 		return want
 	}
+	return max(min(want, (files-files/4*r.quarters(servers))/filesOfConnection), 1)
+}
+
+// quarters returns how many quarters of the files are left to so many servers.
+func (r Room) quarters(servers int) int {
 	quarters := 1
-	for quarters < 3 && files/4*quarters*serversOfFile < servers+servers/20 {
+	for quarters < 3 && r.files()/4*quarters*serversOfFile < servers+servers/20 {
 		quarters++
 	}
-	return max(min(want, (files-files/4*quarters)/filesOfConnection), 1)
+	return quarters
+}
+
+// Kept returns Connections for a worker that accepts running connections now. If these are what
+// Connections returns for more servers, it returns them: whoever adds and removes servers causes
+// a reload for each quarter of the files, and not one each time.
+func (r Room) Kept(running, servers, want int) int {
+	for quarters := r.quarters(servers); quarters < 3 && r.files() > 0; quarters++ {
+		if few := r.Connections(r.files()/4*quarters*serversOfFile+1, want); few == running {
+			return few
+		}
+	}
+	return r.Connections(servers, want)
 }
 
 // Clients returns how many clients the tables of limits can hold in a quarter of the memory. It

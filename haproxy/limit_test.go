@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
@@ -49,6 +51,37 @@ func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
 	}
 	if m := Machine(); m.Memory == 0 || m.Files == 0 {
 		t.Errorf("the machine is not known: %+v", m)
+	}
+}
+
+// TestServersThatComeAndGoTakeTwoReloadsAtMost plays an owner of servers who adds and removes as
+// many as there are, again and again: each change of the number of connections takes a reload.
+func TestServersThatComeAndGoTakeTwoReloadsAtMost(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := Room{Memory: 2 << 30, Files: rapid.Uint64Range(0, 1<<16).Draw(t, "files")}
+		want := rapid.SampledFrom([]int{0, 100, 30_000}).Draw(t, "configured")
+		running, reloads := r.Connections(0, want), 0
+		for range 20 {
+			servers := rapid.IntRange(0, r.Servers()+100).Draw(t, "servers")
+			next := r.Kept(running, servers, want)
+			if most := r.Connections(servers, want); next > most {
+				t.Fatalf("%d connections with %d servers, which leave room for %d", next, servers, most)
+			}
+			if least := r.Connections(1<<30, want); next < least {
+				t.Fatalf("%d connections, and with any number of servers there is room for %d", next, least)
+			}
+			if next != running {
+				reloads, running = reloads+1, next
+			}
+		}
+		if reloads > 2 {
+			t.Fatalf("%d reloads", reloads)
+		}
+	})
+	for _, row := range [][3]int{{449, 0, 449}, {899, 0, 899}, {899, 10_000, 449}, {1348, 0, 1348}, {77, 0, 1348}, {0, 0, 1348}} {
+		if got := (Room{2 << 30, 4096}).Kept(row[0], row[1], 0); got != row[2] {
+			t.Errorf("%d connections now, and %d servers: got %d, want %d", row[0], row[1], got, row[2])
+		}
 	}
 }
 

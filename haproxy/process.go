@@ -102,7 +102,7 @@ func (p *Proxy) ensure() error {
 		p.log.Warn("HAProxy died", "pid", p.procs.master)
 		p.revives.Store(p.ready && p.opt.Mode == Managed)
 		defer p.revives.Store(false)
-		p.note(func(i *Info) { i.Running, i.Pid, i.Worker = false, 0, 0 })
+		p.note(func(i *Info) { i.Running, i.Pid, i.Worker, i.MaxConn = false, 0, 0, 0 })
 		p.procs = procs{}
 		p.forget()
 		p.knock()

@@ -88,6 +88,7 @@ type Info struct {
 	LastError   string    `json:"lastError,omitempty"`
 	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
 
+	MaxConn  int        `json:"-"` // client connections that the worker accepts; 0: not known
 	Capacity []Capacity `json:"-"` // of the worker and the machine, as of the last look
 	Reread   bool       `json:"-"` // the worker was read anew since the last Apply: the same order may have something to do
 	Missed   int        `json:"-"` // orders that left out something, which a repetition brought
@@ -363,7 +364,7 @@ func (p *Proxy) know() error {
 	p.run = run
 	p.note(func(i *Info) {
 		i.Running, i.Pid, i.Worker, i.OldWorkers, i.Reread = true, procs.master, pic.pid, len(procs.old), true
-		i.Capacity = p.capacity(pic, procs)
+		i.Capacity, i.MaxConn = p.capacity(pic, procs), pic.maxConn
 		i.Generation, i.Version = pic.gen, pic.version
 		i.Started = time.Now().Add(-time.Duration(pic.uptime) * time.Second).Truncate(time.Second)
 	})
