@@ -80,21 +80,10 @@ func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haprox
 	c.want, c.use, c.waits, c.parts, c.answers, c.fresh = want, use, waits, parts, answers, false
 	if len(open) > 0 && !c.busy {
 		c.busy = true
-		go c.ask(ctx, inTurns(open, certsAtOnce))
+		next := inTurns(open, func(cert *haproxy.Cert) string { return cert.Owner })
+		go c.ask(ctx, next[:min(len(next), certsAtOnce)])
 	}
 	return use, waits
-}
-
-// inTurns returns some certificates: one of each owner, then another one of each, and so on.
-func inTurns(all []*haproxy.Cert, most int) []*haproxy.Cert {
-	turn := make(map[*haproxy.Cert]int, len(all))
-	had := make(map[string]int)
-	for _, cert := range all {
-		turn[cert] = had[cert.Owner]
-		had[cert.Owner]++
-	}
-	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b *haproxy.Cert) int { return turn[a] - turn[b] })
-	return sorted[:min(len(sorted), most)]
 }
 
 // ask asks HAProxy about some certificates, and knocks when it has the answers. Then it rests as

@@ -623,6 +623,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		}
 	}
 	l.lags.servers(servers, done, v.at, l.now(), l.counts.opened)
+	done = inTurns(done, func(s SetServer) string { return tenantOf(s.ID.Backend) })
 	l.tellServers(done)
 	noteSteps(l, v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
@@ -705,7 +706,8 @@ func (l *loop) tellRoutes(done []Step) {
 	}
 }
 
-// tellServers logs each server that changed; beyond a screenful, only how many.
+// tellServers logs each server that changed; beyond a screenful, only how many. The servers are
+// inTurns.
 func (l *loop) tellServers(done []SetServer) {
 	for _, s := range done[:min(len(done), screenful)] {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)

@@ -1,7 +1,9 @@
 package appliance
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,20 +40,44 @@ const changesKept = 2000
 // A timeline holds the last changes, in memory alone. The loop adds to it where it logs;
 // anyone may read. The zero value is ready to use.
 type timeline struct {
-	mu   sync.Mutex
-	ring []Change
-	next int // the place of the oldest, once the ring is full
+	mu    sync.Mutex
+	all   []entry        // the oldest first
+	count map[string]int // of each group
 }
 
-func (t *timeline) add(c Change) {
+// An entry is a change, and the group that it is in: the namespace of a server, or the kind of
+// any other change.
+type entry struct {
+	Change
+	group string
+}
+
+func (t *timeline) add(c Change) { t.addTo(c.Kind, c) }
+
+// addTo adds a change of a group. A full timeline forgets the oldest change of the largest
+// group: a namespace whose servers change without end displaces its own changes.
+func (t *timeline) addTo(group string, c Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.ring) < changesKept {
-		t.ring = append(t.ring, c)
+	if t.count == nil {
+		t.count = make(map[string]int)
+	}
+	t.all = append(t.all, entry{c, group})
+	t.count[group]++
+	if len(t.all) <= changesKept {
 		return
 	}
-	t.ring[t.next] = c
-	t.next = (t.next + 1) % changesKept
+	largest := group
+	for other, count := range t.count {
+		if n := t.count[largest]; count > n || count == n && other < largest {
+			largest = other
+		}
+	}
+	oldest := slices.IndexFunc(t.all, func(e entry) bool { return e.group == largest })
+	t.all = slices.Delete(t.all, oldest, oldest+1)
+	if t.count[largest]--; t.count[largest] == 0 {
+		delete(t.count, largest)
+	}
 }
 
 // since returns the changes from a time on, the newest first.
@@ -59,23 +85,53 @@ func (t *timeline) since(at time.Time) []Change {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	all := []Change{}
-	for i := range t.ring {
-		c := t.ring[(t.next+len(t.ring)-1-i)%len(t.ring)]
-		if c.At.Before(at) {
+	for _, e := range slices.Backward(t.all) {
+		if e.At.Before(at) {
 			break
 		}
-		all = append(all, c)
+		all = append(all, e.Change)
 	}
 	return all
+}
+
+// tenantOf returns the namespace of a backend, with its cluster if the name has that: what
+// ingress writes in front of the rest of the name (see routing.go there).
+func tenantOf(backend string) string {
+	end := len(backend)
+	for _, mark := range []string{"_svc_", "_ing_", "_auth_svc_"} {
+		if i := strings.Index(backend, mark); i >= 0 {
+			end = min(end, i)
+		}
+	}
+	return backend[:end]
+}
+
+// inTurns returns a list with one entry of each owner first, then another one of each, and so on:
+// of a list that is cut short, each owner has its share.
+func inTurns[T any](all []T, owner func(T) string) []T {
+	turn, had := make([]int, len(all)), make(map[string]int)
+	order := make([]int, len(all))
+	for i, one := range all {
+		of := owner(one)
+		turn[i], order[i] = had[of], i
+		had[of]++
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
+	sorted := make([]T, len(all))
+	for i, at := range order {
+		sorted[i] = all[at]
+	}
+	return sorted
 }
 
 // noteSteps adds what a round did: each route and server, and beyond a screenful only how
 // many more.
 func noteSteps[S Step](l *loop, v *view, steps []S) {
 	for i, step := range steps {
-		c := Change{At: l.now(), Took: l.now().Sub(v.at)}
+		c, group := Change{At: l.now(), Took: l.now().Sub(v.at)}, routeChange
 		switch s := any(step).(type) {
 		case SetServer:
+			group = tenantOf(s.ID.Backend)
 			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State), s.Why
 			if s.State == haproxy.Absent {
 				c.What = fmt.Sprintf("%s of %s is deleted", v.server(s.ID), s.ID.Backend)
@@ -90,7 +146,7 @@ func noteSteps[S Step](l *loop, v *view, steps []S) {
 			l.changes.add(c)
 			return
 		}
-		l.changes.add(c)
+		l.changes.addTo(group, c)
 	}
 }
 

@@ -5,9 +5,12 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"sallyport/haproxy"
 )
 
 func TestTheTimelineTellsWhatChangedAndWhy(t *testing.T) {
@@ -74,5 +77,41 @@ func TestManyChangesOfARoundAreOneMore(t *testing.T) {
 	}
 	if routes != screenful+1 || !more {
 		t.Errorf("%d changes of routes, the rest as one: %v", routes, more)
+	}
+}
+
+// TestANamespaceDisplacesNoOtherFromTheTimeline plays a namespace whose servers change without end,
+// in many backends at a time.
+func TestANamespaceDisplacesNoOtherFromTheTimeline(t *testing.T) {
+	var l timeline
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	l.add(Change{At: begin, Kind: sessionChange, What: "lost"})
+	l.addTo(tenantOf("victim_svc_web_http"), Change{At: begin, Kind: serverChange, What: "victim's"})
+	for i := range 3 * changesKept {
+		backend := []string{"evil_svc_web_http", "evil_ing_i_svc_web_http", "evil_auth_svc_check_80"}[i%3]
+		l.addTo(tenantOf(backend), Change{At: begin.Add(time.Duration(i) * time.Second), Kind: serverChange, What: "evil's"})
+	}
+	all := l.since(time.Time{})
+	if len(all) != changesKept || all[changesKept-1].What != "lost" || all[changesKept-2].What != "victim's" {
+		t.Errorf("%d changes, the oldest are %v", len(all), all[len(all)-2:])
+	}
+	if len(l.count) != 3 || l.count["evil"] != changesKept-2 {
+		t.Errorf("it counts %v", l.count)
+	}
+}
+
+func TestTheChangesOfARoundAreToldInTurns(t *testing.T) {
+	var list []SetServer
+	for i := range 100 {
+		list = append(list, SetServer{ID: haproxy.ServerID{Backend: "evil_svc_web_http", Server: strconv.Itoa(i)}})
+	}
+	list = append(list, SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}}, SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
+	got := inTurns(list, func(s SetServer) string { return tenantOf(s.ID.Backend) })
+	var first []string
+	for _, s := range got[:5] {
+		first = append(first, s.ID.Server)
+	}
+	if strings.Join(first, " ") != "0 v e 1 2" || len(got) != len(list) {
+		t.Errorf("got %d, the first of them %v", len(got), first)
 	}
 }
