@@ -486,9 +486,11 @@ func TestWherePeersConnectChangesWithoutDisturbingThoseWeDial(t *testing.T) {
 	pb := Peer{Addr: connects.addr[0], ASN: 65000, Password: "secret"}
 	listen := func(addrs ...netip.Addr) {
 		t.Helper()
-		if err := sp.Listen(addrs, 0); err != nil {
-			t.Fatal(err)
-		}
+		// A program that another test starts has our last listener until it has begun.
+		wait.For(t, fmt.Sprintf("it listens at %s", addrs), func() (bool, string) {
+			err := sp.Listen(addrs, 0)
+			return err == nil, fmt.Sprint(err)
+		})
 	}
 
 	if err := sp.SetPeers([]Peer{pa, pb}); err == nil || !strings.Contains(err.Error(), "can never connect") {
