@@ -67,7 +67,9 @@ func (x *index) explain(what url.Values) (any, error) {
 	case what.Get("request") != "":
 		host, path, _ := strings.Cut(what.Get("request"), "/")
 		e, why := x.compiled.ExplainRequest(host, "/"+path)
-		return ExplainStatus{Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at, Waits: x.waitsOf(e)}, nil
+		return ExplainStatus{
+			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at, Waits: x.waitsOf(e),
+		}, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
 	for _, c := range x.clusters {

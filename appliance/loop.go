@@ -171,7 +171,9 @@ func (l *loop) begin() {
 	l.file.Read = l.started
 	l.knock = make(chan struct{}, 1)
 	l.vetter = newVetter(l.proxy, l.log)
-	l.certs = &certs{proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{}}
+	l.certs = &certs{
+		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},
+	}
 	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
 	l.near = map[string]bool{}
 }
@@ -634,14 +636,19 @@ func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
 	before, missed := l.now(), l.proxy.Info().Missed
 	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
 	if result.Reloaded {
-		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: l.now().Sub(before)})
-		observe(l.counts.reloaded, l.now().Sub(before))
+		took := l.now().Sub(before)
+		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: took})
+		observe(l.counts.reloaded, took)
 	}
 	if l.proxy.Info().Missed > missed {
-		l.changes.add(Change{At: l.now(), Kind: stateChange, What: "HAProxy got what an order before had left out", Why: "an error of Sallyport: the log has the commands", Bad: true})
+		l.changes.add(Change{
+			At: l.now(), Kind: stateChange, What: "HAProxy got what an order before had left out",
+			Why: "an error of Sallyport: the log has the commands", Bad: true,
+		})
 	}
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
-	if soon := v.at.Add(reapplySoon); (result.Commands > 0 || result.Reloaded) && (result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)) {
+	changed, later := result.Commands > 0 || result.Reloaded, result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
+	if soon := v.at.Add(reapplySoon); changed && later {
 		l.applied.until = soon
 	}
 	if errors.Is(err, haproxy.ErrUnfit) {

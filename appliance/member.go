@@ -100,8 +100,10 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
 	}
 	inherited := l.inherited(v, local)
-	serving := slices.Concat(g.Addresses, once(slices.Concat(recorded(v.compiled.Balancers), inherited), netip.Addr.Compare))
-	wanted := slices.Concat(g.Addresses, once(slices.Concat(allotted(v.compiled.Balancers), inherited), netip.Addr.Compare))
+	with := func(services []netip.Addr) []netip.Addr {
+		return slices.Concat(g.Addresses, once(slices.Concat(services, inherited), netip.Addr.Compare))
+	}
+	serving, wanted := with(recorded(v.compiled.Balancers)), with(allotted(v.compiled.Balancers))
 	mine := slices.DeleteFunc(l.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
 		return !slices.Contains(serving, a)
 	})
@@ -121,7 +123,8 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	err = errors.Join(err, failed)
 	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
-	v.troubles = slices.Concat(l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists()), conflicts(g, v), l.guardPorts(ctx, v.at))
+	claims := l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
+	v.troubles = slices.Concat(claims, conflicts(g, v), l.guardPorts(ctx, v.at))
 	problems := sentences(v.troubles)
 	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{

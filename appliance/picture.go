@@ -79,7 +79,8 @@ type picture struct {
 func newPictures(dir string, log *slog.Logger) *pictures {
 	return &pictures{
 		dir: dir, log: log, most: pictureSize,
-		pending: map[string]unsaved{}, kept: map[string]ingress.Snapshot{}, left: map[string][]ingress.Problem{}, failing: map[string]error{},
+		pending: map[string]unsaved{}, kept: map[string]ingress.Snapshot{},
+		left: map[string][]ingress.Problem{}, failing: map[string]error{},
 		wake: make(chan struct{}, 1), saved: map[string]*saved{}, sizes: map[string]map[any]int{},
 	}
 }

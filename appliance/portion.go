@@ -52,7 +52,10 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 			total += size
 			if size > of.most {
 				of.most = size
-				of.largest = ingress.ObjectRef{Cluster: s.Cluster, Kind: reflect.TypeOf(o).Elem().Name(), Namespace: named.GetNamespace(), Name: named.GetName(), UID: ingress.UIDOf(o)}
+				of.largest = ingress.ObjectRef{
+					Cluster: s.Cluster, Kind: reflect.TypeOf(o).Elem().Name(),
+					Namespace: named.GetNamespace(), Name: named.GetName(), UID: ingress.UIDOf(o),
+				}
 			}
 		}
 	}

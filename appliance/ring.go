@@ -193,7 +193,8 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		return
 	}
 	if !reflect.DeepEqual(want, r.of) {
-		l.log.Debug("second chance changes", "members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
+		l.log.Debug("second chance changes",
+			"members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
 	}
 	was := r.err
 	// The end of the process must not interrupt it, and so end second chance.
@@ -211,7 +212,8 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		if sum, err := l.chance.Counted(ctx); err == nil {
 			r.moves.stray = sum.Passed > r.passed
 			if sum.Dropped > r.dropped {
-				l.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped", "dropped", sum.Dropped-r.dropped, "limit", want.Limit)
+				l.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped",
+					"dropped", sum.Dropped-r.dropped, "limit", want.Limit)
 			}
 			r.passed, r.dropped = sum.Passed, sum.Dropped
 		}

@@ -46,7 +46,8 @@ type Config struct {
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period && maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period &&
+		maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
 }
 
 // Shape is the part of a Config that only a reload changes.

@@ -290,7 +290,8 @@ func routesWithin(routes []Route, have *Config, in slots, unknown map[string]*Ba
 	lacksCanary := func(name string) bool {
 		return name != "" && !in.has(name) && find(have.Backends, name) == nil
 	}
-	if len(unknown)+len(h.routes)+len(h.stale) == 0 && !slices.ContainsFunc(routes, func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }) {
+	lacks := func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }
+	if len(unknown)+len(h.routes)+len(h.stale) == 0 && !slices.ContainsFunc(routes, lacks) {
 		return routes
 	}
 	out := make([]Route, 0, len(routes))

@@ -215,7 +215,10 @@ func New(opt Options) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("HAProxy's run directory cannot be used: %w", err)
 	}
-	p.files = RenderOptions{Dir: opt.Dir, StatsSocket: WorkerSocket(opt.RunDir), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret, User: opt.User, Group: opt.Group}
+	p.files = RenderOptions{
+		Dir: opt.Dir, StatsSocket: WorkerSocket(opt.RunDir), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret,
+		User: opt.User, Group: opt.Group,
+	}
 	if locked {
 		p.files.Jail = jail
 	}

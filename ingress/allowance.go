@@ -222,7 +222,9 @@ const sharePage = 64
 type lister[L runtime.Object] func(ctx context.Context, namespace string, o metav1.ListOptions) (L, error)
 
 // pages calls each for every object, page by page.
-func pages[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L], namespace string, each func(T)) (metav1.ListMeta, error) {
+func pages[T object, L runtime.Object](
+	ctx context.Context, s *shelf[T], list lister[L], namespace string, each func(T),
+) (metav1.ListMeta, error) {
 	// Without a revision: for an older one the API server ignores the limit.
 	for o := (metav1.ListOptions{Limit: sharePage}); ; {
 		page, err := list(ctx, namespace, o)
@@ -362,7 +364,9 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 }
 
 // watchShare sets up a shelf in which each namespace has a share.
-func watchShare[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *allowance[T], from func(namespace string) reader[L]) *shelf[T] {
+func watchShare[T object, L runtime.Object](
+	w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *allowance[T], from func(namespace string) reader[L],
+) *shelf[T] {
 	s := newShelf(w, group, resource, order, strip)
 	s.share = sh
 	list := func(ctx context.Context, namespace string, o metav1.ListOptions) (L, error) {

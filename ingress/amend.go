@@ -108,7 +108,8 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		return nil
 	}
 	hosts := c.hostsOf(slices.Concat(few, d.gone, d.come))
-	r := c.routing.replace(c.routeAlone(before, slices.Concat(few, d.gone), hosts), c.routeAlone(now, slices.Concat(few, d.come), hosts), hosts, now)
+	was := c.routeAlone(before, slices.Concat(few, d.gone), hosts)
+	r := c.routing.replace(was, c.routeAlone(now, slices.Concat(few, d.come), hosts), hosts, now)
 	if r == nil || !r.roomy(slices.Concat(d.come, d.gone)) {
 		return nil
 	}
@@ -380,7 +381,8 @@ func (r *routing) roomy(come []member) bool {
 			hosts = r.hostsOf(of)
 		}
 		within := func(count, most int) bool { return most == 0 || count <= most }
-		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) || !within(certs, limits.Certificates) || !within(bytes, limits.ConfigBytes) {
+		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) ||
+			!within(certs, limits.Certificates) || !within(bytes, limits.ConfigBytes) {
 			return false
 		}
 	}

@@ -71,7 +71,9 @@ type clients struct{ core, networking, discovery rest.Interface }
 var (
 	scheme = func() *runtime.Scheme {
 		s := runtime.NewScheme()
-		for _, add := range []func(*runtime.Scheme) error{metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme} {
+		for _, add := range []func(*runtime.Scheme) error{
+			metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme,
+		} {
 			utilruntime.Must(add(s))
 		}
 		return s

@@ -40,7 +40,8 @@ func (w *Watcher) Serve(r Result) {
 	now, _ := r.services(w.cfg.Name)
 	was := w.endpoints.served.Swap(&now)
 	others := func(namespace string) bool {
-		return was == nil || !maps.EqualFunc(only(*was, namespace), only(now, namespace), func(_, _ []string) bool { return true })
+		return was == nil ||
+			!maps.EqualFunc(only(*was, namespace), only(now, namespace), func(_, _ []string) bool { return true })
 	}
 	w.endpoints.shelf.refer(others)
 	w.services.refer(others)

@@ -281,7 +281,8 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 			if !kept || a.holds[addr] != nil {
 				continue
 			}
-			if j := slices.IndexFunc(all, func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }); j >= 0 {
+			own := func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }
+			if j := slices.IndexFunc(all, own); j >= 0 {
 				b.report(all[j].claim, "AddressKept", "%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); then it goes to Service %s, which asks for it",
 					addr, k.Service, k.until.Format(time.RFC3339), all[i].service.Namespace+"/"+all[i].service.Name)
 			}
@@ -338,7 +339,9 @@ func (r Result) Kept() (all []Kept) {
 			continue
 		}
 		for _, host := range sortedKeys(o.Left) {
-			all = append(all, Kept{Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"), Until: w.Options.release(o.Left[host])})
+			all = append(all, Kept{
+				Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"), Until: w.Options.release(o.Left[host]),
+			})
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(o.Addresses), netip.Addr.Compare) {
 			if is := o.Addresses[addr]; !is.Left.IsZero() {

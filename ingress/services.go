@@ -83,7 +83,10 @@ func (b *builder) balance() {
 		b.demand(&all[i], opened)
 		demands[i] = all[i].demand
 	}
-	a := allotter{ranges: pools.Ranges, closed: b.Closed, kept: b.keptAddresses(pools), most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses }}
+	a := allotter{
+		ranges: pools.Ranges, closed: b.Closed, kept: b.keptAddresses(pools),
+		most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses },
+	}
 	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
 		one := all[i]
 		for _, p := range got.problems {

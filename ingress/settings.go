@@ -317,11 +317,13 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 	}
 	defaults := b.worlds[c.world].defaults
 	// An Ingress without keys of its own counts in a table of the cluster's ConfigMap.
-	shared := b.compile(b.worlds[c.world].prefix, settledFor{service: service, world: c.world, traffic: traffic}, b.layer(service), defaults)
+	of := settledFor{service: service, world: c.world, traffic: traffic}
+	shared := b.compile(b.worlds[c.world].prefix, of, b.layer(service), defaults)
 	both := shared
 	if !c.layer.Empty() {
 		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")
-		both = b.compile(owner, settledFor{claimant: c.claimant, service: service, world: c.world, traffic: traffic}, b.layer(service), c.layer, defaults)
+		of.claimant = c.claimant
+		both = b.compile(owner, of, b.layer(service), c.layer, defaults)
 	}
 	b.reportKeys(c, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Questions, shared.Questions) {

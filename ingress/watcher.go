@@ -193,11 +193,13 @@ func (w *Watcher) watchClaims() {
 	}
 	ings := newAllowance("objectBytes", "Ingress", most, func(*networkingv1.Ingress) bool { return true })
 	ings.plural, ings.follows = "Ingresses", "each may be a guard, so all clients of the other Ingresses are rejected until the namespace has fewer or smaller ones"
-	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, nil, ings, func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
+	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, nil, ings,
+		func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
 	w.ingresses.same = sameButStatus
 	services := newAllowance("objectBytes", "Service", most, func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
 	services.follows = "those that something served refers to are used first"
-	w.services = watchShare(w, corev1.GroupName, "services", byName, w.stripService, services, func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
+	w.services = watchShare(w, corev1.GroupName, "services", byName, w.stripService, services,
+		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
 // watchOne sets up a shelf for one kind of objects, and its reader.

@@ -98,7 +98,10 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand())
+	root.AddCommand(
+		runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(),
+		manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand(),
+	)
 	return root
 }
 
