@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -99,7 +100,8 @@ func (s *testbed) stream(ctx context.Context, host string, perSecond, kept int) 
 			for tick := time.NewTicker(time.Second); ctx.Err() == nil; <-tick.C {
 				got, err := client.Get("http://" + host + "/") //nolint:noctx // it has a limit
 				if err == nil {
-					if err = got.Body.Close(); got.StatusCode != http.StatusOK {
+					_, err = io.Copy(io.Discard, got.Body) // else the connection is not kept
+					if err = errors.Join(err, got.Body.Close()); got.StatusCode != http.StatusOK {
 						err = errors.New(got.Status)
 					}
 				}
