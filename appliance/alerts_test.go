@@ -269,3 +269,16 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// TestNoLabelOfAMetricIsChosenByATenant holds the labels to those whose values the operator, or
+// this program, chooses. Whoever writes Ingresses makes no time series with them.
+func TestNoLabelOfAMetricIsChosenByATenant(t *testing.T) {
+	ours := []string{"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "reason", "resource", "state", "step", "version"}
+	for _, m := range documented {
+		for _, label := range m.labels {
+			if !slices.Contains(ours, label) {
+				t.Errorf("%s has label %s: if a tenant cannot choose its values, add it to this list", m.name, label)
+			}
+		}
+	}
+}
