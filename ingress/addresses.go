@@ -150,9 +150,30 @@ type lease struct {
 // allot answers demands, the older first. Records count before everything else, then what the
 // round before gave, then particular addresses. Without fresh no address is given that no
 // record has.
-func (a *allotter) allot(demands []demand, fresh bool) []allotment {
+//
+// An address that is given may end what is kept for its namespace, for the benefit of
+// others. So allot looks again with what it gave as records, until nothing changes: once
+// the addresses are recorded, the same Services have them still.
+func (a *allotter) allot(demands []demand, fresh bool) (all []allotment) {
+	const looks = 4 // in thousands of random cases three were enough
+	demands = slices.Clone(demands)
+	for range looks {
+		all = a.look(demands, fresh)
+		settled := true
+		for i := range demands {
+			settled = settled && slices.Equal(demands[i].had, all[i].addresses)
+			demands[i].had = all[i].addresses
+		}
+		if settled {
+			break
+		}
+	}
+	return all
+}
+
+// look answers demands once.
+func (a *allotter) look(demands []demand, fresh bool) []allotment {
 	a.holds, a.counts = make(map[netip.Addr]*lease), make(map[tenant][2]int)
-	a.boundKept(demands)
 	all := make([]allotment, len(demands))
 	done := make([][2]bool, len(demands)) // by family
 	each := func(do func(d *demand, six bool) (netip.Addr, refusal)) {
@@ -182,6 +203,7 @@ func (a *allotter) allot(demands []demand, fresh bool) []allotment {
 		}
 		return netip.Addr{}, refusal{}
 	})
+	a.boundKept(demands, done)
 	// What the round before gave is about to be recorded. A Service that has come since, and
 	// sorts before the one that got it, would else have another address beyond the limit.
 	each(func(d *demand, six bool) (netip.Addr, refusal) {
@@ -355,28 +377,25 @@ func (d *demand) service() string { return d.ref.Namespace + "/" + d.ref.Name }
 
 // boundKept drops what is kept for a namespace beyond what it may have: the addresses that
 // were left first. What its Services ask for counts first; a Service that comes back takes
-// the address that is kept for it.
-func (a *allotter) boundKept(demands []demand) {
+// the address that is kept for it. done says which demands have their records again, by
+// family: a record that a Service cannot use any more counts for nothing.
+func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 	type slot struct {
 		of      tenant
 		service string
 		family  int
 	}
-	wants, recorded, back := make(map[tenant][2]int), make(map[netip.Addr]bool), make(map[slot]bool)
+	wants, back := make(map[tenant][2]int), make(map[slot]bool)
 	for i := range demands {
 		d := &demands[i]
 		has := wants[d.of]
 		for family, asks := range [2]bool{d.four, d.six} {
 			if asks {
 				has[family]++
-				back[slot{d.of, d.service(), family}] = true
+				back[slot{d.of, d.service(), family}] = !done[i][family]
 			}
 		}
 		wants[d.of] = has
-		for _, addr := range d.had {
-			recorded[addr] = true
-			delete(back, slot{d.of, d.service(), family(addr)})
-		}
 	}
 	all := slices.SortedFunc(maps.Keys(a.kept), func(x, y netip.Addr) int {
 		return cmp.Or(a.kept[y].Left.Compare(a.kept[x].Left), x.Compare(y))
@@ -384,7 +403,7 @@ func (a *allotter) boundKept(demands []demand) {
 	for _, addr := range all {
 		k, f := a.kept[addr], family(addr)
 		own := slot{k.of, k.Service, f}
-		if recorded[addr] || back[own] {
+		if a.holds[addr] != nil || back[own] {
 			delete(back, own)
 			continue
 		}
