@@ -49,6 +49,7 @@ type tenant struct {
 // already.
 func (b *builder) limit() {
 	accounts := make(map[tenant]*account)
+	unguarded := make(map[tenant]map[string]*claim) // hosts of which a guarded part is left out, each with its claim
 	for _, c := range b.claims {
 		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
 		if accounts[of] == nil {
@@ -60,6 +61,14 @@ func (b *builder) limit() {
 		}
 		kept, refused := accounts[of].admit(c, func(service serviceKey) bool { return annotations.Conditional(layerOf(service)) })
 		if len(refused) > 0 {
+			if c.layer.Guards() {
+				if unguarded[of] == nil {
+					unguarded[of] = make(map[string]*claim)
+				}
+				for _, host := range c.hosts {
+					unguarded[of][host] = c
+				}
+			}
 			*c, b.limited = kept, true
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
 		}
@@ -69,6 +78,23 @@ func (b *builder) limit() {
 				"(clusters[].ingress.limits.configBytes), which repeats them for each backend; with the %d bytes of this Ingress: "+
 				"all clients of its paths are rejected until its keys are shorter, or it leads to fewer Services; older Ingresses are counted first",
 				c.ref.Namespace, most, c.bytes)
+		}
+	}
+	b.closeUnguarded(unguarded)
+}
+
+// closeUnguarded closes the claims to hosts of which a guarded path is left out: a wider path of
+// the same namespace would serve it without its guard.
+func (b *builder) closeUnguarded(hosts map[tenant]map[string]*claim) {
+	for _, c := range b.claims {
+		for _, host := range c.hosts {
+			left := hosts[tenant{c.world, c.ref.Namespace}][host]
+			if left == nil || c.closed {
+				continue
+			}
+			c.closed = true
+			b.report(c, "LimitReached", "all clients of this Ingress are rejected, because paths of host %s are beyond a limit of the namespace, "+
+				"and Ingress %s restricts access to them: see what is told of that one", cmp.Or(host, "any host"), left.ref.Name)
 		}
 	}
 }

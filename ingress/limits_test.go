@@ -115,6 +115,39 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	}
 }
 
+// TestAGuardBeyondALimitClosesItsHost lets an older Ingress take the last path that the namespace
+// may have: the guarded path of a younger one would lead to the wider path without a guard.
+func TestAGuardBeyondALimitClosesItsHost(t *testing.T) {
+	rules := func(rules ...string) string { return "rules: [" + strings.Join(rules, ", ") + "]" }
+	guarded := strings.Replace(ingress("guarded", 2021, rules(rule("a.test", path("/admin", "Prefix", "web")))),
+		"namespace: default,", "namespace: default, annotations: {haproxy.org/allow-list: 192.0.2.1},", 1)
+	older := func(paths ...string) string {
+		return ingress("older", 2020, rules(rule("a.test", append(paths, path("/", "Prefix", "web"))...), rule("b.test", path("/", "Prefix", "web"))))
+	}
+	elsewhere := ingress("elsewhere", 2020, rules(rule("c.test", path("/", "Prefix", "web"))))
+	closed := func(text string) (all []string) {
+		s := snapshot(t, "c", text+app("web"))
+		s.Options.Limits = Limits{Paths: 4}
+		r := Compile([]Snapshot{s})
+		for _, route := range r.Config.Routes {
+			for _, b := range r.Config.Backends {
+				if b.Name == route.Backend && strings.Contains(fmt.Sprint(b.Directives), haproxy.Close().String()) {
+					all = append(all, route.Host+route.Path)
+				}
+			}
+		}
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	if got := closed(older() + elsewhere + guarded); len(got) > 0 {
+		t.Errorf("within the limit %v are closed", got)
+	}
+	got := closed(older(path("/more", "Prefix", "web")) + elsewhere + guarded)
+	if diff := cmp.Diff([]string{"a.test/", "a.test/more", "b.test/"}, got); diff != "" {
+		t.Errorf("closed: -want +got\n%s", diff)
+	}
+}
+
 // TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit also checks that a guard beyond the limit closes
 // its paths, and gives them to no wider Ingress.
 func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {

@@ -227,6 +227,16 @@ type Layer struct {
 // Empty reports whether a Layer changes nothing.
 func (l Layer) Empty() bool { return len(l.Values) == 0 && !l.closed }
 
+// Guards reports whether one of the keys keeps clients out.
+func (l Layer) Guards() bool {
+	for name := range l.Values {
+		if known.docs[name].Guard {
+			return true
+		}
+	}
+	return l.closed
+}
+
 // Bytes returns how many bytes the keys of a Layer have, with their values. The text that
 // HAProxy gets for one backend is about as long.
 func (l Layer) Bytes() (n int) {
