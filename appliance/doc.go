@@ -32,8 +32,8 @@
 // crash of sallyport: see package upstream.
 //
 // An object that ends the process would end every later process, too. So after some
-// crashes the loop uses the last good pictures of the clusters, and a quarantine tries what
-// is new part by part.
+// crashes the loop begins with the last good pictures of the clusters. A quarantine then
+// tries the newer versions of objects part by part.
 //
 // Its limit: it decides by routes and by what the API says of endpoints.
 // Whether a pod answers is for HAProxy's health checks.

@@ -65,9 +65,9 @@ func (r Room) quarters(servers int) int {
 	return quarters
 }
 
-// Kept returns Connections for a worker that accepts running connections now. If these are what
-// Connections returns for more servers, it returns them: whoever adds and removes servers causes
-// a reload for each quarter of the files, and not one each time.
+// Kept returns Connections for a worker that accepts running connections now. If Connections
+// returns that number for more servers, Kept returns it, too. So a tenant that adds and removes
+// servers again and again causes one reload for each quarter of the files at most.
 func (r Room) Kept(running, servers, want int) int {
 	for quarters := r.quarters(servers); quarters < 3 && r.files() > 0; quarters++ {
 		if few := r.Connections(r.files()/4*quarters*serversOfFile+1, want); few == running {

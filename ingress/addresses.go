@@ -151,9 +151,9 @@ type lease struct {
 // round before gave, then particular addresses. Without fresh no address is given that no
 // record has.
 //
-// An address that is given may end what is kept for its namespace, for the benefit of
-// others. So allot looks again with what it gave as records, until nothing changes: once
-// the addresses are recorded, the same Services have them still.
+// A namespace that gets an address may lose another one that is kept for it, and others may have
+// that one. So allot looks again, with the given addresses as records, until nothing changes.
+// Once they are recorded, the next round gives the same Services the same addresses.
 func (a *allotter) allot(demands []demand, fresh bool) (all []allotment) {
 	const looks = 4 // in thousands of random cases three were enough
 	demands = slices.Clone(demands)

@@ -70,7 +70,7 @@ func (s *testbed) secondCluster(ctx context.Context) (*rig.Rig, error) {
 	}, "")))
 }
 
-// leave takes the lab of the second cluster down, if there is one.
+// leave takes down the lab of the second cluster. Without a second cluster it does nothing.
 func (s *testbed) leave() error {
 	if s.two == nil {
 		return nil
