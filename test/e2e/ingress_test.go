@@ -159,10 +159,13 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			}
 			return err
 		})
-		before, err := r.serial("tls.local")
-		if err != nil || !strings.Contains(before, "tls.local") {
-			t.Fatalf("certificate %q (%v), want the one of tls.local", before, err)
-		}
+		var before string
+		r.eventually("HAProxy has found the certificate good, and it is served", func() (err error) {
+			if before, err = r.serial("tls.local"); err == nil && !strings.Contains(before, "tls.local") {
+				err = fmt.Errorf("certificate %q, want the one of tls.local", before)
+			}
+			return err
+		})
 		reloads := r.mustStatus().HAProxy.Reloads
 		r.apply(secret(t, "web-tls", "tls.local"))
 		r.eventually("the new certificate is served", func() error {
