@@ -78,12 +78,13 @@ func costs() []attack {
 			tries:   "is a namespace for whose host one client guesses passwords without end",
 			promise: "new logins of clients of other networks pass meanwhile",
 			objects: func(*testbed) string {
-				users := "---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: team}\nstringData:\n"
+				var users strings.Builder
+				users.WriteString("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: team}\nstringData:\n")
 				for i := range teamSize {
-					users += fmt.Sprintf("  u%d: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"\n", i)
+					fmt.Fprintf(&users, "  u%d: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"\n", i)
 				}
 				said := []string{"auth-secret: team", "src-ip-header: X-Client"}
-				return users + ingressOf("evil", "team", said, rule("team."+evilHost, path("/", "app")))
+				return users.String() + ingressOf("evil", "team", said, rule("team."+evilHost, path("/", "app")))
 			},
 			holds: strangersLogIn,
 		},

@@ -170,7 +170,7 @@ func watches(ctx context.Context, e *endpoint) error {
 		bounded, cancel := context.WithCancel(ctx)
 		stop := context.AfterFunc(ctx, cancel)
 		late := time.AfterFunc(patience, cancel)
-		got, err := e.ask(bounded, addr, statusPassword, "/live?page=/")
+		got, err := e.ask(bounded, addr, statusPassword, "/live?page=/") //nolint:bodyclose // leave closes it
 		if err != nil {
 			cancel()
 			return false, func() {}, err
