@@ -49,6 +49,7 @@ type desk struct {
 	*certs
 	judge   *judge
 	refused haproxy.Verdicts
+	count   atomic.Int32 // of refused
 }
 
 func newDesk() *desk {
@@ -57,6 +58,7 @@ func newDesk() *desk {
 		proxy: d.judge, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
 		refuse: func(v haproxy.Verdicts) {
 			maps.Copy(d.refused, v)
+			d.count.Store(int32(len(d.refused))) //nolint:gosec // a few thousand
 		},
 	}
 	return d
@@ -141,7 +143,7 @@ func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 		if _, waits := d.usable(t.Context(), all); waits {
 			t.Error("a start would wait for the owner of bad ones")
 		}
-		for len(d.refused) < 2000 {
+		for d.count.Load() < 2000 {
 			<-d.changed
 			used()
 		}

@@ -205,10 +205,10 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const most = 20
-		reads, told := 0, 0
+		reads, told := 0, atomic.Int32{}
 		r := &secretReader{
 			names: &shelf[*corev1.Secret]{order: byName[*corev1.Secret], knock: func() {}}, wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
-			have: make(map[serviceKey]answer), patience: patience, tell: func() { told++ },
+			have: make(map[serviceKey]answer), patience: patience, tell: func() { told.Add(1) },
 			fetch: func(_ context.Context, key serviceKey) (*corev1.Secret, error) {
 				reads++
 				return opaque(key.namespace, key.name), nil
@@ -234,7 +234,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		if reads < most || reads > most+60*secretsPerSecond+1 {
 			t.Errorf("%d reads in a minute, want %d and then %d in a second", reads, most, secretsPerSecond)
 		}
-		if told > reads+1+int(time.Minute/patience) { // and those at the end of patience
+		if told := int(told.Load()); told > reads+1+int(time.Minute/patience) { // and those at the end of patience
 			t.Errorf("%d knocks for %d reads", told, reads)
 		}
 		// What is wanted for longer than patience holds nothing back.
