@@ -26,7 +26,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
-	as, eased := p.compare(cfg, states), p.budgets.eased
+	as, eased := p.compare(cfg, states), p.schedule.eased
 	res, err := p.apply(ctx, cfg, states)
 	p.nameSpares()
 	p.noteWaits(res.Waits)
@@ -89,7 +89,7 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
-		kept.close(p.budgets.late, p.told, cfg)
+		kept.close(p.schedule.late, p.told, cfg)
 		cfg, states = within(cfg, states, p.run.grown(p.shaped), p.run.slots, kept)
 		want = p.text.outline(cfg, states, p.run.slots)
 	}
@@ -125,10 +125,7 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 		return time.Time{}, err
 	}
 	if err := p.prepare(ctx, cfg, states); err != nil {
-		if p.failedUntil.After(time.Now()) {
-			retryAt = p.failedUntil
-		}
-		return retryAt, err
+		return p.schedule.retryAt(time.Now()), err
 	}
 	return time.Time{}, p.ensure()
 }
@@ -330,13 +327,6 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	}
 	p.run.backends = p.run.backends.With(after)
 	return nil
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // tellCerts makes the worker's certificates equal to want. If it rejects one, the

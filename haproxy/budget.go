@@ -3,7 +3,6 @@ package haproxy
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -90,12 +89,8 @@ func (w Wait) Words(now time.Time) string {
 	return text
 }
 
-// budgets hold how many reloads each tenant may cause now.
-type budgets struct {
-	spent map[Tenant]spending
-	eased bool              // the time of the reload that waits may come sooner than Apply said, as old workers end
-	late  map[Tenant]*cause // tenants whose changes have waited for their budget since the last reload, and what waits now
-}
+// budgets hold what each tenant has used of its budget.
+type budgets map[Tenant]spending
 
 // A spending is how much of its budget a tenant has used, as of a moment. It shrinks with time.
 type spending struct {
@@ -106,34 +101,42 @@ type spending struct {
 // now returns the spending as it is at another moment, if one reload is given back every so
 // often.
 func (s spending) now(at time.Time, every time.Duration) spending {
-	return spending{max(s.reloads-float64(at.Sub(s.at))/float64(every), 0), at}
+	return spending{reloads: max(s.reloads-float64(at.Sub(s.at))/float64(every), 0), at: at}
+}
+
+// within returns the spending of a budget, which may be smaller than when it was spent: then the
+// next reload waits for one to be given back, and not for all of the difference.
+func (s spending) within(most int) spending {
+	return spending{reloads: min(s.reloads, float64(most)), at: s.at}
 }
 
 // due returns when a tenant may cause a reload. 0 is no bound.
-func (b *budgets) due(t Tenant, most int, now time.Time, every time.Duration) time.Time {
-	s, spends := b.spent[t]
+func (b budgets) due(t Tenant, most int, now time.Time, every time.Duration) time.Time {
+	s, spends := b[t]
 	if !spends || most <= 0 || t.Namespace == "" {
 		return now
 	}
-	s = s.now(now, every)
-	b.spent[t] = s
+	s = s.now(now, every).within(most)
+	b[t] = s
 	return now.Add(time.Duration(max(s.reloads+1-float64(most), 0) * float64(every)))
 }
 
-// spend takes a reload from the budget of a tenant, as far as there is one left.
+// spend takes a reload from the budget of a tenant, as far as there is one left. The budget has a
+// bound.
 func (b *budgets) spend(t Tenant, most int, now time.Time, every time.Duration) {
-	if b.spent == nil {
-		b.spent = make(map[Tenant]spending)
+	if *b == nil {
+		*b = make(budgets)
 	}
-	s := b.spent[t].now(now, every)
-	b.spent[t] = spending{min(s.reloads+1, float64(max(most, 1))), now}
+	s := (*b)[t].now(now, every)
+	s.reloads++
+	(*b)[t] = s.within(most)
 }
 
 // forget drops the tenants whose budget is whole again.
-func (b *budgets) forget(now time.Time, every time.Duration) {
-	for t, s := range b.spent {
+func (b budgets) forget(now time.Time, every time.Duration) {
+	for t, s := range b {
 		if s.now(now, every).reloads == 0 {
-			delete(b.spent, t)
+			delete(b, t)
 		}
 	}
 }
@@ -144,59 +147,6 @@ func (c *Config) budgetOf(t Tenant) int {
 		return 0
 	}
 	return c.Reloads[t.Cluster]
-}
-
-// allow returns when the changes of a tenant may cause a reload, by its budget alone, and also
-// by the old workers. A guard that is within the budget does not wait for old workers.
-func (p *Proxy) allow(t Tenant, c *cause, want *Config, now time.Time) (budget, all time.Time) {
-	old := len(p.procs.old)
-	budget = p.budgets.due(t, want.budgetOf(t), now, refill(old))
-	all = budget
-	if !c.guard {
-		all = later(all, p.lastReload.Add(pace(old)))
-	}
-	if !c.urgent {
-		all = later(all, p.idleSince.Add(idleReload))
-	}
-	return budget, all
-}
-
-// spend charges a reload to everybody who asks for it.
-func (p *Proxy) spend(by causes, want *Config) {
-	now, every := time.Now(), refill(len(p.procs.old))
-	p.budgets.forget(now, every)
-	for t := range by {
-		if most := want.budgetOf(t); most > 0 {
-			p.budgets.spend(t, most, now, every)
-		}
-	}
-}
-
-// waits lists the tenants that wait for a reload because of a budget or of old workers, and notes
-// those that have waited for a budget.
-func (p *Proxy) waits(by causes, want *Config) (all []Wait) {
-	now, was := time.Now(), p.budgets.late
-	soon := later(now, p.lastReload.Add(p.opt.MinReload))
-	p.budgets.late, p.budgets.eased = make(map[Tenant]*cause), false
-	for t, c := range by {
-		budget, due := p.allow(t, c, want, now)
-		over := budget.After(now)
-		p.budgets.eased = p.budgets.eased || over || due.After(soon) && pace(len(p.procs.old)) > 0
-		if over || was[t] != nil {
-			p.budgets.late[t] = c
-		}
-		if !c.urgent || !due.After(soon) {
-			continue
-		}
-		w := Wait{Tenant: t, Until: due, Backends: c.backends()}
-		if over {
-			w.Most = want.budgetOf(t)
-			w.Closed = slices.DeleteFunc(slices.Clone(w.Backends), func(name string) bool { return !c.of[name] })
-		}
-		all = append(all, w)
-	}
-	slices.SortFunc(all, func(a, b Wait) int { return compareTenants(a.Tenant, b.Tenant) })
-	return all
 }
 
 // noteWaits notes, for the status, the tenants whose changes wait.

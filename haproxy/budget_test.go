@@ -171,7 +171,7 @@ func TestAGuardBeyondTheBudgetClosesItsPathAtOnce(t *testing.T) {
 		}
 
 		// A guard that goes away leaves a path as strict as it was.
-		r.p.budgets.spent = nil
+		r.p.schedule.budgets = nil
 		r.eventually("the guards are in force", func() bool { return r.apply(next, states(next, Open)).Reloaded })
 		expect("after the reload", map[string]string{"evil": "403", "shared": "403", "other": "shared", "other/admin": "403"})
 		cfg = config()
@@ -212,8 +212,8 @@ func TestABudgetComesBackWithTime(t *testing.T) {
 	if b.due(Tenant{"c", "victim"}, 2, now, time.Minute) != now || b.due(Tenant{}, 0, now, time.Minute) != now || b.due(evil, 0, now, time.Minute) != now {
 		t.Error("another tenant, the operator, or one without a bound waits")
 	}
-	if b.forget(now.Add(time.Hour), time.Minute); len(b.spent) > 0 {
-		t.Errorf("an hour later %v is remembered", b.spent)
+	if b.forget(now.Add(time.Hour), time.Minute); len(b) > 0 {
+		t.Errorf("an hour later %v is remembered", b)
 	}
 }
 

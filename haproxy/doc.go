@@ -58,6 +58,8 @@
 //	              not loaded
 //	grow.go       HAProxy since 3.4: backends come and go by command
 //	former.go     where routes lead as long as their new backends wait       pure
+//	schedule.go   when may the next reload come? cause.go says who asks for
+//	              it, and budget.go how many each tenant may cause           pure
 //	reload.go     is a reload needed, and due? Then write, check, reload
 //	disk.go       write the files, for that
 //	orders.go     compare the worker with the text: the commands             pure

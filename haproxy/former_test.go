@@ -74,7 +74,7 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 				}
 			}
 		}
-		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
 		for n := range 3 {
 			next.Former = r.p.Former(next)
 			if res := r.apply(next, states(next, Open)); res.Reloaded || res.Reason == "" {
@@ -134,7 +134,7 @@ func TestAGuardThatOthersHaveHoldsAtOnce(t *testing.T) {
 			t.Fatalf("before: got %q, want pod", got)
 		}
 
-		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
 		next := config("guarded", "blue", app, office, of("guarded", "app:80", pod, nobody), of("blue", "blue:80", origin(t, "blue")))
 		if next.Former = r.p.Former(next); len(next.Former) > 0 {
 			t.Errorf("got %v for former backends, want none: the one of before is still there", next.Former)
@@ -164,7 +164,7 @@ func TestABackendFromBeforeLeavesWhenItsHeirHasAPlace(t *testing.T) {
 		}
 		was, next := of("one", origin(t, "one")), of("two", origin(t, "two"))
 		r.settle(was, states(was, Open))
-		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
 		if next.Former = r.p.Former(next); len(next.Former) != 1 {
 			t.Fatalf("got %v for former backends, want one", next.Former)
 		}

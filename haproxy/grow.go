@@ -140,7 +140,7 @@ func (p *Proxy) shrink(want *outline) error {
 	if err := p.reshape(o); err != nil {
 		return err
 	}
-	p.idleSince = time.Time{} // a reload is for those that HAProxy keeps
+	p.schedule.waitAnew() // a reload is for those that HAProxy keeps
 	without := make(map[string]*LiveBackend, len(gone))
 	for name := range gone {
 		without[name] = nil

@@ -79,11 +79,11 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		// As long as others go, nobody reloads for it.
 		cfg = with(backend("default_c_80", b.Servers...))
 		r.apply(cfg, states(cfg, Open))
-		r.p.idleSince = time.Now().Add(-idleReload / 2)
+		r.p.schedule.idleSince = time.Now().Add(-idleReload / 2)
 		r.eventually("the other backend is gone", func() bool {
 			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.run.backends.Get("default_c_80") == nil
 		})
-		if waits := time.Since(r.p.idleSince); waits > idleReload/2 {
+		if waits := time.Since(r.p.schedule.idleSince); waits > idleReload/2 {
 			t.Errorf("the reload waits for %s, want it to wait anew", waits)
 		}
 		if _, err := fmt.Fprint(slow, "x"); err != nil {
@@ -194,7 +194,7 @@ func TestACrashWhileABackendComesOrGoesLosesNothing(t *testing.T) {
 			{"b was removed, and the connection broke", false, "set server b/" + b.Servers[0].Name + " state maint;del server b/" + b.Servers[0].Name + ";unpublish backend b;del backend b", both, "HAProxy lost backend b"},
 		} {
 			t.Run(row.what, func(t *testing.T) {
-				r.p.opt.MinReload = time.Millisecond
+				r.p.schedule.least = time.Millisecond
 				r.settle(row.before, states(row.before, Open))
 				r.eventually("the command is done", func() bool {
 					answer, _, err := r.p.worker.ask(row.command)

@@ -293,7 +293,7 @@ func TestAReloadThatMustWaitHoldsNothingElseUp(t *testing.T) {
 	if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
 		t.Fatalf("it did not reload: %+v", res)
 	}
-	r.p.opt.MinReload = time.Hour
+	r.p.schedule.least = time.Hour
 
 	cfg = r.config(backend("one", b), distinct(backend("two", c)))
 	res := r.apply(cfg, states(cfg, Open))
@@ -751,7 +751,7 @@ func TestAnAddressThatIsTakenIsNotTheEnd(t *testing.T) {
 				}
 				_ = taken.Close()
 				r.p.mu.Lock()
-				r.p.failedUntil = time.Time{}
+				r.p.schedule.rejected.until = time.Time{}
 				r.p.mu.Unlock()
 				return false
 			}

@@ -22,12 +22,6 @@ const (
 	// lingerRetry is the time until the next attempt to remove a server that had
 	// connections.
 	lingerRetry = 2 * time.Second
-	// idleReload is how long a reload may wait that only removes backends: no route
-	// leads to them any more.
-	idleReload = 30 * time.Second
-	// First and longest wait after a failed reload before the same is tried
-	// again.
-	minBackoff, maxBackoff = 5 * time.Second, 5 * time.Minute
 
 	aliveEvery   = 200 * time.Millisecond // how often the master is looked for
 	lookEvery    = 10 * time.Second       // how often the worker is read although nothing happened, if that takes
@@ -126,14 +120,8 @@ type Proxy struct {
 	last    order
 	alarm   *time.Timer
 
-	budgets     budgets
-	lastReload  time.Time
-	idleSince   time.Time // since when a reload that is not urgent waits
-	refused     string    // refusable of the files that HAProxy did not take last
-	failedErr   error
-	failedUntil time.Time
-	backoff     time.Duration
-	unheard     int // failures in a row to tell the worker
+	schedule schedule
+	unheard  int // failures in a row to tell the worker
 }
 
 // running is the belief about the worker. Any error discards it.
@@ -171,6 +159,7 @@ func New(opt Options) (*Proxy, error) {
 		opt.MinReload = time.Second
 	}
 	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1), starts: rate.NewLimiter(rate.Every(time.Second), 3)}
+	p.schedule.least = opt.MinReload
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}

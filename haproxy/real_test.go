@@ -179,7 +179,8 @@ func (r *rig) apply(cfg *Config, states map[ServerID]State) Result {
 
 // later lets the time pass for which a reload waits.
 func (r *rig) later() {
-	r.p.opt.MinReload, r.p.idleSince, r.p.last.retryAt = time.Millisecond, r.p.idleSince.Add(-idleReload), time.Now()
+	s := &r.p.schedule
+	s.least, s.idleSince, r.p.last.retryAt = time.Millisecond, s.idleSince.Add(-idleReload), time.Now()
 }
 
 // settle applies until nothing is left to do.

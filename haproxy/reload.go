@@ -21,32 +21,33 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	urgent = urgent || held
 	res.Reason = why
 	if why == "" {
-		p.idleSince, p.budgets.late, p.budgets.eased = time.Time{}, nil, false
+		p.schedule.nothing()
 		return nil
-	}
-	by := p.causes(want)
-	if held {
-		by.hurry()
 	}
 	if len(p.procs.old) >= crowd { // some may have ended since
 		if now, err := p.master.show(); err == nil {
 			p.procs = now
 		}
 	}
-	if due := p.reloadDue(want, by); due.After(time.Now()) {
-		res.RetryAt, res.Waits = due, p.waits(by, want.cfg)
-		if !urgent && len(p.run.classes) > 0 {
-			res.RetryAt = earlier(due, time.Now().Add(lingerRetry)) // see shrink
-		}
-		return p.failureOf(want)
+	d := p.demand(want)
+	if held {
+		d.by.hurry()
 	}
-	p.spend(by, want.cfg)
+	now := time.Now()
+	if due := p.schedule.due(now, d); due.After(now) {
+		res.RetryAt, res.Waits = due, p.schedule.waits(now, d)
+		if !urgent && len(p.run.classes) > 0 {
+			res.RetryAt = earlier(due, now.Add(lingerRetry)) // see shrink
+		}
+		return p.schedule.failure(want.refusable)
+	}
+	p.schedule.spend(now, d)
 	err := p.reload(ctx, want, why)
 	if res.Reloaded = err == nil; res.Reloaded {
-		p.budgets.late = nil
 		return nil
 	}
-	res.RetryAt, res.Waits = p.reloadDue(want, by), p.waits(by, want.cfg)
+	now, d.old = time.Now(), len(p.procs.old)
+	res.RetryAt, res.Waits = p.schedule.due(now, d), p.schedule.waits(now, d)
 	unread := p.know()
 	if unread != nil {
 		p.run = &running{} // no command goes to a worker of which nothing is known
@@ -121,48 +122,13 @@ func (p *Proxy) broken(want *outline) string {
 	return "HAProxy runs another configuration than that of the files"
 }
 
-// causes returns who asks for a reload to want; nil: it is not for anybody's changes.
-func (p *Proxy) causes(want *outline) causes {
-	if p.broken(want) != "" {
-		return nil
+// demand returns what decides about the time of a reload to want.
+func (p *Proxy) demand(want *outline) demand {
+	d := demand{cfg: want.cfg, files: want.refusable, old: len(p.procs.old)}
+	if p.broken(want) == "" {
+		d.by = causesOf(p.run.grown(p.shaped), want.cfg, p.run.slots)
 	}
-	return causesOf(p.run.grown(p.shaped), want.cfg, p.run.slots)
-}
-
-// reloadDue returns the earliest time for a reload to these files that has these causes.
-func (p *Proxy) reloadDue(want *outline, by causes) time.Time {
-	due := p.lastReload.Add(p.opt.MinReload)
-	if len(by) > 0 {
-		if p.idleSince.IsZero() {
-			p.idleSince = time.Now()
-		}
-		now, first := time.Now(), time.Time{}
-		for t, c := range by {
-			_, at := p.allow(t, c, want.cfg, now)
-			first = earlier(first, at)
-		}
-		due = later(due, first)
-	}
-	if p.refused != "" && want.refusable() == p.refused {
-		due = later(due, p.failedUntil)
-	}
-	return due
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-// failureOf returns the error of the last reload to these files, if it failed. Their
-// servers may have changed since.
-func (p *Proxy) failureOf(want *outline) error {
-	if p.refused != "" && want.refusable() == p.refused {
-		return p.failedErr
-	}
-	return nil
+	return d
 }
 
 // prepare writes the files of a configuration for a start, and has HAProxy check
@@ -196,7 +162,7 @@ func shut(backends []*Backend, states States) States {
 
 // prepareOne writes the files of one configuration, and has HAProxy check them.
 func (p *Proxy) prepareOne(ctx context.Context, first *outline) error {
-	if err := p.failureOf(first); err != nil && p.failedUntil.After(time.Now()) {
+	if err := p.schedule.failure(first.refusable); err != nil && !p.schedule.retryAt(time.Now()).IsZero() {
 		return err
 	}
 	former := p.filed
@@ -236,15 +202,15 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 			err = p.explain(err, want.cfg, offset)
 		}
 	}
-	p.lastReload = time.Now()
-	p.idleSince = time.Time{}
+	p.schedule.ended(time.Now())
 	p.forget()
 	if err != nil {
 		return errors.Join(p.failed(want, err, "reload ("+why+")"), p.unfile(former))
 	}
-	p.refused, p.failedErr, p.unheard = "", nil, 0
+	p.schedule.accepted()
+	p.unheard = 0
 	p.accepted(want)
-	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.lastReload, why })
+	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.schedule.last, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
 	return p.know()
 }
@@ -253,14 +219,8 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 func (p *Proxy) failed(want *outline, err error, doing string) error {
 	err = fmt.Errorf("%s: %w", doing, err)
 	kept := writeFile(p.path(failedFile), want.files(p.opt.Dir).Content[configFile])
-	refusable := want.refusable()
-	if refusable == p.refused {
-		p.backoff = min(2*p.backoff, maxBackoff)
-	} else {
-		p.backoff = minBackoff
-	}
-	p.refused, p.failedErr, p.failedUntil = refusable, err, time.Now().Add(p.backoff)
-	p.log.Error("HAProxy rejected the configuration", "for", doing, "err", err, "retryIn", p.backoff)
+	wait := p.schedule.failed(time.Now(), want.refusable(), err)
+	p.log.Error("HAProxy rejected the configuration", "for", doing, "err", err, "retryIn", wait)
 	return errors.Join(err, kept)
 }
 

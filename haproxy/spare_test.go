@@ -150,7 +150,7 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 			t.Errorf("empty.test: got %q, want the header of its new settings", got)
 		}
 		// Other settings need a reload, and until then the old ones apply.
-		r.p.opt.MinReload, r.p.lastReload = time.Hour, time.Now()
+		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
 		changed := *alike
 		changed.Directives = nil
 		cfg = r.config(plain, special, sticky, &changed, kept, canary)
