@@ -215,6 +215,7 @@ func (a *allotter) look(demands []demand, fresh bool) []allotment {
 		}
 		return netip.Addr{}, refusal{}
 	})
+	maps.DeleteFunc(a.kept, func(_ netip.Addr, k keptAddress) bool { return k.until.IsZero() })
 	each(func(d *demand, six bool) (netip.Addr, refusal) { // what is asked for
 		asked := inFamily(d.asked, six)
 		if !asked.IsValid() || !fresh && !slices.Contains(d.had, asked) {
@@ -349,8 +350,8 @@ func (a *allotter) place(place uint64, six bool) netip.Addr {
 type keptAddress struct {
 	AddressOwner
 	of    tenant
-	until time.Time
-	given bool // the round before gave it: the record of it may be under way
+	until time.Time // zero: it is for the Service alone that was given it, and for nobody else
+	given bool      // the round before gave it: the record of it may be under way
 }
 
 // keptForOther returns the owner for whom an address is kept, if that keeps it from a demand. A
@@ -358,7 +359,7 @@ type keptAddress struct {
 func (a *allotter) keptForOther(d *demand, addr netip.Addr) (k keptAddress, is bool) {
 	k, is = a.kept[addr]
 	mine := d.of.world == k.of.world && d.owner == k.Namespace
-	return k, is && !mine && d.of.world >= k.of.world && !slices.Contains(d.had, addr)
+	return k, is && !mine && !k.until.IsZero() && d.of.world >= k.of.world && !slices.Contains(d.had, addr)
 }
 
 // hadBefore returns the addresses of a family that are kept for the Service of a demand.

@@ -223,11 +223,12 @@ func (w *world) owner(namespace string) string {
 }
 
 // keptAddresses returns the addresses that Services had when they were remembered. Of two
-// clusters the one that is configured first counts.
+// clusters the one that is configured first counts. Without ReleaseAfter it returns those alone that
+// the round before gave, with a zero until.
 func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 	all, now := make(map[netip.Addr]keptAddress), b.now()
 	for i, w := range b.worlds {
-		if w.Owners == nil || w.Options.ReleaseAfter <= 0 || now.IsZero() {
+		if w.Owners == nil || now.IsZero() {
 			continue
 		}
 		for addr, was := range w.Owners.Addresses {
@@ -237,7 +238,11 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 			}
 			given := was.Left.IsZero()
 			was.Left = leaving(was.Left, now)
-			if until := w.Options.release(was.Left); now.Before(until) {
+			var until time.Time
+			if w.Options.ReleaseAfter > 0 {
+				until = w.Options.release(was.Left)
+			}
+			if given || now.Before(until) {
 				all[addr] = keptAddress{was, tenant{i, namespace}, until, given}
 			}
 		}

@@ -261,15 +261,30 @@ func TestAnAddressIsKeptForItsLastNamespace(t *testing.T) {
 		h.has("shop/db", "[203.0.113.5]")
 		h.has("evil/theirs", "[]")
 	})
-	t.Run("a Service keeps what it was given, before its record is there", func(t *testing.T) {
-		h := begin(t) // a quarter of eight are two
-		h.balanced(0, service("evil/c", ""), service("evil/d", ""))
-		first := []string{fmt.Sprint(h.addresses("evil/c")), fmt.Sprint(h.addresses("evil/d"))}
-		h.balanced(0, service("evil/a", ""), service("evil/b", ""), service("evil/c", ""), service("evil/d", ""))
-		h.has("evil/a", "[]")
-		h.has("evil/b", "[]")
-		h.has("evil/c", first[0])
-		h.has("evil/d", first[1])
+	for _, after := range []time.Duration{time.Hour, 0} {
+		t.Run("a Service keeps what it was given, before its record is there, with releaseAfter "+after.String(), func(t *testing.T) {
+			h := begin(t) // a quarter of eight are two
+			h.after = after
+			h.balanced(0, service("evil/c", ""), service("evil/d", ""))
+			first := []string{fmt.Sprint(h.addresses("evil/c")), fmt.Sprint(h.addresses("evil/d"))}
+			for range 2 { // the record may take longer than a round
+				h.balanced(time.Second, service("evil/a", ""), service("evil/b", ""), service("evil/c", ""), service("evil/d", ""))
+				h.has("evil/a", "[]")
+				h.has("evil/b", "[]")
+				h.has("evil/c", first[0])
+				h.has("evil/d", first[1])
+			}
+		})
+	}
+	t.Run("with releaseAfter 0s it is free at once", func(t *testing.T) {
+		h := begin(t)
+		h.after = 0
+		h.balanced(0, service("shop/db", at))
+		h.balanced(time.Second, evil)
+		h.has("evil/theirs", "[203.0.113.5]")
+		if kept := h.Kept(); len(kept) > 0 {
+			t.Errorf("kept are %v", kept)
+		}
 	})
 	t.Run("after an hour it is free", func(t *testing.T) {
 		h := begin(t)
