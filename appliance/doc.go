@@ -5,7 +5,7 @@
 // It owns the loop. A round reads every source whole (the offers of the BGP
 // peers, the objects of the clusters), computes the wanted state from them, reads
 // back the actual state (the routes in the kernel, the servers in HAProxy), lets
-// Plan name the steps that are safe now, takes them, and looks again. An event
+// plan.Plan name the steps that are safe now, takes them, and looks again. An event
 // is only a knock on the door: it says that a round is due, never what
 // happened. One goroutine writes the kernel and HAProxy, so no lock orders
 // them.

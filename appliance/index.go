@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"sallyport/appliance/page"
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -33,7 +34,7 @@ type index struct {
 	certs     func() []*haproxy.Cert            // those first that expire first
 	certOf    func() map[string][]*haproxy.Cert // by each name that they have
 	all       serverCounts
-	planned   map[haproxy.ServerID]SetServer
+	planned   map[haproxy.ServerID]plan.SetServer
 	match     func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
 	owns      func(netip.Addr) *blockIndex                      // the block of an address
 }
@@ -109,9 +110,9 @@ const brokenKept = 40 // of a node, to find different reasons among them
 
 // newIndex counts what a view holds.
 func newIndex(v *view) *index {
-	x := &index{view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{}, planned: map[haproxy.ServerID]SetServer{}, match: v.want.Routes.Finder()}
+	x := &index{view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{}, planned: map[haproxy.ServerID]plan.SetServer{}, match: v.want.Routes.Finder()}
 	for _, step := range v.steps {
-		if s, ok := step.(SetServer); ok {
+		if s, ok := step.(plan.SetServer); ok {
 			x.planned[s.ID] = s
 		}
 	}
@@ -293,7 +294,7 @@ func (x *index) why(s serverIndex) string {
 	if why := x.want.Allocations.Refuse(b.Cluster, b.Namespace, s.addr()); why != "" {
 		return why
 	}
-	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.want.Name}]; is && step.State < haproxy.Open && step.Why != noRoute {
+	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.want.Name}]; is && step.State < haproxy.Open && step.Why != plan.NoRoute {
 		return step.Why
 	}
 	if s.want.Drain {

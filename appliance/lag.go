@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sallyport/appliance/plan"
 	"sallyport/haproxy"
 	"sallyport/routes"
 )
@@ -29,7 +30,7 @@ type via struct {
 
 // servers observes each server that a round has opened. wanted and done are the steps that
 // were planned and those that were taken. What is planned no longer is forgotten.
-func (l *lags) servers(wanted, done []SetServer, at, now time.Time, to prometheus.Histogram) {
+func (l *lags) servers(wanted, done []plan.SetServer, at, now time.Time, to prometheus.Histogram) {
 	opening := make(map[haproxy.ServerID]time.Time, len(wanted))
 	for _, s := range wanted {
 		if s.State != haproxy.Open {
@@ -54,7 +55,7 @@ func (l *lags) read(offers []routes.Offer) { l.offers, l.announced = offers, nil
 
 // route observes a route that was added, once for each announcement: a route that somebody
 // else has deleted comes back for an old one.
-func (l *lags) route(s AddRoute, now time.Time, to prometheus.Histogram) {
+func (l *lags) route(s plan.AddRoute, now time.Time, to prometheus.Histogram) {
 	if l.announced == nil {
 		l.announced = make(map[via]time.Time, len(l.offers))
 		for _, o := range l.offers {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -74,7 +75,7 @@ const (
 	// screenful is how many changes of one kind a round logs one by one.
 	screenful = 20
 	// roundsAtOnce bounds the rounds after one knock. Three rounds settle any state
-	// (see Plan); more are needed only if the state changes meanwhile.
+	// (see plan.Plan); more are needed only if the state changes meanwhile.
 	roundsAtOnce = 8
 )
 
@@ -131,7 +132,7 @@ type loop struct {
 	compiler  *ingress.Compiler
 	vetter    *vetter
 	certs     *certs
-	planner   planner
+	planner   plan.Planner
 	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
 	caughtUp  bool         // it knows all that the process before may have served: see behind
 	heard     map[netip.Addr]bool
@@ -145,7 +146,7 @@ type loop struct {
 	refused   map[string]bool
 	near      map[string]bool // resources whose limit was near in the last round
 	admitted  *Admission      // last given to the firewall; nil: none yet
-	doubt     doubt
+	doubt     plan.Doubt
 	pictures  *pictures
 	crashed   *quarantine
 
@@ -207,8 +208,8 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
-		if l.doubt.fresh(l.now()) || !l.fit.doubt.IsZero() || l.ring.unmet(l.now()) {
-			rest = min(rest, doubtTick)
+		if l.doubt.Fresh(l.now()) || !l.fit.doubt.IsZero() || l.ring.unmet(l.now()) {
+			rest = min(rest, plan.DoubtTick)
 		}
 		timer.Reset(rest)
 	}
@@ -357,7 +358,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	admitErr := l.letIn(peers, v.want, v.have, v.config)
 
 	// The steps from the actual state to the wanted one.
-	v.steps = l.planner.plan(v.want, v.have)
+	v.steps = l.planner.Plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
 	v.err, l.failing = errors.Join(v.err, admitErr, err), err
 	l.settled = l.settled || err == nil && !progress
@@ -372,7 +373,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 // letIn tells the firewall who may connect where, and where HAProxy may connect, if
 // either has changed.
-func (l *loop) letIn(peers []bgp.Peer, want Want, have Have, cfg *haproxy.Config) error {
+func (l *loop) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *haproxy.Config) error {
 	if l.admit == nil {
 		return nil
 	}
@@ -536,7 +537,7 @@ func unguarded(peers []bgp.Peer) (clusters []string) {
 }
 
 // have reads the actual state from the kernel and HAProxy.
-func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have, kernelErr, proxyErr error) {
+func (l *loop) have(topologies []routes.Topology, local routes.Local) (have plan.Have, kernelErr, proxyErr error) {
 	if have.Routes, have.Conflicts, kernelErr = l.kernel.List(); kernelErr != nil {
 		kernelErr = fmt.Errorf("reading our routes from the kernel: %w", kernelErr)
 	}
@@ -563,26 +564,26 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have Have
 // step that fails leaves the others as they are.
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	var errs []error
-	var servers []SetServer
-	var changed []Step                               // routes
+	var servers []plan.SetServer
+	var changed []plan.Step                          // routes
 	turned := make(routes.Table, len(v.have.Routes)) // the routes in the kernel, with the changes made here
 	maps.Copy(turned, v.have.Routes)
 	for _, step := range v.steps {
 		var err error
 		switch s := step.(type) {
-		case AddRoute:
-			if v.have.shadowed(s) {
+		case plan.AddRoute:
+			if v.have.Shadowed(s) {
 				continue // our route is there; the one that shadows it is not ours to remove
 			}
 			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
 				l.lags.route(s, l.now(), l.counts.routed)
 				turned[s.Prefix] = s.Via
 			}
-		case DropRoute:
+		case plan.DropRoute:
 			if err = l.kernel.Drop(s.Prefix); err == nil {
 				delete(turned, s.Prefix)
 			}
-		case SetServer:
+		case plan.SetServer:
 			servers = append(servers, s)
 			continue
 		default:
@@ -600,7 +601,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	progress = len(changed) > 0
 	if progress {
 		// Connections to servers that lost their route would hang until they time out.
-		if err := l.abort(stranded(v.have, turned), "their route was removed"); err != nil {
+		if err := l.abort(plan.Stranded(v.have, turned), "their route was removed"); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -617,7 +618,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	if err != nil {
 		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", err))...)
 	}
-	var done []SetServer
+	var done []plan.SetServer
 	for _, s := range servers {
 		if live, _ := reached.Get(s.ID.Backend).Find(s.ID.Server); live.State == s.State {
 			done = append(done, s)
@@ -625,7 +626,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		}
 	}
 	l.lags.servers(servers, done, v.at, l.now(), l.counts.opened)
-	done = inTurns(done, func(s SetServer) string { return tenantOf(s.ID.Backend) })
+	done = inTurns(done, func(s plan.SetServer) string { return tenantOf(s.ID.Backend) })
 	l.tellServers(done)
 	noteSteps(l, v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
@@ -634,7 +635,7 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 // order gives HAProxy the configuration and the states of the servers.
 func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
 	before, missed := l.now(), l.proxy.Info().Missed
-	result, err := l.proxy.Apply(ctx, v.config, l.planner.states)
+	result, err := l.proxy.Apply(ctx, v.config, l.planner.States())
 	if result.Reloaded {
 		took := l.now().Sub(before)
 		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: took})
@@ -673,15 +674,15 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 
 // forsake ends the connections to servers whose node is gone.
 func (l *loop) forsake(v *view) error {
-	l.doubt.update(v.have, v.at)
-	if !l.doubt.fresh(v.at) {
+	l.doubt.Update(v.have, v.at)
+	if !l.doubt.Fresh(v.at) {
 		return nil
 	}
 	mute, err := l.kernel.Mute()
 	if err != nil || len(mute) == 0 {
 		return err
 	}
-	return l.abort(l.doubt.forsaken(v.have, mute), "their node does not answer")
+	return l.abort(l.doubt.Forsaken(v.have, mute), "their node does not answer")
 }
 
 // applied is the configuration that HAProxy was last given, without the states of its
@@ -699,12 +700,12 @@ func (a applied) still(c *haproxy.Config, now time.Time) bool {
 }
 
 // tellRoutes logs each route that changed; beyond a screenful, only how many.
-func (l *loop) tellRoutes(done []Step) {
+func (l *loop) tellRoutes(done []plan.Step) {
 	for _, step := range done[:min(len(done), screenful)] {
 		switch s := step.(type) {
-		case AddRoute:
+		case plan.AddRoute:
 			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
-		case DropRoute:
+		case plan.DropRoute:
 			l.log.Info("route dropped", "prefix", s.Prefix)
 		}
 	}
@@ -715,7 +716,7 @@ func (l *loop) tellRoutes(done []Step) {
 
 // tellServers logs each server that changed; beyond a screenful, only how many. The servers are
 // inTurns.
-func (l *loop) tellServers(done []SetServer) {
+func (l *loop) tellServers(done []plan.SetServer) {
 	for _, s := range done[:min(len(done), screenful)] {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)
 	}

@@ -93,7 +93,7 @@ func TestAnEndpointChangePlansTheSameInAnyCluster(t *testing.T) {
 			planned := 0
 			for range 3 {
 				s.round(t.Context())
-				planned += s.planner.planned
+				planned += s.planner.Planned()
 			}
 			// In the round of the change, and in the one after it, which sees it done.
 			if planned != 2 {

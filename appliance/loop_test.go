@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -202,7 +203,7 @@ func (f *fakeProxy) Changed() <-chan struct{} { return nil }
 // String lists the servers with their states, such as "open 172.16.171.66:80".
 func (f *fakeProxy) String() string {
 	var lines []string
-	for live := range (Have{Backends: f.backends}).servers() {
+	for live := range (plan.Have{Backends: f.backends}).Servers() {
 		lines = append(lines, fmt.Sprintf("%s %s", live.State, live.Addr))
 	}
 	slices.Sort(lines)
@@ -242,6 +243,20 @@ const (
 	block1, node1, pod1 = "172.16.171.64/26", "192.168.50.23", "172.16.171.66"
 	block2, node2, pod2 = "172.16.189.64/26", "192.168.50.24", "172.16.189.66"
 )
+
+func addrs(ss ...string) (as []netip.Addr) {
+	for _, s := range ss {
+		as = append(as, netip.MustParseAddr(s))
+	}
+	return as
+}
+
+func prefixes(ss ...string) (ps []netip.Prefix) {
+	for _, s := range ss {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
+}
 
 func newScene(t testing.TB) *scene {
 	s := &scene{
@@ -585,7 +600,7 @@ func TestADoubtThatIsOldIsNotLookedInto(t *testing.T) {
 		}
 	}
 	s.settle(t)
-	s.clock = s.clock.Add(doubtLasts + time.Second)
+	s.clock = s.clock.Add(plan.DoubtLasts + time.Second)
 	s.kernel.mute = map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
 	s.settle(t)
 	if len(s.kernel.aborted) > 0 {
@@ -738,13 +753,13 @@ func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
 }
 
 // A strangeStep is a Step of a kind that take does not know.
-type strangeStep struct{ SetServer }
+type strangeStep struct{ plan.SetServer }
 
 func TestAStepOfAnUnknownKindIsAnErrorAndNoProgress(t *testing.T) {
 	s := newScene(t)
 	s.settle(t)
 	v := *s.view.Load()
-	v.steps = []Step{strangeStep{}}
+	v.steps = []plan.Step{strangeStep{}}
 	progress, err := s.take(t.Context(), &v)
 	if progress || err == nil || !strings.Contains(err.Error(), "appliance.strangeStep") {
 		t.Errorf("got progress %v and error %v, want none and one that names the type", progress, err)
@@ -781,10 +796,10 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // we dial this peer
 	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
-	wish := Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}, Allocations: routes.Allocate(routes.Facts{
+	wish := plan.Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}, Allocations: routes.Allocate(routes.Facts{
 		Topologies: []routes.Topology{{Cluster: "demo", HostNetwork: true, Nodes: []routes.Node{{Name: "worker2", Addresses: []netip.Addr{node.Addr()}}}}},
 	})}
-	have := Have{Direct: map[netip.Addr]bool{node.Addr(): true}}
+	have := plan.Have{Direct: map[netip.Addr]bool{node.Addr(): true}}
 	if l.letIn(peers, wish, have, cfg) == nil {
 		t.Error("a firewall that takes nothing: want an error")
 	}
@@ -795,7 +810,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		}
 	}
 	other := &haproxy.Config{Shape: haproxy.Shape{Process: haproxy.Process{QUIC: haproxy.QUIC{Port: 443}}}}
-	if err := l.letIn(peers[:1], Want{}, have, other); err != nil {
+	if err := l.letIn(peers[:1], plan.Want{}, have, other); err != nil {
 		t.Fatal(err)
 	}
 	want := []Admission{

@@ -290,7 +290,7 @@ func (l *loop) facts(v *view, silent string) Facts {
 				f.Missing++
 			}
 		}
-		for s := range v.have.servers() {
+		for s := range v.have.Servers() {
 			if s.State == haproxy.Open && s.Check == haproxy.Up {
 				f.Down = false
 				break

@@ -21,6 +21,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes/address"
@@ -528,7 +529,7 @@ func TestARingThatWaitsForAnAddressIsTriedInEachRound(t *testing.T) {
 	tries := func(rounds int) int {
 		kernel.set = nil
 		for range rounds {
-			s.clock = s.clock.Add(doubtTick)
+			s.clock = s.clock.Add(plan.DoubtTick)
 			s.round(t.Context())
 		}
 		return len(kernel.set)
@@ -536,7 +537,7 @@ func TestARingThatWaitsForAnAddressIsTriedInEachRound(t *testing.T) {
 	if got := tries(5); got != 5 {
 		t.Errorf("%d tries in 5 rounds, want 5", got)
 	}
-	s.pass(t, doubtLasts)
+	s.pass(t, plan.DoubtLasts)
 	if got := tries(10); got != 1 {
 		t.Errorf("%d tries in 10 rounds of 0.1 s after a while, want 1", got)
 	}

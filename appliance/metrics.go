@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"sallyport/appliance/plan"
 	"sallyport/haproxy"
 )
 
@@ -43,10 +44,27 @@ func observe(h prometheus.Histogram, took time.Duration) {
 	}
 }
 
-// stepNames holds the values of the label step, by stepKind.
+// The places of the kinds of steps in counts.steps.
+const (
+	setServer = iota
+	addRoute
+	dropRoute
+)
+
+// stepNames holds the values of the label step.
 var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route"}
 
-func (c *counts) step(s Step) { c.steps[s.kind()].Add(1) }
+// step counts a step that was taken.
+func (c *counts) step(s plan.Step) {
+	switch s.(type) {
+	case plan.SetServer:
+		c.steps[setServer].Add(1)
+	case plan.AddRoute:
+		c.steps[addRoute].Add(1)
+	case plan.DropRoute:
+		c.steps[dropRoute].Add(1)
+	}
+}
 
 func (c *counts) round(v *view) {
 	c.rounds.Add(1)

@@ -14,6 +14,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/plan"
 	"sallyport/routes/address"
 )
 
@@ -111,7 +112,7 @@ type RingStatus struct {
 // comes before the kernel has its MAC address, and until the ring is there a connection that moves
 // to this appliance breaks.
 func (r *ring) unmet(now time.Time) bool {
-	return errors.Is(r.err, address.ErrUnknown) && now.Sub(r.failed) < doubtLasts
+	return errors.Is(r.err, address.ErrUnknown) && now.Sub(r.failed) < plan.DoubtLasts
 }
 
 func (r *ring) status() RingStatus {

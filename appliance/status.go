@@ -182,7 +182,7 @@ func (x *index) status(info haproxy.Info) Status {
 
 	match := v.want.Routes.Finder()
 	behind := map[netip.Prefix]int{}
-	for live := range v.have.servers() {
+	for live := range v.have.Servers() {
 		if p, _, ok := match(live.Addr.Addr()); ok && live.State == haproxy.Open {
 			behind[p]++
 		}

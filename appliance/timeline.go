@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 )
@@ -126,19 +127,19 @@ func inTurns[T any](all []T, owner func(T) string) []T {
 
 // noteSteps adds what a round did: each route and server, and beyond a screenful only how
 // many more.
-func noteSteps[S Step](l *loop, v *view, steps []S) {
+func noteSteps[S plan.Step](l *loop, v *view, steps []S) {
 	for i, step := range steps {
 		c, group := Change{At: l.now(), Took: l.now().Sub(v.at)}, routeChange
 		switch s := any(step).(type) {
-		case SetServer:
+		case plan.SetServer:
 			group = tenantOf(s.ID.Backend)
 			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State), s.Why
 			if s.State == haproxy.Absent {
 				c.What = fmt.Sprintf("%s of %s is deleted", v.server(s.ID), s.ID.Backend)
 			}
-		case AddRoute:
+		case plan.AddRoute:
 			c.Kind, c.What, c.Why = routeChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
-		case DropRoute:
+		case plan.DropRoute:
 			c.Kind, c.What, c.Why = routeChange, fmt.Sprintf("%s removed", s.Prefix), "no verified offer is left"
 		}
 		if i == screenful {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance/plan"
 	"sallyport/haproxy"
 )
 
@@ -101,12 +102,12 @@ func TestANamespaceDisplacesNoOtherFromTheTimeline(t *testing.T) {
 }
 
 func TestTheChangesOfARoundAreToldInTurns(t *testing.T) {
-	var list []SetServer
+	var list []plan.SetServer
 	for i := range 100 {
-		list = append(list, SetServer{ID: haproxy.ServerID{Backend: "evil_svc_web_http", Server: strconv.Itoa(i)}})
+		list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "evil_svc_web_http", Server: strconv.Itoa(i)}})
 	}
-	list = append(list, SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}}, SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
-	got := inTurns(list, func(s SetServer) string { return tenantOf(s.ID.Backend) })
+	list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}}, plan.SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
+	got := inTurns(list, func(s plan.SetServer) string { return tenantOf(s.ID.Backend) })
 	var first []string
 	for _, s := range got[:5] {
 		first = append(first, s.ID.Server)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -28,12 +29,12 @@ type view struct {
 	refusals  []routes.Refusal
 	static    map[string]time.Time // clusters that lost every session at once, and until when their routes stay
 	withheld  map[netip.Addr]int   // nodes that announce none of their blocks, and how many they own
-	want      Want
-	have      Have
+	want      plan.Want
+	have      plan.Have
 	config    *haproxy.Config
 	problems  []ingress.Problem
 	compiled  ingress.Result
-	steps     []Step // that the round planned, taken or not
+	steps     []plan.Step // that the round planned, taken or not
 	err       error
 	notReady  []string
 	warnings  []string

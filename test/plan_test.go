@@ -15,10 +15,11 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport":       {"appliance", "appliance/config", "image", "image/update", "ingress"},
-	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress"},
+	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress"},
 	"appliance/config":    {},
 	"appliance/group":     {},
 	"appliance/page":      {},
+	"appliance/plan":      {"haproxy", "routes"},
 	"bgp":                 {"routes"},
 	"bgp/upstream":        {"bgp"},
 	"image":               {"appliance/config", "image/update"},

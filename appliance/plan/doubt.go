@@ -1,4 +1,4 @@
-package appliance
+package plan
 
 import (
 	"net/netip"
@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// doubtLasts bounds how long after a server's first failed check the kernel is
+	// DoubtLasts bounds how long after a server's first failed check the kernel is
 	// asked whether the server's node is gone. By then the kernel has retransmitted
 	// unacknowledged data twice.
-	doubtLasts = 10 * time.Second
-	// doubtTick replaces tick during a doubt: the kernel retransmits after 0.2 s, and
+	DoubtLasts = 10 * time.Second
+	// DoubtTick is the longest rest between two readings during a doubt: the kernel retransmits after 0.2 s, and
 	// again 0.4 s later.
-	doubtTick = 100 * time.Millisecond
+	DoubtTick = 100 * time.Millisecond
 )
 
-// A doubt notices a node that is gone, long before BGP or the cluster report it.
-// Its fields are owned by the goroutine of the loop.
-type doubt struct {
+// A Doubt notices a node that is gone, long before BGP or the cluster report it.
+// The zero Doubt is ready. It is not safe for concurrent use.
+type Doubt struct {
 	failing map[netip.AddrPort]bool     // servers that are not closed and fail their checks
 	since   time.Time                   // when a server last began to fail
 	of      haproxy.LiveBackends        // at the last update
 	by      map[string][]netip.AddrPort // failing, by backend
 }
 
-// update notes which servers fail their checks.
-func (d *doubt) update(have Have, now time.Time) {
+// Update notes which servers fail their checks.
+func (d *Doubt) Update(have Have, now time.Time) {
 	names := have.Backends.Differ(d.of)
 	d.of = have.Backends
 	if len(names) == 0 {
@@ -60,12 +60,12 @@ func (d *doubt) update(have Have, now time.Time) {
 	d.failing = failing
 }
 
-// fresh reports whether a server began to fail its checks a short time ago.
-func (d *doubt) fresh(now time.Time) bool {
-	return len(d.failing) > 0 && now.Sub(d.since) <= doubtLasts
+// Fresh reports whether a server began to fail its checks a short time ago.
+func (d *Doubt) Fresh(now time.Time) bool {
+	return len(d.failing) > 0 && now.Sub(d.since) <= DoubtLasts
 }
 
-// forsaken returns the failing servers whose next hop is gone. Mute holds the far ends
+// Forsaken returns the failing servers whose next hop is gone. Mute holds the far ends
 // of connections that acknowledge nothing.
 //
 // Neither sign alone is proof. A server that fails its check may be too busy for new
@@ -73,7 +73,7 @@ func (d *doubt) fresh(now time.Time) bool {
 // is down, so another server of the backend has to pass its check. HAProxy can resend
 // the ended requests to that server. A mute end that is not a failing server proves
 // nothing about its node: a BGP session that a filter cut stays mute for minutes.
-func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
+func (d *Doubt) Forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
 	match := have.Routes.Finder()
 	hop := func(a netip.Addr) netip.Addr {
 		if have.Direct[a] {
@@ -91,7 +91,7 @@ func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.Addr
 	delete(gone, netip.Addr{})
 	ends := make(map[netip.AddrPort]bool)
 	for _, b := range have.Backends.All() {
-		if !slices.ContainsFunc(b.Servers, func(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }) {
+		if !slices.ContainsFunc(b.Servers, passes) {
 			continue
 		}
 		for _, s := range b.Servers {
@@ -103,15 +103,18 @@ func (d *doubt) forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.Addr
 	return ends
 }
 
+// passes reports whether an open server passes its check.
+func passes(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }
+
 // fails reports whether a server that is not closed fails its check.
 func fails(s haproxy.Live) bool { return s.State >= haproxy.Drain && s.Check == haproxy.Down }
 
-// stranded returns the closed servers whose route in the kernel changes or disappears
+// Stranded returns the closed servers whose route in the kernel changes or disappears
 // when the table after replaces our routes.
-func stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
+func Stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
 	ends := make(map[netip.AddrPort]bool)
 	match, next := have.Routes.Finder(), after.Finder()
-	for s := range have.servers() {
+	for s := range have.Servers() {
 		a := s.Addr.Addr()
 		if s.State >= haproxy.Drain || have.Direct[a] {
 			continue

@@ -1,4 +1,4 @@
-package appliance
+package plan
 
 import (
 	"fmt"
@@ -357,7 +357,7 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for history := range 2_000 {
 		w := drawWorld(r)
-		var p planner
+		var p Planner
 		have := w.now()
 		for range 20 {
 			other := drawWorld(r)
@@ -389,8 +389,8 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				w.want.Allocations = other.want.Allocations
 				w.owners = other.owners
 			}
-			fresh := new(planner)
-			got, want := p.plan(w.want, have), fresh.plan(w.want, have)
+			fresh := new(Planner)
+			got, want := p.Plan(w.want, have), fresh.Plan(w.want, have)
 			if !slices.EqualFunc(p.states, fresh.states, slices.Equal) {
 				t.Fatalf("history %d: got states %v, want %v", history, p.states, fresh.states)
 			}
@@ -530,7 +530,7 @@ func TestJourneys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world{want: c.want, have: c.have, servers: map[haproxy.ServerID]haproxy.Live{}}.clone()
-			for s := range c.have.servers() {
+			for s := range c.have.Servers() {
 				w.servers[id] = s
 			}
 			if w.have.Routes == nil {

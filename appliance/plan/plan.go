@@ -1,4 +1,4 @@
-package appliance
+package plan
 
 import (
 	"fmt"
@@ -33,8 +33,8 @@ type Have struct {
 	Direct map[netip.Addr]bool
 }
 
-// servers yields every server in HAProxy.
-func (h Have) servers() iter.Seq[haproxy.Live] {
+// Servers yields every server in HAProxy.
+func (h Have) Servers() iter.Seq[haproxy.Live] {
 	return func(yield func(haproxy.Live) bool) {
 		for _, b := range h.Backends.All() {
 			for _, s := range b.Servers {
@@ -46,23 +46,16 @@ func (h Have) servers() iter.Seq[haproxy.Live] {
 	}
 }
 
-func (h Have) shadowed(s AddRoute) bool {
+// Shadowed reports whether the kernel holds the route already and does not follow it.
+func (h Have) Shadowed(s AddRoute) bool {
 	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool { return c.Prefix == s.Prefix && c.Via == s.Via })
 }
 
 // A Step changes one server or one route. The kinds below are all there are.
 type Step interface {
 	String() string
-	kind() stepKind
+	step()
 }
-
-type stepKind int
-
-const (
-	setServer stepKind = iota
-	addRoute
-	dropRoute
-)
 
 // SetServer brings a server to a state, adding or deleting it where needed.
 type SetServer struct {
@@ -89,9 +82,9 @@ func (s SetServer) String() string {
 func (s AddRoute) String() string  { return fmt.Sprintf("add route %s via %s", s.Prefix, s.Via) }
 func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefix) }
 
-func (SetServer) kind() stepKind { return setServer }
-func (AddRoute) kind() stepKind  { return addRoute }
-func (DropRoute) kind() stepKind { return dropRoute }
+func (SetServer) step() {}
+func (AddRoute) step()  {}
+func (DropRoute) step() {}
 
 // Plan names every step that is safe in the world as it is. Each is safe by
 // itself and beside all others: a caller may take them in any order and leave
@@ -108,12 +101,12 @@ func (DropRoute) kind() stepKind { return dropRoute }
 // A server at an address that is not its Service's, by the records of the
 // cluster, is closed whatever the routes are. That closes more, and opens and
 // turns nothing, so the argument holds.
-func Plan(want Want, have Have) []Step { return new(planner).plan(want, have) }
+func Plan(want Want, have Have) []Step { return new(Planner).Plan(want, have) }
 
-// A planner plans as Plan does, and remembers the backends that needed no step. It
+// A Planner plans as Plan does, and remembers the backends that needed no step. It
 // skips such a backend until the backend, its servers in HAProxy, the routes or the
 // allocations of its addresses change. The memory saves time and changes no step.
-type planner struct {
+type Planner struct {
 	// Of the last call.
 	want, have  routes.Table
 	direct      map[netip.Addr]bool
@@ -130,7 +123,7 @@ type planner struct {
 
 // recall forgets the backends that may need a step after a change of routes,
 // allocations or backends. It reports whether the names of the backends changed.
-func (p *planner) recall(want Want, have Have) (renamed bool) {
+func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	renamed = p.align(want.Backends)
 	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) {
 		clear(p.settled)
@@ -148,7 +141,7 @@ func (p *planner) recall(want Want, have Have) (renamed bool) {
 }
 
 // align moves what is remembered to the places that the backends have now.
-func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
+func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 	was := p.backends
 	p.backends = want
 	if slices.EqualFunc(was, want, func(a, b *haproxy.Backend) bool { return a == b || a.Name == b.Name }) {
@@ -164,7 +157,8 @@ func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
 		place[b] = i
 	}
 	before, states := p.settled, p.states
-	p.settled, p.states, p.places = make([]bool, len(want)), make(haproxy.States, len(want)), make(map[string]int, len(want))
+	p.settled, p.states = make([]bool, len(want)), make(haproxy.States, len(want))
+	p.places = make(map[string]int, len(want))
 	for i, b := range want {
 		p.places[b.Name] = i
 		if at, known := place[b]; known {
@@ -174,7 +168,8 @@ func (p *planner) align(want []*haproxy.Backend) (renamed bool) {
 	return true
 }
 
-func (p *planner) plan(want Want, have Have) []Step {
+// Plan returns the same steps as the function Plan.
+func (p *Planner) Plan(want Want, have Have) []Step {
 	renamed := p.recall(want, have)
 	if p.meet(have.Backends) || renamed {
 		p.unwanted = haproxy.Unwanted(want.Backends, have.Backends)
@@ -241,7 +236,7 @@ func (p *planner) plan(want Want, have Have) []Step {
 
 // meet forgets the backends whose servers in HAProxy have changed since the last call. It
 // reports whether one of them is not wanted.
-func (p *planner) meet(live haproxy.LiveBackends) (unwanted bool) {
+func (p *Planner) meet(live haproxy.LiveBackends) (unwanted bool) {
 	for _, name := range live.Differ(p.live) {
 		if at, wanted := p.places[name]; wanted {
 			p.settled[at] = false
@@ -253,9 +248,16 @@ func (p *planner) meet(live haproxy.LiveBackends) (unwanted bool) {
 	return unwanted
 }
 
-// noRoute is why a server is closed to whose address no verified route leads. The status looks for the
+// NoRoute is why a server is closed to whose address no verified route leads. The status looks for the
 // reason behind it.
-const noRoute = "no verified route"
+const NoRoute = "no verified route"
+
+// States returns the states of the servers of Want.Backends once all steps of the last call of
+// Plan are taken. The next call leaves them as they are.
+func (p *Planner) States() haproxy.States { return p.states }
+
+// Planned returns how many backends the last call of Plan did not skip.
+func (p *Planner) Planned() int { return p.planned }
 
 // follow returns a function that says why packets to an address do not take the wanted
 // route now; empty if they do.
@@ -268,7 +270,7 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 		}
 		wp, wv, ok := wantVia(a)
 		if !ok {
-			return noRoute
+			return NoRoute
 		}
 		if same {
 			return ""
@@ -310,7 +312,7 @@ func planRoutes(want routes.Table, have Have) []Step {
 		lengths[p.Bits()] = true
 	}
 	match := have.Routes.Finder()
-	for s := range have.servers() {
+	for s := range have.Servers() {
 		if s.State < haproxy.Drain {
 			continue
 		}

@@ -1,4 +1,4 @@
-package appliance
+package plan
 
 import (
 	"maps"
@@ -10,6 +10,11 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/routes"
+)
+
+const (
+	block1, node1 = "172.16.171.64/26", "192.168.50.23"
+	block2, node2 = "172.16.189.64/26", "192.168.50.24"
 )
 
 // haveOf reads the actual state from lines "BACKEND ADDRESS STATE CHECK". Two blocks
@@ -89,10 +94,10 @@ func TestServersAreForsakenOnlyWhenCheckAndKernelAgree(t *testing.T) {
 		"servers without a route share no hop": {[]string{"web 10.0.0.1:80 open DOWN", "web 10.0.0.2:80 open DOWN", up2}, "10.0.0.1:80", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var d doubt
+			var d Doubt
 			have := haveOf(t, row.have...)
-			d.update(have, time.Unix(0, 0))
-			if got := textOf(d.forsaken(have, ends(row.mute))); got != row.want {
+			d.Update(have, time.Unix(0, 0))
+			if got := textOf(d.Forsaken(have, ends(row.mute))); got != row.want {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
 		})
@@ -104,7 +109,7 @@ func TestADoubtIsFreshForAWhileAfterTheLastServerBeganToFail(t *testing.T) {
 		fails1, fails2 = "web 172.16.171.66:80 open DOWN", "web 172.16.189.66:80 open DOWN"
 		up1, up2       = "web 172.16.171.66:80 open UP", "web 172.16.189.66:80 open UP"
 	)
-	var d doubt
+	var d Doubt
 	now := time.Unix(0, 0)
 	for _, moment := range []struct {
 		name  string
@@ -114,15 +119,15 @@ func TestADoubtIsFreshForAWhileAfterTheLastServerBeganToFail(t *testing.T) {
 	}{
 		{"all pass", 0, []string{up1, up2}, false},
 		{"one begins to fail", time.Minute, []string{fails1, up2}, true},
-		{"it still fails", doubtLasts, []string{fails1, up2}, true},
+		{"it still fails", DoubtLasts, []string{fails1, up2}, true},
 		{"it fails for long", 1, []string{fails1, up2}, false},
 		{"another begins to fail", time.Minute, []string{fails1, fails2}, true},
 		{"both pass", 1, []string{up1, up2}, false},
 		{"the first fails again", 1, []string{fails1, up2}, true},
 	} {
 		now = now.Add(moment.later)
-		d.update(haveOf(t, moment.have...), now)
-		if got := d.fresh(now); got != moment.want {
+		d.Update(haveOf(t, moment.have...), now)
+		if got := d.Fresh(now); got != moment.want {
 			t.Errorf("%s: got fresh %v, want %v", moment.name, got, moment.want)
 		}
 	}
@@ -153,7 +158,7 @@ func TestAClosedServerIsStrandedWhenItsRouteChanges(t *testing.T) {
 					after[p] = netip.MustParseAddr(hops[i])
 				}
 			}
-			if got := textOf(stranded(have, after)); got != row.want {
+			if got := textOf(Stranded(have, after)); got != row.want {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
 		})
