@@ -38,7 +38,7 @@ func (p *Proxy) compare(cfg *Config, states States) repetition {
 	switch {
 	case !last.done, due, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, same[State]):
 		return another
-	case p.run == nil || p.run.told == nil:
+	case p.belief.run == nil || p.belief.run.told == nil:
 		return restored
 	}
 	return repeated

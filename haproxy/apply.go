@@ -39,7 +39,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 		p.countRepetition(as, &res)
 	}
 	if err != nil {
-		p.forget()
+		p.belief.forgot()
 		p.noteError(err)
 	}
 	if !res.RetryAt.IsZero() {
@@ -52,7 +52,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 // backends from before, or a slot has lost its last server.
 func (p *Proxy) unfinished(cfg *Config) bool {
 	former := len(cfg.Former)
-	return former > 0 && former > len(p.held(cfg).kept) || p.run != nil && p.run.shape == p.shapeID && len(p.run.vacant(cfg)) > 0
+	return former > 0 && former > len(p.held(cfg).kept) || p.belief.run != nil && p.belief.run.shape == p.belief.shapeID && len(p.belief.run.vacant(cfg)) > 0
 }
 
 // apply walks one round: validate, have a HAProxy, render, reload or not, tell.
@@ -69,32 +69,32 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	}
 	unread := p.know()
 	if errors.Is(unread, syscall.ECONNREFUSED) || errors.Is(unread, syscall.ENOENT) {
-		p.run = &running{} // a master without a worker: only a reload brings one
+		p.belief.learned(nothing()) // a master without a worker: only a reload brings one
 	} else if unread != nil {
 		return res, unread
 	}
 	var misplaced error
 	want := p.text.outline(cfg, states, nil)
-	if p.run.shape != p.shapeID && p.run.shape != want.shape && p.run.slots.active() {
+	if p.belief.run.shape != p.belief.shapeID && p.belief.run.shape != want.shape && p.belief.run.slots.active() {
 		p.recognise(want)
 	}
-	if p.run.shape == p.shapeID && (p.run.shape != want.shape || p.run.slots.active()) {
+	if p.belief.run.shape == p.belief.shapeID && (p.belief.run.shape != want.shape || p.belief.run.slots.active()) {
 		misplaced = p.place(want)
 	}
 	kept := p.held(cfg)
 	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, kept.any(), &res))
 	if res.Reason != "" && !res.Reloaded {
-		if p.run.shape != p.shapeID {
+		if p.belief.run.shape != p.belief.shapeID {
 			// What the worker runs is not known well enough to tell it routes. Its servers
 			// take commands all the same.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
-		kept.close(p.schedule.late, p.told, cfg)
-		cfg, states = within(cfg, states, p.run.grown(p.shaped), p.run.slots, kept)
-		want = p.text.outline(cfg, states, p.run.slots)
+		kept.close(p.schedule.late, p.belief.told, cfg)
+		cfg, states = within(cfg, states, p.belief.run.grown(p.belief.shaped), p.belief.run.slots, kept)
+		want = p.text.outline(cfg, states, p.belief.run.slots)
 	}
-	if len(p.run.slots) > 0 && want.slots == nil {
-		want = p.text.outline(cfg, states, p.run.slots)
+	if len(p.belief.run.slots) > 0 && want.slots == nil {
+		want = p.text.outline(cfg, states, p.belief.run.slots)
 	}
 	return res, errors.Join(failure, p.tell(want, states, &res))
 }
@@ -102,18 +102,18 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 // place finds places in the worker for the backends of want that it has not loaded, and
 // frees those that nobody needs any more.
 func (p *Proxy) place(want *outline) error {
-	if len(p.run.classes) == 0 {
-		p.run.spare(want, p.shaped)
+	if len(p.belief.run.classes) == 0 {
+		p.belief.run.spare(want, p.belief.shaped)
 		return nil
 	}
 	if err := p.shrink(want); err != nil {
-		p.forget()
+		p.belief.forgot()
 		if unread := p.know(); unread != nil {
-			p.run = &running{} // no command goes to a worker of which nothing is known
+			p.belief.learned(nothing()) // no command goes to a worker of which nothing is known
 		}
 		return err
 	}
-	p.run.grow(want, p.shaped)
+	p.belief.run.grow(want, p.belief.shaped)
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (p *Proxy) place(want *outline) error {
 // them. With an error it returns when to try again, if that has a time.
 func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (retryAt time.Time, err error) {
 	err = p.ensure()
-	if p.ready || !errors.Is(err, errUnready) && !errors.Is(err, errAway) {
+	if p.belief.ready || !errors.Is(err, errUnready) && !errors.Is(err, errAway) {
 		return time.Time{}, err
 	}
 	if err := p.prepare(ctx, cfg, states); err != nil {
@@ -133,26 +133,24 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 // tell makes the worker equal to want, which takes commands alone. The files follow
 // when HAProxy reads them next: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
-	if want.shape == p.run.shape && !want.slots.active() {
-		p.shaped, p.shapeID = want.cfg, want.shape
+	if want.shape == p.belief.run.shape && !want.slots.active() {
+		p.belief.shapedLike(want)
 	}
-	former := p.filed
+	former := p.belief.filed
 	if p.opt.Mode == External {
 		if err := p.file(want); err != nil {
 			return errors.Join(err, p.tellClosings(want.cfg, states, res))
 		}
 	}
-	// Until the worker confirms all of it, told may have servers open that the worker
-	// has closed.
-	p.ready = false
+	p.belief.telling()
 	if err := p.tellAll(want, states, res); err != nil {
-		p.unheard++
+		p.belief.misheard()
 		if p.opt.Mode == External {
 			err = errors.Join(err, p.unfile(former))
 		}
 		return err
 	}
-	p.unheard, p.ready, p.told = 0, true, want
+	p.belief.confirmed(want)
 	if p.opt.Mode == External {
 		return p.settle()
 	}
@@ -161,10 +159,10 @@ func (p *Proxy) tell(want *outline, states States, res *Result) error {
 
 // file makes the files on disk equal to an outline.
 func (p *Proxy) file(o *outline) error {
-	if p.filed == o {
+	if p.belief.filed == o {
 		return nil
 	}
-	p.filed = nil
+	p.belief.wrote(nil)
 	files := o.files(p.opt.Dir)
 	if len(o.slots) > 0 { // a worker that reads the files has them not
 		files = p.text.outline(o.cfg, o.states(), nil).files(p.opt.Dir)
@@ -172,16 +170,16 @@ func (p *Proxy) file(o *outline) error {
 	if err := p.disk.sync(files.Content, files.sums); err != nil {
 		return err
 	}
-	p.filed = o
+	p.belief.wrote(o)
 	return nil
 }
 
 // unfile undoes the last call of file. Before that the files had former.
 func (p *Proxy) unfile(former *outline) error {
-	p.filed = nil
+	p.belief.wrote(nil)
 	err := p.disk.restore()
 	if err == nil {
-		p.filed = former
+		p.belief.wrote(former)
 	}
 	return err
 }
@@ -190,21 +188,21 @@ func (p *Proxy) unfile(former *outline) error {
 // them. The next process then knows the worker's maps and certificates from the files.
 // Otherwise it reads them from the worker, so a crash in between loses nothing.
 func (p *Proxy) settle() error {
-	if p.run == nil || !p.ready || p.run.pid == 0 {
+	if p.belief.run == nil || !p.belief.ready || p.belief.run.pid == 0 {
 		return nil
 	}
-	if err := p.file(p.told); err != nil {
+	if err := p.file(p.belief.told); err != nil {
 		return err
 	}
 	gen := p.disk.gen()
-	if p.run.gen == gen || p.run.shape != p.told.shape || len(p.run.slots) > 0 {
+	if p.belief.run.gen == gen || p.belief.run.shape != p.belief.told.shape || len(p.belief.run.slots) > 0 {
 		return nil
 	}
 	if err := p.worker.tell(generationIs(gen)); err != nil {
-		p.forget()
+		p.belief.forgot()
 		return err
 	}
-	p.run.gen = gen
+	p.belief.caughtUp(gen)
 	p.note(func(i *Info) { i.Generation = gen })
 	return nil
 }
@@ -212,21 +210,21 @@ func (p *Proxy) settle() error {
 // tellServers changes servers, and nothing else, in the backends that the worker
 // has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
-	steps := p.run.serverSteps(cfg, states, nil)
+	steps := p.belief.run.serverSteps(cfg, states, nil)
 	cmds := slices.Concat(steps.down, steps.up)
 	res.Commands += len(cmds)
 	res.made = cmds
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.backends = p.run.backends.With(steps.after)
+	p.belief.changed(steps.after)
 	return nil
 }
 
 // tellClosings closes and drains servers, and does nothing else: this cannot wait
 // until the files can be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
-	steps := p.run.serverSteps(cfg, states, nil)
+	steps := p.belief.run.serverSteps(cfg, states, nil)
 	res.Commands += len(steps.down)
 	return p.worker.tell(steps.down)
 }
@@ -235,26 +233,24 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 // then routes and certificates change, then HAProxy removes servers that nobody
 // wants.
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
-	o := p.run.orders(want, states, p.opt.Dir)
-	cmds := slices.Concat(o.down, p.run.additions(), o.up, o.rows)
+	o := p.belief.run.orders(want, states, p.opt.Dir)
+	cmds := slices.Concat(o.down, p.belief.run.additions(), o.up, o.rows)
 	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
 	res.made = slices.Concat(cmds, o.others())
 	if len(o.rows)+len(o.whole) > 0 || o.certs {
-		// From now on the worker's rows and certificates are not those of any files.
-		if p.run.gen != ahead {
+		if p.belief.run.gen != ahead {
 			cmds = append(generationIs(ahead), cmds...)
 		}
-		p.run.gen, p.aheadAt = ahead, time.Now()
+		p.belief.gotAhead(time.Now())
 	}
 	if err := p.worker.tell(cmds); err != nil {
 		return err
 	}
-	p.run.backends = p.run.backends.With(o.after)
-	if len(p.run.added) > 0 {
+	p.belief.changed(o.after)
+	if len(p.belief.run.added) > 0 {
 		if err := p.reshape(want); err != nil {
 			return err
 		}
-		p.run.added = nil
 	}
 	var unfit error
 	if o.certs {
@@ -273,7 +269,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	if err := errors.Join(p.remove(o.remove, res), unfit); err != nil {
 		return err
 	}
-	p.run.heard(want, o.serverSteps)
+	p.belief.run.heard(want, o.serverSteps)
 	return nil
 }
 
@@ -294,7 +290,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	}
 	cmds := make([]string, len(ids))
 	for i, id := range ids {
-		cmds[i] = "del server " + p.run.slots.of(id.Backend) + "/" + id.Server
+		cmds[i] = "del server " + p.belief.run.slots.of(id.Backend) + "/" + id.Server
 	}
 	gone := make(map[ServerID]bool, len(ids))
 	n := 0
@@ -322,17 +318,17 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	after := make(map[string]*LiveBackend)
 	for id := range gone {
 		if after[id.Backend] == nil {
-			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.run.backends.Get(id.Backend).Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
+			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.belief.run.backends.Get(id.Backend).Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
 		}
 	}
-	p.run.backends = p.run.backends.With(after)
+	p.belief.changed(after)
 	return nil
 }
 
 // tellCerts makes the worker's certificates equal to want. If it rejects one, the
 // others change all the same.
 func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
-	have := p.run.entries
+	have := p.belief.run.entries
 	files, err := p.worker.certFiles()
 	if err != nil {
 		return err

@@ -91,7 +91,7 @@ func TestWhatIsClosedIsNotCheckedAndWhatOpensIsUp(t *testing.T) {
 					t.Errorf("%s, from %s: got %s, %s, want %s", step.state, from, got.State, got.Check, step.want)
 				}
 				r.p.mu.Lock()
-				r.p.forget()
+				r.p.belief.forgot()
 				r.p.mu.Unlock()
 			}
 		}
@@ -133,8 +133,8 @@ func TestARepetitionThatFindsSomethingIsCounted(t *testing.T) {
 	if err := r.p.worker.tell([]string{"clear map " + r.p.path(routeMap)}); err != nil {
 		t.Fatal(err)
 	}
-	r.p.run.tables, r.p.run.rows = nil, maps.Clone(r.p.run.rows) // the files share them
-	r.p.run.rows[routeMap] = nil
+	r.p.belief.run.tables, r.p.belief.run.rows = nil, maps.Clone(r.p.belief.run.rows) // the files share them
+	r.p.belief.run.rows[routeMap] = nil
 	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
 		t.Fatal(err)
 	}

@@ -272,8 +272,8 @@ func (p *Proxy) runningFirst(cfg *Config) (parts []Part, running int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	runs := make(map[Part]bool)
-	if p.told != nil {
-		for _, one := range p.told.cfg.brought() {
+	if p.belief.told != nil {
+		for _, one := range p.belief.told.cfg.brought() {
 			runs[one] = true
 		}
 	}

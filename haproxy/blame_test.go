@@ -52,7 +52,7 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
-	p := &Proxy{told: &outline{cfg: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}}
+	p := &Proxy{belief: belief{told: &outline{cfg: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}}}
 	if got, running := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); running != 1 || got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}
@@ -107,7 +107,7 @@ func TestASearchIsBoundedForEachOwner(t *testing.T) {
 				}
 				victim := ownedBy("victim", "victim", good)
 				cfg.Backends = append(cfg.Backends, victim)
-				r.p.told = &outline{cfg: r.config(ownedBy("evil", "evilgood", good))}
+				r.p.belief.told = &outline{cfg: r.config(ownedBy("evil", "evilgood", good))}
 				before := r.p.Info().Checks
 				guilty, err := r.p.Blame(t.Context(), cfg)
 				if err != nil {

@@ -51,6 +51,8 @@
 //	validate.go   can all of the Config be written for HAProxy?              pure
 //	process.go    find HAProxy's process, or start it from checked files
 //	proxy.go      know: read the worker if the belief about it is gone
+//	belief.go     what HAProxy was told, what the files have, and what the
+//	              worker runs: all that changes in a Proxy                    pure
 //	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
 //	class.go      what the files have for backends that come later          pure

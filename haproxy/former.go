@@ -42,15 +42,15 @@ func (p *Proxy) Former(cfg *Config) []*Backend {
 
 // held returns the parts of the last configuration that cfg keeps until a reload.
 func (p *Proxy) held(cfg *Config) held {
-	if p.told == nil {
+	if p.belief.told == nil {
 		return held{}
 	}
-	run := p.run
+	run := p.belief.run
 	if run == nil {
 		run = nothing()
 	}
-	have := run.grown(p.shaped)
-	return hold(p.told.cfg, cfg, func(name string) bool { return !run.slots.has(name) && find(have.Backends, name) == nil })
+	have := run.grown(p.belief.shaped)
+	return hold(p.belief.told.cfg, cfg, func(name string) bool { return !run.slots.has(name) && find(have.Backends, name) == nil })
 }
 
 // hold returns the parts of told, which the worker runs, that want keeps until a reload. The

@@ -51,25 +51,25 @@ func (r *running) grown(have *Config) *Config {
 
 // grows reports whether the worker gets to all of want by commands.
 func (p *Proxy) grows(want *outline) bool {
-	cfg, states := within(want.cfg, want.states(), p.run.grown(p.shaped), nil, held{})
+	cfg, states := within(want.cfg, want.states(), p.belief.run.grown(p.belief.shaped), nil, held{})
 	return p.text.outline(cfg, states, nil).shape == want.shape
 }
 
 // lost returns a backend that the worker has loaded and does not have: something failed while
 // it was removed. Only a worker that has just been read can be such a one.
 func (p *Proxy) lost(want *outline) string {
-	if len(p.run.classes) == 0 || p.run.told != nil {
+	if len(p.belief.run.classes) == 0 || p.belief.run.told != nil {
 		return ""
 	}
 	var loaded []*Backend
-	switch p.run.shape {
+	switch p.belief.run.shape {
 	case want.shape:
 		loaded = want.cfg.Backends
-	case p.shapeID:
-		loaded = p.shaped.Backends
+	case p.belief.shapeID:
+		loaded = p.belief.shaped.Backends
 	}
 	for _, b := range loaded {
-		if p.run.backends.Get(b.Name) == nil {
+		if p.belief.run.backends.Get(b.Name) == nil {
 			return b.Name
 		}
 	}
@@ -92,8 +92,7 @@ func (p *Proxy) reshape(o *outline) error {
 	if err := p.worker.tell(append(generationIs(ahead), "set var proc.shape str("+o.shape+")")); err != nil {
 		return err
 	}
-	p.run.gen, p.aheadAt = ahead, time.Now()
-	p.run.shape, p.shaped, p.shapeID = o.shape, o.cfg, o.shape
+	p.belief.reshaped(o, time.Now())
 	return nil
 }
 
@@ -101,11 +100,11 @@ func (p *Proxy) reshape(o *outline) error {
 // route leads there any more, and those that can be added again with new settings. HAProxy
 // keeps a backend while a request is under way in it.
 func (p *Proxy) shrink(want *outline) error {
-	if !p.ready || p.told == nil || p.told.cfg != p.shaped {
+	if !p.belief.ready || p.belief.told == nil || p.belief.told.cfg != p.belief.shaped {
 		return nil
 	}
-	used := map[string]bool{p.told.cfg.DefaultBackend: true}
-	for _, r := range p.told.cfg.Routes {
+	used := map[string]bool{p.belief.told.cfg.DefaultBackend: true}
+	for _, r := range p.belief.told.cfg.Routes {
 		used[r.Backend], used[r.Canary] = true, true
 	}
 	for _, b := range want.cfg.Former {
@@ -116,12 +115,12 @@ func (p *Proxy) shrink(want *outline) error {
 		wanted[f.of.Name] = f
 	}
 	var leave []*Backend
-	for _, b := range p.shaped.Backends {
-		f, live := wanted[b.Name], p.run.backends.Get(b.Name)
+	for _, b := range p.belief.shaped.Backends {
+		f, live := wanted[b.Name], p.belief.run.backends.Get(b.Name)
 		if live == nil || len(live.Servers) > 0 {
 			continue
 		}
-		if f == nil && !used[b.Name] || f != nil && !f.of.sameShape(b) && slices.Contains(p.run.classes, f.class()) {
+		if f == nil && !used[b.Name] || f != nil && !f.of.sameShape(b) && slices.Contains(p.belief.run.classes, f.class()) {
 			leave = append(leave, b)
 		}
 	}
@@ -129,9 +128,9 @@ func (p *Proxy) shrink(want *outline) error {
 	if err != nil || len(gone) == 0 {
 		return err
 	}
-	left, states := *p.shaped, States(nil)
+	left, states := *p.belief.shaped, States(nil)
 	left.Backends = nil
-	for _, f := range p.told.backends {
+	for _, f := range p.belief.told.backends {
 		if !gone[f.of.Name] {
 			left.Backends, states = append(left.Backends, f.of), append(states, f.states)
 		}
@@ -145,7 +144,7 @@ func (p *Proxy) shrink(want *outline) error {
 	for name := range gone {
 		without[name] = nil
 	}
-	p.run.backends = p.run.backends.With(without)
+	p.belief.changed(without)
 	return nil
 }
 

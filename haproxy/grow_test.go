@@ -81,7 +81,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		r.apply(cfg, states(cfg, Open))
 		r.p.schedule.idleSince = time.Now().Add(-idleReload / 2)
 		r.eventually("the other backend is gone", func() bool {
-			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.run.backends.Get("default_c_80") == nil
+			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.belief.run.backends.Get("default_c_80") == nil
 		})
 		if waits := time.Since(r.p.schedule.idleSince); waits > idleReload/2 {
 			t.Errorf("the reload waits for %s, want it to wait anew", waits)
@@ -180,7 +180,7 @@ func TestACrashWhileABackendComesOrGoesLosesNothing(t *testing.T) {
 		a, b := backend("a", origin(t, "a")), backend("b", origin(t, "b"))
 		first, both := r.config(a), r.config(a, b)
 		r.settle(first, states(first, Open))
-		class := r.p.told.backends[0].class()
+		class := r.p.belief.told.backends[0].class()
 		for _, row := range []struct {
 			what    string
 			fresh   bool
@@ -203,7 +203,7 @@ func TestACrashWhileABackendComesOrGoesLosesNothing(t *testing.T) {
 				if row.fresh {
 					r.p = r.fresh()
 				} else {
-					r.p.forget()
+					r.p.belief.forgot()
 				}
 				res := r.apply(both, states(both, Open))
 				if res.Reason != row.reason {

@@ -271,7 +271,7 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 			if got := r.get("b.test", "/"); got != "404" {
 				t.Errorf("the removed backend: got %q, want 404", got)
 			}
-		} else if want := step.want; res.Reason != want && (len(r.p.run.classes) == 0 || res.Reason+", backend b removed" != want) { // HAProxy 3.4 removes it by command
+		} else if want := step.want; res.Reason != want && (len(r.p.belief.run.classes) == 0 || res.Reason+", backend b removed" != want) { // HAProxy 3.4 removes it by command
 			t.Errorf("got reason %q, want %q", res.Reason, want)
 		}
 		for _, be := range step.cfg.Backends {
@@ -651,7 +651,7 @@ func TestAnEndpointWritesNoFile(t *testing.T) {
 	next.Backends = []*Backend{backend("app", nowhereServer(1), nowhereServer(2))}
 	next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/", Match: Prefix, Backend: "app"})
 	r.settle(&next, states(&next, Open))
-	if r.p.filed == r.p.told {
+	if r.p.belief.filed == r.p.belief.told {
 		t.Error("the files are those of the new configuration")
 	}
 	r.p.disk.dir = r.opt.Dir
@@ -659,7 +659,7 @@ func TestAnEndpointWritesNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(r.opt.Dir, configFile))
-	if err != nil || !strings.Contains(string(text), nowhereServer(2).Name) || r.p.run.gen != r.p.disk.gen() {
+	if err != nil || !strings.Contains(string(text), nowhereServer(2).Name) || r.p.belief.run.gen != r.p.disk.gen() {
 		t.Errorf("the files did not follow: %v", err)
 	}
 }
@@ -959,8 +959,8 @@ func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	cfg := r.config(backend("app", nowhereServer(1)))
 	r.settle(cfg, states(cfg, Open))
 	for range 2 {
-		r.p.run.backends = r.p.run.backends.With(map[string]*LiveBackend{"ghost": {[]Live{{Name: "s", State: Open}}}})
-		r.p.run.told = nil
+		r.p.belief.run.backends = r.p.belief.run.backends.With(map[string]*LiveBackend{"ghost": {[]Live{{Name: "s", State: Open}}}})
+		r.p.belief.run.told = nil
 		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Closed))); err == nil {
 			t.Error("commands for a backend that is not there: got no error")
 		}
@@ -1059,7 +1059,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ready = true // as after an Apply
+	p.belief.ready = true // as after an Apply
 	if _, err := p.Servers(); err == nil {
 		t.Error("no HAProxy runs: Servers says there are none, want an error")
 	}

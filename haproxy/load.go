@@ -291,11 +291,11 @@ func (t *BackendLoad) add(o BackendLoad) {
 // nameSpares publishes which spare backends stand for which, for those who read HAProxy's
 // statistics. The caller holds mu.
 func (p *Proxy) nameSpares() {
-	if p.run == nil {
+	if p.belief.run == nil {
 		return
 	}
 	told, same, active := p.spareNames(), true, 0
-	for name, s := range p.run.slots {
+	for name, s := range p.belief.run.slots {
 		if name != s.name {
 			active++
 			same = same && told[s.name] == name
@@ -305,7 +305,7 @@ func (p *Proxy) nameSpares() {
 		return
 	}
 	own := make(map[string]string, active)
-	for name, s := range p.run.slots {
+	for name, s := range p.belief.run.slots {
 		if name != s.name {
 			own[s.name] = name
 		}

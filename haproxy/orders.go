@@ -178,29 +178,6 @@ func opened(b *Backend) string {
 	return Unchecked
 }
 
-// heard notes that the worker has confirmed an outline, after these steps. A backend
-// from which a server is yet to be removed stays in doubt.
-func (r *running) heard(o *outline, steps serverSteps) {
-	r.told = o.backends
-	doubted := false
-	for _, id := range steps.remove {
-		i, ours := BackendAt(o.cfg.Backends, id.Backend)
-		if _, left := r.backends.Get(id.Backend).Find(id.Server); !ours || !left {
-			continue
-		}
-		if !doubted {
-			r.told, doubted = slices.Clone(r.told), true
-		}
-		r.told[i] = &fragment{of: o.cfg.Backends[i]}
-	}
-	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends.Get(name).Servers) == 0 })
-	r.tables, r.rows = o.tables(), o.tables().rows
-	r.certs, r.entries = o.certs, o.certs.entries
-	if len(r.tickets) > 0 {
-		r.tickets = o.tickets
-	}
-}
-
 // within returns the part of want that a worker with the shape of have can take by
 // command: the shape and the backends of have, with the servers, routes and
 // certificates of want that fit them; and those backends of want that have slots. It

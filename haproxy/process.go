@@ -100,17 +100,17 @@ func (p *Proxy) ensure() error {
 	}
 	if p.procs.master != 0 {
 		p.log.Warn("HAProxy died", "pid", p.procs.master)
-		p.revives.Store(p.ready && p.opt.Mode == Managed)
+		p.revives.Store(p.belief.ready && p.opt.Mode == Managed)
 		defer p.revives.Store(false)
 		p.note(func(i *Info) { i.Running, i.Pid, i.Worker, i.MaxConn = false, 0, 0, 0 })
 		p.procs = procs{}
-		p.forget()
+		p.belief.forgot()
 		p.knock()
 	}
 	found, err := p.master.show()
 	if err == nil {
 		p.procs = found
-		p.forget()
+		p.belief.forgot()
 		p.note(func(i *Info) { i.Running, i.Pid, i.Room = true, found.master, p.room() })
 		p.log.Info("found HAProxy running", "pid", found.master)
 		p.knock()
@@ -124,13 +124,13 @@ func (p *Proxy) ensure() error {
 		// second HAProxy would be worse than a moment's wait.
 		return fmt.Errorf("HAProxy (pid %d) runs, but does not answer on its master socket: %w", pid, err)
 	}
-	if !p.ready {
+	if !p.belief.ready {
 		return errUnready
 	}
-	if err := p.file(p.told); err != nil {
+	if err := p.file(p.belief.told); err != nil {
 		return err
 	}
-	p.accepted(p.told)
+	p.belief.accepted(p.belief.told)
 	if !p.starts.Allow() {
 		return errors.New("HAProxy ends soon after each start; the next start comes within a second")
 	}
@@ -142,7 +142,7 @@ func (p *Proxy) ensure() error {
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
 		empty := p.text.outline(&Config{}, nil, nil)
-		p.accepted(empty)
+		p.belief.accepted(empty)
 		if err2 := errors.Join(keep, p.file(empty), p.start()); err2 != nil {
 			return errors.Join(err, err2)
 		}
@@ -258,7 +258,7 @@ func (p *Proxy) start() error {
 		if pic, err := p.worker.look(); err == nil && pic.pid != orphan && pic.gen == gen {
 			if found, err := p.master.show(); err == nil {
 				p.procs, p.exit = found, exit
-				p.forget()
+				p.belief.forgot()
 				p.revives.Store(false)
 				p.note(func(i *Info) { i.Running, i.Pid, i.Room, i.Starts = true, found.master, p.room(), i.Starts+1 })
 				p.log.Info("HAProxy started", "pid", found.master, "version", p.version)
@@ -286,7 +286,7 @@ func (p *Proxy) lookAgain() {
 	if p.logSize() > maxStderrLog {
 		_ = os.Truncate(p.logPath(), 0)
 	}
-	run := p.run
+	run := p.belief.run
 	if run == nil || p.procs.master == 0 || run.pid == 0 {
 		p.mu.Unlock()
 		return
@@ -303,32 +303,24 @@ func (p *Proxy) lookAgain() {
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.run != run || run.pid != before.pid || run.gen != before.gen || run.shape != before.shape || !run.slots.equal(slots) {
+	if p.belief.run != run || !run.slots.equal(slots) {
 		return // what was read is not what is now; the next look comes
 	}
-	// What was told meanwhile is known, whether the worker did it before it answered or after.
-	meanwhile := map[string]*LiveBackend{}
-	for _, name := range run.backends.Differ(before.backends) {
-		meanwhile[name] = run.backends.Get(name).checked(pic.backends.Get(name))
-	}
-	pic.backends = pic.backends.With(meanwhile)
-	changed := func(name string) bool { return !sameDoors(pic.backends.Get(name), run.backends.Get(name)) }
-	if err != nil || pic.pid != run.pid || pic.gen != run.gen || pic.shape != run.shape || slices.ContainsFunc(pic.backends.Differ(run.backends), changed) {
-		p.forget()
+	merged, found := merge(before, pic, run.picture)
+	switch {
+	case found == overtaken:
+		return
+	case err != nil, found == differs:
+		p.belief.forgot()
 		p.knock()
 		return
 	}
 	p.procs = procs
-	run.picture = pic
-	p.note(func(i *Info) { i.OldWorkers, i.Room, i.Capacity = len(procs.old), p.room(), p.capacity(pic, procs) })
-	if pic.gen == ahead && time.Since(p.aheadAt) > lookEvery {
+	p.belief.looked(merged)
+	p.note(func(i *Info) { i.OldWorkers, i.Room, i.Capacity = len(procs.old), p.room(), p.capacity(merged, procs) })
+	if merged.gen == ahead && time.Since(p.belief.aheadAt) > lookEvery {
 		p.settleOrSay()
 	}
-}
-
-// sameDoors reports whether both are there, with the same servers in the same states.
-func sameDoors(a, b *LiveBackend) bool {
-	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
 }
 
 func (p *Proxy) logSize() int64 {

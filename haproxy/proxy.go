@@ -104,47 +104,17 @@ type Proxy struct {
 	revives atomic.Bool                       // HAProxy has died and is started again, with mu locked
 	spares  atomic.Pointer[map[string]string] // the names of the backends for which spare ones stand, by those of the spare ones; never changed
 
-	mu      sync.Mutex // holds for everything below
-	text    renderer
-	disk    *disk
-	told    *outline      // what HAProxy has taken last, from this Proxy; nil: nothing yet
-	ready   bool          // the worker has all of told, and nothing beyond it
-	filed   *outline      // what the files have; nil: not known
-	aheadAt time.Time     // when the worker last got ahead of the files in its routes or certificates
-	procs   procs         // as of the last look
-	exit    chan struct{} // closed when the child we started has been reaped; nil if we started none
-	starts  *rate.Limiter // for a HAProxy that ends again and again
-	run     *running      // nil: not known
-	shaped  *Config       // a configuration of the shape that is in shapeID
-	shapeID string
-	last    order
-	alarm   *time.Timer
+	mu     sync.Mutex // holds for everything below
+	text   renderer
+	disk   *disk
+	procs  procs         // as of the last look
+	exit   chan struct{} // closed when the child we started has been reaped; nil if we started none
+	starts *rate.Limiter // for a HAProxy that ends again and again
+	last   order
+	alarm  *time.Timer
 
+	belief   belief
 	schedule schedule
-	unheard  int // failures in a row to tell the worker
-}
-
-// running is the belief about the worker. Any error discards it.
-type running struct {
-	picture
-	rows    map[string][]row     // of maps and lists, by path
-	entries map[string]certEntry // of certificates; nil: not known
-	tickets []string             // the keys of TLS tickets; none: it has not loaded any
-
-	// What the worker has confirmed, to compare by pointer; nil: not known. A backend whose
-	// fragment is the same here has the right servers.
-	told   []*fragment
-	tables *tableFiles
-	certs  *certFiles
-	strays []string // backends that nobody wants, and that have servers
-
-	slots slots       // the keys of backends are the names that a Config has for them
-	added []*fragment // backends that the next commands add, see grow
-}
-
-// nothing returns the belief about a worker that has nothing of ours.
-func nothing() *running {
-	return &running{}
 }
 
 var plainPath = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
@@ -216,7 +186,7 @@ func New(opt Options) (*Proxy, error) {
 	}
 	p.text.opt = p.files
 	empty := p.text.outline(&Config{}, nil, nil)
-	p.shaped, p.shapeID = &Config{}, empty.shape
+	p.belief.shapedLike(empty)
 	if _, ok := p.disk.have[configFile]; !ok {
 		if err := p.file(empty); err != nil {
 			return nil, err
@@ -300,18 +270,18 @@ func (p *Proxy) Servers() (LiveBackends, error) {
 	if err := p.know(); err != nil {
 		return LiveBackends{}, err
 	}
-	return p.run.backends, nil
+	return p.belief.run.backends, nil
 }
 
 // know reads the worker if there is no belief about it. A worker that has not loaded
 // our configuration yet, or that the next Apply starts, has no servers of ours.
 func (p *Proxy) know() error {
-	if p.run != nil {
+	if p.belief.run != nil {
 		return nil
 	}
 	procs, err := p.master.show()
-	if err != nil && p.opt.Mode == Managed && !p.ready && p.recordedMaster() == 0 {
-		p.run = nothing()
+	if err != nil && p.opt.Mode == Managed && !p.belief.ready && p.recordedMaster() == 0 {
+		p.belief.learned(nothing())
 		return nil
 	}
 	if err != nil {
@@ -321,13 +291,13 @@ func (p *Proxy) know() error {
 	pic, err := p.worker.look()
 	if err != nil {
 		if p.opt.Mode == External && errors.Is(err, syscall.ENOENT) {
-			p.run = nothing()
+			p.belief.learned(nothing())
 			return nil
 		}
 		return err
 	}
 	run := &running{picture: pic, rows: make(map[string][]row)}
-	if pic.gen == p.disk.gen() && p.unheard == 0 {
+	if pic.gen == p.disk.gen() && p.belief.unheard == 0 {
 		for path, file := range p.disk.have {
 			if isMap(path) {
 				run.rows[path] = parseMap(file.Content)
@@ -353,7 +323,7 @@ func (p *Proxy) know() error {
 	}
 	run.slots = slotsOf(run.rows[namesMap])
 	run.backends = run.slots.placed(run.backends)
-	p.run = run
+	p.belief.learned(run)
 	p.note(func(i *Info) {
 		i.Running, i.Pid, i.Worker, i.OldWorkers, i.Reread = true, procs.master, pic.pid, len(procs.old), true
 		i.Capacity, i.MaxConn = p.capacity(pic, procs), pic.maxConn
@@ -377,6 +347,3 @@ func (p *Proxy) diskCerts() map[string]certEntry {
 }
 
 func (p *Proxy) path(rel string) string { return p.opt.Dir + "/" + rel }
-
-// forget discards the belief about the worker.
-func (p *Proxy) forget() { p.run = nil }

@@ -36,7 +36,7 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	now := time.Now()
 	if due := p.schedule.due(now, d); due.After(now) {
 		res.RetryAt, res.Waits = due, p.schedule.waits(now, d)
-		if !urgent && len(p.run.classes) > 0 {
+		if !urgent && len(p.belief.run.classes) > 0 {
 			res.RetryAt = earlier(due, now.Add(lingerRetry)) // see shrink
 		}
 		return p.schedule.failure(want.refusable)
@@ -50,7 +50,7 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	res.RetryAt, res.Waits = p.schedule.due(now, d), p.schedule.waits(now, d)
 	unread := p.know()
 	if unread != nil {
-		p.run = &running{} // no command goes to a worker of which nothing is known
+		p.belief.learned(nothing()) // no command goes to a worker of which nothing is known
 	}
 	return errors.Join(err, unread)
 }
@@ -62,17 +62,17 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 	if broken := p.broken(want); broken != "" {
 		return broken, true
 	}
-	if p.run.shape == want.shape {
+	if p.belief.run.shape == want.shape {
 		return "", false
 	}
-	if len(p.run.added) > 0 && p.grows(want) {
+	if len(p.belief.run.added) > 0 && p.grows(want) {
 		return "", false
 	}
-	reasons := p.shaped.differences(&cfg.Shape)
-	if !slices.EqualFunc(p.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
+	reasons := p.belief.shaped.differences(&cfg.Shape)
+	if !slices.EqualFunc(p.belief.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	d := backendsDiffer(p.run.grown(p.shaped).Backends, cfg.Backends, p.run.slots)
+	d := backendsDiffer(p.belief.run.grown(p.belief.shaped).Backends, cfg.Backends, p.belief.run.slots)
 	added, placed, changed, removed := namesOf(d.added), namesOf(d.placed), namesOf(d.changed), namesOf(d.removed)
 	urgent = len(reasons)+len(added)+len(changed) > 0 || len(placed)+len(removed) == 0
 	if urgent {
@@ -101,22 +101,22 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 // broken returns why the worker takes no commands before a reload, or "" if it takes them. Nobody's
 // changes are to blame for that.
 func (p *Proxy) broken(want *outline) string {
-	if p.unheard >= 2 {
+	if p.belief.unheard >= 2 {
 		return "commands to the worker failed"
 	}
 	if lost := p.lost(want); lost != "" {
 		return "HAProxy lost backend " + lost
 	}
-	switch p.run.shape {
+	switch p.belief.run.shape {
 	case want.shape:
 		return ""
-	case p.shapeID:
+	case p.belief.shapeID:
 		return ""
 	}
 	switch {
-	case p.run.pid == 0:
+	case p.belief.run.pid == 0:
 		return "HAProxy has no worker that answers"
-	case p.run.shape == "":
+	case p.belief.run.shape == "":
 		return "HAProxy runs a configuration that is not ours"
 	}
 	return "HAProxy runs another configuration than that of the files"
@@ -126,7 +126,7 @@ func (p *Proxy) broken(want *outline) string {
 func (p *Proxy) demand(want *outline) demand {
 	d := demand{cfg: want.cfg, files: want.refusable, old: len(p.procs.old)}
 	if p.broken(want) == "" {
-		d.by = causesOf(p.run.grown(p.shaped), want.cfg, p.run.slots)
+		d.by = causesOf(p.belief.run.grown(p.belief.shaped), want.cfg, p.belief.run.slots)
 	}
 	return d
 }
@@ -136,7 +136,7 @@ func (p *Proxy) demand(want *outline) demand {
 // ran. If HAProxy rejects them, prepare writes those of the last configuration that
 // it accepted, if there was one in this life.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
-	last := p.told
+	last := p.belief.told
 	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states), nil))
 	if err == nil || last == nil {
 		return err
@@ -165,7 +165,7 @@ func (p *Proxy) prepareOne(ctx context.Context, first *outline) error {
 	if err := p.schedule.failure(first.refusable); err != nil && !p.schedule.retryAt(time.Now()).IsZero() {
 		return err
 	}
-	former := p.filed
+	former := p.belief.filed
 	err := p.file(first)
 	if err == nil {
 		err = p.check(ctx)
@@ -173,21 +173,16 @@ func (p *Proxy) prepareOne(ctx context.Context, first *outline) error {
 	if err != nil {
 		return errors.Join(p.failed(first, err, "start"), p.unfile(former))
 	}
-	p.accepted(first)
-	p.forget()
+	p.belief.accepted(first)
+	p.belief.forgot()
 	return nil
-}
-
-// accepted notes that HAProxy has taken an outline, whose files are on disk.
-func (p *Proxy) accepted(o *outline) {
-	p.shaped, p.shapeID, p.told, p.ready = o.cfg, o.shape, o, true
 }
 
 // reload writes the files, has HAProxy check them, and makes it start a worker from
 // them. If that fails, the old worker goes on serving, and the files are as before.
 func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 	offset := p.logSize()
-	former := p.filed
+	former := p.belief.filed
 	err := p.file(want)
 	if err == nil {
 		err = p.check(ctx)
@@ -203,13 +198,12 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 		}
 	}
 	p.schedule.ended(time.Now())
-	p.forget()
+	p.belief.forgot()
 	if err != nil {
 		return errors.Join(p.failed(want, err, "reload ("+why+")"), p.unfile(former))
 	}
 	p.schedule.accepted()
-	p.unheard = 0
-	p.accepted(want)
+	p.belief.reloaded(want)
 	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.schedule.last, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
 	return p.know()

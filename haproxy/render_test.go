@@ -499,7 +499,7 @@ func (r *rig) truth() truth {
 		r.t.Fatal(err)
 	}
 	out := truth{Gen: pic.gen, Shape: pic.shape, Servers: make(map[ServerID]State)}
-	servers, _ := byID(r.p.run.slots.placed(pic.backends), nil)
+	servers, _ := byID(r.p.belief.run.slots.placed(pic.backends), nil)
 	for id, live := range servers {
 		out.Servers[id] = live.State
 	}
@@ -553,7 +553,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 			want.Servers[id] = wish[id]
 		}
 	}
-	for i, table := range rows(cfg, r.p.disk.secret, r.p.run.slots) {
+	for i, table := range rows(cfg, r.p.disk.secret, r.p.belief.run.slots) {
 		slices.SortFunc(table, func(a, b row) int { return strings.Compare(a.key, b.key) }) // as the worker's are read
 		for _, x := range table {
 			want.Maps[i] = append(want.Maps[i], x.key+" "+x.value)
@@ -569,9 +569,9 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 		want.List = l.rows()
 	}
 	switch {
-	case len(r.p.run.slots) > 0: // the files have what the next worker will be
+	case len(r.p.belief.run.slots) > 0: // the files have what the next worker will be
 		want.Gen, want.Shape = ahead, got.Shape
-	case got.Gen == ahead && !r.p.ready: // it has just begun, and the files are those of the life before
+	case got.Gen == ahead && !r.p.belief.ready: // it has just begun, and the files are those of the life before
 		want.Gen = ahead
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{}), cmpopts.EquateEmpty()); diff != "" {

@@ -167,14 +167,14 @@ func (l LiveBackends) spares(in slots) map[string][]string {
 // backends with slots: want without them, or else something that is not known.
 func (p *Proxy) recognise(want *outline) {
 	loaded := *want.cfg
-	loaded.Backends = slices.DeleteFunc(slices.Clone(loaded.Backends), func(b *Backend) bool { return p.run.slots.has(b.Name) })
-	if p.text.outline(&loaded, nil, nil).shape != p.run.shape {
+	loaded.Backends = slices.DeleteFunc(slices.Clone(loaded.Backends), func(b *Backend) bool { return p.belief.run.slots.has(b.Name) })
+	if p.text.outline(&loaded, nil, nil).shape != p.belief.run.shape {
 		return
 	}
-	p.shaped, p.shapeID = &loaded, p.run.shape
+	p.belief.recognised(&loaded)
 	for _, f := range want.backends {
-		if s, is := p.run.slots[f.of.Name]; is && strings.HasPrefix(s.name, spareName+f.class()+"-") {
-			p.run.slots[f.of.Name] = slot{s.name, f.of}
+		if s, is := p.belief.run.slots[f.of.Name]; is && strings.HasPrefix(s.name, spareName+f.class()+"-") {
+			p.belief.run.slots[f.of.Name] = slot{s.name, f.of}
 		}
 	}
 }
