@@ -43,7 +43,8 @@ func (s *Speaker) Announce(all []Announcement) error {
 	for _, a := range all {
 		switch _, twice := want[a.Prefix]; {
 		case !a.Prefix.IsValid() || a.Prefix != a.Prefix.Masked() || a.Prefix.Addr().Is4In6():
-			errs = append(errs, fmt.Errorf("bgp: %q cannot be announced: it is no prefix, or has bits set behind its length", a.Prefix))
+			errs = append(errs, fmt.Errorf(
+				"bgp: %q cannot be announced: it is no prefix, or has bits set behind its length", a.Prefix))
 		case twice:
 			errs = append(errs, fmt.Errorf("bgp: %s is to be announced twice: the first is kept", a.Prefix))
 		default:
@@ -66,7 +67,8 @@ func (s *Speaker) applyWish() error {
 			continue
 		}
 		// The attributes of a withdrawal do not matter.
-		if err := s.announcer.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{s.path(s.announced[prefix])}}); err != nil {
+		if err := s.announcer.DeletePath(apiutil.DeletePathRequest{
+			Paths: []*apiutil.Path{s.path(s.announced[prefix])}}); err != nil {
 			errs = append(errs, fmt.Errorf("bgp: withdraw %s: %w", prefix, err))
 			continue
 		}

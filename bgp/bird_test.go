@@ -42,7 +42,8 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			sp := s.speaker(t, row.ours, 0, usualPace)
 			at, first, second := n.addr[row.family], blocks[row.family][0], blocks[row.family][1]
 			sp.set(t, Peer{Cluster: "main", Node: "worker", Addr: at, ASN: 65000, Active: row.active})
-			b := n.bird(t, birdConfig{v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours, blocks: []string{first}})
+			b := n.bird(t, birdConfig{v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours,
+				blocks: []string{first}})
 
 			sp.waitUp(t, at)
 			offer := func(block string) string { return fmt.Sprintf("%s via %s path %s", block, at, row.path) }
@@ -51,7 +52,8 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := all[0]; got.Cluster != "main" || got.PeerAS != 65000 || got.Lost != (routes.Loss{}) || got.Since.IsZero() {
+			if got := all[0]; got.Cluster != "main" || got.PeerAS != 65000 || got.Lost != (routes.Loss{}) ||
+				got.Since.IsZero() {
 				t.Errorf("offer is %+v", got)
 			}
 
@@ -117,7 +119,8 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 				sp := s.speaker(t, 65000, 3*time.Second, usualPace)
 				at := n.addr[0]
 				sp.set(t, Peer{Addr: at, ASN: 65000, Active: active})
-				b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
+				b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000,
+					blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
 				sp.waitUp(t, at)
 				one, two := "172.16.1.0/26 via "+at.String()+" path []", "172.16.1.64/26 via "+at.String()+" path []"
 				sp.waitOffers(t, at, one, two)
@@ -125,14 +128,16 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 				row.end(t, n, b)
 				lost := " " + string(row.want)
 				sp.waitOffers(t, at, one+lost, two+lost)
-				if got := sp.peer(t, at); got.LastLoss.Cause != row.want || got.Flaps != 1 || got.LossReason == "" || got.EndOfRIB {
+				if got := sp.peer(t, at); got.LastLoss.Cause != row.want || got.Flaps != 1 || got.LossReason == "" ||
+					got.EndOfRIB {
 					t.Errorf("peer is %+v, want one loss of cause %q", got, row.want)
 				}
 
 				row.back(t, n, b)
 				sp.waitUp(t, at)
 				sp.waitOffers(t, at, one, two)
-				if strings.Contains(sp.log.String(), "IdleHoldTimer expired\" Topic=Peer Key="+at.String()+" State=BGP_FSM_IDLE Duration=5") {
+				if strings.Contains(sp.log.String(), "IdleHoldTimer expired\" Topic=Peer Key="+at.String()+
+					" State=BGP_FSM_IDLE Duration=5") {
 					t.Error("the peer was kept in Idle")
 				}
 			})
@@ -184,7 +189,8 @@ func TestABlockGivenUpWhileAwayGoesWithEndOfRIB(t *testing.T) {
 	sp := s.speaker(t, 65000, 0, usualPace)
 	at := n.addr[0]
 	sp.set(t, Peer{Addr: at, ASN: 65000})
-	b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
+	b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000,
+		blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
 	sp.waitUp(t, at)
 	b.kill()
 	via := " via " + at.String() + " path []"
@@ -225,7 +231,8 @@ func TestPasswordsMatchOrThereIsNoSession(t *testing.T) {
 				family = 1
 			}
 			at := n.addr[family]
-			sp.set(t, Peer{Addr: at, ASN: 65000, Password: row.ours, Active: row.active}, Peer{Addr: control.addr[0], ASN: 65000})
+			sp.set(t, Peer{Addr: at, ASN: 65000, Password: row.ours, Active: row.active},
+				Peer{Addr: control.addr[0], ASN: 65000})
 			lines := "passive off;"
 			if row.active {
 				lines = "passive on;"
@@ -286,8 +293,9 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 		ours    uint32
 		up      bool
 	}{
-		"they send 255":                 {session: "multihop 1; ttl security on;", ours: 65000, up: true},
-		"they send 255, we dial":        {session: "multihop 1; ttl security on; passive on;", active: true, ours: 65000, up: true},
+		"they send 255": {session: "multihop 1; ttl security on;", ours: 65000, up: true},
+		"they send 255, we dial": {session: "multihop 1; ttl security on; passive on;", active: true,
+			ours: 65000, up: true},
 		"they send 255, other AS":       {session: "multihop 1; ttl security on;", ours: 65010, up: true},
 		"they send the default, dialed": {session: "passive on;", active: true, ours: 65000},
 		"they send the default":         {ours: 65000},
@@ -302,7 +310,8 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 			sp := s.speaker(t, row.ours, 0, p)
 			at := n.addr[0]
 			sp.set(t, Peer{Addr: at, ASN: 65000, TTLSecurity: true, Active: row.active})
-			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: row.ours, session: row.session, blocks: []string{"172.16.1.0/26"}})
+			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: row.ours, session: row.session,
+				blocks: []string{"172.16.1.0/26"}})
 			if row.up {
 				sp.waitUp(t, at)
 				return
@@ -371,7 +380,8 @@ func TestNothingIsAnnouncedToNodes(t *testing.T) {
 				n := s.node(t)
 				peers = append(peers, Peer{Addr: n.addr[0], ASN: row.asn[i]})
 				sp.set(t, peers...)
-				birds = append(birds, n.bird(t, birdConfig{us: s.us[0], asn: row.asn[i], ours: row.ours, blocks: []string{block}}))
+				birds = append(birds, n.bird(t,
+					birdConfig{us: s.us[0], asn: row.asn[i], ours: row.ours, blocks: []string{block}}))
 				sp.waitUp(t, n.addr[0])
 				if all, err := sp.Offers(); err != nil || len(all) != i+1 {
 					t.Fatalf("offers are %v, %v, want %d", all, err, i+1)
@@ -393,7 +403,8 @@ func TestNothingIsAnnouncedToNodes(t *testing.T) {
 					t.Errorf("BIRD heard from us:\n%s", got)
 				}
 				got := b.ctl("show", "protocols", "all", "appliance")
-				if !strings.Contains(got, "Import updates:              0          0          0          0          0") {
+				if !strings.Contains(got,
+					"Import updates:              0          0          0          0          0") {
 					t.Errorf("BIRD counted updates from us:\n%s", got)
 				}
 			}
@@ -408,7 +419,8 @@ func TestPeersComeAndGoWithoutDisturbingTheOthers(t *testing.T) {
 	a, b := s.node(t), s.node(t)
 	a.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"}})
 	b.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"}})
-	pa, pb := Peer{Cluster: "x", Node: "a", Addr: a.addr[0], ASN: 65000, Local: s.us[0]}, Peer{Cluster: "x", Node: "b", Addr: b.addr[0], ASN: 65000}
+	pa, pb := Peer{Cluster: "x", Node: "a", Addr: a.addr[0], ASN: 65000, Local: s.us[0]},
+		Peer{Cluster: "x", Node: "b", Addr: b.addr[0], ASN: 65000}
 
 	sp.set(t, pa)
 	sp.waitUp(t, pa.Addr)
@@ -446,9 +458,10 @@ func TestABadPeerIsReportedEachTimeAndStopsNoOther(t *testing.T) {
 	good := Peer{Addr: n.addr[0], ASN: 65000}
 	addr := netip.MustParseAddr
 	want := map[string]Peer{
-		"has no usable address":             {ASN: 65000},
-		"has no AS number":                  {Addr: addr("10.77.250.2")},
-		"more than the 80 bytes":            {Addr: addr("10.77.250.3"), ASN: 65000, Password: Secret(strings.Repeat("x", 81))},
+		"has no usable address": {ASN: 65000},
+		"has no AS number":      {Addr: addr("10.77.250.2")},
+		"more than the 80 bytes": {Addr: addr("10.77.250.3"), ASN: 65000,
+			Password: Secret(strings.Repeat("x", 81))},
 		"which is of the other":             {Addr: addr("10.77.250.4"), ASN: 65000, Local: s.us[1]},
 		"10.77.250.5 is asked for twice":    {Addr: addr("10.77.250.5"), ASN: 65001},
 		"we listen on no address of its fa": {Addr: addr("10.77.250.6"), ASN: 65000},
@@ -480,8 +493,10 @@ func TestWherePeersConnectChangesWithoutDisturbingThoseWeDial(t *testing.T) {
 	p.relisten = 10 * time.Millisecond
 	sp := s.speakerAt(t, 65000, 0, p)
 	dialled, connects := s.node(t), s.node(t)
-	dialled.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"}, session: "passive on;"})
-	connects.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"}, session: `password "secret";`})
+	dialled.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"},
+		session: "passive on;"})
+	connects.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"},
+		session: `password "secret";`})
 	pa := Peer{Addr: dialled.addr[0], ASN: 65000, Active: true}
 	pb := Peer{Addr: connects.addr[0], ASN: 65000, Password: "secret"}
 	listen := func(addrs ...netip.Addr) {
@@ -507,13 +522,15 @@ func TestWherePeersConnectChangesWithoutDisturbingThoseWeDial(t *testing.T) {
 
 	listen(s.us[:]...)
 	sp.set(t, pa, pb)
-	if got, want := sp.offers(t, pb.Addr), []string{"172.16.2.0/26 via " + pb.Addr.String() + " path [] connection closed"}; !slices.Equal(got, want) {
+	if got, want := sp.offers(t, pb.Addr),
+		[]string{"172.16.2.0/26 via " + pb.Addr.String() + " path [] connection closed"}; !slices.Equal(got, want) {
 		t.Errorf("offers are %q, want %q", got, want)
 	}
 	sp.waitUp(t, pb.Addr)
 
 	for range 2 {
-		if err := sp.Listen([]netip.Addr{netip.MustParseAddr("192.0.2.77")}, 0); err == nil || !strings.Contains(err.Error(), "no interface of this machine has") {
+		if err := sp.Listen([]netip.Addr{netip.MustParseAddr("192.0.2.77")}, 0); err == nil ||
+			!strings.Contains(err.Error(), "no interface of this machine has") {
 			t.Fatalf("error is %v, want that no interface has that address", err)
 		}
 		sp.set(t, pa, pb)

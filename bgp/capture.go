@@ -58,7 +58,8 @@ func NewCapture(ports ...uint16) (*Capture, error) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}) //nolint:gosec // it fits
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{
+			Protocol: binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))})
 	}
 	if err != nil {
 		c.Close()
@@ -75,17 +76,20 @@ func handshakes(ports []uint16) []bpf.Instruction {
 	const accept, protocolTCP, synOrReset = 0xffff, 6, 0x06
 	// of returns the rest of the filter for one version of IP, whose loads begin at the
 	// header of TCP.
-	of := func(protocolAt uint32, header []bpf.Instruction, load func(at uint32, size int) bpf.Instruction) []bpf.Instruction {
+	of := func(protocolAt uint32, header []bpf.Instruction,
+		load func(at uint32, size int) bpf.Instruction) []bpf.Instruction {
 		part := append([]bpf.Instruction{
 			bpf.LoadAbsolute{Off: protocolAt, Size: 1},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolTCP, SkipTrue: 1},
 			bpf.RetConstant{},
 		}, header...)
-		part = append(part, load(13, 1), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: synOrReset, SkipTrue: 1}, bpf.RetConstant{})
+		part = append(part, load(13, 1), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: synOrReset, SkipTrue: 1},
+			bpf.RetConstant{})
 		for _, at := range []uint32{0, 2} {
 			part = append(part, load(at, 2))
 			for _, port := range ports {
-				part = append(part, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 1}, bpf.RetConstant{Val: accept})
+				part = append(part, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 1},
+					bpf.RetConstant{Val: accept})
 			}
 		}
 		return append(part, bpf.RetConstant{})
@@ -247,7 +251,8 @@ func (s segment) signatureBy(password string) []byte {
 		text = append(text, 0, 0, 0, unix.IPPROTO_TCP)
 	}
 	const checksumAt = 16 // of two bytes, which count as zero
-	text = slices.Concat(text, s.text[:checksumAt], []byte{0, 0}, s.text[checksumAt+2:tcpHeader], s.text[s.dataAt():], []byte(password))
+	text = slices.Concat(text, s.text[:checksumAt], []byte{0, 0}, s.text[checksumAt+2:tcpHeader], s.text[s.dataAt():],
+		[]byte(password))
 	sum := md5.Sum(text) //nolint:gosec // RFC 2385 has no other
 	return sum[:]
 }

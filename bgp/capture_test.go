@@ -20,16 +20,26 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 		want        Segments
 		signed      string // the password of the BIRD
 	}{
-		"nothing drops":            {probe: Open, want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"nothing drops, IPv6":      {probe: Open, v6: true, want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"a password":               {session: `password "correct horse";`, signed: "correct horse", probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"a password, IPv6":         {session: `password "correct horse";`, signed: "correct horse", v6: true, probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"the node lets none in":    {there: "input: ip saddr US tcp dport 179 drop", probe: NoAnswer, want: Segments{Sent: true, Dialled: true, Replied: true}},
-		"the node lets none out":   {there: "output: ip daddr US tcp dport 179 drop", probe: Open, want: Segments{Sent: true, Answered: true}},
-		"this end lets none in":    {here: "input: ip saddr NODE tcp dport 179 drop", probe: Open, want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"this end lets none out":   {here: "output: ip daddr NODE tcp dport 179 drop", probe: NoAnswer, want: Segments{Dialled: true, Replied: true}},
-		"this end drops answers":   {here: "input: ip saddr NODE tcp sport 179 drop", probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"the node rejects by ICMP": {there: "input: ip saddr US tcp dport 179 reject with icmp admin-prohibited", probe: Unrouted, want: Segments{Sent: true, Dialled: true, Replied: true}},
+		"nothing drops": {probe: Open,
+			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
+		"nothing drops, IPv6": {probe: Open, v6: true,
+			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
+		"a password": {session: `password "correct horse";`, signed: "correct horse", probe: NoAnswer,
+			want: Segments{Sent: true, Answered: true, Dialled: true}},
+		"a password, IPv6": {session: `password "correct horse";`, signed: "correct horse", v6: true,
+			probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true}},
+		"the node lets none in": {there: "input: ip saddr US tcp dport 179 drop", probe: NoAnswer,
+			want: Segments{Sent: true, Dialled: true, Replied: true}},
+		"the node lets none out": {there: "output: ip daddr US tcp dport 179 drop", probe: Open,
+			want: Segments{Sent: true, Answered: true}},
+		"this end lets none in": {here: "input: ip saddr NODE tcp dport 179 drop", probe: Open,
+			want: Segments{Sent: true, Answered: true, Dialled: true}},
+		"this end lets none out": {here: "output: ip daddr NODE tcp dport 179 drop", probe: NoAnswer,
+			want: Segments{Dialled: true, Replied: true}},
+		"this end drops answers": {here: "input: ip saddr NODE tcp sport 179 drop", probe: NoAnswer,
+			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
+		"the node rejects by ICMP": {there: "input: ip saddr US tcp dport 179 reject with icmp admin-prohibited",
+			probe: Unrouted, want: Segments{Sent: true, Dialled: true, Replied: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			variant(t, row.v6)
@@ -42,10 +52,14 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 			}
 			us, at := s.us[family], n.addr[family]
 			table := fmt.Sprintf("capture%d", s.number)
-			for rule, run := range map[string]func(*testing.T, string, ...string){row.here: func(t *testing.T, name string, args ...string) { run(t, name, args...) }, row.there: n.run} {
+			for rule, run := range map[string]func(*testing.T, string,
+				...string){row.here: func(t *testing.T, name string, args ...string) {
+				run(t, name, args...)
+			}, row.there: n.run} {
 				if hook, match, has := strings.Cut(rule, ": "); has {
 					match = strings.NewReplacer("US", us.String(), "NODE", at.String()).Replace(match)
-					run(t, "nft", fmt.Sprintf("add table inet %s; add chain inet %[1]s %s { type filter hook %[2]s priority 0; }; add rule inet %[1]s %[2]s %s", table, hook, match))
+					run(t, "nft", fmt.Sprintf("add table inet %s; add chain inet %[1]s %s { type filter hook %[2]s "+
+						"priority 0; }; add rule inet %[1]s %[2]s %s", table, hook, match))
 				}
 			}
 			if row.here != "" {
@@ -73,11 +87,14 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 				}
 			}
 			got := c.Wait(t.Context(), at)
-			if got.Signed() != (row.signed != "") || got.SignedBy(row.signed) != (row.signed != "") || got.SignedBy("battery") {
-				t.Errorf("signed %t, by the password %t, by another one %t", got.Signed(), got.SignedBy(row.signed), got.SignedBy("battery"))
+			if got.Signed() != (row.signed != "") || got.SignedBy(row.signed) != (row.signed != "") ||
+				got.SignedBy("battery") {
+				t.Errorf("signed %t, by the password %t, by another one %t", got.Signed(), got.SignedBy(row.signed),
+					got.SignedBy("battery"))
 			}
 			passed := func(s Segments) string {
-				return fmt.Sprintf("sent %t, answered %t, dialled %t, replied %t", s.Sent, s.Answered, s.Dialled, s.Replied)
+				return fmt.Sprintf("sent %t, answered %t, dialled %t, replied %t", s.Sent, s.Answered, s.Dialled,
+					s.Replied)
 			}
 			if passed(got) != passed(row.want) {
 				t.Errorf("got %s, want %s", passed(got), passed(row.want))
@@ -87,7 +104,8 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 }
 
 func FuzzSegment(f *testing.F) {
-	f.Add([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 179, 0, 179, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 179, 0, 179, 0, 0, 0, 0, 0, 0, 0,
+		0, 0x50, 2, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{0x60, 0, 0, 0, 0, 24, 6, 64})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		if s, ok := segmentOf(packet); ok {

@@ -45,9 +45,11 @@ func (s *site) frr(t *testing.T, ours uint32, bfd bool, us ...netip.Addr) *frr {
 	})
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("log stdout debugging\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast", routerAS, f.node.addr[0])
+	line("log stdout debugging\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n"+
+		" no bgp default ipv4-unicast", routerAS, f.node.addr[0])
 	for _, a := range us {
-		line(" neighbor %s remote-as %d\n neighbor %[1]s timers connect 1\n neighbor %[1]s advertisement-interval 0", a, ours)
+		line(" neighbor %s remote-as %d\n neighbor %[1]s timers connect 1\n neighbor %[1]s advertisement-interval 0", a,
+			ours)
 		if bfd {
 			line(" neighbor %s bfd profile fast", a)
 		}
@@ -58,7 +60,8 @@ func (s *site) frr(t *testing.T, ours uint32, bfd bool, us ...netip.Addr) *frr {
 		line(" address-family %s unicast\n  neighbor %s activate\n  maximum-paths 8\n exit-address-family", family, a)
 	}
 	f.start("zebra", "log stdout\n", "-z", f.at("zserv"))
-	f.start("bfdd", "log stdout\nbfd\n profile fast\n  detect-multiplier 3\n  receive-interval 300\n  transmit-interval 300\n", "-z", f.at("zserv"), "--bfdctl", f.at("bfdd.sock"))
+	f.start("bfdd", "log stdout\nbfd\n profile fast\n  detect-multiplier 3\n  receive-interval 300\n"+
+		"  transmit-interval 300\n", "-z", f.at("zserv"), "--bfdctl", f.at("bfdd.sock"))
 	f.start("bgpd", b.String(), "-z", f.at("zserv"), "-p", "179")
 	return f
 }
@@ -78,7 +81,8 @@ func (f *frr) start(daemon, config string, args ...string) {
 	}
 	args = append([]string{
 		"unshare", "--mount", "sh", "-c", "mount --bind " + groups + ` /etc/group && exec "$0" "$@"`,
-		filepath.Join(f.folder, daemon), "-u", "root", "-g", "root", "-P", "0", "-f", f.at(daemon + ".conf"), "-i", f.at(daemon + ".pid"), "--vty_socket", f.dir,
+		filepath.Join(f.folder, daemon), "-u", "root", "-g", "root", "-P", "0", "-f", f.at(daemon + ".conf"), "-i",
+		f.at(daemon + ".pid"), "--vty_socket", f.dir,
 	}, args...)
 	cmd := f.node.enter(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = f.log, f.log
@@ -101,7 +105,8 @@ func (f *frr) hops(prefix string) (all []string) {
 	if strings.Contains(prefix, ":") {
 		family = "-6"
 	}
-	out, _ := f.node.enter("ip", family, "route", "show", strings.TrimSuffix(strings.TrimSuffix(prefix, "/32"), "/128"), "proto", "bgp").Output()
+	out, _ := f.node.enter("ip", family, "route", "show", strings.TrimSuffix(strings.TrimSuffix(prefix, "/32"), "/128"),
+		"proto", "bgp").Output()
 	words := strings.Fields(string(out))
 	for i, w := range words[:max(0, len(words)-1)] {
 		if w == "via" {
@@ -177,18 +182,23 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 			// Only BFD finds the loss: the hold time is longer than the test waits.
 			sp := s.speaker(t, 65000, 10*time.Minute, usualPace)
 			r := s.frr(t, 65000, true, s.us[family])
-			up := Peer{Addr: r.node.addr[family], ASN: routerAS, Upstream: true, BFD: BFD{Interval: 300 * time.Millisecond, Multiplier: 3}}
+			up := Peer{Addr: r.node.addr[family], ASN: routerAS, Upstream: true,
+				BFD: BFD{Interval: 300 * time.Millisecond, Multiplier: 3}}
 			sp.announces(t, prefixes(address)...)
 			sp.set(t, up)
 			both := func(when string) {
 				t.Helper()
-				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool { return p.State == established && p.BFD == "up" })
+				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool {
+					return p.State == established && p.BFD == "up"
+				})
 				wait.For(t, when+": a route", func() (bool, string) { return len(r.hops(address)) == 1, "" })
 			}
 			both("at first")
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "0") // both ends keep their carrier
 			wait.For(t, "no route", func() (bool, string) { return len(r.hops(address)) == 0, "" })
-			sp.waitPeer(t, up.Addr, "lost", func(p PeerState) bool { return p.Flaps > 0 && p.BFD == "down" && p.Announced == nil })
+			sp.waitPeer(t, up.Addr, "lost", func(p PeerState) bool {
+				return p.Flaps > 0 && p.BFD == "down" && p.Announced == nil
+			})
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "3")
 			both("again")
 		})

@@ -38,7 +38,9 @@ func TestMain(m *testing.M) {
 	case "impostor":
 		impostor(os.Args[1], os.Args[2])
 	case "start":
-		_, err := Start(context.Background(), Config{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), HoldTime: 9 * time.Second, Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+		_, err := Start(context.Background(),
+			Config{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), HoldTime: 9 * time.Second,
+				Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		fmt.Println(err)
 	default:
 		flag.Parse()
@@ -202,7 +204,8 @@ func (s speaker) offers(t *testing.T, peer netip.Addr) []string {
 	var lines []string
 	for _, o := range all {
 		if o.Peer == peer {
-			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s via %s path %d %s", o.Prefix, o.NextHop, o.ASPath, o.Lost.Cause)))
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s via %s path %d %s", o.Prefix, o.NextHop, o.ASPath,
+				o.Lost.Cause)))
 		}
 	}
 	return lines
@@ -286,7 +289,8 @@ func (c birdConfig) render(n *node) string {
 	}
 	var own, static strings.Builder
 	for _, b := range c.blocks {
-		fmt.Fprintf(&own, "  if net = %s then accept;\n  if net ~ [ %s{%d,%d} ] then reject;\n", b, b, bits, 32+96*family)
+		fmt.Fprintf(&own, "  if net = %s then accept;\n  if net ~ [ %s{%d,%d} ] then reject;\n", b, b, bits,
+			32+96*family)
 		fmt.Fprintf(&static, "  route %s blackhole;\n", b)
 	}
 	// As Calico 3.32 renders it: only aggregates, LOCAL_PREF from the metric, and every
@@ -374,7 +378,8 @@ func (b *bird) program(name string) string {
 
 func (b *bird) start() {
 	b.t.Helper()
-	b.cmd = b.node.enter(b.program("bird"), "-R", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P", b.dir+"/pid")
+	b.cmd = b.node.enter(b.program("bird"), "-R", "-f", "-c", b.dir+"/bird.conf", "-s", b.dir+"/ctl", "-P",
+		b.dir+"/pid")
 	b.cmd.Stderr = b.log
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if err := b.cmd.Start(); err != nil {
@@ -405,7 +410,8 @@ func (b *bird) ctl(words ...string) string {
 	var out []byte
 	wait.For(b.t, "an answer of BIRD", func() (bool, string) {
 		var err error
-		out, err = exec.Command(b.program("birdc"), append([]string{"-s", b.dir + "/ctl"}, words...)...).CombinedOutput()
+		out, err = exec.Command(b.program("birdc"),
+			append([]string{"-s", b.dir + "/ctl"}, words...)...).CombinedOutput()
 		return err == nil, string(out)
 	})
 	return string(out)

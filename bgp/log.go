@@ -64,7 +64,8 @@ func (t *tap) deaf() error {
 	if t.heard.deaf == "" {
 		return nil
 	}
-	return fmt.Errorf("bgp: a listener has failed and no peer can connect to it any more, restart to repair: %s", t.heard.deaf)
+	return fmt.Errorf("bgp: a listener has failed and no peer can connect to it any more, restart to repair: %s",
+		t.heard.deaf)
 }
 
 // hears clears the failure of a listener.

@@ -18,16 +18,18 @@ import (
 type Peer struct {
 	Cluster     string     `json:"cluster"`
 	Node        string     `json:"node"`
-	Addr        netip.Addr `json:"address"`              // of the peer; its family is the address family of the session
-	Local       netip.Addr `json:"local,omitzero"`       // our end; the zero Addr is any
-	ASN         uint32     `json:"asn"`                  // AS the peer has to open with, 1 to 4294967295
-	Password    Secret     `json:"-"`                    // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
-	TTLSecurity bool       `json:"ttlSecurity"`          // GTSM (RFC 5082): only packets with TTL 255 count
-	Active      bool       `json:"active"`               // we dial, and the peer cannot connect; false: the peer connects
-	Port        uint16     `json:"port,omitzero"`        // to dial; 0 is 179
-	PrefixLimit uint32     `json:"prefixLimit,omitzero"` // more prefixes than this end the session; 0 is no limit, for an upstream router 1,000
-	Upstream    bool       `json:"upstream,omitempty"`   // a router to announce to, and never to learn from; we dial it
-	BFD         BFD        `json:"-"`                    // for an upstream router; the zero BFD is none
+	Addr        netip.Addr `json:"address"`        // of the peer; its family is the address family of the session
+	Local       netip.Addr `json:"local,omitzero"` // our end; the zero Addr is any
+	ASN         uint32     `json:"asn"`            // AS the peer has to open with, 1 to 4294967295
+	Password    Secret     `json:"-"`              // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
+	TTLSecurity bool       `json:"ttlSecurity"`    // GTSM (RFC 5082): only packets with TTL 255 count
+	// we dial, and the peer cannot connect; false: the peer connects
+	Active bool   `json:"active"`
+	Port   uint16 `json:"port,omitzero"` // to dial; 0 is 179
+	// more prefixes than this end the session; 0 is no limit, for an upstream router 1,000
+	PrefixLimit uint32 `json:"prefixLimit,omitzero"`
+	Upstream    bool   `json:"upstream,omitempty"` // a router to announce to, and never to learn from; we dial it
+	BFD         BFD    `json:"-"`                  // for an upstream router; the zero BFD is none
 }
 
 // BFD are the settings of Bidirectional Forwarding Detection (RFC 5880, single hop). A peer that is
@@ -41,15 +43,18 @@ type BFD struct {
 type PeerState struct {
 	Peer
 
-	State      string      `json:"state"`    // Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271, 8.2.2)
-	Since      time.Time   `json:"since"`    // when it entered State
-	EndOfRIB   bool        `json:"endOfRIB"` // the session is established, and all of its paths have come; never of an upstream router
+	// Idle, Connect, Active, OpenSent, OpenConfirm or Established (RFC 4271, 8.2.2)
+	State string    `json:"state"`
+	Since time.Time `json:"since"` // when it entered State
+	// the session is established, and all of its paths have come; never of an upstream router
+	EndOfRIB   bool        `json:"endOfRIB"`
 	Received   int         `json:"received"` // prefixes held, those of a lost session included
 	LastLoss   routes.Loss `json:"lastLoss,omitzero"`
 	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
 	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
 
-	HoldTime time.Duration `json:"holdTimeNanoseconds,omitempty"` // that both ends agreed on (RFC 4271, 4.2), while the session is established
+	// that both ends agreed on (RFC 4271, 4.2), while the session is established
+	HoldTime time.Duration `json:"holdTimeNanoseconds,omitempty"`
 
 	BFD       string         `json:"bfd,omitempty"`       // up or down; empty without BFD
 	Announced []netip.Prefix `json:"announced,omitempty"` // to this peer, while the session is established
@@ -134,12 +139,15 @@ func (p Peer) check(c Config) error {
 	case len(p.Password) > 80:
 		return fail("has a TCP MD5 password of more than the 80 bytes the kernel takes")
 	case p.Upstream && p.ASN == c.ASN:
-		return fail(fmt.Sprintf("has our own AS number %d, and addresses are announced to other ASes alone: give this appliance (bgp.asn) or the router another one", c.ASN))
+		return fail(fmt.Sprintf("has our own AS number %d, and addresses are announced to other ASes alone: give "+
+			"this appliance (bgp.asn) or the router another one", c.ASN))
 	case p.BFD == BFD{}:
 	case !p.Upstream:
 		return fail("has BFD, which only upstream routers can have")
-	case p.BFD.Interval < 10*time.Millisecond || p.BFD.Interval > 10*time.Second || p.BFD.Multiplier < 1 || p.BFD.Multiplier > 255:
-		return fail(fmt.Sprintf("has a BFD interval of %s and a multiplier of %d: want 10ms to 10s, and 1 to 255", p.BFD.Interval, p.BFD.Multiplier))
+	case p.BFD.Interval < 10*time.Millisecond || p.BFD.Interval > 10*time.Second || p.BFD.Multiplier < 1 ||
+		p.BFD.Multiplier > 255:
+		return fail(fmt.Sprintf("has a BFD interval of %s and a multiplier of %d: want 10ms to 10s, and 1 to 255",
+			p.BFD.Interval, p.BFD.Multiplier))
 	}
 	return nil
 }
@@ -182,7 +190,8 @@ func (p Peer) config(c Config) *api.Peer {
 	}
 	if p.BFD != (BFD{}) {
 		every := uint32(p.BFD.Interval.Microseconds())
-		a.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: every, RequiredMinimumReceive: every, DetectionMultiplier: uint32(p.BFD.Multiplier)}
+		a.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: every, RequiredMinimumReceive: every,
+			DetectionMultiplier: uint32(p.BFD.Multiplier)}
 	}
 	if p.Local.IsValid() {
 		a.Transport.LocalAddress = p.Local.String()

@@ -20,11 +20,12 @@ type Answer string
 
 // The answers to a Probe.
 const (
-	Open      Answer = "open"       // it sends an OPEN: it knows the address that connects
-	Closes    Answer = "closes"     // it takes the connection and closes it: it does not know the address
-	Silent    Answer = "silent"     // it takes the connection, and nothing that it sends arrives
-	NotThere  Answer = "refuses"    // nothing listens
-	NoAnswer  Answer = "no answer"  // a filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none
+	Open     Answer = "open"    // it sends an OPEN: it knows the address that connects
+	Closes   Answer = "closes"  // it takes the connection and closes it: it does not know the address
+	Silent   Answer = "silent"  // it takes the connection, and nothing that it sends arrives
+	NotThere Answer = "refuses" // nothing listens
+	// a filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none
+	NoAnswer  Answer = "no answer"
 	Unrouted  Answer = "no route"   // this machine or one on the way has no route to it
 	NotOurs   Answer = "no address" // the local address is not an address of this machine
 	OtherFail Answer = "fails"
@@ -68,7 +69,8 @@ func Probe(ctx context.Context, p Peer) Probed {
 		return Probed{Answer: NotOurs, Err: err}
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return Probed{Answer: Unrouted, Err: err}
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return Probed{Answer: NoAnswer, Err: err}
 	default:
 		return Probed{Answer: OtherFail, Err: err}

@@ -89,7 +89,8 @@ func (r raw) connect(t *testing.T) (*net.TCPConn, []byte) {
 	var conn *net.TCPConn
 	var hello []byte
 	wait.For(t, "an OPEN from us", func() (bool, string) {
-		c, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.addr, 0)), net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.site.us[0], 179)))
+		c, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.addr, 0)),
+			net.TCPAddrFromAddrPort(netip.AddrPortFrom(r.site.us[0], 179)))
 		if err != nil {
 			return false, err.Error()
 		}
@@ -246,13 +247,16 @@ func TestAnOfferSaysWhatWasAnnouncedAndBelievesNothing(t *testing.T) {
 		fmt.Sprintf("0.0.0.0/0 via %s path []", r.addr),
 		"172.16.1.0/26 via 192.0.2.9 path [65001 7 8]")
 	// A later announcement with fewer attributes replaces the earlier one.
-	send(t, c, update([]byte{0}, slices.Concat(origin, attribute(0x40, 2), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
+	send(t, c, update([]byte{0}, slices.Concat(origin, attribute(0x40, 2), via("192.0.2.10")),
+		[]byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path []")
 	// Even a path through our own AS is among the offers.
-	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2, 2, 1, 0, 0, 0xfd, 0xe8), via("192.0.2.10")), []byte{26, 172, 16, 1, 0}))
+	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2, 2, 1, 0, 0, 0xfd, 0xe8), via("192.0.2.10")),
+		[]byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr, "172.16.1.0/26 via 192.0.2.10 path [65000]")
 	// Malformed, and so a withdrawal (RFC 7606, 7.3).
-	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2), attribute(0x40, 3, 1, 2, 3)), []byte{26, 172, 16, 1, 0}))
+	send(t, c, update(nil, slices.Concat(origin, attribute(0x40, 2), attribute(0x40, 3, 1, 2, 3)),
+		[]byte{26, 172, 16, 1, 0}))
 	sp.waitOffers(t, r.addr)
 }
 
@@ -422,9 +426,13 @@ func malformed(us netip.Addr) (before, after map[string][]byte) {
 	after["AS4_PATH alone"] = update(nil, attribute(0xc0, 17, 2, 1, 0, 0, 0, 1), nlri)
 	after["AS4_PATH before AS_PATH"] = update(nil, slices.Concat(attribute(0xc0, 17, 2, 1, 0, 0, 0, 1), good), nlri)
 	after["AS4_PATH longer"] = update(nil, slices.Concat(good, attribute(0xc0, 17, 2, 2, 0, 0, 0, 1, 0, 0, 0, 2)), nlri)
-	after["AS_PATH that says more"] = update(nil, slices.Concat(attribute(0x40, 1, 0), attribute(0x40, 2, 2, 9, 0, 0), attribute(0x40, 3, 1, 1, 1, 1)), nlri)
-	after["AS_PATH of no AS"] = update(nil, slices.Concat(attribute(0x40, 1, 0), attribute(0x40, 2, 2, 0), attribute(0x40, 3, 1, 1, 1, 1)), nlri)
-	after["IPv6 on this session"] = update(nil, slices.Concat(good, attribute(0x80, 14, slices.Concat([]byte{0, 2, 1, 16}, make([]byte, 17), []byte{8, 0xfd})...)), nil)
+	after["AS_PATH that says more"] = update(nil,
+		slices.Concat(attribute(0x40, 1, 0), attribute(0x40, 2, 2, 9, 0, 0), attribute(0x40, 3, 1, 1, 1, 1)), nlri)
+	after["AS_PATH of no AS"] = update(nil,
+		slices.Concat(attribute(0x40, 1, 0), attribute(0x40, 2, 2, 0), attribute(0x40, 3, 1, 1, 1, 1)), nlri)
+	after["IPv6 on this session"] = update(nil,
+		slices.Concat(good, attribute(0x80, 14,
+			slices.Concat([]byte{0, 2, 1, 16}, make([]byte, 17), []byte{8, 0xfd})...)), nil)
 	after["next hop of 200 bytes"] = update(nil, slices.Concat(good, attribute(0x80, 14, 0, 1, 1, 200)), nil)
 	after["SRv6 service"] = update(nil, slices.Concat(good, attribute(0xc0, 40, 5, 0, 3, 0, 1, 0)), nlri)
 	after["SRv6 service, short"] = update(nil, slices.Concat(good, attribute(0xc0, 40, 5, 0, 1)), nlri)
@@ -435,7 +443,8 @@ func malformed(us netip.Addr) (before, after map[string][]byte) {
 		for _, n := range []int{0, 1, 2, 3, 4, 5, 8} {
 			for _, flags := range []byte{0x40, 0xc0} {
 				a := attribute(flags, byte(kind), slices.Repeat([]byte{byte(n)}, n)...)
-				after[fmt.Sprint("attribute ", kind, " of ", n, " with flags ", flags)] = update(nil, slices.Concat(good, a), nlri)
+				after[fmt.Sprint("attribute ", kind, " of ", n, " with flags ", flags)] = update(nil,
+					slices.Concat(good, a), nlri)
 			}
 		}
 	}
@@ -574,8 +583,9 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 	}{
 		"we dial, and nobody may connect": {peer: Peer{Active: true}, attempts: "refused"},
 		"we dial, and others may connect": {peer: Peer{Active: true}, listens: true, attempts: "closed"},
-		"nodes dial, with a password":     {peer: Peer{Password: key}, listens: true, session: "password \"" + key + "\";", attempts: "refused"},
-		"nodes dial, unguarded":           {listens: true, held: true, attempts: "session"},
+		"nodes dial, with a password": {peer: Peer{Password: key}, listens: true,
+			session: "password \"" + key + "\";", attempts: "refused"},
+		"nodes dial, unguarded": {listens: true, held: true, attempts: "session"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -590,7 +600,8 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 			peer := row.peer
 			peer.Addr, peer.ASN = at, 65000
 			sp.set(t, peer)
-			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, session: row.session, blocks: []string{"172.16.1.0/26"}})
+			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, session: row.session,
+				blocks: []string{"172.16.1.0/26"}})
 			sp.waitUp(t, at)
 			b.kill() // calico-node restarts
 

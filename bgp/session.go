@@ -75,7 +75,8 @@ func (x *session) announce(prefix netip.Prefix, p path, at time.Time) bool {
 		p.since = old.since
 	}
 	x.paths[prefix] = p
-	return !had || old.lost != p.lost || old.peerAS != p.peerAS || old.nextHop != p.nextHop || !slices.Equal(old.asPath, p.asPath)
+	return !had || old.lost != p.lost || old.peerAS != p.peerAS || old.nextHop != p.nextHop ||
+		!slices.Equal(old.asPath, p.asPath)
 }
 
 // withdraw removes a path at once, even if an earlier session announced it.

@@ -49,12 +49,14 @@ var ErrStopped = errors.New("the BGP speaker has stopped")
 
 // Config holds the settings that all sessions share.
 type Config struct {
-	ASN      uint32        // our AS, 1 to 4294967295
-	RouterID netip.Addr    // our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
-	Listen   []netip.Addr  // addresses where peers that are not Active may connect; none: nobody may
-	Port     uint16        // port to listen on; 0 is 179
-	HoldTime time.Duration // that we propose, as RFC 4271 (4.2) bounds it, and not 0: the lower of the two ends' proposals counts
-	Log      *slog.Logger  // nil discards
+	ASN uint32 // our AS, 1 to 4294967295
+	// our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
+	RouterID netip.Addr
+	Listen   []netip.Addr // addresses where peers that are not Active may connect; none: nobody may
+	Port     uint16       // port to listen on; 0 is 179
+	// that we propose, as RFC 4271 (4.2) bounds it, and not 0: the lower of the two ends' proposals counts
+	HoldTime time.Duration
+	Log      *slog.Logger // nil discards
 }
 
 // pace holds the speaker's own intervals. Tests choose shorter ones.
@@ -62,7 +64,8 @@ type pace struct {
 	renew     time.Duration // least time between two renewals of one peer
 	handshake time.Duration // longest time a connection may take from TCP to Established
 	dial      time.Duration // longest time for a peer that we dial to stay in Active
-	endOfRIB  time.Duration // after this long in Established the End-of-RIB counts as received, and the paths of other nodes as announced
+	// after this long in Established the End-of-RIB counts as received, and the paths of other nodes as announced
+	endOfRIB  time.Duration
 	keep      time.Duration // longest time an offer outlives its session
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
 	penaltyTo time.Duration // longest such pause
@@ -103,7 +106,8 @@ type Speaker struct {
 
 	// A node must never hear a prefix of ours, so the upstream routers have a GoBGP without
 	// nodes. It does not listen: a router may be passive.
-	announcer  *server.BgpServer             // nil: no peer is an upstream router; written with ops and mu held, read with one of them
+	// nil: no peer is an upstream router; written with ops and mu held, read with one of them
+	announcer  *server.BgpServer
 	unannounce context.CancelFunc            // ends the announcer's watcher; guarded by ops
 	wish       map[netip.Prefix]Announcement // of the last Announce; guarded by ops
 	announced  map[netip.Prefix]Announcement // in the announcer; written with ops and mu held, read with one of them
@@ -319,7 +323,8 @@ func (s *Speaker) open(ctx context.Context, b *server.BgpServer, to side, port i
 			return fmt.Errorf("bgp: define a policy: %w", err)
 		}
 	}
-	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
+	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+		api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
 		err := b.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Name:          "global",
 			Direction:     d,
@@ -340,9 +345,11 @@ func (s *Speaker) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("bgp: cannot listen on %s because another program already does: stop it (a BIRD, another speaker) or choose another port: %w", at, err)
+		return fmt.Errorf("bgp: cannot listen on %s because another program already does: stop it (a BIRD, another "+
+			"speaker) or choose another port: %w", at, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("bgp: cannot listen on %s because no interface of this machine has that address (a new IPv6 address needs a moment): %w", at, err)
+		return fmt.Errorf("bgp: cannot listen on %s because no interface of this machine has that address (a new "+
+			"IPv6 address needs a moment): %w", at, err)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("bgp: no permission to listen on %s: run as root or with CAP_NET_BIND_SERVICE: %w", at, err)
 	}
@@ -446,7 +453,8 @@ func (s *Speaker) SetPeers(peers []Peer) error {
 				p, other = other, p
 				want[other.Addr] = other
 			}
-			errs = append(errs, fmt.Errorf("bgp: peer %s is asked for twice, as %s and as %s: the first is kept", p.Addr, other.owner(), p.owner()))
+			errs = append(errs, fmt.Errorf("bgp: peer %s is asked for twice, as %s and as %s: the first is kept",
+				p.Addr, other.owner(), p.owner()))
 			continue
 		}
 		want[p.Addr] = p
@@ -561,7 +569,8 @@ func (s *Speaker) add(x *session, p Peer) error {
 	// without one.
 	if refused := s.tap.refused(p.Addr); refused != "" {
 		s.mark(x, false)
-		err := fmt.Errorf("bgp: the TCP MD5 password of peer %s cannot be set, so there is no session with it: %s", p.Addr, refused)
+		err := fmt.Errorf("bgp: the TCP MD5 password of peer %s cannot be set, so there is no session with it: %s",
+			p.Addr, refused)
 		return errors.Join(err, s.dismiss(p))
 	}
 	return nil

@@ -100,12 +100,14 @@ func (r *router) learned() []string {
 	fields := map[string]string{}
 	flush := func() {
 		if prefix != "" {
-			line := fmt.Sprintf("%s via %s path %s med %s %s", prefix, fields["next_hop"], fields["as_path"], fields["med"], fields["community"])
+			line := fmt.Sprintf("%s via %s path %s med %s %s", prefix, fields["next_hop"], fields["as_path"],
+				fields["med"], fields["community"])
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
 	for _, family := range []string{"uipv4", "uipv6"} {
-		out, err := exec.Command(r.program("birdc"), "-s", r.dir+"/ctl", "show", "route", "all", "protocol", family).CombinedOutput()
+		out, err := exec.Command(r.program("birdc"), "-s", r.dir+"/ctl", "show", "route", "all", "protocol",
+			family).CombinedOutput()
 		if err != nil {
 			return []string{string(out)}
 		}
@@ -157,11 +159,12 @@ func (s speaker) sentUpdates(t *testing.T, a netip.Addr) (updates uint64) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
 	for _, b := range s.servers() {
-		err := b.ListPeer(context.Background(), &api.ListPeerRequest{Address: a.String(), EnableAdvertised: true}, func(p *api.Peer) {
-			for _, f := range p.GetAfiSafis() {
-				updates += f.GetState().GetAdvertised()
-			}
-		})
+		err := b.ListPeer(context.Background(), &api.ListPeerRequest{Address: a.String(), EnableAdvertised: true},
+			func(p *api.Peer) {
+				for _, f := range p.GetAfiSafis() {
+					updates += f.GetState().GetAdvertised()
+				}
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +193,8 @@ func TestAnUpstreamRouterLearnsWhatIsAnnounced(t *testing.T) {
 		})
 	}
 	waitLearned6(plain4("203.0.113.10/32"))
-	if got, want := sp.peer(t, r.node.addr[1]).Announced, []netip.Prefix{netip.MustParsePrefix("2001:db8::10/128")}; !slices.Equal(got, want) {
+	if got, want := sp.peer(t, r.node.addr[1]).Announced,
+		[]netip.Prefix{netip.MustParsePrefix("2001:db8::10/128")}; !slices.Equal(got, want) {
 		t.Errorf("announced over IPv6 is %s, want %s", got, want)
 	}
 
@@ -200,7 +204,8 @@ func TestAnUpstreamRouterLearnsWhatIsAnnounced(t *testing.T) {
 		return strings.TrimSpace(strings.Split(out[i:], "\n")[0])
 	}
 	before := withdrawn()
-	sp.announces(t, Announcement{netip.MustParsePrefix("203.0.113.10/32"), true}, Announcement{netip.MustParsePrefix("2001:db8::10/128"), false})
+	sp.announces(t, Announcement{netip.MustParsePrefix("203.0.113.10/32"), true},
+		Announcement{netip.MustParsePrefix("2001:db8::10/128"), false})
 	waitLearned6(last4)
 	if got := withdrawn(); got != before {
 		t.Errorf("%s, want %s: the address was withdrawn in between", got, before)
@@ -291,7 +296,8 @@ func TestANodeNeverHearsAPrefix(t *testing.T) {
 		}
 	}
 	for i, b := range birds {
-		if got := b.ctl("show", "protocols", "all", "appliance"); !strings.Contains(got, "Import updates:              0          0          0          0          0") {
+		if got := b.ctl("show", "protocols", "all", "appliance"); !strings.Contains(got,
+			"Import updates:              0          0          0          0          0") {
 			t.Errorf("node %d counted updates from us:\n%s", i, got)
 		}
 	}
@@ -310,8 +316,10 @@ func TestWhatARouterSendsIsNeverAnOffer(t *testing.T) {
 	r := s.router(t, router{ours: 65000, sends: []string{"172.16.1.0/26", "172.16.9.0/26", "0.0.0.0/0"}})
 	at := r.node.addr[0]
 	// A cluster has a node with the router's address.
-	err := sp.SetPeers([]Peer{{Addr: n.addr[0], ASN: 65000}, {Cluster: "main", Node: "false", Addr: at, ASN: routerAS}, r.upstream(0)})
-	if want := `is asked for twice, as upstream router and as node "false" of cluster "main"`; err == nil || !strings.Contains(err.Error(), want) {
+	err := sp.SetPeers([]Peer{{Addr: n.addr[0], ASN: 65000}, {Cluster: "main", Node: "false", Addr: at, ASN: routerAS},
+		r.upstream(0)})
+	if want := `is asked for twice, as upstream router and as node "false" of cluster "main"`; err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("error is %v, want %q in it", err, want)
 	}
 	sp.waitUp(t, n.addr[0])
@@ -375,9 +383,10 @@ func TestSessionsWithRoutersAreProtectedAsThoseWithNodes(t *testing.T) {
 		peer  Peer
 		up    bool
 	}{
-		"TTL security":           {"ttl security on;", Peer{TTLSecurity: true}, true},
-		"password":               {`password "correct horse";`, Peer{Password: "correct horse"}, true},
-		"both, a passive router": {`passive on; ttl security on; password "correct horse";`, Peer{TTLSecurity: true, Password: "correct horse"}, true},
+		"TTL security": {"ttl security on;", Peer{TTLSecurity: true}, true},
+		"password":     {`password "correct horse";`, Peer{Password: "correct horse"}, true},
+		"both, a passive router": {`passive on; ttl security on; password "correct horse";`,
+			Peer{TTLSecurity: true, Password: "correct horse"}, true},
 		"neither":                {"", Peer{}, true},
 		"another password":       {`passive on; password "battery";`, Peer{Password: "correct horse"}, false},
 		"our TTL security alone": {"passive on;", Peer{TTLSecurity: true}, false},
@@ -438,13 +447,19 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 			}
 			both := func() {
 				t.Helper()
-				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool { return p.State == established && p.BFD == "up" })
+				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool {
+					return p.State == established && p.BFD == "up"
+				})
 				learned(1)
 			}
 			both()
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "0") // both ends keep their carrier
-			got := sp.waitPeer(t, up.Addr, "lost", func(p PeerState) bool { return p.Flaps == 1 && p.BFD == "down" && p.Announced == nil })
-			if !strings.HasPrefix(got.LossReason, "BFD is down") && !strings.HasPrefix(got.LossReason, "cease, BFD down") { // whichever end noticed first
+			got := sp.waitPeer(t, up.Addr, "lost", func(p PeerState) bool {
+				return p.Flaps == 1 && p.BFD == "down" && p.Announced == nil
+			})
+			// whichever end noticed first
+			if !strings.HasPrefix(got.LossReason, "BFD is down") &&
+				!strings.HasPrefix(got.LossReason, "cease, BFD down") {
 				t.Errorf("reason is %q, want BFD", got.LossReason)
 			}
 			learned(0)
@@ -455,7 +470,9 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 			r.interval = ""
 			r.configure()
 			r.ctl("configure")
-			sp.waitPeer(t, up.Addr, "up without BFD", func(p PeerState) bool { return p.State == established && p.BFD == "down" })
+			sp.waitPeer(t, up.Addr, "up without BFD", func(p PeerState) bool {
+				return p.State == established && p.BFD == "down"
+			})
 			learned(1)
 		})
 	}
@@ -485,10 +502,14 @@ func TestABadUpstreamRouterOrAnnouncementIsReported(t *testing.T) {
 	sp := s.speaker(t, 65000, 0, usualPace)
 	addr := netip.MustParseAddr
 	peers := map[string]Peer{
-		"10.77.250.1 (upstream router) has our own AS number 65000": {Addr: addr("10.77.250.1"), ASN: 65000, Upstream: true},
-		"has BFD, which only upstream routers can have":             {Addr: addr("10.77.250.2"), ASN: 65000, BFD: BFD{time.Second, 3}},
-		"interval of 1ms and a multiplier of 3":                     {Addr: addr("10.77.250.3"), ASN: 65001, Upstream: true, BFD: BFD{time.Millisecond, 3}},
-		"interval of 1s and a multiplier of 0":                      {Addr: addr("10.77.250.4"), ASN: 65001, Upstream: true, BFD: BFD{time.Second, 0}},
+		"10.77.250.1 (upstream router) has our own AS number 65000": {Addr: addr("10.77.250.1"), ASN: 65000,
+			Upstream: true},
+		"has BFD, which only upstream routers can have": {Addr: addr("10.77.250.2"), ASN: 65000,
+			BFD: BFD{time.Second, 3}},
+		"interval of 1ms and a multiplier of 3": {Addr: addr("10.77.250.3"), ASN: 65001, Upstream: true,
+			BFD: BFD{time.Millisecond, 3}},
+		"interval of 1s and a multiplier of 0": {Addr: addr("10.77.250.4"), ASN: 65001, Upstream: true,
+			BFD: BFD{time.Second, 0}},
 	}
 	for want, p := range peers {
 		if err := sp.SetPeers([]Peer{p}); err == nil || !strings.Contains(err.Error(), want) {

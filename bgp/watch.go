@@ -176,8 +176,9 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 // GoBGP's names of a Cease for Other Configuration Change and of one for an Administrative Reset
 // (RFC 4486). We never reset a peer, but GoBGP's BFD does.
 var (
-	reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
-	resetByBFD   = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET).String()
+	reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE,
+		bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
+	resetByBFD = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET).String()
 )
 
 // lossOf returns how an established session ended.

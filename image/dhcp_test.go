@@ -27,7 +27,8 @@ func (s street) rogue() {
 			return err
 		}
 		s.t.Cleanup(func() { _ = unix.Shutdown(fd, unix.SHUT_RDWR); _ = unix.Close(fd) })
-		if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.BindToDevice(fd, "eth0"), unix.Bind(fd, &unix.SockaddrInet4{Port: 67})); err != nil {
+		if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+			unix.BindToDevice(fd, "eth0"), unix.Bind(fd, &unix.SockaddrInet4{Port: 67})); err != nil {
 			return err
 		}
 		go func() {
@@ -61,11 +62,13 @@ func (s street) rogue() {
 					{6, 172, 16, 171, 66},
 					{42, 172, 16, 171, 67},
 					append([]byte{12}, "mallory"...),
-					{121, 27, 172, 16, 171, 64, 192, 168, 50, 99, 32, 172, 16, 171, 90, 192, 168, 50, 99, 0, 192, 168, 50, 99},
+					{121, 27, 172, 16, 171, 64, 192, 168, 50, 99, 32, 172, 16, 171, 90, 192, 168, 50, 99, 0, 192, 168,
+						50, 99},
 				} {
 					answer = append(append(answer, option[0], byte(len(option)-1)), option[1:]...) //nolint:gosec // short
 				}
-				_ = unix.Sendto(fd, append(answer, 255), 0, &unix.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}, Port: 68})
+				_ = unix.Sendto(fd, append(answer, 255), 0,
+					&unix.SockaddrInet4{Addr: [4]byte{255, 255, 255, 255}, Port: 68})
 			}
 		}()
 		return nil
@@ -79,7 +82,8 @@ func (s street) networkd(of config.System) string {
 	run := s.t.TempDir()
 	for name, f := range networkFiles(of) {
 		path := filepath.Join(run, strings.TrimPrefix(name, "/run/"))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(f.content), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(f.content), 0o644)); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -143,26 +147,32 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 		table                   string // that has the default route
 		dns, ntp, routes, inWay bool
 	}{
-		"as it comes":         {config.System{DHCP: config.DHCP{UseDNS: true, UseNTP: true}}, "default", true, true, false, false},
+		"as it comes": {config.System{DHCP: config.DHCP{UseDNS: true, UseNTP: true}}, "default", true, true,
+			false, false},
 		"nothing is taken":    {config.System{}, "default", false, false, false, false},
 		"everything is taken": {config.System{DHCP: all}, "default", true, true, true, false},
 		"beside a static route": {config.System{
-			DHCP: config.DHCP{UseDNS: true}, Interfaces: []config.Interface{{Name: "eth0", DHCP: true}, {Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
+			DHCP: config.DHCP{UseDNS: true},
+			Interfaces: []config.Interface{{Name: "eth0", DHCP: true},
+				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
 		}, "main", true, false, false, false},
 		"beside a static route, and everything is taken": {config.System{
-			DHCP: all, Interfaces: []config.Interface{{Name: "eth0", DHCP: true}, {Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
+			DHCP: all, Interfaces: []config.Interface{{Name: "eth0", DHCP: true},
+				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
 		}, "main", true, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(row.system.Interfaces) == 0 {
-				row.system.Interfaces = []config.Interface{{Name: "eth0", DHCP: true}} // one that is made, as here, is asked for by name alone
+				// one that is made, as here, is asked for by name alone
+				row.system.Interfaces = []config.Interface{{Name: "eth0", DHCP: true}}
 			}
 			s := newStreet(t)
 			s.run("ip", "-n", s.machine, "addr", "flush", "dev", "eth0", "scope", "global")
 			s.rogue()
 			link := s.link(s.networkd(row.system))
 			routes := func(table string) string { return s.run("ip", "-n", s.machine, "route", "show", "table", table) }
-			s.run("ip", "-n", s.machine, "route", "add", "172.16.171.64/26", "via", "192.168.50.22", "proto", "79", "metric", "50")
+			s.run("ip", "-n", s.machine, "route", "add", "172.16.171.64/26", "via", "192.168.50.22", "proto", "79",
+				"metric", "50")
 			main, learned := routes("main"), routes(row.table)
 			if !strings.Contains(learned, "default via 192.168.50.99") {
 				t.Errorf("no way to everywhere else in the table %s:\n%s", row.table, learned)
@@ -170,7 +180,8 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 			if row.table != "main" && strings.Contains(main, "proto dhcp") {
 				t.Errorf("routes of DHCP in the table main:\n%s", main)
 			}
-			if got := strings.Contains(learned, "172.16.171.64/27") && strings.Contains(learned, "172.16.171.90"); got != row.routes {
+			if got := strings.Contains(learned, "172.16.171.64/27") &&
+				strings.Contains(learned, "172.16.171.90"); got != row.routes {
 				t.Errorf("option 121 is taken: %v, want %v:\n%s", got, row.routes, learned)
 			}
 			if got := strings.Contains(learned, "172.16.171.66 ") || strings.Contains(learned, "172.16.171.67 "); got {
@@ -182,7 +193,8 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 				}
 			}
 			for _, pod := range []string{"172.16.171.66", "172.16.171.90"} {
-				if got := s.run("ip", "-n", s.machine, "route", "get", pod); strings.Contains(got, "via 192.168.50.22") == row.inWay {
+				if got := s.run("ip", "-n", s.machine, "route", "get", pod); strings.Contains(got,
+					"via 192.168.50.22") == row.inWay {
 					t.Errorf("a pod is reached %s", got)
 				}
 			}
@@ -197,9 +209,13 @@ func (s street) advertise() {
 	s.t.Helper()
 	advertisement := []byte{
 		134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, // RA; hop limit 64, no DHCPv6, 1800 s
-		3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // prefix fd00:99::/64, on-link and for addresses
-		3, 4, 128, 0x80, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, // prefix fd00:10:244::5/128, on-link
-		24, 3, 123, 0x08, 0, 0, 14, 16, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // route to fd00:10:244::/123, high preference
+		// prefix fd00:99::/64, on-link and for addresses
+		3, 4, 64, 0xc0, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		// prefix fd00:10:244::5/128, on-link
+		3, 4, 128, 0x80, 0, 0, 14, 16, 0, 0, 14, 16, 0, 0, 0, 0, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		5,
+		// route to fd00:10:244::/123, high preference
+		24, 3, 123, 0x08, 0, 0, 14, 16, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 		25, 3, 0, 0, 0, 0, 14, 16, 0xfd, 0, 0, 0x10, 2, 0x44, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, // DNS fd00:10:244::6
 	}
 	inside(s.t, s.neighbour, func() error {
@@ -249,18 +265,26 @@ func TestARogueRouterLeadsNoPodAway(t *testing.T) {
 			s := newStreet(t)
 			s.rogue()
 			s.advertise()
-			eth0 := config.Interface{Name: "eth0", DHCP: true, Addresses: []config.Address{{Prefix: netip.MustParsePrefix("fd00:50::21/64")}}}
-			run := s.networkd(config.System{DHCP: row.dhcp, Interfaces: append([]config.Interface{eth0}, row.besides...)})
+			eth0 := config.Interface{Name: "eth0", DHCP: true,
+				Addresses: []config.Address{{Prefix: netip.MustParsePrefix("fd00:50::21/64")}}}
+			run := s.networkd(config.System{DHCP: row.dhcp,
+				Interfaces: append([]config.Interface{eth0}, row.besides...)})
 			if row.learns {
-				s.until("an address from the router", func() bool { return strings.Contains(s.run("ip", "-n", s.machine, "-6", "addr"), "fd00:99:") })
+				s.until("an address from the router", func() bool {
+					return strings.Contains(s.run("ip", "-n", s.machine, "-6", "addr"), "fd00:99:")
+				})
 			}
-			s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::/122", "via", "fd00:50::22", "proto", "79", "metric", "50")
+			s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::/122", "via", "fd00:50::22", "proto", "79",
+				"metric", "50")
 			if row.learns { // a node that has its address from the same router
-				s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::40/122", "via", "fd00:99::22", "proto", "79", "metric", "50")
-				if got := s.run("ip", "-n", s.machine, "route", "get", "fd00:10:244::41"); !strings.Contains(got, "via fd00:99::22") {
+				s.run("ip", "-n", s.machine, "route", "add", "fd00:10:244::40/122", "via", "fd00:99::22", "proto", "79",
+					"metric", "50")
+				if got := s.run("ip", "-n", s.machine, "route", "get", "fd00:10:244::41"); !strings.Contains(got,
+					"via fd00:99::22") {
 					t.Errorf("a pod of the router's network is reached %s", got)
 				}
-				if got := s.run("ip", "-n", s.machine, "route", "get", "2001:db8::1"); !strings.Contains(got, "via fe80:") {
+				if got := s.run("ip", "-n", s.machine, "route", "get", "2001:db8::1"); !strings.Contains(got,
+					"via fe80:") {
 					t.Errorf("everything else is reached %s", got)
 				}
 			}
@@ -269,7 +293,8 @@ func TestARogueRouterLeadsNoPodAway(t *testing.T) {
 					t.Errorf("a pod is reached %s", got)
 				}
 			}
-			link, all := s.link(run), s.run("ip", "-n", s.machine, "-6", "route", "show", "table", "all")+s.run("ip", "-n", s.machine, "-6", "rule")+s.run("ip", "-n", s.machine, "-6", "addr")
+			link, all := s.link(run), s.run("ip", "-n", s.machine, "-6", "route", "show", "table", "all")+
+				s.run("ip", "-n", s.machine, "-6", "rule")+s.run("ip", "-n", s.machine, "-6", "addr")
 			if got := strings.Contains(link, "fd00:10:244::6"); got != row.dns {
 				t.Errorf("the server for names is taken: %v, want %v:\n%s", got, row.dns, link)
 			}

@@ -38,7 +38,9 @@ func firewall(cfg *config.Config) string {
 	for _, set := range sets {
 		line("\tset %s { %s; }", set.name, set.kind)
 	}
-	for _, chain := range []struct{ name, hook, to, from string }{{"untracked_in", "prerouting", "dport", "echo-request"}, {"untracked_out", "output", "sport", "echo-reply"}} {
+	for _, chain := range []struct {
+		name, hook, to, from string
+	}{{"untracked_in", "prerouting", "dport", "echo-request"}, {"untracked_out", "output", "sport", "echo-reply"}} {
 		line("\tchain %s {", chain.name)
 		line("\t\ttype filter hook %s priority raw;", chain.hook)
 		line("\t\tmeta l4proto 6 notrack")
@@ -57,7 +59,8 @@ func firewall(cfg *config.Config) string {
 	line("\t\ticmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept")
 	// RFC 4890 section 4.4.1: a hop limit of 255 proves that the sender is on the link.
 	line("\t\tip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept")
-	line("\t\tip6 saddr fe80::/10 icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } accept")
+	line("\t\tip6 saddr fe80::/10 icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, " +
+		"mld2-listener-report } accept")
 	if asksDHCP(cfg) {
 		// conntrack does not recognise the answer to a broadcast.
 		line("\t\tudp sport 67 udp dport 68 accept")
@@ -136,7 +139,9 @@ func onLink(addr netip.Addr) string {
 
 // others returns the other members of the group.
 func others(cfg *config.Config) []config.Member {
-	return slices.DeleteFunc(slices.Clone(cfg.Group.Members), func(m config.Member) bool { return m.Name == cfg.Identity })
+	return slices.DeleteFunc(slices.Clone(cfg.Group.Members), func(m config.Member) bool {
+		return m.Name == cfg.Identity
+	})
 }
 
 // from returns an nft expression for packets from an address.
@@ -208,7 +213,8 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	line("\t\tip6 daddr . udp dport @logs6 accept")
 	if cfg.Group.Share {
 		for _, m := range others(cfg) {
-			line("\t\t%saddr %s tcp dport %d accept", map[bool]string{true: "ip d", false: "ip6 d"}[m.Address.Is4()], m.Address, cfg.Group.Port)
+			line("\t\t%saddr %s tcp dport %d accept", map[bool]string{true: "ip d", false: "ip6 d"}[m.Address.Is4()],
+				m.Address, cfg.Group.Port)
 		}
 	}
 	line("\t\tgoto refused")

@@ -80,7 +80,8 @@ var counted = regexp.MustCompile(`counter packets (\d+)`)
 
 func (s street) dropped() string {
 	s.t.Helper()
-	return counted.FindString(s.run("ip", "netns", "exec", s.machine, "nft", "list", "chain", "inet", "sallyport", "input"))
+	return counted.FindString(s.run("ip", "netns", "exec", s.machine, "nft", "list", "chain", "inet", "sallyport",
+		"input"))
 }
 
 // reaches reports whether a packet from a namespace gets an answer, if only a reset. If
@@ -123,7 +124,8 @@ func tcp(from, to string) string {
 		return fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", at.Addr(), at.Port())
 	}
 	// Bash cannot choose the address it comes from.
-	return fmt.Sprintf("ip route replace %s dev eth0 src %s && exec 3<>/dev/tcp/%s/%d", at.Addr(), from, at.Addr(), at.Port())
+	return fmt.Sprintf("ip route replace %s dev eth0 src %s && exec 3<>/dev/tcp/%s/%d", at.Addr(), from, at.Addr(),
+		at.Port())
 }
 
 func TestOnlyWhatTheFileSaysIsOpen(t *testing.T) {
@@ -191,7 +193,8 @@ func TestBGPIsOpenForThePeersThatAreKnown(t *testing.T) {
 	open := func(when string, four, other, six bool) {
 		t.Helper()
 		for how, want := range map[string]bool{
-			tcp("192.168.50.22", "192.168.50.21:179"): four, tcp("192.168.50.99", "192.168.50.21:179"): other, tcp("", "[fd00:50::21]:179"): six,
+			tcp("192.168.50.22", "192.168.50.21:179"): four, tcp("192.168.50.99", "192.168.50.21:179"): other,
+			tcp("", "[fd00:50::21]:179"): six,
 		} {
 			if got := s.reaches(s.neighbour, how); got != want {
 				t.Errorf("%s: %s: got open %v, want %v", when, how, got, want)
@@ -214,18 +217,21 @@ func TestTheClustersOpenPortsButNoneOfTheMachine(t *testing.T) {
 	s.load(firewall(machines(t)["static"]))
 	if err := s.house().Admit(t.Context(), Admission{
 		TCP: []uint16{22, 179, 3306, 9090}, UDP: []uint16{443},
-		Services: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.21:5432"), netip.MustParseAddrPort("203.0.113.5:5433"), netip.MustParseAddrPort("[2001:db8::5]:5432")},
+		Services: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.21:5432"),
+			netip.MustParseAddrPort("203.0.113.5:5433"), netip.MustParseAddrPort("[2001:db8::5]:5432")},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for port, want := range map[string]bool{"3306": true, "3307": false, "5432": true, "5433": false, "22": false, "179": false, "9090": false} {
+	for port, want := range map[string]bool{"3306": true, "3307": false, "5432": true, "5433": false, "22": false,
+		"179": false, "9090": false} {
 		if got := s.reaches(s.neighbour, tcp("", "192.168.50.21:"+port)); got != want {
 			t.Errorf("port %s: got open %v, want %v", port, got, want)
 		}
 	}
 	for port, want := range map[string]bool{"443": true, "444": false} {
 		// Where nobody listens, the second one hears of it.
-		how := "exec 3<>/dev/udp/192.168.50.21/" + port + "; while echo >&3; do :; done 2>/dev/null; echo refused; exit 1"
+		how := "exec 3<>/dev/udp/192.168.50.21/" + port +
+			"; while echo >&3; do :; done 2>/dev/null; echo refused; exit 1"
 		if got := s.reaches(s.neighbour, how); got != want {
 			t.Errorf("port %s of UDP: got open %v, want %v", port, got, want)
 		}

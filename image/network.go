@@ -61,7 +61,8 @@ func networkFiles(s config.System) map[string]file {
 		}
 		u := new(unit)
 		if in.MAC != "" {
-			u.section("Match", "PermanentMACAddress="+strings.ToLower(in.MAC), "Kind=!*") // a VLAN has the MAC address of its parent
+			// a VLAN has the MAC address of its parent
+			u.section("Match", "PermanentMACAddress="+strings.ToLower(in.MAC), "Kind=!*")
 		} else {
 			u.section("Match", "Name="+in.Name)
 		}
@@ -151,8 +152,11 @@ func learn(u *unit, s config.System) {
 	dns, ntp, routes := "UseDNS="+yesNo(s.DHCP.UseDNS), "UseNTP="+yesNo(s.DHCP.UseNTP), yesNo(s.DHCP.UseRoutes)
 	// Reservations name the MAC address, which the operator reads on the machine. With
 	// RoutesToDNS, an answer that names a pod as its DNS server adds a route to that pod.
-	u.section("DHCPv4", "UseHostname=no", "ClientIdentifier=mac", "UseGateway=yes", "UseRoutes="+routes, dns, ntp, "RoutesToDNS=no", "RoutesToNTP=no")
-	if !slices.ContainsFunc(s.Interfaces, func(in config.Interface) bool { return in.Gateway.IsValid() || len(in.Routes) > 0 }) {
+	u.section("DHCPv4", "UseHostname=no", "ClientIdentifier=mac", "UseGateway=yes", "UseRoutes="+routes, dns, ntp,
+		"RoutesToDNS=no", "RoutesToNTP=no")
+	if !slices.ContainsFunc(s.Interfaces, func(in config.Interface) bool {
+		return in.Gateway.IsValid() || len(in.Routes) > 0
+	}) {
 		// The kernel reads this table after main, where the routes to pods are: a network
 		// that the server invents never overrides them. With routes of the file, main has
 		// an answer for every address, and would hide this table.

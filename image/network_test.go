@@ -109,8 +109,10 @@ func TestNoRouteFromDHCPCoversAPod(t *testing.T) {
 	ip := func(args ...string) string { return s.run("ip", append([]string{"-n", s.machine}, args...)...) }
 	ip("addr", "flush", "dev", "eth0", "scope", "global")
 	ip("addr", "add", "192.168.50.21/24", "dev", "eth0", "noprefixroute")
-	for _, learned := range []string{"192.168.50.0/24", "192.168.50.1", "default via 192.168.50.1", "172.16.171.66", "172.16.171.64/27 via 192.168.50.1", "172.16.0.0/16 via 192.168.50.1"} {
-		ip(append([]string{"route", "add", "table", "default", "dev", "eth0", "metric", "1024"}, strings.Fields(learned)...)...)
+	for _, learned := range []string{"192.168.50.0/24", "192.168.50.1", "default via 192.168.50.1", "172.16.171.66",
+		"172.16.171.64/27 via 192.168.50.1", "172.16.0.0/16 via 192.168.50.1"} {
+		ip(append([]string{"route", "add", "table", "default", "dev", "eth0", "metric", "1024"},
+			strings.Fields(learned)...)...)
 	}
 	// As the process adds its own.
 	ip("route", "add", "172.16.171.64/26", "via", "192.168.50.22", "proto", "79", "metric", "50")

@@ -99,7 +99,8 @@ func listen(at netip.AddrPort, backlog int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return fd, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}), unix.Listen(fd, backlog))
+	return fd, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}),
+		unix.Listen(fd, backlog))
 }
 
 // TestNoPacketTellsWhichPortsListen sends the packets of scanners to a port that is open
@@ -157,7 +158,8 @@ func TestNoPacketTellsWhichPortsListen(t *testing.T) {
 
 // worker runs a script as the user of HAProxy's worker.
 func (s street) worker(script string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), "ip", "netns", "exec", s.machine, "setpriv", "--reuid", "haproxy", "--regid", "haproxy", "--clear-groups", "--no-new-privs",
+	cmd := exec.CommandContext(s.t.Context(), "ip", "netns", "exec", s.machine, "setpriv", "--reuid", "haproxy",
+		"--regid", "haproxy", "--clear-groups", "--no-new-privs",
 		"bash", "-c", script)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -189,7 +191,9 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	heard := func() string {
-		return counted.FindString(strings.ReplaceAll(s.run("ip", "netns", "exec", s.neighbour, "nft", "list", "counter", "inet", "heard", "heard"), "packets", "counter packets"))
+		return counted.FindString(
+			strings.ReplaceAll(s.run("ip", "netns", "exec", s.neighbour, "nft", "list", "counter", "inet", "heard",
+				"heard"), "packets", "counter packets"))
 	}
 	allow := func(a Admission) {
 		t.Helper()
@@ -198,10 +202,12 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 		}
 	}
 	allow(Admission{
-		Pods:    []netip.Prefix{netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.171.66/32"), netip.MustParsePrefix("172.16.171.128/26"), netip.MustParsePrefix("fd00:50::/120")},
+		Pods: []netip.Prefix{netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.171.66/32"),
+			netip.MustParsePrefix("172.16.171.128/26"), netip.MustParsePrefix("fd00:50::/120")},
 		Servers: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:8080")},
-		Logs:    []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:514"), netip.MustParseAddrPort("[fd00:50::22]:514")},
-		UDP:     []uint16{443}, TCP: []uint16{3306},
+		Logs: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:514"),
+			netip.MustParseAddrPort("[fd00:50::22]:514")},
+		UDP: []uint16{443}, TCP: []uint16{3306},
 	})
 	s.load(ruleset) // as when the file changes
 	udp := func(to string) string {
@@ -253,7 +259,9 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
-	if err := s.house().Admit(t.Context(), Admission{TCP: []uint16{3306}, UDP: []uint16{443}, Services: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5432")}}); err != nil {
+	if err := s.house().Admit(t.Context(),
+		Admission{TCP: []uint16{3306}, UDP: []uint16{443},
+			Services: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5432")}}); err != nil {
 		t.Fatal(err)
 	}
 	status := &unix.SockaddrInet4{Addr: [4]byte{10, 0, 0, 21}, Port: 9090}
@@ -267,7 +275,8 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 			defer unix.Close(fd) //nolint:errcheck // it is only tried
 			// AF_UNSPEC takes the listening away; unix.Connect does not know it.
 			unspec := new(unix.RawSockaddrInet4)
-			if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(unspec)), unsafe.Sizeof(*unspec)); errno != 0 {
+			if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(unspec)),
+				unsafe.Sizeof(*unspec)); errno != 0 {
 				return errno
 			}
 			err = unix.Connect(fd, status)
@@ -298,7 +307,8 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 			return err
 		}
 		for port, want := range map[int]bool{53: false, 123: false, 40000: true} {
-			if err := unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Addr: [4]byte{192, 168, 50, 22}, Port: port}); (err == nil) != want {
+			if err := unix.Sendto(fd, []byte("x"), 0,
+				&unix.SockaddrInet4{Addr: [4]byte{192, 168, 50, 22}, Port: port}); (err == nil) != want {
 				t.Errorf("from the port of QUIC to %d: %v, want it sent: %v", port, err, want)
 			}
 		}
@@ -314,7 +324,8 @@ func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
 	s.run("ip", "-n", s.machine, "route", "add", "198.18.0.0/15", "via", "192.168.50.22")
 	limit := backlog(512 << 20)
 	s.run("ip", "netns", "exec", s.machine, "sysctl", "-q",
-		fmt.Sprintf("net.core.somaxconn=%d", limit), fmt.Sprintf("net.ipv4.tcp_max_syn_backlog=%d", limit), "net.ipv4.tcp_syncookies=1")
+		fmt.Sprintf("net.core.somaxconn=%d", limit), fmt.Sprintf("net.ipv4.tcp_max_syn_backlog=%d", limit),
+		"net.ipv4.tcp_syncookies=1")
 	at := netip.MustParseAddrPort("192.168.50.21:80")
 	inside(t, s.machine, func() error {
 		fd, err := listen(at, 65535)
@@ -349,7 +360,8 @@ func TestAFloodOfSYNsLeavesRoomForClients(t *testing.T) {
 		t.Error("a client is dropped")
 	}
 	half := strings.Count(s.run("ip", "netns", "exec", s.machine, "ss", "-Hnt", "state", "syn-recv"), "\n")
-	t.Logf("%d SYNs, %d half open, %d cookies sent, %d came back", flood, half, cookies("SyncookiesSent"), cookies("SyncookiesRecv"))
+	t.Logf("%d SYNs, %d half open, %d cookies sent, %d came back", flood, half, cookies("SyncookiesSent"),
+		cookies("SyncookiesRecv"))
 	if half > limit+1 || half < limit/2 {
 		t.Errorf("%d are half open, want about %d", half, limit)
 	}
@@ -375,11 +387,13 @@ func TestStrangersFillNoTableOfConnections(t *testing.T) {
 		return errors.Join(err, unix.Bind(fd, &unix.SockaddrInet4{Port: 443}))
 	})
 	tracked := func() (n int) {
-		_, _ = fmt.Sscan(s.run("ip", "netns", "exec", s.machine, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"), &n)
+		_, _ = fmt.Sscan(s.run("ip", "netns", "exec", s.machine, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"),
+			&n)
 		return n
 	}
 	before := tracked()
-	for _, how := range []string{"ping -c 1 -W 60 192.168.50.21", "ping -c 1 -W 60 fd00:50::21", "for i in {1..50}; do echo >/dev/udp/192.168.50.21/443; done", tcp("", "192.168.50.21:80")} {
+	for _, how := range []string{"ping -c 1 -W 60 192.168.50.21", "ping -c 1 -W 60 fd00:50::21",
+		"for i in {1..50}; do echo >/dev/udp/192.168.50.21/443; done", tcp("", "192.168.50.21:80")} {
 		if !s.reaches(s.neighbour, how) {
 			t.Errorf("%s: dropped", how)
 		}
@@ -457,14 +471,16 @@ func TestOnlyMembersAndRoutersReachTheGroup(t *testing.T) {
 					return err
 				}
 				defer unix.Close(fd) //nolint:errcheck // only sent
-				return send(fd, netip.AddrPortFrom(to, 0), plainPacket(row.protocol, row.ttl, netip.MustParseAddr(row.from), to, row.port))
+				return send(fd, netip.AddrPortFrom(to, 0),
+					plainPacket(row.protocol, row.ttl, netip.MustParseAddr(row.from), to, row.port))
 			})
 			limit := time.After(patience)
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for {
 				packet := make([]byte, 100)
-				if n, _, err := unix.Recvfrom(ears, packet, 0); err == nil && n == 28 && binary.BigEndian.Uint16(packet[22:]) == row.port {
+				if n, _, err := unix.Recvfrom(ears, packet, 0); err == nil && n == 28 &&
+					binary.BigEndian.Uint16(packet[22:]) == row.port {
 					if !row.open {
 						t.Error("it arrives")
 					}

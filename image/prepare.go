@@ -141,7 +141,8 @@ func accept(data []byte) (*config.Config, error) {
 			refuse(at+".bgp.passwordFile", "is a path, and this machine has no other file; use password")
 		}
 	}
-	for key, path := range map[string]string{"certificate": cfg.Status.TLS.Certificate.Path, "key": cfg.Status.TLS.Key.Path} {
+	for key, path := range map[string]string{"certificate": cfg.Status.TLS.Certificate.Path,
+		"key": cfg.Status.TLS.Key.Path} {
 		if path != "" {
 			refuse("status.tls."+key, "is a path, and this machine has no other file; put the PEM itself there")
 		}
@@ -166,7 +167,8 @@ func accept(data []byte) (*config.Config, error) {
 	}
 	for _, port := range machinePorts {
 		if !slices.Contains(h.ReservedPorts, port) {
-			refuse("haproxy.reservedPorts", fmt.Sprintf("lacks %d, which a program of this machine uses; it needs at least %v", port, machinePorts))
+			refuse("haproxy.reservedPorts",
+				fmt.Sprintf("lacks %d, which a program of this machine uses; it needs at least %v", port, machinePorts))
 		}
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -194,7 +196,8 @@ func files(cfg *config.Config, data []byte) map[string]file {
 		text("/run/systemd/timesyncd.conf.d/"+ours+"ntp.conf", "[Time]", "NTP="+strings.Join(s.NTP, " "))
 	}
 	if s.Syslog.IsValid() {
-		text("/run/systemd/netlogd.conf.d/"+ours+"syslog.conf", "[Network]", "Address="+s.Syslog.String(), "Protocol=udp", "LogFormat=rfc5424")
+		text("/run/systemd/netlogd.conf.d/"+ours+"syslog.conf", "[Network]", "Address="+s.Syslog.String(),
+			"Protocol=udp", "LogFormat=rfc5424")
 	}
 	if len(s.MaintenanceKey) > 0 {
 		text(keysFile, s.MaintenanceKey...)
@@ -251,7 +254,8 @@ func join(addrs []netip.Addr) string {
 // place writes the files, and removes files of ours that are not among them.
 func (m Machine) place(files map[string]file) error {
 	var errs []error
-	for _, pattern := range []string{networkDir + "*-sallyport-*", "/run/systemd/*.conf.d/" + ours + "*", "/run/systemd/system/sallyport-update.timer"} {
+	for _, pattern := range []string{networkDir + "*-sallyport-*", "/run/systemd/*.conf.d/" + ours + "*",
+		"/run/systemd/system/sallyport-update.timer"} {
 		have, err := filepath.Glob(m.path(pattern))
 		errs = append(errs, err)
 		for _, path := range have {
@@ -260,7 +264,8 @@ func (m Machine) place(files map[string]file) error {
 			}
 		}
 	}
-	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile, update.StaggerFile} {
+	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile,
+		update.StaggerFile} {
 		if _, wanted := files[name]; !wanted {
 			if err := os.Remove(m.path(name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
@@ -312,21 +317,25 @@ func (m Machine) openState() []string {
 	}
 	var root, state unix.Stat_t
 	if errors.Join(unix.Stat(m.path("/"), &root), unix.Stat(dir, &state)) == nil && root.Dev == state.Dev {
-		return []string{"there is no state partition (sallyport-state): new state is kept in memory, and lost at a reboot"}
+		return []string{
+			"there is no state partition (sallyport-state): new state is kept in memory, and lost at a reboot"}
 	}
 	var fsKind unix.Statfs_t
 	if err := unix.Statfs(dir, &fsKind); err == nil && fsKind.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return []string{"the state partition could not be written when this machine started: new state is kept in memory, and lost at a reboot"}
+		return []string{"the state partition could not be written when this machine started: new state is kept in " +
+			"memory, and lost at a reboot"}
 	}
 	err := tryWrite(dir)
 	if err == nil {
 		return nil
 	}
-	notice := fmt.Sprintf("the state partition cannot be written (%v): new state is kept in memory, and lost at a reboot", err)
+	notice := fmt.Sprintf(
+		"the state partition cannot be written (%v): new state is kept in memory, and lost at a reboot", err)
 	upper, work := m.path(runDir+"/state/upper"), m.path(runDir+"/state/work")
 	err = errors.Join(os.MkdirAll(upper, 0o700), os.MkdirAll(work, 0o700))
 	if err == nil {
-		err = unix.Mount("overlay", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+dir+",upperdir="+upper+",workdir="+work)
+		err = unix.Mount("overlay", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV,
+			"lowerdir="+dir+",upperdir="+upper+",workdir="+work)
 	}
 	if err != nil {
 		notice += fmt.Sprintf("; mounting memory over it failed, too: %v", err)
@@ -446,7 +455,8 @@ func (m Machine) verb(ctx context.Context, was, now *config.Config) string {
 func (m Machine) enliven(ctx context.Context, verb string) error {
 	return errors.Join(
 		m.start(ctx, "", "networkctl", "reload"),
-		m.start(ctx, "", "systemctl", "--no-block", "try-restart", "systemd-resolved.service", "systemd-timesyncd.service", "qemu-guest-agent.service"),
+		m.start(ctx, "", "systemctl", "--no-block", "try-restart", "systemd-resolved.service",
+			"systemd-timesyncd.service", "qemu-guest-agent.service"),
 		m.start(ctx, "", "systemctl", "--no-block", verb, "sallyport.service"),
 		m.start(ctx, "", "systemctl", "--no-block", "restart", "sallyport-wait.service", "sallyport-ssh.service",
 			"systemd-netlogd.service", "sallyport-screen@tty1.service", "sallyport-screen@ttyS0.service"),
@@ -471,7 +481,8 @@ func (m Machine) pains() (notices []string) {
 	var up unix.Sysinfo_t
 	_ = unix.Sysinfo(&up)
 	if _, err := os.Stat(m.path("/run/systemd/timesync/synchronized")); err != nil && up.Uptime > 120 {
-		notices = append(notices, "no time server has answered (system.ntp): if the clock is wrong, certificates look invalid")
+		notices = append(notices,
+			"no time server has answered (system.ntp): if the clock is wrong, certificates look invalid")
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err == nil && !slices.ContainsFunc(addrs, func(a net.Addr) bool {

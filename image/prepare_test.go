@@ -121,7 +121,8 @@ func TestABadFileLeavesTheLastGoodOne(t *testing.T) {
 	} {
 		h.put(credential, bad)
 		s := h.prepare()
-		if s.Source != "the last good file, from "+sources[0].name && name != "too large" || s.Hostname != "one" || len(s.Lines()) == 0 {
+		if s.Source != "the last good file, from "+sources[0].name && name != "too large" || s.Hostname != "one" ||
+			len(s.Lines()) == 0 {
 			t.Errorf("%s: got %+v, want the last good file and what is wrong", name, s)
 		}
 		if got := h.get(configFile); got != named("one") {
@@ -168,7 +169,8 @@ func TestWithoutAFileThereIsOnlyTheWayToGiveOne(t *testing.T) {
 
 func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	h := newHouse(t)
-	full := cluster + "system: {interfaces: [{name: eth0}], ntp: [10.0.0.1], console: false, update: {url: 'http://10.0.0.1/'}}\n"
+	full := cluster +
+		"system: {interfaces: [{name: eth0}], ntp: [10.0.0.1], console: false, update: {url: 'http://10.0.0.1/'}}\n"
 	h.put(credential, full)
 	h.prepare()
 	h.started = nil
@@ -177,7 +179,8 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 
 	h.put(credential, "clusters: [")
-	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is not used: ") || len(h.started) > 0 || h.get(configFile) != full {
+	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is not used: ") || len(h.started) > 0 ||
+		h.get(configFile) != full {
 		t.Errorf("a bad file: said %q, started %q", said, h.started)
 	}
 	if h.again(); len(h.started) > 0 {
@@ -188,7 +191,8 @@ func TestAFileThatChangesIsUsedFromThenOn(t *testing.T) {
 	}
 
 	h.put(credential, named("two"))
-	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is in use now") || h.get(configFile) != named("two") {
+	if said := strings.Join(h.again(), "\n"); !strings.Contains(said, "is in use now") ||
+		h.get(configFile) != named("two") {
 		t.Errorf("another file: said %q", said)
 	}
 	if !strings.Contains(strings.Join(h.started, "\n"), "restart sallyport.service") {
@@ -208,12 +212,16 @@ func TestTheProcessIsRestartedOnlyWhereReadingTheFileAgainIsNotEnough(t *testing
 		inactive bool
 		want     string
 	}{
-		"another setting of the process":       {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n", want: "reload"},
-		"another cluster":                      {was: cluster, now: strings.Replace(cluster, "- ", "- name: one\n  ", 1), want: "reload"},
-		"a key that needs a restart":           {was: cluster, now: cluster + "routes: {table: 100}\n", want: "restart"},
-		"another machine":                      {was: cluster, now: named("two"), want: "restart"},
-		"the process is not ready for another": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n", inactive: true, want: "restart"},
-		"the first file":                       {was: "clusters: [", now: cluster, want: "restart"},
+		"another setting of the process": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
+			want: "reload"},
+		"another cluster": {was: cluster,
+			now: strings.Replace(cluster, "- ", "- name: one\n  ", 1), want: "reload"},
+		"a key that needs a restart": {was: cluster, now: cluster + "routes: {table: 100}\n",
+			want: "restart"},
+		"another machine": {was: cluster, now: named("two"), want: "restart"},
+		"the process is not ready for another": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
+			inactive: true, want: "restart"},
+		"the first file": {was: "clusters: [", now: cluster, want: "restart"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)
@@ -290,7 +298,8 @@ func (h *house) program(name, script string) {
 // link makes a symbolic link.
 func (h *house) link(name, target string) {
 	h.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(h.path(name)), 0o755), os.Symlink(target, h.path(name))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(h.path(name)), 0o755),
+		os.Symlink(target, h.path(name))); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -308,7 +317,8 @@ func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
 	}
 	h.volume("/dev/sr0", "cidata", map[string]string{"user-data": "#cloud-config\n" + named("seed"), "meta-data": ""})
 	at("seed")
-	h.volume("/dev/sr1", "CIDATA", map[string]string{"user-data": "#cloud-config\nusers: []\n", "sallyport.yaml": named("seed2")})
+	h.volume("/dev/sr1", "CIDATA",
+		map[string]string{"user-data": "#cloud-config\nusers: []\n", "sallyport.yaml": named("seed2")})
 	at("seed2")
 	h.volume("/dev/sdb1", "CONFIG", map[string]string{"README.TXT": "nothing", "user-data": named("another")})
 	at("seed2")
@@ -321,7 +331,8 @@ func TestTheFirstSourceThatHasAFileWins(t *testing.T) {
 	h.volume("/dev/vda2", "CONFIG", map[string]string{"sallyport.yaml": named("partition")})
 	at("partition")
 	h.put("/sys/class/dmi/id/sys_vendor", "VMware, Inc.\n")
-	h.program("/usr/bin/vmware-rpctool", "[ \"$1\" = 'info-get guestinfo.sallyport.yaml' ] && echo "+base64.StdEncoding.EncodeToString([]byte(named("guest"))))
+	h.program("/usr/bin/vmware-rpctool", "[ \"$1\" = 'info-get guestinfo.sallyport.yaml' ] && echo "+
+		base64.StdEncoding.EncodeToString([]byte(named("guest"))))
 	at("guest")
 	h.program("/usr/bin/vmware-rpctool", "echo No value found; exit 1")
 	at("partition")
@@ -386,7 +397,8 @@ func TestAForeignVolumeNeverReplacesTheBootDisksFile(t *testing.T) {
 		return mount(device, dir, kind)
 	}
 	h.prepare()
-	check("a damaged boot disk", "changed", lastGood+", from "+own, "/dev/vda2 (CONFIG, boot disk) cannot be read", "/dev/sda1 (CONFIG) is not read: the boot disk may have a file")
+	check("a damaged boot disk", "changed", lastGood+", from "+own, "/dev/vda2 (CONFIG, boot disk) cannot be read",
+		"/dev/sda1 (CONFIG) is not read: the boot disk may have a file")
 	h.Mount = mount
 
 	// At a start the boot disk has none: the operator took it away.
@@ -444,9 +456,11 @@ func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
 		make func(path string) error
 		want string
 	}{
-		"a FIFO":          {func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
-		"a folder":        {func(path string) error { return os.Mkdir(path, 0o755) }, "is not a regular file"},
-		"a device":        {func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) }, "is not a regular file"},
+		"a FIFO":   {func(path string) error { return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
+		"a folder": {func(path string) error { return os.Mkdir(path, 0o755) }, "is not a regular file"},
+		"a device": {func(path string) error {
+			return unix.Mknod(path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))
+		}, "is not a regular file"},
 		"a symbolic link": {func(path string) error { return os.Symlink("/etc/passwd", path) }, "is a symbolic link"},
 		"4 GB": {func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 4<<30))
@@ -474,14 +488,16 @@ func TestOfVolumesOnlyRegularFilesOfABoundedSizeAreRead(t *testing.T) {
 			if err := row.make(h.path(keptFile)); err != nil {
 				t.Fatal(err)
 			}
-			if s := h.prepare(); s.Source != "" || !strings.Contains(strings.Join(s.Notices, "\n"), "the last good file cannot be read: ") {
+			if s := h.prepare(); s.Source != "" ||
+				!strings.Contains(strings.Join(s.Notices, "\n"), "the last good file cannot be read: ") {
 				t.Errorf("kept: got %+v", s)
 			}
 			if name == "a folder" {
 				return // nothing replaces it
 			}
 			h.put(credential, named("new"))
-			if s := h.prepare(); s.Hostname != "new" || strings.Contains(strings.Join(s.Notices, "\n"), "could not be saved") {
+			if s := h.prepare(); s.Hostname != "new" ||
+				strings.Contains(strings.Join(s.Notices, "\n"), "could not be saved") {
 				t.Errorf("replaced: got %+v", s)
 			}
 		})
@@ -499,12 +515,14 @@ func TestADamagedVolumeIsToldAndNotTheEnd(t *testing.T) {
 		}
 		return mount(device, dir, kind)
 	}
-	if s := h.prepare(); s.Hostname != "seed" || s.Source != "/dev/sr0 (CIDATA)" || !strings.Contains(strings.Join(s.Notices, "\n"), "/dev/sdb1 (CONFIG) cannot be read") {
+	if s := h.prepare(); s.Hostname != "seed" || s.Source != "/dev/sr0 (CIDATA)" ||
+		!strings.Contains(strings.Join(s.Notices, "\n"), "/dev/sdb1 (CONFIG) cannot be read") {
 		t.Errorf("got %+v", s)
 	}
 	// It is not the end of the file in use either.
 	h.program("/usr/bin/lsblk", "echo no such table >&2; exit 1")
-	if s := h.prepare(); s.Hostname != "seed" || !strings.Contains(strings.Join(s.Notices, "\n"), "the volumes cannot be listed: lsblk: exit status 1") {
+	if s := h.prepare(); s.Hostname != "seed" ||
+		!strings.Contains(strings.Join(s.Notices, "\n"), "the volumes cannot be listed: lsblk: exit status 1") {
 		t.Errorf("no list of volumes: got %+v", s)
 	}
 }

@@ -123,7 +123,8 @@ func addresses() (all []string) {
 func draw(s scene) string {
 	var out []string
 	add := func(indent, text string) { out = append(out, fold(indent, text)...) }
-	add("", fmt.Sprintf("Sallyport %s on %s, %s UTC", s.version, cmp.Or(s.state.Hostname, defaultName), s.now.Format("2006-01-02 15:04")))
+	add("", fmt.Sprintf("Sallyport %s on %s, %s UTC", s.version, cmp.Or(s.state.Hostname, defaultName),
+		s.now.Format("2006-01-02 15:04")))
 	switch {
 	case s.stateErr != nil:
 		add("", s.stateErr.Error())
@@ -170,7 +171,8 @@ func draw(s scene) string {
 			if !x.Installed {
 				state = "NOT in the kernel"
 			}
-			routes = append(routes, fmt.Sprintf("  %-19s via %-15s %s, %d open servers", x.Prefix, x.Via, state, x.Servers))
+			routes = append(routes, fmt.Sprintf("  %-19s via %-15s %s, %d open servers", x.Prefix, x.Via, state,
+				x.Servers))
 		}
 		open, servers := 0, 0
 		for _, b := range p.Backends {

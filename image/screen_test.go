@@ -25,7 +25,8 @@ func status(t *testing.T, nodes int) []byte {
 		Backends: []appliance.BackendStatus{{Name: "web", Open: 2, Servers: make([]appliance.ServerStatus, 3)}},
 	}
 	if nodes == 0 {
-		s.NotReady = []string{"no cluster answers", "nothing is known of demo, and it has never been, so that there is nothing to serve but answers of 404"}
+		s.NotReady = []string{"no cluster answers",
+			"nothing is known of demo, and it has never been, so that there is nothing to serve but answers of 404"}
 		s.Warnings = []string{"an \x1b[31mugly\x07 name"}
 	}
 	for i := range nodes {
@@ -33,7 +34,8 @@ func status(t *testing.T, nodes int) []byte {
 		name := fmt.Sprintf("worker%d", i)
 		s.Peers = append(s.Peers, bgp.PeerState{Peer: bgp.Peer{Node: name, Addr: addr}, State: "Established"})
 		s.Routes = append(s.Routes, appliance.RouteStatus{
-			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 64}), 26), Via: addr, Node: name, Installed: i != 1, Servers: i,
+			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 64}), 26), Via: addr, Node: name,
+			Installed: i != 1, Servers: i,
 		})
 	}
 	text, err := json.Marshal(s)
@@ -48,7 +50,9 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 	usual := State{Source: config, Hostname: "gate-1", Status: "http://10.0.0.21:9090"}
 	bad := usual
 	bad.Source = lastGood + ", from " + config
-	bad.Refused = &Refusal{config, []string{`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
+	bad.Refused = &Refusal{config,
+		[]string{
+			`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
 	bad.Notices = []string{"no time server has answered"}
 	stick := usual
 	stick.Source = volume{device: "/dev/sdb1", label: "CIDATA"}.String()
@@ -67,8 +71,10 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scene{
-				version: "1.2.3", now: time.Date(2026, 11, 21, 16, 0, 7, 0, time.UTC), state: row.state, stateErr: row.before,
-				addresses: []string{"eth0       52:54:00:12:34:56  192.168.50.21/24", "eth1       52:54:00:12:34:57  no link"},
+				version: "1.2.3", now: time.Date(2026, 11, 21, 16, 0, 7, 0, time.UTC), state: row.state,
+				stateErr: row.before,
+				addresses: []string{"eth0       52:54:00:12:34:56  192.168.50.21/24",
+					"eth1       52:54:00:12:34:57  no link"},
 			}
 			switch {
 			case row.nodes < 0:
@@ -134,7 +140,8 @@ func TestAMachineWithoutAFileSaysHowToGiveOne(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Wait(ctx, listener) }()
-	for path, code := range map[string]int{"/": http.StatusOK, "/status": http.StatusServiceUnavailable, "/readyz": http.StatusServiceUnavailable} {
+	for path, code := range map[string]int{"/": http.StatusOK, "/status": http.StatusServiceUnavailable,
+		"/readyz": http.StatusServiceUnavailable} {
 		resp, err := http.Get("http://" + listener.Addr().String() + path)
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +149,8 @@ func TestAMachineWithoutAFileSaysHowToGiveOne(t *testing.T) {
 		body := new(strings.Builder)
 		_ = resp.Write(body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != code || !strings.Contains(body.String(), "partition labelled CONFIG") || !strings.Contains(body.String(), `did you mean "asn"?`) {
+		if resp.StatusCode != code || !strings.Contains(body.String(), "partition labelled CONFIG") ||
+			!strings.Contains(body.String(), `did you mean "asn"?`) {
 			t.Errorf("%s: got %s", path, body)
 		}
 	}

@@ -76,7 +76,8 @@ func (m Machine) find(ctx context.Context, closed string) (file *found, notices 
 	}
 	volumes, err := m.volumes(ctx)
 	if err != nil {
-		return nil, append(notices, fmt.Sprintf("no volume is searched for the one file, since the volumes cannot be listed: %v", err))
+		return nil, append(notices,
+			fmt.Sprintf("no volume is searched for the one file, since the volumes cannot be listed: %v", err))
 	}
 	for _, v := range volumes {
 		if closed != "" && !v.boot {
@@ -151,7 +152,8 @@ func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	// /dev/disk/by-label has one link for several volumes of the same label.
-	out, err := exec.CommandContext(ctx, m.path("/usr/bin/lsblk"), "--json", "--list", "--paths", "--output", "NAME,PKNAME,FSTYPE,LABEL").Output()
+	out, err := exec.CommandContext(ctx, m.path("/usr/bin/lsblk"), "--json", "--list", "--paths", "--output",
+		"NAME,PKNAME,FSTYPE,LABEL").Output()
 	if err != nil {
 		return nil, fmt.Errorf("lsblk: %w", err)
 	}
@@ -170,7 +172,8 @@ func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 		}
 	}
 	rank := func(v volume) int {
-		return slices.Index([]string{"(" + configLabel + bootEnd, "(" + configLabel + ")", "(CIDATA)", "(cidata)"}, v.way())
+		return slices.Index([]string{"(" + configLabel + bootEnd, "(" + configLabel + ")", "(CIDATA)", "(cidata)"},
+			v.way())
 	}
 	slices.SortStableFunc(all, func(a, b volume) int { return cmp.Compare(rank(a), rank(b)) })
 	return all, nil

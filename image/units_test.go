@@ -19,7 +19,8 @@ const recipeDir = "recipe/tree/usr/lib/systemd/system"
 // exposed returns the line with a unit's exposure level of systemd-analyze security, and
 // an error if the level is over this many tenths. systemd calls up to 49 OK.
 func exposed(unit string, most int) (string, error) {
-	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", fmt.Sprintf("--threshold=%d", most), unit).CombinedOutput()
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager",
+		fmt.Sprintf("--threshold=%d", most), unit).CombinedOutput()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return lines[len(lines)-1], err
 }
@@ -29,9 +30,11 @@ func exposed(unit string, most int) (string, error) {
 // shell, cannot be hardened further.
 func TestEveryUnitIsHardened(t *testing.T) {
 	most := map[string]int{
-		"sallyport.service": 32, "sallyport-wait.service": 16, "sallyport-screen@.service": 23, "sallyport-ready.service": 16,
-		"sallyport-vrrp.service": 28, "sallyport-update.service": 22, "sallyport-swap.service": 32,
-		"sallyport-state.service": 40, "sallyport-prepare.service": 45, "sallyport-watch.service": 48, "sallyport-ssh.service": 41,
+		"sallyport.service": 32, "sallyport-wait.service": 16, "sallyport-screen@.service": 23,
+		"sallyport-ready.service": 16,
+		"sallyport-vrrp.service":  28, "sallyport-update.service": 22, "sallyport-swap.service": 32,
+		"sallyport-state.service": 40, "sallyport-prepare.service": 45, "sallyport-watch.service": 48,
+		"sallyport-ssh.service": 41,
 	}
 	var units []string
 	for _, dir := range []string{unitDir, recipeDir} {
@@ -73,8 +76,9 @@ func TestWhatAKeyboardStartsIsMasked(t *testing.T) {
 		}
 	}
 	for file, want := range map[string]string{
-		"units/usr/lib/systemd/system.conf.d/sallyport.conf": "CtrlAltDelBurstAction=none", "units/usr/lib/sysctl.d/60-sallyport.conf": "kernel.sysrq = 0",
-		"recipe/mkosi.conf": "sysctl.kernel.sysrq=0",
+		"units/usr/lib/systemd/system.conf.d/sallyport.conf": "CtrlAltDelBurstAction=none",
+		"units/usr/lib/sysctl.d/60-sallyport.conf":           "kernel.sysrq = 0",
+		"recipe/mkosi.conf":                                  "sysctl.kernel.sysrq=0",
 	} {
 		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s does not say %s (%v)", file, want, err)
@@ -85,7 +89,8 @@ func TestWhatAKeyboardStartsIsMasked(t *testing.T) {
 // verify runs systemd-analyze verify on the units of a root, and returns its complaints.
 func verify(t *testing.T, root string, units ...string) string {
 	t.Helper()
-	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--root=" + root}, units...)...).CombinedOutput()
+	out, err := exec.Command("systemd-analyze",
+		append([]string{"verify", "--root=" + root}, units...)...).CombinedOutput()
 	if err != nil {
 		t.Errorf("systemd-analyze: %v", err)
 	}
@@ -97,7 +102,8 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	if err := os.CopyFS(h.Root, os.DirFS("units")); err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/rm", "/usr/bin/udevadm", "/usr/sbin/sshd", "/usr/sbin/keepalived"} {
+	for _, program := range []string{"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/rm", "/usr/bin/udevadm",
+		"/usr/sbin/sshd", "/usr/sbin/keepalived"} {
 		h.put(program, "#!/bin/sh\n")
 		if err := os.Chmod(h.path(program), 0o755); err != nil {
 			t.Fatal(err)
@@ -176,10 +182,13 @@ func TestTheDiskIsTheOneThatStartedTheMachine(t *testing.T) {
 		label string            // the partition that the link to the label ESP leads to
 		want  string            // the disk; empty: none
 	}{
-		"one disk":                       {"ABC-1", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
-		"a stick of the same label":      {"ABC-1", map[string]string{own: "abc-1", stick: "def-1"}, "sda1", "/dev/vda"},
-		"a copy of the disk":             {"ABC-1", map[string]string{own: "abc-1", stick: "abc-1"}, "sda1", "/dev/vda"},
-		"a stick that started it":        {"DEF-1", map[string]string{own: "abc-1", stick: "def-1"}, "vda1", "/dev/sda"},
+		"one disk": {"ABC-1", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
+		"a stick of the same label": {"ABC-1", map[string]string{own: "abc-1", stick: "def-1"}, "sda1",
+			"/dev/vda"},
+		"a copy of the disk": {"ABC-1", map[string]string{own: "abc-1", stick: "abc-1"}, "sda1",
+			"/dev/vda"},
+		"a stick that started it": {"DEF-1", map[string]string{own: "abc-1", stick: "def-1"}, "vda1",
+			"/dev/sda"},
 		"nobody says, and there is one":  {"", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
 		"nobody says, and there is none": {"", nil, "", ""},
 	} {
@@ -209,9 +218,11 @@ esac`)
 			for _, program := range []string{"udevadm", "fsck.vfat", "e2fsck", "systemd-repart", "systemd-growfs"} {
 				h.program("/bin/"+program, "")
 			}
-			h.program("/bin/mount", `[ "$*" = "-t ext4 -o nosuid,nodev,noexec,nosymfollow,noatime `+row.want+"3 "+h.path(stateDir)+`" ]`)
+			h.program("/bin/mount", `[ "$*" = "-t ext4 -o nosuid,nodev,noexec,nosymfollow,noatime `+row.want+"3 "+
+				h.path(stateDir)+`" ]`)
 			if row.said != "" {
-				h.put("/sys/firmware/efi/efivars/LoaderDevicePartUUID-4a67", "\x06\x00\x00\x00"+strings.Join(strings.Split(row.said, ""), "\x00")+"\x00\x00\x00")
+				h.put("/sys/firmware/efi/efivars/LoaderDevicePartUUID-4a67",
+					"\x06\x00\x00\x00"+strings.Join(strings.Split(row.said, ""), "\x00")+"\x00\x00\x00")
 			}
 			if row.label != "" {
 				h.put("/dev/"+row.label, "")
@@ -229,7 +240,8 @@ esac`)
 			}
 			disk, _ := os.Readlink(h.path(diskLink))
 			esp, _ := os.Readlink(h.path(filepath.Dir(diskLink) + "/esp"))
-			if disk != row.want || strings.TrimPrefix(esp, h.Root) != row.want+map[bool]string{true: "1"}[row.want != ""] {
+			if disk != row.want || strings.TrimPrefix(esp, h.Root) != row.want+
+				map[bool]string{true: "1"}[row.want != ""] {
 				t.Errorf("got the disk %q with the ESP %q, want the disk %q", disk, esp, row.want)
 			}
 		})

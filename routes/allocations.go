@@ -40,7 +40,8 @@ var nodePorts = map[uint16]string{
 // Allocate collects the records of the clusters. If two clusters claim the same addresses,
 // one outranks the other, as in Verify.
 func Allocate(f Facts) *Allocations {
-	a := &Allocations{local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{}, clusters: map[string]*allocations{}}
+	a := &Allocations{local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{},
+		clusters: map[string]*allocations{}}
 	for _, addr := range f.Local.Addrs {
 		a.local[addr] = true
 	}
@@ -52,7 +53,8 @@ func Allocate(f Facts) *Allocations {
 		if a.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
-		c := &allocations{host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork, foreign: newIndex(maps.Clone(taken))}
+		c := &allocations{host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
+			foreign: newIndex(maps.Clone(taken))}
 		a.clusters[t.Cluster] = c
 		blocks, ranges, territory := map[netip.Prefix]*IPAMBlock{}, map[netip.Prefix]bool{}, t.Bounds
 		for _, n := range t.Nodes {
@@ -125,7 +127,8 @@ func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) s
 		case !held:
 			return fmt.Sprintf("%s is assigned to no pod", at)
 		case owner != "" && owner != namespace:
-			return fmt.Sprintf("%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner, namespace)
+			return fmt.Sprintf("%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner,
+				namespace)
 		}
 		return ""
 	}
@@ -139,9 +142,11 @@ func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) string
 	what, taken := nodePorts[server.Port()]
 	switch {
 	case !c.onNodes:
-		return fmt.Sprintf("%s is an address of node %s: pods on the host's network are served with clusters[].ingress.hostNetwork: true", server.Addr(), host.node)
+		return fmt.Sprintf("%s is an address of node %s: pods on the host's network are served with "+
+			"clusters[].ingress.hostNetwork: true", server.Addr(), host.node)
 	case !host.agreed:
-		return fmt.Sprintf("%s is where node %s speaks BGP, and is no InternalIP of its status", server.Addr(), host.node)
+		return fmt.Sprintf("%s is where node %s speaks BGP, and is no InternalIP of its status", server.Addr(),
+			host.node)
 	case taken:
 		return fmt.Sprintf("%s is the port of %s on node %s", server, what, host.node)
 	}
@@ -155,7 +160,8 @@ func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 		return nil
 	}
 	everything := func(netip.Addr) bool { return true }
-	if a == nil || old == nil || !maps.Equal(a.local, old.local) || !maps.Equal(a.protected, old.protected) || len(a.clusters) != len(old.clusters) {
+	if a == nil || old == nil || !maps.Equal(a.local, old.local) || !maps.Equal(a.protected, old.protected) ||
+		len(a.clusters) != len(old.clusters) {
 		return everything
 	}
 	addrs := map[netip.Addr]bool{}

@@ -68,7 +68,8 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
 	err = connections(func(s *netlink.Socket, _ netip.AddrPort) error {
 		own, _ := netip.AddrFromSlice(s.ID.Source)
-		if slices.Contains(addrs, own.Unmap()) && slices.Contains([]uint8{tcpEstablished, tcpFinWait1, tcpCloseWait}, s.State) {
+		if slices.Contains(addrs, own.Unmap()) && slices.Contains([]uint8{tcpEstablished, tcpFinWait1, tcpCloseWait},
+			s.State) {
 			n++
 		}
 		return nil

@@ -84,7 +84,8 @@ func TestConnectionsToAMuteEndAreAborted(t *testing.T) {
 	for _, end := range ends {
 		c, err := net.DialTimeout("tcp", end, patience)
 		must(t, err)
-		must(t, c.(*net.TCPConn).SetLinger(0)) // a FIN that nobody acknowledges would outlive the test, in a namespace that all share
+		// a FIN that nobody acknowledges would outlive the test, in a namespace that all share
+		must(t, c.(*net.TCPConn).SetLinger(0))
 		t.Cleanup(func() { _ = c.Close() })
 		say(t, c)
 		conns[end] = c
@@ -148,17 +149,21 @@ func TestHeldConnectionsAreCountedByOwnAddress(t *testing.T) {
 	// their connections as IPv6. Package net asks once in a process whether the kernel can
 	// do that, perhaps in a namespace that cannot, so the option is set here.
 	both := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0) }), err)
+		return errors.Join(c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+		}), err)
 	}}
 	l, err := both.Listen(t.Context(), "tcp6", "[::]:8080")
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	service := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")}
 	var served []net.Conn
-	for end, from := range map[string]string{"203.0.113.10:8080": "192.168.50.21:0", "[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0"} {
+	for end, from := range map[string]string{"203.0.113.10:8080": "192.168.50.21:0",
+		"[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0"} {
 		dialer := &net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(addrPort(from))}
 		c, err := dialer.Dial("tcp", end)
-		for errors.Is(err, unix.EHOSTUNREACH) { // until the kernel's link watch has seen the wire's carrier, at most once a second
+		// until the kernel's link watch has seen the wire's carrier, at most once a second
+		for errors.Is(err, unix.EHOSTUNREACH) {
 			c, err = dialer.Dial("tcp", end)
 		}
 		must(t, err)

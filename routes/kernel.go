@@ -71,7 +71,9 @@ func OpenKernel(ctx context.Context, cfg KernelConfig) (*Kernel, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	switch {
 	case cfg.Protocol <= unix.RTPROT_STATIC || cfg.Protocol > math.MaxUint8:
-		return nil, fmt.Errorf("route protocol %d: it must be 5 to 255, since 1 to 4 are the kernel's and the administrator's own", cfg.Protocol)
+		return nil,
+			fmt.Errorf("route protocol %d: it must be 5 to 255, since 1 to 4 are the kernel's and the "+
+				"administrator's own", cfg.Protocol)
 	case cfg.Table < 0 || cfg.Table > math.MaxInt32:
 		return nil, fmt.Errorf("routing table %d: it must be 1 to %d", cfg.Table, math.MaxInt32)
 	case cfg.Metric < 0 || cfg.Metric > math.MaxInt32:
@@ -105,7 +107,9 @@ func (k *Kernel) prepare() (*subscription, error) {
 	// capability bits are no proof.
 	probe := k.route(netip.MustParsePrefix("0.0.0.0/32"))
 	if err := k.netlink.RouteDel(probe); errors.Is(err, unix.EPERM) {
-		return nil, fmt.Errorf("changing the kernel's routes needs the capability CAP_NET_ADMIN: run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN: %w", err)
+		return nil,
+			fmt.Errorf("changing the kernel's routes needs the capability CAP_NET_ADMIN: run as root, or give the "+
+				"service AmbientCapabilities=CAP_NET_ADMIN: %w", err)
 	}
 	events, err := subscribe()
 	if err != nil {
@@ -132,7 +136,8 @@ func (k *Kernel) adopt() error {
 		}
 		if r.plain() {
 			if err := k.Add(r.prefix, r.via); err != nil {
-				k.cfg.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric, "error", err)
+				k.cfg.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric,
+					"error", err)
 			}
 		}
 		old := k.route(r.prefix)
@@ -213,7 +218,8 @@ func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) 
 	same := func(e entry) bool { return e.prefix == prefix && e.metric == k.cfg.Metric }
 	for _, e := range all {
 		if same(e) && e.protocol != k.cfg.Protocol {
-			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or configure another metric", prefix, via, k.cfg.Metric, e)
+			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or "+
+				"configure another metric", prefix, via, k.cfg.Metric, e)
 		}
 	}
 	if i := slices.IndexFunc(all, same); i < 0 || all[i].via != via || !all[i].plain() {
@@ -336,14 +342,16 @@ func (k *Kernel) read() ([]entry, error) {
 	err := whole(func() error {
 		all = all[:0]
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.cfg.Table}, netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
-				e := entry{prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type, flags: r.Flags}
-				if len(r.MultiPath) == 0 {
-					e.via, _ = netip.AddrFromSlice(r.Gw)
-				}
-				all = append(all, e)
-				return true
-			})
+			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.cfg.Table}, netlink.RT_FILTER_TABLE,
+				func(r netlink.Route) bool {
+					e := entry{prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type,
+						flags: r.Flags}
+					if len(r.MultiPath) == 0 {
+						e.via, _ = netip.AddrFromSlice(r.Gw)
+					}
+					all = append(all, e)
+					return true
+				})
 			if err != nil {
 				return err
 			}
@@ -404,7 +412,8 @@ func assess(all []entry, protocol, metric int) (Table, []Conflict) {
 	}
 	lengths := lengthsOf(maps.Keys(ours))
 	for _, rival := range all {
-		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric || rival.flags&unix.RTNH_F_DEAD != 0 {
+		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric ||
+			rival.flags&unix.RTNH_F_DEAD != 0 {
 			continue
 		}
 		// The rival overrides each route of ours that covers it. It overrides one of the
@@ -419,7 +428,8 @@ func assess(all []entry, protocol, metric int) (Table, []Conflict) {
 			case bits < rival.prefix.Bits():
 				why[p] = fmt.Sprintf("a part of it goes elsewhere: %s; remove that route", rival)
 			case rival.metric <= metric:
-				why[p] = fmt.Sprintf("another route goes before it: %s, metric %d; remove that route", rival, rival.metric)
+				why[p] = fmt.Sprintf("another route goes before it: %s, metric %d; remove that route", rival,
+					rival.metric)
 			}
 		}
 	}

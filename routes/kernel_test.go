@@ -174,12 +174,14 @@ func TestRoutesAreAddedReplacedAndDropped(t *testing.T) {
 	must(t, k.Add(pfx(block), addr(node1)))
 	must(t, k.Add(six, via6))
 	wantList(t, k, Table{pfx(block): addr(node1), six: via6})
-	wantPresent(t, block+" via "+node1+" of protocol 78 metric 50", "fd00:172::40/122 via fd00:50::23 of protocol 78 metric 50")
+	wantPresent(t, block+" via "+node1+" of protocol 78 metric 50",
+		"fd00:172::40/122 via fd00:50::23 of protocol 78 metric 50")
 
 	must(t, k.Add(pfx(block), addr(node2)))
 	must(t, k.Add(six, addr("fd00:50::24")))
 	wantList(t, k, Table{pfx(block): addr(node2), six: addr("fd00:50::24")})
-	wantPresent(t, block+" via "+node2+" of protocol 78 metric 50", "fd00:172::40/122 via fd00:50::24 of protocol 78 metric 50")
+	wantPresent(t, block+" via "+node2+" of protocol 78 metric 50",
+		"fd00:172::40/122 via fd00:50::24 of protocol 78 metric 50")
 
 	must(t, k.Drop(pfx(block)))
 	must(t, k.Drop(six))
@@ -227,7 +229,8 @@ func TestAForeignRouteIsLeftAlone(t *testing.T) {
 			foreign(t, test.prefix, test.other, unix.RTPROT_STATIC, 50)
 
 			err := k.Add(p, addr(test.own))
-			if err == nil || !strings.Contains(err.Error(), "protocol static") || !strings.Contains(err.Error(), "metric 50") {
+			if err == nil || !strings.Contains(err.Error(), "protocol static") ||
+				!strings.Contains(err.Error(), "metric 50") {
 				t.Errorf("got error %v, want one that names protocol static and metric 50", err)
 			}
 			must(t, k.Drop(p))
@@ -254,10 +257,11 @@ func TestARouteBehindAnotherIsAConflict(t *testing.T) {
 		"the same prefix with no metric":       {block, node2, 0, "metric 0"},
 		"the same prefix with a worse metric":  {block, node2, 51, ""},
 		"the same prefix, the same way":        {block, node1, 10, ""},
-		"a more specific":                      {"172.16.171.70/32", node2, 1000, "a part of it goes elsewhere: 172.16.171.70/32 via 192.168.50.24 of protocol bird"},
-		"a more specific, the same way":        {"172.16.171.64/27", node1, 0, ""},
-		"a less specific":                      {"172.16.171.0/24", node2, 0, ""},
-		"beside it":                            {"172.16.171.128/26", node2, 0, ""},
+		"a more specific": {"172.16.171.70/32", node2, 1000,
+			"a part of it goes elsewhere: 172.16.171.70/32 via 192.168.50.24 of protocol bird"},
+		"a more specific, the same way": {"172.16.171.64/27", node1, 0, ""},
+		"a less specific":               {"172.16.171.0/24", node2, 0, ""},
+		"beside it":                     {"172.16.171.128/26", node2, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wire(t)
@@ -456,7 +460,8 @@ func TestLocalIsWhatTheMachineIsConnectedTo(t *testing.T) {
 	got, err := open(t, KernelConfig{}).Local()
 	must(t, err)
 	want := Local{
-		Addrs:    []netip.Addr{addr("10.9.9.1"), addr("192.168.50.21"), addr("192.168.50.121"), addr("198.51.100.1"), addr("203.0.113.5"), addr("fd00:50::21")},
+		Addrs: []netip.Addr{addr("10.9.9.1"), addr("192.168.50.21"), addr("192.168.50.121"), addr("198.51.100.1"),
+			addr("203.0.113.5"), addr("fd00:50::21")},
 		Networks: []netip.Prefix{pfx("10.9.9.2/32"), pfx("192.168.50.0/24"), pfx("fd00:50::/64")},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -509,13 +514,18 @@ func TestWhatPacketsReallyTakeIsToldFromOneDump(t *testing.T) {
 		rival entry
 		used  bool
 	}{
-		"the same metric":       {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50, kind: unix.RTN_UNICAST}, false},
-		"ours, a better metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49, kind: unix.RTN_UNICAST}, false},
-		"a worse metric":        {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51, kind: unix.RTN_UNICAST}, true},
-		"dead":                  {entry{prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST, flags: unix.RTNH_F_DEAD}, true},
-		"several next hops":     {entry{prefix: pfx(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
-		"the default route":     {entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST}, true},
-		"unreadable":            {entry{protocol: 4}, true},
+		"the same metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50,
+			kind: unix.RTN_UNICAST}, false},
+		"ours, a better metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49,
+			kind: unix.RTN_UNICAST}, false},
+		"a worse metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51,
+			kind: unix.RTN_UNICAST}, true},
+		"dead": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST,
+			flags: unix.RTNH_F_DEAD}, true},
+		"several next hops": {entry{prefix: pfx(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
+		"the default route": {entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST},
+			true},
+		"unreadable": {entry{protocol: 4}, true},
 	} {
 		for _, all := range [][]entry{{ours, test.rival}, {test.rival, ours}} {
 			table, conflicts := assess(all, 78, 50)
@@ -657,7 +667,8 @@ func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
 	events, err := subscribe()
 	must(t, err)
 	must(t, events.raw.Control(func(fd uintptr) {
-		must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1)) // the kernel rounds up, to a few messages
+		// the kernel rounds up, to a few messages
+		must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1))
 	}))
 	for i := range 200 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 26)
@@ -711,7 +722,8 @@ func TestASenselessConfigurationIsRefused(t *testing.T) {
 
 func TestASenselessRouteIsRefused(t *testing.T) {
 	k := open(t, KernelConfig{})
-	for _, p := range []netip.Prefix{{}, netip.PrefixFrom(addr("172.16.171.65"), 26), netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122)} {
+	for _, p := range []netip.Prefix{{}, netip.PrefixFrom(addr("172.16.171.65"), 26),
+		netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122)} {
 		if k.Add(p, addr(node1)) == nil {
 			t.Errorf("adding %v: got no error", p)
 		}

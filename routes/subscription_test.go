@@ -69,7 +69,8 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 	other := route("172.16.171.80/28", node2)
 	a, err := netlink.ParseAddr("10.7.7.7/24")
 	must(t, err)
-	hop := &netlink.Route{Dst: route("10.99.0.0/24", node2).Dst, Table: unix.RT_TABLE_MAIN, LinkIndex: near.Attrs().Index, Scope: netlink.SCOPE_LINK}
+	hop := &netlink.Route{Dst: route("10.99.0.0/24", node2).Dst, Table: unix.RT_TABLE_MAIN,
+		LinkIndex: near.Attrs().Index, Scope: netlink.SCOPE_LINK}
 	for _, change := range []struct {
 		what string
 		do   func() error
@@ -86,9 +87,15 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 		{"an address comes", func() error { return netlink.AddrAdd(near, a) }},
 		{"an address goes", func() error { return netlink.AddrDel(near, a) }},
 		{"our route is added again", func() error { return k.Add(pfx(block), addr(node1)) }},
-		{"its link loses the carrier", func() error { return errors.Join(netlink.LinkSetDown(far), becomes(near, netlink.OperLowerLayerDown)) }},
-		{"its link has a carrier", func() error { return errors.Join(netlink.LinkSetUp(far), becomes(near, netlink.OperUp)) }},
-		{"its link goes down", func() error { return errors.Join(netlink.LinkSetDown(near), becomes(near, netlink.OperDown)) }},
+		{"its link loses the carrier", func() error {
+			return errors.Join(netlink.LinkSetDown(far), becomes(near, netlink.OperLowerLayerDown))
+		}},
+		{"its link has a carrier", func() error {
+			return errors.Join(netlink.LinkSetUp(far), becomes(near, netlink.OperUp))
+		}},
+		{"its link goes down", func() error {
+			return errors.Join(netlink.LinkSetDown(near), becomes(near, netlink.OperDown))
+		}},
 		{"its link is up", func() error { return errors.Join(netlink.LinkSetUp(near), becomes(near, netlink.OperUp)) }},
 		{"a connected route comes", func() error { return netlink.RouteAdd(hop) }},
 	} {
@@ -103,8 +110,10 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 		wantTable, wantConflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
 		wantLocal, err := k.readLocal()
 		must(t, err)
-		if !gotTable.Equal(wantTable) || !slices.Equal(gotConflicts, wantConflicts) || !reflect.DeepEqual(gotLocal, wantLocal) {
-			t.Errorf("%s: got\n%s%v %v, want\n%s%v %v", change.what, gotTable, gotConflicts, gotLocal, wantTable, wantConflicts, wantLocal)
+		if !gotTable.Equal(wantTable) || !slices.Equal(gotConflicts, wantConflicts) ||
+			!reflect.DeepEqual(gotLocal, wantLocal) {
+			t.Errorf("%s: got\n%s%v %v, want\n%s%v %v", change.what, gotTable, gotConflicts, gotLocal, wantTable,
+				wantConflicts, wantLocal)
 		}
 	}
 }

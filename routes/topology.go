@@ -7,16 +7,20 @@ import (
 
 // Topology holds the nodes of a cluster and the blocks they own, by the cluster's API.
 type Topology struct {
-	Cluster    string         `json:"cluster"`
-	Nodes      []Node         `json:"nodes,omitempty"`
-	Affinities []Affinity     `json:"affinities,omitempty"`
-	Blocks     []*IPAMBlock   `json:"blocks,omitempty"` // an IPAMBlock never changes: the same pointer means the same content
-	Pools      []Pool         `json:"pools,omitempty"`
-	Bounds     []netip.Prefix `json:"bounds,omitempty"`     // from our own configuration; none means: the pools bound alone
-	HostLocal  bool           `json:"hostLocal,omitempty"`  // host-local IPAM: podCIDRs replace affinities, which do not exist
-	NoBlocks   bool           `json:"noBlocks,omitempty"`   // IPAMBlocks cannot be read: the pod of an address is unknown
-	Reflectors []netip.Addr   `json:"reflectors,omitempty"` // route reflectors that are not nodes, from our own configuration
-	ASN        uint32         `json:"asn,omitempty"`        // AS of the cluster, and so of those reflectors
+	Cluster    string     `json:"cluster"`
+	Nodes      []Node     `json:"nodes,omitempty"`
+	Affinities []Affinity `json:"affinities,omitempty"`
+	// an IPAMBlock never changes: the same pointer means the same content
+	Blocks []*IPAMBlock `json:"blocks,omitempty"`
+	Pools  []Pool       `json:"pools,omitempty"`
+	// from our own configuration; none means: the pools bound alone
+	Bounds []netip.Prefix `json:"bounds,omitempty"`
+	// host-local IPAM: podCIDRs replace affinities, which do not exist
+	HostLocal bool `json:"hostLocal,omitempty"`
+	NoBlocks  bool `json:"noBlocks,omitempty"` // IPAMBlocks cannot be read: the pod of an address is unknown
+	// route reflectors that are not nodes, from our own configuration
+	Reflectors []netip.Addr `json:"reflectors,omitempty"`
+	ASN        uint32       `json:"asn,omitempty"` // AS of the cluster, and so of those reflectors
 
 	// Protected lists the API server's sockets. No route covers their addresses, and no
 	// server is one of them.
@@ -27,14 +31,17 @@ type Topology struct {
 
 // Node is a Kubernetes node as a BGP neighbour.
 type Node struct {
-	Name      string         `json:"name"`
-	BGP       []netip.Prefix `json:"bgp,omitempty"`       // addresses its BIRD speaks from, with the subnet's length; at most one a family
-	ASN       uint32         `json:"asn"`                 // AS it opens the session to us with
-	Addresses []netip.Addr   `json:"addresses,omitempty"` // those of BGP that its status has as InternalIP, too: where its hostNetwork pods answer
+	Name string `json:"name"`
+	// addresses its BIRD speaks from, with the subnet's length; at most one a family
+	BGP []netip.Prefix `json:"bgp,omitempty"`
+	ASN uint32         `json:"asn"` // AS it opens the session to us with
+	// those of BGP that its status has as InternalIP, too: where its hostNetwork pods answer
+	Addresses []netip.Addr   `json:"addresses,omitempty"`
 	PodCIDRs  []netip.Prefix `json:"podCIDRs,omitempty"`
 	Reflector bool           `json:"reflector,omitempty"` // it reflects the blocks of other nodes
-	Behind    bool           `json:"behind,omitempty"`    // the cluster lets it peer with others only; reflectors announce its blocks
-	Down      bool           `json:"down,omitempty"`      // the cluster itself calls it unreachable: condition Ready is Unknown
+	// the cluster lets it peer with others only; reflectors announce its blocks
+	Behind bool `json:"behind,omitempty"`
+	Down   bool `json:"down,omitempty"` // the cluster itself calls it unreachable: condition Ready is Unknown
 }
 
 // All returns each address of the node once.
@@ -64,7 +71,8 @@ type IPAMBlock struct {
 	Prefix   netip.Prefix          `json:"prefix"`
 	Affinity string                `json:"affinity,omitempty"` // "host:NODE", "virtual:NAME", or empty
 	Borrowed map[netip.Addr]string `json:"borrowed,omitempty"` // address lent out, to the node that uses it
-	Pods     map[netip.Addr]string `json:"pods,omitempty"`     // address of a pod, to the pod's namespace; empty: the block does not say which
+	// address of a pod, to the pod's namespace; empty: the block does not say which
+	Pods map[netip.Addr]string `json:"pods,omitempty"`
 }
 
 // Pool is an IPPool.

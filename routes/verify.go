@@ -17,7 +17,8 @@ type Facts struct {
 	Topologies []Topology    // in the order of our configuration
 	Local      Local         // of the machine the routes are for
 	Retain     time.Duration // how long offers count after their session was closed without a NOTIFICATION
-	FailStatic time.Duration // how long the offers of a cluster count after it lost every session at once; 0: not at all
+	// how long the offers of a cluster count after it lost every session at once; 0: not at all
+	FailStatic time.Duration
 }
 
 // Local holds the machine's own addresses and networks, by the kernel.
@@ -59,7 +60,8 @@ type Policy struct {
 
 // recall brings the memory up to date.
 func (p *Policy) recall(f Facts) {
-	if p.world != nil && reflect.DeepEqual(p.world.Topologies, f.Topologies) && reflect.DeepEqual(p.world.Local, f.Local) {
+	if p.world != nil && reflect.DeepEqual(p.world.Topologies, f.Topologies) &&
+		reflect.DeepEqual(p.world.Local, f.Local) {
 		w := *p.world
 		w.Facts = f
 		p.world = &w
@@ -81,7 +83,8 @@ func (p *Policy) Verify(offers []Offer, f Facts) (Table, []Refusal) {
 			no = w.fresh(o, owner, static[o.Cluster])
 		}
 		if no != nil {
-			refusals = append(refusals, Refusal{Offer: o, Reason: no.reason, Why: no.why, Passing: no.reason == WrongLength && w.passing(o)})
+			refusals = append(refusals,
+				Refusal{Offer: o, Reason: no.reason, Why: no.why, Passing: no.reason == WrongLength && w.passing(o)})
 			continue
 		}
 		table[o.Prefix] = o.NextHop
@@ -303,7 +306,8 @@ func (c *cluster) readBlocks() {
 	if c.HostLocal {
 		for _, n := range c.Nodes {
 			for _, p := range n.PodCIDRs {
-				affinities[p] = append(affinities[p], Affinity{Name: "podCIDR", Node: n.Name, Prefix: p, State: "confirmed"})
+				affinities[p] = append(affinities[p],
+					Affinity{Name: "podCIDR", Node: n.Name, Prefix: p, State: "confirmed"})
 			}
 		}
 	} else {
@@ -332,7 +336,8 @@ func (c *cluster) readBlocks() {
 	for a, nodes := range lent {
 		nodes = distinct(nodes)
 		if len(nodes) > 1 {
-			c.lent[a] = claim{no: refuse(Ambiguous, "IPAMBlocks lend %s to more than one node: %s", a, strings.Join(nodes, ", "))}
+			c.lent[a] = claim{no: refuse(Ambiguous, "IPAMBlocks lend %s to more than one node: %s", a,
+				strings.Join(nodes, ", "))}
 			continue
 		}
 		c.lent[a] = claim{owner: nodes[0]}
@@ -360,20 +365,24 @@ func settle(p netip.Prefix, affinities []Affinity, arbiters []string) claim {
 		case a.Type != "" && a.Type != "host":
 			return claim{no: refuse(NoAffinity, "block %s is of type %s: it belongs to no node", p, a.Type)}
 		case a.Deleted:
-			return claim{no: refuse(NoAffinity, "node %s is giving up block %s: its BlockAffinity is deleted", a.Node, p)}
+			return claim{no: refuse(NoAffinity, "node %s is giving up block %s: its BlockAffinity is deleted", a.Node,
+				p)}
 		}
 		return claim{no: refuse(NoAffinity, "node %s's claim to block %s is %s, not confirmed", a.Node, p, a.State)}
 	}
 	switch {
 	case len(arbiters) > 1:
-		return claim{no: refuse(Ambiguous, "IPAMBlocks give block %s to more than one owner: %s", p, strings.Join(arbiters, ", "))}
+		return claim{no: refuse(Ambiguous, "IPAMBlocks give block %s to more than one owner: %s", p,
+			strings.Join(arbiters, ", "))}
 	case len(arbiters) == 1:
 		if node, ok := strings.CutPrefix(arbiters[0], "host:"); ok && slices.Contains(owners, node) {
 			return claim{owner: node}
 		}
-		return claim{no: refuse(Ambiguous, "block %s belongs to %s by its BlockAffinity and to %s by its IPAMBlock", p, strings.Join(owners, ", "), arbiters[0])}
+		return claim{no: refuse(Ambiguous, "block %s belongs to %s by its BlockAffinity and to %s by its IPAMBlock", p,
+			strings.Join(owners, ", "), arbiters[0])}
 	case len(owners) > 1:
-		return claim{no: refuse(Ambiguous, "nodes %s all claim block %s and no IPAMBlock decides", strings.Join(owners, ", "), p)}
+		return claim{no: refuse(Ambiguous, "nodes %s all claim block %s and no IPAMBlock decides",
+			strings.Join(owners, ", "), p)}
 	}
 	return claim{owner: owners[0]}
 }
@@ -467,7 +476,9 @@ func (w *world) judge(o Offer) (*Node, *verdict) {
 	}
 	connected := func(n netip.Prefix) bool { return n.Contains(o.NextHop) }
 	if !slices.ContainsFunc(w.Local.Networks, connected) {
-		return nil, refuse(NotOnLink, "node %s's address %s is in no network this machine is directly connected to: give the machine an address in the nodes' network", owner.Name, o.NextHop)
+		return nil, refuse(NotOnLink,
+			"node %s's address %s is in no network this machine is directly connected to: give the machine an "+
+				"address in the nodes' network", owner.Name, o.NextHop)
 	}
 	return owner, nil
 }
@@ -483,7 +494,8 @@ func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 		return nil, nil, refuse(UnknownPeer, "%s is the BGP address of no node of cluster %s", o.Peer, c.Cluster)
 	}
 	if s.namesakes != nil {
-		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed", strings.Join(s.namesakes, ", "), o.Peer)
+		return nil, nil, refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed",
+			strings.Join(s.namesakes, ", "), o.Peer)
 	}
 	// A session opens in the AS of that time only. The offers of one that is lost outlive a
 	// change of the AS, as they outlive any other restart.
@@ -551,7 +563,8 @@ func (c *cluster) nobody(p netip.Prefix) *verdict {
 	if inPool || inBounds || len(c.pools.at)+len(c.bounds.at) == 0 {
 		return refuse(NoAffinity, "%s is no block of any node", p)
 	}
-	return refuse(NotPods, "%s is in no IP pool: nodes announce service and node networks too, and no route to them is needed here", p)
+	return refuse(NotPods, "%s is in no IP pool: nodes announce service and node networks too, and no route to them "+
+		"is needed here", p)
 }
 
 func (c claim) of() string {
@@ -572,9 +585,11 @@ func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
 	direct := len(o.ASPath) == 0 || len(o.ASPath) == 1 && o.ASPath[0] == asn
 	switch {
 	case s.node == owner && !direct:
-		return refuse(BadASPath, "the AS path to %s is %v, expected none or only node %s's AS %d", o.Prefix, o.ASPath, owner.Name, owner.ASN)
+		return refuse(BadASPath, "the AS path to %s is %v, expected none or only node %s's AS %d", o.Prefix, o.ASPath,
+			owner.Name, owner.ASN)
 	case s.node != owner && (len(o.ASPath) > 0 || s.asn != owner.ASN):
-		return refuse(BadASPath, "%s (%s) reflects %s of node %s, and is believed only within the node's AS %d", s, o.Peer, o.Prefix, owner.Name, owner.ASN)
+		return refuse(BadASPath, "%s (%s) reflects %s of node %s, and is believed only within the node's AS %d", s,
+			o.Peer, o.Prefix, owner.Name, owner.ASN)
 	}
 	i := slices.IndexFunc(owner.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == o.Prefix.Addr().Is4() })
 	if i < 0 {
@@ -582,10 +597,12 @@ func (c *cluster) path(o Offer, s *speaker, owner *Node) *verdict {
 	}
 	want := owner.BGP[i].Addr()
 	if o.NextHop != want {
-		return refuse(BadNextHop, "the next hop of %s is %s, expected node %s's address %s", o.Prefix, o.NextHop, owner.Name, want)
+		return refuse(BadNextHop, "the next hop of %s is %s, expected node %s's address %s", o.Prefix, o.NextHop,
+			owner.Name, want)
 	}
 	if ns := c.speakers[want].namesakes; ns != nil {
-		return refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed", strings.Join(ns, ", "), want)
+		return refuse(Ambiguous, "nodes %s all have the BGP address %s: none of them is believed",
+			strings.Join(ns, ", "), want)
 	}
 	return nil
 }
@@ -616,7 +633,8 @@ func (c *cluster) bounded(p netip.Prefix) *verdict {
 	case bounds:
 		return nil
 	case len(c.pools.at) == 0:
-		return refuse(OutOfBounds, "nothing bounds %s: no IP pool of cluster %s is known and none is configured", p, c.Cluster)
+		return refuse(OutOfBounds, "nothing bounds %s: no IP pool of cluster %s is known and none is configured", p,
+			c.Cluster)
 	}
 	return refuse(OutOfBounds, "%s is in no IP pool of cluster %s, and none is configured", p, c.Cluster)
 }
@@ -717,13 +735,16 @@ func (w *world) fresh(o Offer, owner *Node, b blackout) *verdict {
 	case inBlackout && w.Now.Before(b.until):
 		return nil
 	case inBlackout && b.until.After(o.Lost.At.Add(w.Retain)):
-		return refuse(Stale, "every session of cluster %s was lost at %s, and the routes were kept until %s", o.Cluster, b.since.UTC().Format(time.RFC3339), b.until.UTC().Format(time.RFC3339))
+		return refuse(Stale, "every session of cluster %s was lost at %s, and the routes were kept until %s", o.Cluster,
+			b.since.UTC().Format(time.RFC3339), b.until.UTC().Format(time.RFC3339))
 	case o.Lost.Cause != Closed && o.Lost.Cause != Reconfigured:
 		return refuse(Stale, "the session with %s ended at %s: %s", o.Peer, at, o.Lost.Cause)
 	case owner.Down:
-		return refuse(Stale, "the session with %s was closed at %s, and the cluster calls node %s unreachable", o.Peer, at, owner.Name)
+		return refuse(Stale, "the session with %s was closed at %s, and the cluster calls node %s unreachable", o.Peer,
+			at, owner.Name)
 	case !w.Now.Before(o.Lost.At.Add(w.Retain)):
-		return refuse(Stale, "the session with %s was closed at %s and did not come back within %s", o.Peer, at, w.Retain)
+		return refuse(Stale, "the session with %s was closed at %s and did not come back within %s", o.Peer, at,
+			w.Retain)
 	}
 	return nil
 }

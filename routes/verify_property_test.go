@@ -48,7 +48,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 			if d.one(10, "namesake") {
 				a = node(c, 0)
 			}
-			n := Node{Name: name, ASN: 65000 + uint32(d(8, "AS")/7), Reflector: d.one(5, "reflector"), Down: d.one(5, "down")}
+			n := Node{Name: name, ASN: 65000 + uint32(d(8, "AS")/7), Reflector: d.one(5, "reflector"),
+				Down: d.one(5, "down")}
 			if !d.one(10, "no address") {
 				n.BGP = []netip.Prefix{netip.PrefixFrom(a, 24)}
 			}
@@ -59,7 +60,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 		}
 		for i := range 12 {
 			if !d.one(8, "sound block") {
-				t.Affinities = append(t.Affinities, Affinity{Node: names[i%4], Prefix: block(i, 26), State: "confirmed"})
+				t.Affinities = append(t.Affinities,
+					Affinity{Node: names[i%4], Prefix: block(i, 26), State: "confirmed"})
 			}
 		}
 		for range d(4, "affinities") {
@@ -86,11 +88,13 @@ func worldOf(d draw) ([]Offer, Facts) {
 		}
 		for _, p := range []string{"172.16.0.0/22", "172.16.0.0/23", "172.16.2.0/24"} {
 			if d.one(2, "pool") {
-				t.Pools = append(t.Pools, Pool{Name: p, CIDR: pfx(p), BlockSize: 26 - d(6, "size")/5, NoExport: d.one(6, "no export")})
+				t.Pools = append(t.Pools,
+					Pool{Name: p, CIDR: pfx(p), BlockSize: 26 - d(6, "size")/5, NoExport: d.one(6, "no export")})
 			}
 		}
 		if d.one(4, "bounds") {
-			t.Bounds = []netip.Prefix{pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")])}
+			t.Bounds = []netip.Prefix{
+				pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")])}
 		}
 		if d.one(4, "protected") {
 			t.Protected = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "protected"), 26).Addr().Next(), 6443)}
@@ -103,7 +107,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 	var offers []Offer
 	for range d(30, "offers") {
 		c, i := d(2, "cluster of offer"), d(4, "peer")
-		o := Offer{Cluster: fmt.Sprint("c", c), Peer: node(c, i), PeerAS: 65000, NextHop: node(c, i), Prefix: block(d(3, "prefix")*4+i, 26)}
+		o := Offer{Cluster: fmt.Sprint("c", c), Peer: node(c, i), PeerAS: 65000, NextHop: node(c, i),
+			Prefix: block(d(3, "prefix")*4+i, 26)}
 		switch d(12, "twist") {
 		case 0:
 			o.Prefix = netip.PrefixFrom(o.Prefix.Addr(), d(33, "length"))
@@ -116,7 +121,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 		case 4:
 			o.Prefix = netip.PrefixFrom(o.Prefix.Addr(), 24).Masked()
 		case 5:
-			o.Prefix = pfx([]string{"0.0.0.0/0", "::/0", "192.168.50.0/24", "10.96.0.0/12", "127.0.0.1/32", "fd00::/122"}[d(6, "junk")])
+			o.Prefix = pfx([]string{"0.0.0.0/0", "::/0", "192.168.50.0/24", "10.96.0.0/12", "127.0.0.1/32",
+				"fd00::/122"}[d(6, "junk")])
 		}
 		if d.one(4, "other next hop") {
 			o.NextHop = node(c, d(4, "next hop"))
@@ -160,7 +166,8 @@ func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string
 			return "covers our address " + a.String()
 		}
 	}
-	if p.Bits() < 8 || p != p.Masked() || p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() {
+	if p.Bits() < 8 || p != p.Masked() || p.Addr().IsLoopback() || p.Addr().IsMulticast() ||
+		p.Addr().IsLinkLocalUnicast() {
 		return "is no unicast prefix of a pod"
 	}
 	onLink := false
@@ -306,7 +313,8 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 			why = append(why, "AS path")
 		case !direct && as != owner.ASN:
 			why = append(why, "reflected across an AS")
-		case o.Lost.Cause == "", (o.Lost.Cause == Closed || o.Lost.Cause == Reconfigured) && !owner.Down && f.Now.Sub(o.Lost.At) < f.Retain:
+		case o.Lost.Cause == "", (o.Lost.Cause == Closed || o.Lost.Cause == Reconfigured) && !owner.Down &&
+			f.Now.Sub(o.Lost.At) < f.Retain:
 			return ""
 		case allLost(t, o.Lost.At, offers) && f.Now.Sub(o.Lost.At) < f.FailStatic+atOnce:
 			return ""
@@ -322,7 +330,8 @@ func unoffered(p netip.Prefix, owner Node, t Topology, offers []Offer, f Facts) 
 func allLost(t Topology, at time.Time, offers []Offer) bool {
 	for _, o := range offers {
 		for _, n := range t.Nodes {
-			if o.Cluster == t.Cluster && o.Lost.Cause == "" && !o.Silent && !o.Since.After(at) && o.PeerAS == n.ASN && len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
+			if o.Cluster == t.Cluster && o.Lost.Cause == "" && !o.Silent && !o.Since.After(at) && o.PeerAS == n.ASN &&
+				len(n.BGP) > 0 && n.BGP[0].Addr() == o.Peer {
 				shared := false
 				for _, m := range t.Nodes {
 					shared = shared || m.Name != n.Name && len(m.BGP) > 0 && m.BGP[0].Addr() == o.Peer
@@ -380,7 +389,8 @@ func overruled(p netip.Prefix, t Topology, f Facts) bool {
 			earlier = false
 			continue
 		}
-		outranks := len(other.Bounds) > 0 && len(t.Bounds) == 0 || (len(other.Bounds) > 0) == (len(t.Bounds) > 0) && earlier
+		outranks := len(other.Bounds) > 0 && len(t.Bounds) == 0 ||
+			(len(other.Bounds) > 0) == (len(t.Bounds) > 0) && earlier
 		if !outranks {
 			continue
 		}

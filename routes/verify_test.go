@@ -97,11 +97,17 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"own block": {func(*Offer, *Facts) {}, routed, ""},
 
 		// speakers
-		"cluster not known":         {func(o *Offer, _ *Facts) { o.Cluster = "x" }, UnknownCluster, `"x"`},
-		"peer is no node":           {func(o *Offer, _ *Facts) { o.Peer = addr("192.168.50.99") }, UnknownPeer, "192.168.50.99"},
-		"node without BGP address":  {func(_ *Offer, f *Facts) { demo0(f).Nodes[1].BGP = nil }, UnknownPeer, "192.168.50.23"},
-		"peer in another AS":        {func(o *Offer, _ *Facts) { o.PeerAS = 65001 }, WrongAS, "expected AS 65000"},
-		"two nodes with an address": {func(_ *Offer, f *Facts) { demo0(f).Nodes[2].BGP = demo0(f).Nodes[1].BGP }, Ambiguous, "worker1, worker2"},
+		"cluster not known": {func(o *Offer, _ *Facts) { o.Cluster = "x" }, UnknownCluster, `"x"`},
+		"peer is no node": {func(o *Offer, _ *Facts) {
+			o.Peer = addr("192.168.50.99")
+		}, UnknownPeer, "192.168.50.99"},
+		"node without BGP address": {func(_ *Offer, f *Facts) {
+			demo0(f).Nodes[1].BGP = nil
+		}, UnknownPeer, "192.168.50.23"},
+		"peer in another AS": {func(o *Offer, _ *Facts) { o.PeerAS = 65001 }, WrongAS, "expected AS 65000"},
+		"two nodes with an address": {func(_ *Offer, f *Facts) {
+			demo0(f).Nodes[2].BGP = demo0(f).Nodes[1].BGP
+		}, Ambiguous, "worker1, worker2"},
 		"the other of the two": {func(o *Offer, f *Facts) {
 			demo0(f).Nodes[2].BGP = demo0(f).Nodes[1].BGP
 			o.Prefix = pfx("172.16.189.64/26")
@@ -113,84 +119,126 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		}, Ambiguous, "worker1, worker2"},
 
 		// hostile prefixes
-		"default route":         {func(o *Offer, _ *Facts) { o.Prefix = pfx("0.0.0.0/0") }, DefaultRoute, "default route"},
+		"default route": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("0.0.0.0/0")
+		}, DefaultRoute, "default route"},
 		"IPv6 default route":    {func(o *Offer, _ *Facts) { o.Prefix = pfx("::/0") }, DefaultRoute, ""},
 		"half of the Internet":  {func(o *Offer, _ *Facts) { o.Prefix = pfx("128.0.0.0/1") }, SpecialRange, ""},
 		"bits after the length": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.65/26") }, Malformed, ""},
 		"no prefix":             {func(o *Offer, _ *Facts) { o.Prefix = netip.Prefix{} }, Malformed, ""},
-		"IPv4 in IPv6":          {func(o *Offer, _ *Facts) { o.Prefix = netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122) }, Malformed, ""},
-		"loopback":              {func(o *Offer, _ *Facts) { o.Prefix = pfx("127.0.0.0/26") }, SpecialRange, "loopback"},
-		"loopback of IPv6":      {func(o *Offer, _ *Facts) { o.Prefix = pfx("::1/128") }, SpecialRange, ""},
-		"link-local":            {func(o *Offer, _ *Facts) { o.Prefix = pfx("169.254.169.254/32") }, SpecialRange, "link-local"},
-		"link-local of IPv6":    {func(o *Offer, _ *Facts) { o.Prefix = pfx("fe80::/64") }, SpecialRange, "link-local"},
-		"multicast":             {func(o *Offer, _ *Facts) { o.Prefix = pfx("224.0.0.0/24") }, SpecialRange, "multicast"},
-		"another node's block":  {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.64/26") }, NotOwner, "belongs to node worker2, but node worker1 (192.168.50.23) offers it"},
+		"IPv4 in IPv6": {func(o *Offer, _ *Facts) {
+			o.Prefix = netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122)
+		}, Malformed, ""},
+		"loopback":         {func(o *Offer, _ *Facts) { o.Prefix = pfx("127.0.0.0/26") }, SpecialRange, "loopback"},
+		"loopback of IPv6": {func(o *Offer, _ *Facts) { o.Prefix = pfx("::1/128") }, SpecialRange, ""},
+		"link-local": {func(o *Offer, _ *Facts) { o.Prefix = pfx("169.254.169.254/32") }, SpecialRange,
+			"link-local"},
+		"link-local of IPv6": {func(o *Offer, _ *Facts) { o.Prefix = pfx("fe80::/64") }, SpecialRange, "link-local"},
+		"multicast": {func(o *Offer, _ *Facts) { o.Prefix = pfx("224.0.0.0/24") }, SpecialRange,
+			"multicast"},
+		"another node's block": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.64/26") }, NotOwner,
+			"belongs to node worker2, but node worker1 (192.168.50.23) offers it"},
 		"another node's block with that node as next hop": {func(o *Offer, _ *Facts) {
 			o.Prefix, o.NextHop = pfx("172.16.189.64/26"), addr("192.168.50.24")
 		}, NotOwner, ""},
-		"more specific of its own block":       {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, "part of block 172.16.171.64/26 of node worker1"},
-		"an address of its own block":          {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.70/32") }, WrongLength, ""},
-		"less specific of its own block":       {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.0/25") }, WrongLength, "more than block"},
-		"our own network":                      {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.0/24") }, OwnNetwork, "192.168.50.0/24"},
-		"half of our own network":              {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.50.128/25") }, OwnNetwork, ""},
-		"more than our own network":            {func(o *Offer, _ *Facts) { o.Prefix = pfx("192.168.0.0/16") }, OwnNetwork, ""},
-		"our own address":                      {func(o *Offer, _ *Facts) { o.Prefix = pfx("203.0.113.5/32") }, OwnNetwork, "203.0.113.5"},
-		"a confirmed block in our own network": {func(o *Offer, f *Facts) { o.Prefix = pfx("172.16.200.64/26"); demo0(f).Affinities[1].Prefix = o.Prefix }, OwnNetwork, ""},
-		"API server":                           {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.9/32") }, Protected, "API server of cluster demo"},
-		"network of the API server":            {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.0.0.0/24") }, Protected, "10.0.0.9"},
+		"more specific of its own block": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("172.16.171.64/27")
+		}, WrongLength, "part of block 172.16.171.64/26 of node worker1"},
+		"an address of its own block": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("172.16.171.70/32")
+		}, WrongLength, ""},
+		"less specific of its own block": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("172.16.171.0/25")
+		}, WrongLength, "more than block"},
+		"our own network": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("192.168.50.0/24")
+		}, OwnNetwork, "192.168.50.0/24"},
+		"half of our own network": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("192.168.50.128/25")
+		}, OwnNetwork, ""},
+		"more than our own network": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("192.168.0.0/16")
+		}, OwnNetwork, ""},
+		"our own address": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("203.0.113.5/32")
+		}, OwnNetwork, "203.0.113.5"},
+		"a confirmed block in our own network": {func(o *Offer, f *Facts) {
+			o.Prefix = pfx("172.16.200.64/26")
+			demo0(f).Affinities[1].Prefix = o.Prefix
+		}, OwnNetwork, ""},
+		"API server": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("10.0.0.9/32")
+		}, Protected, "API server of cluster demo"},
+		"network of the API server": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("10.0.0.0/24")
+		}, Protected, "10.0.0.9"},
 		"a confirmed block over the API server": {func(_ *Offer, f *Facts) {
 			demo0(f).Protected = []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}
 		}, Protected, ""},
 		"another cluster's API server": {func(_ *Offer, f *Facts) {
-			f.Topologies = append(f.Topologies, Topology{Cluster: "other", Protected: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}})
+			f.Topologies = append(f.Topologies,
+				Topology{Cluster: "other", Protected: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}})
 		}, Protected, "cluster other"},
-		"service network":   {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.0/12") }, NotPods, "in no IP pool"},
-		"service address":   {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
-		"free part of pool": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.5.64/26") }, NoAffinity, "no block of any node"},
+		"service network": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.0/12") }, NotPods, "in no IP pool"},
+		"service address": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
+		"free part of pool": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.5.64/26") }, NoAffinity,
+			"no block of any node"},
 
 		// owners
-		"pending":          {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pending" }, NoAffinity, "pending"},
-		"pending deletion": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pendingDeletion" }, NoAffinity, "pendingDeletion"},
-		"deleted":          {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Deleted = true }, NoAffinity, "giving up"},
-		"virtual":          {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Type = "virtual" }, NoAffinity, "no node"},
-		"no affinity":      {func(_ *Offer, f *Facts) { demo0(f).Affinities = nil }, NoAffinity, ""},
+		"pending": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pending" }, NoAffinity,
+			"pending"},
+		"pending deletion": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pendingDeletion" }, NoAffinity,
+			"pendingDeletion"},
+		"deleted":     {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Deleted = true }, NoAffinity, "giving up"},
+		"virtual":     {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Type = "virtual" }, NoAffinity, "no node"},
+		"no affinity": {func(_ *Offer, f *Facts) { demo0(f).Affinities = nil }, NoAffinity, ""},
 		"affinity of a node that is gone": {func(_ *Offer, f *Facts) {
 			demo0(f).Affinities[1].Node = "worker9"
 		}, UnknownNode, `"worker9"`},
 		"two affinities and no arbiter": {func(o *Offer, f *Facts) {
-			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
+			demo0(f).Affinities = append(demo0(f).Affinities,
+				Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
 		}, Ambiguous, "worker1, worker2"},
 		"two affinities, ours by the arbiter": {func(o *Offer, f *Facts) {
-			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
+			demo0(f).Affinities = append(demo0(f).Affinities,
+				Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
 			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}}
 		}, routed, ""},
 		"two affinities, the other's by the arbiter": {func(o *Offer, f *Facts) {
-			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
+			demo0(f).Affinities = append(demo0(f).Affinities,
+				Affinity{Node: "worker2", Prefix: o.Prefix, State: "confirmed"})
 			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, NotOwner, "worker2"},
 		"two affinities, one pending": {func(o *Offer, f *Facts) {
-			demo0(f).Affinities = append(demo0(f).Affinities, Affinity{Node: "worker2", Prefix: o.Prefix, State: "pending"})
+			demo0(f).Affinities = append(demo0(f).Affinities,
+				Affinity{Node: "worker2", Prefix: o.Prefix, State: "pending"})
 		}, routed, ""},
 		"two arbiters that disagree": {func(o *Offer, f *Facts) {
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"}, {Prefix: o.Prefix, Affinity: "host:worker2"}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"},
+				{Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, Ambiguous, ""},
 		"the arbiter contradicts": {func(o *Offer, f *Facts) {
 			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
 		}, Ambiguous, "host:worker2"},
-		"the arbiter is silent": {func(o *Offer, f *Facts) { demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix}} }, routed, ""},
+		"the arbiter is silent": {func(o *Offer, f *Facts) {
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix}}
+		}, routed, ""},
 
 		// lent addresses
 		"lent to the peer": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2", Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2",
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, routed, ""},
 		"lent to another": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"}}}
 		}, NotOwner, "control"},
 		"lent by a block it is not in": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.49.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.49.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, WrongLength, ""},
 		"lent to two": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
@@ -202,22 +250,34 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"lent outside the bounds": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.0/24")}
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
 		}, OutOfBounds, ""},
 
 		// next hops and paths
-		"next hop of another node": {func(o *Offer, _ *Facts) { o.NextHop = addr("192.168.50.24") }, BadNextHop, "expected node worker1's address 192.168.50.23"},
-		"next hop we are":          {func(_ *Offer, f *Facts) { f.Local.Addrs = append(f.Local.Addrs, addr("192.168.50.23")) }, BadNextHop, "own"},
+		"next hop of another node": {func(o *Offer, _ *Facts) {
+			o.NextHop = addr("192.168.50.24")
+		}, BadNextHop, "expected node worker1's address 192.168.50.23"},
+		"next hop we are": {func(_ *Offer, f *Facts) { f.Local.Addrs = append(f.Local.Addrs, addr("192.168.50.23")) },
+			BadNextHop, "own"},
 		"next hop of no family": {func(o *Offer, f *Facts) {
 			demo0(f).Nodes[1].BGP = demo0(f).Nodes[1].BGP[:1]
 			o.Prefix = pfx("fd00:172::40/122")
 		}, BadNextHop, "no BGP address of the family"},
-		"next hop of the wrong family": {func(o *Offer, _ *Facts) { o.Prefix = pfx("fd00:172::40/122") }, BadNextHop, "fd00:50::23"},
-		"from another AS":              {func(o *Offer, f *Facts) { o.ASPath, o.PeerAS, demo0(f).Nodes[1].ASN = []uint32{64512}, 64512, 64512 }, routed, ""},
-		"from another AS, prepended":   {func(o *Offer, _ *Facts) { o.ASPath = []uint32{65000, 65000} }, BadASPath, "[65000 65000]"},
-		"from further away":            {func(o *Offer, _ *Facts) { o.ASPath = []uint32{65000, 64999} }, BadASPath, ""},
-		"from a strange AS":            {func(o *Offer, _ *Facts) { o.ASPath = []uint32{64999} }, BadASPath, ""},
-		"reflected by a node":          {func(o *Offer, f *Facts) { o.Peer, demo0(f).Nodes[0].Reflector = addr("192.168.50.22"), true }, routed, ""},
+		"next hop of the wrong family": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("fd00:172::40/122")
+		}, BadNextHop, "fd00:50::23"},
+		"from another AS": {func(o *Offer, f *Facts) {
+			o.ASPath, o.PeerAS, demo0(f).Nodes[1].ASN = []uint32{64512}, 64512, 64512
+		}, routed, ""},
+		"from another AS, prepended": {func(o *Offer, _ *Facts) {
+			o.ASPath = []uint32{65000, 65000}
+		}, BadASPath, "[65000 65000]"},
+		"from further away": {func(o *Offer, _ *Facts) { o.ASPath = []uint32{65000, 64999} }, BadASPath, ""},
+		"from a strange AS": {func(o *Offer, _ *Facts) { o.ASPath = []uint32{64999} }, BadASPath, ""},
+		"reflected by a node": {func(o *Offer, f *Facts) {
+			o.Peer, demo0(f).Nodes[0].Reflector = addr("192.168.50.22"), true
+		}, routed, ""},
 		"reflected by no node": {func(o *Offer, f *Facts) {
 			o.Peer, demo0(f).Reflectors = addr("192.168.50.99"), []netip.Addr{addr("192.168.50.99")}
 		}, routed, ""},
@@ -228,37 +288,59 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			o.Peer, o.ASPath, demo0(f).Nodes[0].Reflector = addr("192.168.50.22"), []uint32{65000}, true
 		}, BadASPath, "within"},
 		"reflected from another AS": {func(o *Offer, f *Facts) {
-			o.Peer, o.PeerAS, demo0(f).ASN, demo0(f).Reflectors = addr("192.168.50.99"), 65010, 65010, []netip.Addr{addr("192.168.50.99")}
+			o.Peer, o.PeerAS, demo0(f).ASN, demo0(f).Reflectors = addr("192.168.50.99"), 65010, 65010,
+				[]netip.Addr{addr("192.168.50.99")}
 		}, BadASPath, ""},
 		"reflector in another AS than configured": {func(o *Offer, f *Facts) {
 			o.Peer, o.PeerAS, demo0(f).Reflectors = addr("192.168.50.99"), 65010, []netip.Addr{addr("192.168.50.99")}
 		}, WrongAS, "a route reflector"},
-		"node in another network": {func(_ *Offer, f *Facts) { f.Local.Networks = f.Local.Networks[1:] }, NotOnLink, "give the machine an address"},
+		"node in another network": {func(_ *Offer, f *Facts) {
+			f.Local.Networks = f.Local.Networks[1:]
+		}, NotOnLink, "give the machine an address"},
 
 		// bounds and pools
-		"inside the bounds":       {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/12")} }, routed, ""},
-		"outside the bounds":      {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/17")} }, OutOfBounds, "configured"},
-		"bounds inside the block": {func(_ *Offer, f *Facts) { demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.64/27")} }, OutOfBounds, ""},
+		"inside the bounds": {func(_ *Offer, f *Facts) {
+			demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/12")}
+		}, routed, ""},
+		"outside the bounds": {func(_ *Offer, f *Facts) {
+			demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/17")}
+		}, OutOfBounds, "configured"},
+		"bounds inside the block": {func(_ *Offer, f *Facts) {
+			demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.64/27")}
+		}, OutOfBounds, ""},
 		"two pools of one network, one not exported": {func(_ *Offer, f *Facts) {
 			again := demo0(f).Pools[0]
 			demo0(f).Pools[0].NoExport = true
 			demo0(f).Pools = append(demo0(f).Pools, again)
 		}, NoExport, ""},
-		"pool not exported":          {func(_ *Offer, f *Facts) { demo0(f).Pools[0].NoExport = true }, NoExport, "default"},
-		"pool of another block size": {func(_ *Offer, f *Facts) { demo0(f).Pools[0].BlockSize = 28 }, WrongLength, "/28"},
-		"pool of the default size":   {func(_ *Offer, f *Facts) { demo0(f).Pools[0].BlockSize = 0 }, routed, ""},
-		"pool deleted":               {func(_ *Offer, f *Facts) { demo0(f).Pools = demo0(f).Pools[1:] }, OutOfBounds, "in no IP pool"},
+		"pool not exported": {func(_ *Offer, f *Facts) {
+			demo0(f).Pools[0].NoExport = true
+		}, NoExport, "default"},
+		"pool of another block size": {func(_ *Offer, f *Facts) {
+			demo0(f).Pools[0].BlockSize = 28
+		}, WrongLength, "/28"},
+		"pool of the default size": {func(_ *Offer, f *Facts) { demo0(f).Pools[0].BlockSize = 0 }, routed, ""},
+		"pool deleted": {func(_ *Offer, f *Facts) {
+			demo0(f).Pools = demo0(f).Pools[1:]
+		}, OutOfBounds, "in no IP pool"},
 		"pool deleted, in bounds": {func(_ *Offer, f *Facts) {
 			demo0(f).Pools, demo0(f).Bounds = demo0(f).Pools[1:], []netip.Prefix{pfx("172.16.0.0/16")}
 		}, routed, ""},
-		"no pools known":            {func(_ *Offer, f *Facts) { demo0(f).Pools = nil }, OutOfBounds, "nothing bounds"},
-		"no pools known, in bounds": {func(_ *Offer, f *Facts) { demo0(f).Pools, demo0(f).Bounds = nil, []netip.Prefix{pfx("172.16.0.0/16")} }, routed, ""},
+		"no pools known": {func(_ *Offer, f *Facts) { demo0(f).Pools = nil }, OutOfBounds, "nothing bounds"},
+		"no pools known, in bounds": {func(_ *Offer, f *Facts) {
+			demo0(f).Pools, demo0(f).Bounds = nil, []netip.Prefix{pfx("172.16.0.0/16")}
+		}, routed, ""},
 
 		// several clusters
-		"in the pool of a later cluster":    {func(_ *Offer, f *Facts) { f.Topologies = append(f.Topologies, other()) }, routed, ""},
-		"in the pool of an earlier cluster": {func(_ *Offer, f *Facts) { f.Topologies = []Topology{other(), f.Topologies[0]} }, OtherCluster, "cluster other"},
+		"in the pool of a later cluster": {func(_ *Offer, f *Facts) {
+			f.Topologies = append(f.Topologies, other())
+		}, routed, ""},
+		"in the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
+			f.Topologies = []Topology{other(), f.Topologies[0]}
+		}, OtherCluster, "cluster other"},
 		"in the bounds of a later cluster": {func(_ *Offer, f *Facts) {
-			f.Topologies = append(f.Topologies, Topology{Cluster: "other", Bounds: []netip.Prefix{pfx("172.16.171.0/24")}})
+			f.Topologies = append(f.Topologies,
+				Topology{Cluster: "other", Bounds: []netip.Prefix{pfx("172.16.171.0/24")}})
 		}, OtherCluster, "cluster other"},
 		"around the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
 			small := other()
@@ -266,7 +348,8 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			f.Topologies = []Topology{small, f.Topologies[0]}
 		}, OtherCluster, "172.16.171.96/27"},
 		"in a podCIDR of an earlier cluster": {func(_ *Offer, f *Facts) {
-			f.Topologies = []Topology{{Cluster: "other", HostLocal: true, Nodes: []Node{{Name: "x", PodCIDRs: []netip.Prefix{pfx("172.16.171.0/24")}}}}, f.Topologies[0]}
+			f.Topologies = []Topology{{Cluster: "other", HostLocal: true,
+				Nodes: []Node{{Name: "x", PodCIDRs: []netip.Prefix{pfx("172.16.171.0/24")}}}}, f.Topologies[0]}
 		}, OtherCluster, "172.16.171.0/24"},
 		"in its own bounds and the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/16")}
@@ -275,18 +358,22 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 
 		// host-local IPAM
 		"podCIDR": {func(o *Offer, f *Facts) {
-			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true, []netip.Prefix{pfx("172.16.3.0/24")}
+			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true,
+				[]netip.Prefix{pfx("172.16.3.0/24")}
 		}, routed, ""},
 		"podCIDR without any pool": {func(o *Offer, f *Facts) {
-			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true, []netip.Prefix{pfx("172.16.3.0/24")}
+			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true,
+				[]netip.Prefix{pfx("172.16.3.0/24")}
 			demo0(f).Pools = nil
 		}, routed, ""},
 		"podCIDR outside the bounds": {func(o *Offer, f *Facts) {
-			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true, []netip.Prefix{pfx("172.16.3.0/24")}
+			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[1].PodCIDRs = pfx("172.16.3.0/24"), true,
+				[]netip.Prefix{pfx("172.16.3.0/24")}
 			demo0(f).Bounds = []netip.Prefix{pfx("172.17.0.0/16")}
 		}, OutOfBounds, ""},
 		"podCIDR of another": {func(o *Offer, f *Facts) {
-			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[2].PodCIDRs = pfx("172.16.3.0/24"), true, []netip.Prefix{pfx("172.16.3.0/24")}
+			o.Prefix, demo0(f).HostLocal, demo0(f).Nodes[2].PodCIDRs = pfx("172.16.3.0/24"), true,
+				[]netip.Prefix{pfx("172.16.3.0/24")}
 		}, NotOwner, "worker2"},
 		"podCIDR of two": {func(o *Offer, f *Facts) {
 			o.Prefix, demo0(f).HostLocal = pfx("172.16.3.0/24"), true
@@ -304,22 +391,31 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			lost(Reconfigured, time.Second)(o, f)
 			o.PeerAS, o.ASPath = 65001, []uint32{65001}
 		}, routed, ""},
-		"ended by the peer":                    {lost(Notified, time.Second), Stale, "notification received"},
-		"ended by us":                          {lost(Refused, time.Second), Stale, "notification sent"},
-		"lost in the future":                   {lost(Closed, -time.Minute), routed, ""},
-		"closed, and the node is unreachable":  {func(o *Offer, f *Facts) { lost(Closed, time.Second)(o, f); demo0(f).Nodes[1].Down = true }, Stale, "unreachable"},
-		"open, though the node is unreachable": {func(_ *Offer, f *Facts) { demo0(f).Nodes[1].Down = true }, routed, ""},
+		"ended by the peer":  {lost(Notified, time.Second), Stale, "notification received"},
+		"ended by us":        {lost(Refused, time.Second), Stale, "notification sent"},
+		"lost in the future": {lost(Closed, -time.Minute), routed, ""},
+		"closed, and the node is unreachable": {func(o *Offer, f *Facts) {
+			lost(Closed, time.Second)(o, f)
+			demo0(f).Nodes[1].Down = true
+		}, Stale, "unreachable"},
+		"open, though the node is unreachable": {func(_ *Offer, f *Facts) {
+			demo0(f).Nodes[1].Down = true
+		}, routed, ""},
 		"closed, and the node is gone": {func(o *Offer, f *Facts) {
 			lost(Closed, time.Second)(o, f)
 			demo0(f).Nodes = slices.Delete(demo0(f).Nodes, 1, 2)
 		}, UnknownPeer, ""},
-		"closed, and the block is another's now": {func(o *Offer, f *Facts) { lost(Closed, time.Second)(o, f); demo0(f).Affinities[1].Node = "worker2" }, NotOwner, "worker2"},
+		"closed, and the block is another's now": {func(o *Offer, f *Facts) {
+			lost(Closed, time.Second)(o, f)
+			demo0(f).Affinities[1].Node = "worker2"
+		}, NotOwner, "worker2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, o := facts(demo()), own()
 			test.change(&o, &f)
 			alive := own()
-			alive.Peer, alive.NextHop, alive.Prefix = addr("192.168.50.22"), addr("192.168.50.22"), pfx("172.16.49.64/26")
+			alive.Peer, alive.NextHop, alive.Prefix = addr("192.168.50.22"), addr("192.168.50.22"),
+				pfx("172.16.49.64/26")
 			table, refusals := Verify([]Offer{alive, o}, f)
 			i := slices.IndexFunc(refusals, func(r Refusal) bool { return reflect.DeepEqual(r.Offer, o) })
 			if test.want == routed {
@@ -376,10 +472,12 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 		next   time.Duration // from now until time alone changes the table; 0: never
 	}{
 		"all at once": {
-			losses: losses{cp: at(HoldExpired, 20*time.Second), w1: at(HoldExpired, 25*time.Second), w2: at(Notified, 40*time.Second)},
-			want:   []string{cp, w1, w2}, next: 10*time.Minute - 20*time.Second,
+			losses: losses{cp: at(HoldExpired, 20*time.Second), w1: at(HoldExpired, 25*time.Second),
+				w2: at(Notified, 40*time.Second)},
+			want: []string{cp, w1, w2}, next: 10*time.Minute - 20*time.Second,
 		},
-		"all but one": {losses: losses{w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Second)}, want: []string{cp}},
+		"all but one": {losses: losses{w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Second)},
+			want: []string{cp}},
 		"the first, and the others are silent": {
 			losses: losses{w1: at(HoldExpired, 0)}, silent: []string{cp, w2},
 			want: []string{cp, w1, w2}, next: 10 * time.Minute,
@@ -389,18 +487,21 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			want: []string{cp, w2},
 		},
 		"one after another": {
-			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, 31*time.Second), w2: at(HoldExpired, time.Minute)},
+			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, 31*time.Second),
+				w2: at(HoldExpired, time.Minute)},
 		},
 		"all that were left": {
 			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Hour)},
 			want:   []string{cp, w1}, next: 10 * time.Minute,
 		},
 		"too long ago": {
-			losses: losses{cp: at(HoldExpired, 10*time.Minute), w1: at(HoldExpired, 10*time.Minute), w2: at(HoldExpired, 10*time.Minute)},
+			losses: losses{cp: at(HoldExpired, 10*time.Minute), w1: at(HoldExpired, 10*time.Minute),
+				w2: at(HoldExpired, 10*time.Minute)},
 		},
 		"a moment less": {
-			losses: losses{cp: at(HoldExpired, 10*time.Minute-1), w1: at(Closed, 10*time.Minute), w2: at(HoldExpired, 10*time.Minute)},
-			want:   []string{cp, w1, w2}, next: 1,
+			losses: losses{cp: at(HoldExpired, 10*time.Minute-1), w1: at(Closed, 10*time.Minute),
+				w2: at(HoldExpired, 10*time.Minute)},
+			want: []string{cp, w1, w2}, next: 1,
 		},
 		"switched off": {
 			losses: losses{cp: at(HoldExpired, 0), w1: at(Closed, 0), w2: at(HoldExpired, 0)},
@@ -506,13 +607,15 @@ func TestAFloodOfPrefixesIsRefusedAndTheGoodRouteStays(t *testing.T) {
 	for i := range 500 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 4), byte(i % 4 * 64)}), 26)
 		if _, _, ok := newIndex(map[netip.Prefix]bool{pfx("172.16.171.64/26"): true}).overlapping(p); !ok {
-			f.Topologies[0].Affinities = append(f.Topologies[0].Affinities, Affinity{Node: "worker2", Prefix: p, State: "confirmed"})
+			f.Topologies[0].Affinities = append(f.Topologies[0].Affinities,
+				Affinity{Node: "worker2", Prefix: p, State: "confirmed"})
 		}
 	}
 	offers := []Offer{own()}
 	for i := range 100_000 {
 		o := own()
-		o.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(11 + i>>14), byte(i >> 6), byte(i << 2), 0}), 24+i%9).Masked()
+		o.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(11 + i>>14), byte(i >> 6), byte(i << 2), 0}),
+			24+i%9).Masked()
 		if o.Prefix != own().Prefix {
 			offers = append(offers, o)
 		}
@@ -580,15 +683,21 @@ func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
 		want   Reason
 		passes bool
 	}{
-		"just announced":             {ago(0), WrongLength, true},
-		"for less than ten seconds":  {ago(settled - 1), WrongLength, true},
-		"for ten seconds":            {ago(settled), WrongLength, false},
-		"since nobody knows when":    {func(o *Offer, _ *Facts) { o.Announced = time.Time{} }, WrongLength, false},
-		"by a clock that is ahead":   {ago(-time.Minute), WrongLength, true},
-		"half of the block":          {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.171.64/27") }, WrongLength, false},
-		"of another node's block":    {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.70/32") }, WrongLength, false},
-		"of a block without a claim": {func(_ *Offer, f *Facts) { f.Topologies[0].Affinities[1].State = "pending" }, WrongLength, false},
-		"of no block":                {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.7.7/32") }, NoAffinity, false},
+		"just announced":            {ago(0), WrongLength, true},
+		"for less than ten seconds": {ago(settled - 1), WrongLength, true},
+		"for ten seconds":           {ago(settled), WrongLength, false},
+		"since nobody knows when":   {func(o *Offer, _ *Facts) { o.Announced = time.Time{} }, WrongLength, false},
+		"by a clock that is ahead":  {ago(-time.Minute), WrongLength, true},
+		"half of the block": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("172.16.171.64/27")
+		}, WrongLength, false},
+		"of another node's block": {func(o *Offer, _ *Facts) {
+			o.Prefix = pfx("172.16.189.70/32")
+		}, WrongLength, false},
+		"of a block without a claim": {func(_ *Offer, f *Facts) {
+			f.Topologies[0].Affinities[1].State = "pending"
+		}, WrongLength, false},
+		"of no block": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.7.7/32") }, NoAffinity, false},
 		"by a reflector, for a node": {func(o *Offer, f *Facts) {
 			f.Topologies[0].Nodes[0].Reflector = true
 			o.Peer = addr("192.168.50.22")
@@ -611,7 +720,8 @@ func TestAnAddressOfItsOwnBlockPassesForAMoment(t *testing.T) {
 }
 
 func TestANodeWithholdsItsBlocksIfItOffersNone(t *testing.T) {
-	control, worker1, worker2, six := addr("192.168.50.22"), addr("192.168.50.23"), addr("192.168.50.24"), addr("fd00:50::23")
+	control, worker1, worker2, six := addr("192.168.50.22"), addr("192.168.50.23"), addr("192.168.50.24"),
+		addr("fd00:50::23")
 	reflected := own()
 	reflected.Peer = control
 	service := own()
@@ -621,22 +731,33 @@ func TestANodeWithholdsItsBlocksIfItOffersNone(t *testing.T) {
 		change func(*Topology)
 		want   map[netip.Addr]int
 	}{
-		"one of three offers its own":    {[]Offer{own()}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
-		"a reflector offers it":          {[]Offer{reflected}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
-		"only something else is offered": {[]Offer{service}, nil, map[netip.Addr]int{control: 1, worker1: 1, worker2: 1, six: 1}},
+		"one of three offers its own": {[]Offer{own()}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"a reflector offers it":       {[]Offer{reflected}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"only something else is offered": {[]Offer{service}, nil,
+			map[netip.Addr]int{control: 1, worker1: 1, worker2: 1, six: 1}},
 		"one of two blocks is enough": {[]Offer{own()}, func(t *Topology) {
-			t.Affinities = append(t.Affinities, Affinity{Name: "a5", Node: "worker1", Prefix: pfx("172.16.171.128/26"), State: "confirmed"})
+			t.Affinities = append(t.Affinities,
+				Affinity{Name: "a5", Node: "worker1", Prefix: pfx("172.16.171.128/26"), State: "confirmed"})
 		}, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
-		"a pool that is not exported": {nil, func(t *Topology) { t.Pools[0].NoExport = true }, map[netip.Addr]int{six: 1}},
+		"a pool that is not exported": {nil, func(t *Topology) {
+			t.Pools[0].NoExport = true
+		}, map[netip.Addr]int{six: 1}},
 		"blocks that are not theirs": {nil, func(t *Topology) {
-			t.Affinities[1].State, t.Affinities[2].Deleted, t.Affinities[0].Type, t.Affinities[3].Node = "pending", true, "virtual", "gone"
+			t.Affinities[1].State, t.Affinities[2].Deleted, t.Affinities[0].Type, t.Affinities[3].Node = "pending",
+				true, "virtual", "gone"
 		}, map[netip.Addr]int{}},
-		"nodes without a BGP address": {nil, func(t *Topology) { t.Nodes[0].BGP, t.Nodes[1].BGP, t.Nodes[2].BGP = nil, nil, nil }, map[netip.Addr]int{}},
+		"nodes without a BGP address": {nil, func(t *Topology) {
+			t.Nodes[0].BGP, t.Nodes[1].BGP, t.Nodes[2].BGP = nil, nil, nil
+		}, map[netip.Addr]int{}},
 		"podCIDRs in place of blocks": {nil, func(t *Topology) {
 			t.Affinities, t.HostLocal, t.Nodes[0].PodCIDRs = nil, true, []netip.Prefix{pfx("10.1.0.0/24")}
 		}, map[netip.Addr]int{control: 1}},
-		"podCIDRs that do not count":   {nil, func(t *Topology) { t.Affinities, t.Nodes[0].PodCIDRs = nil, []netip.Prefix{pfx("10.1.0.0/24")} }, map[netip.Addr]int{}},
-		"a lost session's last offers": {[]Offer{{Cluster: "demo", Peer: worker1, NextHop: worker1, Prefix: own().Prefix, Lost: Loss{Closed, noon}}}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+		"podCIDRs that do not count": {nil, func(t *Topology) {
+			t.Affinities, t.Nodes[0].PodCIDRs = nil, []netip.Prefix{pfx("10.1.0.0/24")}
+		}, map[netip.Addr]int{}},
+		"a lost session's last offers": {
+			[]Offer{{Cluster: "demo", Peer: worker1, NextHop: worker1, Prefix: own().Prefix, Lost: Loss{Closed, noon}}},
+			nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			topology := demo()

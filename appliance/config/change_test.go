@@ -29,8 +29,10 @@ func declared(t reflect.Type, at string, above []string, yield func(key string, 
 		if inner.Kind() == reflect.Slice {
 			inner = inner.Elem()
 		}
-		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "sallyport/") && inner != reflect.TypeFor[config.Secret]() &&
-			inner != reflect.TypeFor[config.Kubeconfig]() && inner != reflect.TypeFor[config.PEM]() && inner != reflect.TypeFor[config.Address]() {
+		if inner.Kind() == reflect.Struct && strings.HasPrefix(inner.PkgPath(), "sallyport/") &&
+			inner != reflect.TypeFor[config.Secret]() &&
+			inner != reflect.TypeFor[config.Kubeconfig]() && inner != reflect.TypeFor[config.PEM]() &&
+			inner != reflect.TypeFor[config.Address]() {
 			declared(inner, key, tags, yield)
 			continue
 		}
@@ -42,7 +44,8 @@ func TestEveryKeySaysOnceWhenAChangeOfItTakesEffect(t *testing.T) {
 	count := map[string]int{}
 	declared(reflect.TypeFor[config.Config](), "", nil, func(key string, tags []string) {
 		if len(tags) != 1 || tags[0] != "live" && tags[0] != "restart" {
-			t.Errorf("%s has the tags %q; want change:\"live\" or change:\"restart\" once, at the key or around it", key, tags)
+			t.Errorf("%s has the tags %q; want change:\"live\" or change:\"restart\" once, at the key or around it",
+				key, tags)
 			return
 		}
 		count[tags[0]]++
@@ -86,7 +89,8 @@ func TestTheSchemaSaysWhichKeysNeedARestart(t *testing.T) {
 				continue
 			}
 			if got, want := said(group, key), tag == "restart"; got != want {
-				t.Errorf("%s %s: its description says that a change needs a restart: %v, want %v", group, key, got, want)
+				t.Errorf("%s %s: its description says that a change needs a restart: %v, want %v", group, key, got,
+					want)
 			}
 		}
 	}
@@ -128,7 +132,8 @@ func TestNextTakesWhatIsLiveAndNamesWhatWaits(t *testing.T) {
 			want:    func(c *config.Config) { c.BGP.ASN, c.Clusters[0].BGP.ASN = 65000, 65000 },
 		},
 		"another AS number, and one of the cluster": {
-			was: minimal, now: "clusters:\n- kubeconfig: /etc/sallyport/kubeconfig\n  bgp: {asn: 65001}\nbgp: {asn: 65001}\n",
+			was:     minimal,
+			now:     "clusters:\n- kubeconfig: /etc/sallyport/kubeconfig\n  bgp: {asn: 65001}\nbgp: {asn: 65001}\n",
 			waiting: []string{"sallyport.yaml:4: bgp.asn: takes effect at the next start of sallyport"},
 			want:    func(c *config.Config) { c.BGP.ASN = 65000 },
 		},
@@ -164,7 +169,9 @@ func TestWhatTheMachineSaysDoesNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	now.BGP.RouterID = addrs("192.0.2.2")[0]
-	if next, waiting := was.Next(now); len(waiting) > 0 || next.BGP.RouterID != was.BGP.RouterID || next.HAProxy.User != "haproxy" {
-		t.Errorf("waiting %q, router ID %s, user %q; want nothing, %s and haproxy", waiting, next.BGP.RouterID, next.HAProxy.User, was.BGP.RouterID)
+	if next, waiting := was.Next(now); len(waiting) > 0 || next.BGP.RouterID != was.BGP.RouterID ||
+		next.HAProxy.User != "haproxy" {
+		t.Errorf("waiting %q, router ID %s, user %q; want nothing, %s and haproxy", waiting, next.BGP.RouterID,
+			next.HAProxy.User, was.BGP.RouterID)
 	}
 }

@@ -65,7 +65,8 @@ func (c *Config) checkClusters(p *problems) {
 		case cluster.Name == "":
 			p.add(at, "name is missing; with more than one cluster each needs its own")
 		case !name.MatchString(cluster.Name):
-			p.add(at+".name", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes", cluster.Name)
+			p.add(at+".name", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes",
+				cluster.Name)
 		case twice:
 			p.add(at+".name", "%q is already the name of clusters[%d]", cluster.Name, first)
 		default:
@@ -74,7 +75,8 @@ func (c *Config) checkClusters(p *problems) {
 		switch {
 		case !cluster.Ingress.Process:
 		case process >= 0:
-			p.add(at+".ingress.process", "is set for clusters[%d] already; one cluster sets what concerns the whole HAProxy process", process)
+			p.add(at+".ingress.process",
+				"is set for clusters[%d] already; one cluster sets what concerns the whole HAProxy process", process)
 		default:
 			process = i
 		}
@@ -99,7 +101,8 @@ func checkIngress(p *problems, at string, in Ingress) {
 	if in.Controller == "" {
 		p.add(at+".controller", "is empty; the default is haproxy.org/ingress-controller")
 	}
-	for key, name := range map[string]string{"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles, "patternFiles": in.PatternFiles, "tcpServices": in.TCPServices} {
+	for key, name := range map[string]string{"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles,
+		"patternFiles": in.PatternFiles, "tcpServices": in.TCPServices} {
 		if name != "" && !objectName.MatchString(name) {
 			p.add(at+"."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
 		}
@@ -110,9 +113,12 @@ func checkIngress(p *problems, at string, in Ingress) {
 	each(p, at+".namespaces", in.Namespaces, isNamespace, notANamespace)
 	each(p, at+".notNamespaces", in.NotNamespaces, isNamespace, notANamespace)
 	if in.NamespaceSelector != "" && !selector().MatchString(in.NamespaceSelector) {
-		p.add(at+".namespaceSelector", "%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas", in.NamespaceSelector)
+		p.add(at+".namespaceSelector",
+			"%q is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and "+
+				"!KEY, with commas", in.NamespaceSelector)
 	}
-	each(p, at+".authServices", in.AuthServices, objectName.MatchString, "%q is not the name of a Service; allowed: NAMESPACE/NAME")
+	each(p, at+".authServices", in.AuthServices, objectName.MatchString,
+		"%q is not the name of a Service; allowed: NAMESPACE/NAME")
 	each(p, at+".noSnippets", in.NoSnippets, func(section string) bool {
 		return slices.Contains([]string{"global", "frontend", "backend"}, section)
 	}, "%q is not a section for snippets; allowed: global, frontend, backend")
@@ -122,9 +128,12 @@ func checkIngress(p *problems, at string, in Ingress) {
 	for i, h := range in.Hosts {
 		at := fmt.Sprintf("%s.hosts[%d]", at, i)
 		if name := strings.TrimPrefix(h.Host, "*."); h.Host != "*" && (len(name) > 253 || !dnsName.MatchString(name)) {
-			p.add(at+".host", "%q is not a host; allowed: a DNS name in lower case, *.NAME for every name below one, and * for every host", h.Host)
+			p.add(at+".host", "%q is not a host; allowed: a DNS name in lower case, *.NAME for every name below one, "+
+				"and * for every host", h.Host)
 		}
-		each(p, at+".namespaces", h.Namespaces, func(name string) bool { return name == "*" || isNamespace(name) }, notANamespace+", or * for every namespace")
+		each(p, at+".namespaces", h.Namespaces, func(name string) bool {
+			return name == "*" || isNamespace(name)
+		}, notANamespace+", or * for every namespace")
 	}
 }
 
@@ -137,7 +146,8 @@ var selector = sync.OnceValue(func() *regexp.Regexp {
 		name  = `[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
 		key   = `(?:[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?/)?` + name
 		value = `(?:` + name + `)?`
-		one   = `\s*(?:!?\s*` + key + `|` + key + `\s*(?:=|==|!=)\s*` + value + `|` + key + `\s+(?:in|notin)\s*\(\s*` + value + `(?:\s*,\s*` + value + `)*\s*\))\s*`
+		one   = `\s*(?:!?\s*` + key + `|` + key + `\s*(?:=|==|!=)\s*` + value + `|` + key + `\s+(?:in|notin)\s*\(\s*` +
+			value + `(?:\s*,\s*` + value + `)*\s*\))\s*`
 	)
 	return regexp.MustCompile(`^` + one + `(?:,` + one + `)*$`)
 })
@@ -168,7 +178,8 @@ const minStatusPassword = 12
 func checkStatusPassword(p *problems, at string, password Secret) {
 	text := password.Reveal()
 	if len(text) < minStatusPassword {
-		p.add(at, "the password has %d characters; allowed: %d and more; openssl rand -hex 16 makes one", len(text), minStatusPassword)
+		p.add(at, "the password has %d characters; allowed: %d and more; openssl rand -hex 16 makes one", len(text),
+			minStatusPassword)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		p.add(at, "the password has a character other than the visible ones of ASCII; openssl rand -hex 16 makes one")
@@ -203,7 +214,8 @@ func (c *Config) checkStatus(p *problems) {
 		missing = append(missing, "status.password or status.passwordFile")
 	}
 	if at := s.Listen; len(missing) > 0 && at.IsValid() && !at.Addr().IsLoopback() {
-		p.add("status.listen", "other machines reach %s, so it needs %s; or listen on loopback: 127.0.0.1:%d", at, strings.Join(missing, ", and "), at.Port())
+		p.add("status.listen", "other machines reach %s, so it needs %s; or listen on loopback: 127.0.0.1:%d", at,
+			strings.Join(missing, ", and "), at.Port())
 	}
 }
 
@@ -218,7 +230,8 @@ func (c *Config) checkPools(p *problems) {
 			at := fmt.Sprintf("clusters[%d].pools[%d]", i, j)
 			// Pods never have these addresses, and a pool that contains one of these
 			// networks bounds little.
-			for _, bad := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10", "ff00::/8"} {
+			for _, bad := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10",
+				"ff00::/8"} {
 				if never := netip.MustParsePrefix(bad); never.Overlaps(pool) && pool.Bits() > 0 {
 					p.add(at, "%s overlaps %s, which pods cannot have", pool, never)
 				}
@@ -228,7 +241,8 @@ func (c *Config) checkPools(p *problems) {
 			}
 			for _, other := range all {
 				if other.cluster != i && other.pool.Overlaps(pool) {
-					p.add(at, "%s overlaps %s of cluster %q; one kernel cannot route both", pool, other.pool, c.Clusters[other.cluster].Name)
+					p.add(at, "%s overlaps %s of cluster %q; one kernel cannot route both", pool, other.pool,
+						c.Clusters[other.cluster].Name)
 				}
 			}
 			all = append(all, owned{i, pool})
@@ -256,7 +270,8 @@ func (c *Config) checkRoutes(p *problems) {
 	// Numbers between 20 and 185 that /etc/iproute2/rt_protos assigns to other
 	// programs.
 	if owner, taken := map[uint8]string{42: "babel", 84: "ovn", 99: "openr"}[c.Routes.Protocol]; taken {
-		p.add("routes.protocol", "%d is the number of %s; choose another, so that the two kinds of routes differ", c.Routes.Protocol, owner)
+		p.add("routes.protocol", "%d is the number of %s; choose another, so that the two kinds of routes differ",
+			c.Routes.Protocol, owner)
 	}
 	if c.Routes.Table == 255 {
 		p.add("routes.table", "255 is the kernel's table of its own addresses; choose another")
@@ -267,7 +282,8 @@ func (c *Config) checkHAProxy(p *problems) {
 	h := c.HAProxy
 	switch {
 	case h.Mode == External && h.MasterSocket == "":
-		p.add("haproxy", "masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)")
+		p.add("haproxy", "masterSocket is missing; mode external needs the socket of HAProxy's master process "+
+			"(haproxy -S)")
 	case h.Mode == Managed && h.MasterSocket != "":
 		p.add("haproxy.masterSocket", "is for mode external only; in mode managed its place is runDir")
 	}
@@ -284,13 +300,17 @@ func (c *Config) checkHAProxy(p *problems) {
 	}
 	for key, value := range map[string]string{"haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir} {
 		if value != "" && !plainPath.MatchString(value) {
-			p.add(key, "%q is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)", value)
+			p.add(key,
+				"%q is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)",
+				value)
 		}
 	}
 	if len(h.RunDir) > maxRunDir {
-		p.add("haproxy.runDir", "has %d bytes; allowed: %d, because the path of a socket is short", len(h.RunDir), maxRunDir)
+		p.add("haproxy.runDir", "has %d bytes; allowed: %d, because the path of a socket is short", len(h.RunDir),
+			maxRunDir)
 	}
-	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir, "haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
+	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir,
+		"haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
 		if value == "" {
 			p.add(key, "is empty; leave the key out for the default")
 		}

@@ -46,7 +46,9 @@ type Config struct {
 	HAProxy HAProxy `json:"haproxy"`
 	// The status page, the metrics and the health endpoints.
 	Status Status `json:"status" change:"live"`
-	// Directory for the last known objects of each cluster (its picture) and the last token that the cluster gave. The picture is used at a start while the API server is unreachable. A change needs a restart.
+	// Directory for the last known objects of each cluster (its picture) and the last token that
+	// the cluster gave. The picture is used at a start while the API server is unreachable. A
+	// change needs a restart.
 	StateDir string `json:"stateDir" change:"restart" jsonschema:"default=/var/lib/sallyport"`
 	// The log, written to standard error.
 	Log Log `json:"log"`
@@ -67,7 +69,8 @@ type Cluster struct {
 	Name string `json:"name" jsonschema:"default=default"`
 	// Credentials: the path of a kubeconfig file, or the kubeconfig itself (as a block of text or as keys).
 	Kubeconfig Kubeconfig `json:"kubeconfig" jsonschema:"required"`
-	// Networks within which routes to pods are accepted, whatever the cluster says. Empty: only the cluster's IPPools bound them.
+	// Networks within which routes to pods are accepted, whatever the cluster says. Empty: only the
+	// cluster's IPPools bound them.
 	Pools []netip.Prefix `json:"pools"`
 	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
@@ -79,9 +82,12 @@ type Cluster struct {
 
 // Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {
-	// AS number that the cluster's nodes should have; the status warns if it is another one. Used where the cluster's BGPConfiguration cannot be read. Default: bgp.asn.
+	// AS number that the cluster's nodes should have; the status warns if it is another one. Used
+	// where the cluster's BGPConfiguration cannot be read. Default: bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
-	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for the nodes. With passive, set password or ttlSecurity: otherwise a pod can connect in place of its node.
+	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for
+	// the nodes. With passive, set password or ttlSecurity: otherwise a pod can connect in place of
+	// its node.
 	Mode Mode `json:"mode" jsonschema:"default=active,enum=active,enum=passive"`
 	// Key of TCP MD5 (RFC 2385), at most 80 bytes, the same as in the BGPPeer.
 	Password Secret `json:"password"`
@@ -112,45 +118,70 @@ type Limits struct {
 	Hosts int `json:"hosts" jsonschema:"default=5000,minimum=1,maximum=1000000"`
 	// Paths of all Ingresses of a namespace together.
 	Paths int `json:"paths" jsonschema:"default=20000,minimum=1,maximum=1000000"`
-	// Paths that are regular expressions, of all Ingresses of a namespace together. Each costs every request for its host some time.
+	// Paths that are regular expressions, of all Ingresses of a namespace together. Each costs
+	// every request for its host some time.
 	RegularExpressions int `json:"regularExpressions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Paths that lead to a Service with a route-acl, of all Ingresses of a namespace together.
 	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
-	// Backends of all Ingresses of a namespace together: one for each Service port that they name. An Ingress with annotations has backends of its own.
+	// Backends of all Ingresses of a namespace together: one for each Service port that they name.
+	// An Ingress with annotations has backends of its own.
 	Backends int `json:"backends" jsonschema:"default=5000,minimum=1,maximum=1000000"`
 	// Servers of all backends of a namespace together: an endpoint counts once for each backend that it is in.
 	Servers int `json:"servers" jsonschema:"default=10000,minimum=1,maximum=1000000"`
 	// Certificates of all Ingresses of a namespace together.
 	Certificates int `json:"certificates" jsonschema:"default=2000,minimum=1,maximum=1000000"`
-	// Secrets that the Ingresses and Services of a namespace name together, whether they exist or not. Older objects count first; Secrets beyond the limit are not read.
+	// Secrets that the Ingresses and Services of a namespace name together, whether they exist or
+	// not. Older objects count first; Secrets beyond the limit are not read.
 	Secrets int `json:"secrets" jsonschema:"default=3000,minimum=1,maximum=1000000"`
-	// Reloads of HAProxy that changes of a namespace may cause at once. It gets one back every 30 seconds, and more slowly while many old workers finish their connections. Each reload leaves an old worker. HAProxy keeps 20 of them, and the default is a quarter.
+	// Reloads of HAProxy that changes of a namespace may cause at once. It gets one back every 30
+	// seconds, and more slowly while many old workers finish their connections. Each reload leaves
+	// an old worker. HAProxy keeps 20 of them, and the default is a quarter.
 	Reloads int `json:"reloads" jsonschema:"default=5,minimum=1,maximum=1000000"`
-	// Addresses of group.pools for the Services of a namespace together; a shared address counts once. Default: a quarter of the pools' addresses of each family (IPv4, IPv6), at least one.
+	// Addresses of group.pools for the Services of a namespace together; a shared address counts
+	// once. Default: a quarter of the pools' addresses of each family (IPv4, IPv6), at least one.
 	Addresses int `json:"addresses" jsonschema:"minimum=1,maximum=1000000"`
 	// TCP ports at these addresses together.
 	Ports int `json:"ports" jsonschema:"default=256,minimum=1,maximum=1000000"`
-	// Addresses of clients that rate-limit-requests and limit-connections of all Ingresses of a namespace count together, at 160 bytes each. If they would be more, the largest tables of the namespace become smaller; every limit stays in effect.
+	// Addresses of clients that rate-limit-requests and limit-connections of all Ingresses of a
+	// namespace count together, at 160 bytes each. If they would be more, the largest tables of the
+	// namespace become smaller; every limit stays in effect.
 	Clients int `json:"clients" jsonschema:"default=1048576,minimum=1000,maximum=1000000000"`
-	// Checks of all servers of a namespace in a second; one over TLS counts as ten. If they would be more, the time between its checks is doubled, as often as it takes. The default is what 5,000 servers take at the default check-interval.
+	// Checks of all servers of a namespace in a second; one over TLS counts as ten. If they would
+	// be more, the time between its checks is doubled, as often as it takes. The default is what
+	// 5,000 servers take at the default check-interval.
 	Checks int `json:"checks" jsonschema:"default=2500,minimum=10,maximum=1000000"`
-	// Wrong passwords for all Ingresses of a namespace in a second: HAProxy hashes each password for up to 15 ms, in a thread that serves others, too. The networks of clients are divided into up to 16 parts with equal shares. While a part has used up its share of 5 seconds, clients of this part whose password is not remembered are answered 429.
+	// Wrong passwords for all Ingresses of a namespace in a second: HAProxy hashes each password
+	// for up to 15 ms, in a thread that serves others, too. The networks of clients are divided
+	// into up to 16 parts with equal shares. While a part has used up its share of 5 seconds,
+	// clients of this part whose password is not remembered are answered 429.
 	WrongPasswords int `json:"wrongPasswords" jsonschema:"default=10,minimum=1,maximum=1000000"`
-	// Bytes of HAProxy's configuration that the keys of all Ingresses of a namespace, and of their Services, take together: what an Ingress and its Service have in annotations counts once for each backend that it leads to. Older Ingresses count first, and all clients of one that is beyond are rejected. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB for them.
+	// Bytes of HAProxy's configuration that the keys of all Ingresses of a namespace, and of their
+	// Services, take together: what an Ingress and its Service have in annotations counts once for
+	// each backend that it leads to. Older Ingresses count first, and all clients of one that is
+	// beyond are rejected. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB
+	// for them.
 	ConfigBytes int `json:"configBytes" jsonschema:"default=4194304,minimum=65536,maximum=1073741824"`
 	// Lines of one annotation that holds several: headers, rewrites.
 	Lines int `json:"lines" jsonschema:"default=100,minimum=1,maximum=10000"`
 	// Addresses and networks in one annotation; lists of the ConfigMap for patternFiles may be longer.
 	ListEntries int `json:"listEntries" jsonschema:"default=2000,minimum=1,maximum=100000"`
-	// Bytes of all samples of request-capture of one Ingress together: request-capture-len times their number. The largest of all Ingresses count for each captured request.
+	// Bytes of all samples of request-capture of one Ingress together: request-capture-len times
+	// their number. The largest of all Ingresses count for each captured request.
 	CaptureBytes int `json:"captureBytes" jsonschema:"default=4096,minimum=128,maximum=1048576"`
 	// Bytes of one Secret that is used. The API server allows 1048576.
 	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
-	// Bytes of all Ingresses of a namespace together, of whatever class, and as many of all its Services, as the appliance keeps them: 20,000 Ingresses of 3 kB by default. While a namespace has more Ingresses, all clients of those that are kept are rejected, because one that is left out may be a guard. Services that something served refers to count first. No bound with trust: cluster.
+	// Bytes of all Ingresses of a namespace together, of whatever class, and as many of all its
+	// Services, as the appliance keeps them: 20,000 Ingresses of 3 kB by default. While a namespace
+	// has more Ingresses, all clients of those that are kept are rejected, because one that is left
+	// out may be a guard. Services that something served refers to count first. No bound with
+	// trust: cluster.
 	ObjectBytes int `json:"objectBytes" jsonschema:"default=67108864,minimum=65536,maximum=1073741824"`
-	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some 100,000 endpoints by default. Those of Services that are served count first.
+	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some
+	// 100,000 endpoints by default. Those of Services that are served count first.
 	SliceBytes int `json:"sliceBytes" jsonschema:"default=16777216,minimum=65536,maximum=1073741824"`
-	// Bytes of all objects of a namespace in the last good picture, which a start without the API server uses: a quarter of the largest picture by default. A namespace beyond it is left out there.
+	// Bytes of all objects of a namespace in the last good picture, which a start without the API
+	// server uses: a quarter of the largest picture by default. A namespace beyond it is left out
+	// there.
 	PictureBytes int `json:"pictureBytes" jsonschema:"default=67108864,minimum=65536,maximum=268435456"`
 }
 
@@ -162,39 +193,60 @@ type Ingress struct {
 	Controller string `json:"controller" jsonschema:"default=haproxy.org/ingress-controller"`
 	// Serve Ingresses that name no class, even if ours is not the cluster's default.
 	WatchWithoutClass bool `json:"watchWithoutClass" jsonschema:"default=false"`
-	// Addresses that are written into status.loadBalancer of each served Ingress. Empty: nothing is written. Default: group.addresses.
+	// Addresses that are written into status.loadBalancer of each served Ingress. Empty: nothing is
+	// written. Default: group.addresses.
 	Publish []netip.Addr `json:"publish"`
 	// A ConfigMap, as NAMESPACE/NAME, with keys for all Ingresses (ingress/README.md). Empty: none.
 	ConfigMap string `json:"configMap"`
-	// A ConfigMap, as NAMESPACE/NAME, of error responses: each key is a status, each value the whole response that HAProxy sends with that status.
+	// A ConfigMap, as NAMESPACE/NAME, of error responses: each key is a status, each value the
+	// whole response that HAProxy sends with that status.
 	ErrorFiles string `json:"errorFiles"`
 	// A ConfigMap, as NAMESPACE/NAME, of lists that keys refer to as patterns/NAME.
 	PatternFiles string `json:"patternFiles"`
-	// A ConfigMap, as NAMESPACE/NAME, of TCP services: each key is a port, each value the Service that takes its connections (ingress/README.md).
+	// A ConfigMap, as NAMESPACE/NAME, of TCP services: each key is a port, each value the Service
+	// that takes its connections (ingress/README.md).
 	TCPServices string `json:"tcpServices"`
-	// The only namespaces that Ingresses are taken from. Secrets are then read only in these namespaces and in the namespace of configMap, unless crossNamespaceSecrets is on. Empty: all.
+	// The only namespaces that Ingresses are taken from. Secrets are then read only in these
+	// namespaces and in the namespace of configMap, unless crossNamespaceSecrets is on. Empty: all.
 	Namespaces []string `json:"namespaces"`
 	// Namespaces that Ingresses are never taken from.
 	NotNamespaces []string `json:"notNamespaces"`
-	// A label selector (as of kubectl -l: "team=web,env in (a, b),!old") for the namespaces that Ingresses are taken from. Empty: all.
+	// A label selector (as of kubectl -l: "team=web,env in (a, b),!old") for the namespaces that
+	// Ingresses are taken from. Empty: all.
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
-	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.
+	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in
+	// sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.
 	AuthServices []string `json:"authServices"`
-	// How far the namespaces of the cluster trust each other. namespace: a host belongs to the namespace whose Ingress named it first; only the ConfigMap may bring snippets, because a snippet can read the traffic of every namespace. cluster: one team owns everything; namespaces share each host, the oldest path wins, and every Ingress and Service may bring snippets.
+	// How far the namespaces of the cluster trust each other. namespace: a host belongs to the
+	// namespace whose Ingress named it first; only the ConfigMap may bring snippets, because a
+	// snippet can read the traffic of every namespace. cluster: one team owns everything;
+	// namespaces share each host, the oldest path wins, and every Ingress and Service may bring
+	// snippets.
 	Trust Trust `json:"trust" jsonschema:"default=namespace,enum=namespace,enum=cluster"`
-	// Which namespaces may use which hosts, whoever named them first. The first entry that matches a host counts. If no entry matches, trust decides.
+	// Which namespaces may use which hosts, whoever named them first. The first entry that matches
+	// a host counts. If no entry matches, trust decides.
 	Hosts []Host `json:"hosts"`
-	// Serve pods that have hostNetwork. The address of such a server is the InternalIP of a node, and must be the node's BGP address. Ports of the node itself (SSH, BGP, etcd, kubelet, control plane) are not served. The namespace of such a pod is unknown: an EndpointSlice of any namespace may name the pod.
+	// Serve pods that have hostNetwork. The address of such a server is the InternalIP of a node,
+	// and must be the node's BGP address. Ports of the node itself (SSH, BGP, etcd, kubelet,
+	// control plane) are not served. The namespace of such a pod is unknown: an EndpointSlice of
+	// any namespace may name the pod.
 	HostNetwork bool `json:"hostNetwork" jsonschema:"default=false"`
-	// Let the ConfigMaps of this cluster set what concerns the whole HAProxy process: maxconn, log targets, proxy-protocol, the client-ca of all hosts, error pages, the default backend, snippets. At most one cluster. Default: true for the first cluster, if no other has it.
+	// Let the ConfigMaps of this cluster set what concerns the whole HAProxy process: maxconn, log
+	// targets, proxy-protocol, the client-ca of all hosts, error pages, the default backend,
+	// snippets. At most one cluster. Default: true for the first cluster, if no other has it.
 	Process bool `json:"process"`
-	// Let this cluster bring snippets although another cluster sets the process. A snippet can read and change the traffic of every cluster.
+	// Let this cluster bring snippets although another cluster sets the process. A snippet can read
+	// and change the traffic of every cluster.
 	Snippets bool `json:"snippets" jsonschema:"default=false"`
-	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is rejected, the ConfigMap's too.
+	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is
+	// rejected, the ConfigMap's too.
 	NoSnippets []string `json:"noSnippets"`
-	// How long a host, or an address of a Service, stays with its namespace after nothing there names it any more, from 0s to 720h. Meanwhile no other namespace gets it: otherwise another namespace could take it while its owner replaces an object. An entry of hosts that matches a host ends that for the host at once.
+	// How long a host, or an address of a Service, stays with its namespace after nothing there
+	// names it any more, from 0s to 720h. Meanwhile no other namespace gets it: otherwise another
+	// namespace could take it while its owner replaces an object. An entry of hosts that matches a
+	// host ends that for the host at once.
 	ReleaseAfter time.Duration `json:"releaseAfter" jsonschema:"default=1h"`
 	// Limits for each namespace. Anything beyond a limit is reported and not served; older Ingresses take precedence.
 	Limits Limits `json:"limits"`
@@ -211,9 +263,11 @@ const (
 
 // Host says which namespaces may use the hosts of a pattern.
 type Host struct {
-	// A host; or *.NAME, which matches every name below it, however deep; or *, which matches every host, and rules without one.
+	// A host; or *.NAME, which matches every name below it, however deep; or *, which matches every
+	// host, and rules without one.
 	Host string `json:"host" jsonschema:"required"`
-	// Namespaces that share these hosts, the oldest claim to a path winning; * is every namespace. Empty: nobody may use them.
+	// Namespaces that share these hosts, the oldest claim to a path winning; * is every namespace.
+	// Empty: nobody may use them.
 	Namespaces []string `json:"namespaces"`
 }
 
@@ -237,15 +291,20 @@ const (
 type BGP struct {
 	// AS number of the appliance. A change needs a restart.
 	ASN uint32 `json:"asn" change:"restart" jsonschema:"default=65000,minimum=1,maximum=4294967295"`
-	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address of listen, else the address this machine reaches the world from. A change needs a restart.
+	// BGP identifier, in the form of an IPv4 address no node uses. Default: the first IPv4 address
+	// of listen, else the address this machine reaches the world from. A change needs a restart.
 	RouterID netip.Addr `json:"routerID" change:"restart"`
-	// Own addresses of the BGP sessions, which the BGPPeers name. Nodes are dialled from these addresses; in mode passive nodes connect to them.
+	// Own addresses of the BGP sessions, which the BGPPeers name. Nodes are dialled from these
+	// addresses; in mode passive nodes connect to them.
 	Listen []netip.Addr `json:"listen" change:"live" jsonschema:"default=0.0.0.0,default=::"`
 	// TCP port that nodes connect to in mode passive.
 	Port uint16 `json:"port" change:"live" jsonschema:"default=179,minimum=1,maximum=65535"`
-	// BGP hold time: the silence after which a node is lost, in whole seconds from 3s to 65535s. The shorter of this and the hold time of the node (240s) applies; below 9s the sessions of busy nodes flap. A change needs a restart.
+	// BGP hold time: the silence after which a node is lost, in whole seconds from 3s to 65535s.
+	// The shorter of this and the hold time of the node (240s) applies; below 9s the sessions of
+	// busy nodes flap. A change needs a restart.
 	HoldTime time.Duration `json:"holdTime" change:"restart" jsonschema:"default=9s"`
-	// How long the routes of a node stay after its session was closed without a NOTIFICATION, as at a restart of calico-node. 0s: not at all.
+	// How long the routes of a node stay after its session was closed without a NOTIFICATION, as at
+	// a restart of calico-node. 0s: not at all.
 	Retain time.Duration `json:"retain" change:"live" jsonschema:"default=120s"`
 	// How long all routes of a cluster stay after all its sessions were lost at once. 0s: not at all.
 	FailStatic time.Duration `json:"failStatic" change:"live" jsonschema:"default=10m"`
@@ -263,7 +322,8 @@ type Routes struct {
 
 // HAProxy says how HAProxy is run, and where it listens.
 type HAProxy struct {
-	// Who runs HAProxy: managed starts and supervises it, external drives one that something else runs. A change needs a restart.
+	// Who runs HAProxy: managed starts and supervises it, external drives one that something else
+	// runs. A change needs a restart.
 	Mode Run `json:"mode" change:"restart" jsonschema:"default=managed,enum=managed,enum=external"`
 	// Path of the haproxy program. In mode external it is used to check configurations. A change needs a restart.
 	Binary string `json:"binary" change:"restart" jsonschema:"default=/usr/sbin/haproxy"`
@@ -271,25 +331,34 @@ type HAProxy struct {
 	HTTP []netip.AddrPort `json:"http" change:"live" jsonschema:"default=:80"`
 	// Addresses for HTTPS, in the same form.
 	HTTPS []netip.AddrPort `json:"https" change:"live" jsonschema:"default=:443"`
-	// Directory of HAProxy's configuration, maps and certificates. It holds the state of HAProxy: keep it over a reboot. A change needs a restart.
+	// Directory of HAProxy's configuration, maps and certificates. It holds the state of HAProxy:
+	// keep it over a reboot. A change needs a restart.
 	Dir string `json:"dir" change:"restart" jsonschema:"default=/var/lib/sallyport/haproxy"`
 	// Directory of the sockets and the PID file. A change needs a restart.
 	RunDir string `json:"runDir" change:"restart" jsonschema:"default=/run/sallyport"`
-	// Socket of HAProxy's master process (haproxy -S). Required in mode external, and not allowed otherwise. A change needs a restart.
+	// Socket of HAProxy's master process (haproxy -S). Required in mode external, and not allowed
+	// otherwise. A change needs a restart.
 	MasterSocket string `json:"masterSocket" change:"restart"`
-	// User that HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if this machine has that user and this process is root. A change needs a restart.
+	// User that HAProxy's worker runs as; empty is the user of this process. Default: haproxy, if
+	// this machine has that user and this process is root. A change needs a restart.
 	User string `json:"user" change:"restart"`
-	// Group that HAProxy's worker runs as; empty is the group of this process. Default: as for user. A change needs a restart.
+	// Group that HAProxy's worker runs as; empty is the group of this process. Default: as for
+	// user. A change needs a restart.
 	Group string `json:"group" change:"restart"`
 	// Threads of HAProxy. 0: one for each processor.
 	Threads int `json:"threads" change:"live" jsonschema:"default=0,minimum=0,maximum=64"`
-	// Most connections at the same time; fewer if the limit of open files is lower. 0: as many as fit into half of the memory at 100 kB each; in mode external HAProxy decides.
+	// Most connections at the same time; fewer if the limit of open files is lower. 0: as many as
+	// fit into half of the memory at 100 kB each; in mode external HAProxy decides.
 	MaxConnections int `json:"maxConnections" change:"live" jsonschema:"default=0,minimum=0,maximum=100000000"`
-	// TCP and UDP ports of this machine that no ConfigMap of a cluster can take (tcpServices, quic-bind-port), even while no program listens on them. The default holds the ports of SSH, DNS and DHCP. A list replaces the default.
+	// TCP and UDP ports of this machine that no ConfigMap of a cluster can take (tcpServices,
+	// quic-bind-port), even while no program listens on them. The default holds the ports of SSH,
+	// DNS and DHCP. A list replaces the default.
 	ReservedPorts []uint16 `json:"reservedPorts" change:"live" jsonschema:"default=22,default=53,default=68,default=546,minimum=1,maximum=65535"`
 	// Least time between two reloads of HAProxy, from 1ms to 1h. A change needs a restart.
 	MinReloadInterval time.Duration `json:"minReloadInterval" change:"restart" jsonschema:"default=1s"`
-	// Where HAProxy writes a line for each request: off, stdout (under systemd: the journal), or the address of a syslog server, by UDP. HAProxy has its stdout from its start: after a change to stdout restart HAProxy.
+	// Where HAProxy writes a line for each request: off, stdout (under systemd: the journal), or
+	// the address of a syslog server, by UDP. HAProxy has its stdout from its start: after a change
+	// to stdout restart HAProxy.
 	AccessLog AccessLog `json:"accessLog" change:"live" jsonschema:"default=off"`
 	// File with global and defaults sections of your own, placed before the generated configuration.
 	Base string `json:"base" change:"live"`
@@ -313,7 +382,8 @@ func (a *AccessLog) UnmarshalText(text []byte) (err error) {
 	case "stdout":
 		a.Stdout = true
 	default:
-		if a.Syslog, err = netip.ParseAddrPort(s); err == nil && (a.Syslog.Port() == 0 || a.Syslog.Addr().Zone() != "" || a.Syslog.Addr().Is4In6()) {
+		if a.Syslog, err = netip.ParseAddrPort(s); err == nil &&
+			(a.Syslog.Port() == 0 || a.Syslog.Addr().Zone() != "" || a.Syslog.Addr().Is4In6()) {
 			err = fmt.Errorf("%q is not the address of a syslog server", s)
 		}
 	}
@@ -331,13 +401,17 @@ const (
 
 // Status configures the endpoint on which the appliance reports its state.
 type Status struct {
-	// Address of the status page, /status, /metrics, /healthz and /readyz. An address other than loopback needs tls and password.
+	// Address of the status page, /status, /metrics, /healthz and /readyz. An address other than
+	// loopback needs tls and password.
 	Listen netip.AddrPort `json:"listen" jsonschema:"default=127.0.0.1:9090"`
-	// Names that a request may have as Host, besides addresses, localhost, identity and the host name. Requests with other names are rejected.
+	// Names that a request may have as Host, besides addresses, localhost, identity and the host
+	// name. Requests with other names are rejected.
 	Names []string `json:"names"`
 	// Certificate of the endpoint. Leave it out for plain HTTP on loopback.
 	TLS TLS `json:"tls"`
-	// Password for all pages but /healthz and /readyz, at least 12 characters. HTTP Basic (the user name is ignored) or "Authorization: Bearer PASSWORD". Without it nobody can drain by the page.
+	// Password for all pages but /healthz and /readyz, at least 12 characters. HTTP Basic (the user
+	// name is ignored) or "Authorization: Bearer PASSWORD". Without it nobody can drain by the
+	// page.
 	Password Secret `json:"password"`
 	// File that holds the password, instead of password.
 	PasswordFile string `json:"passwordFile"`
@@ -345,7 +419,8 @@ type Status struct {
 
 // TLS is the certificate of the status endpoint.
 type TLS struct {
-	// Certificate and its chain: the path of a PEM file, or the PEM itself. A new file is used after systemctl reload sallyport.
+	// Certificate and its chain: the path of a PEM file, or the PEM itself. A new file is used
+	// after systemctl reload sallyport.
 	Certificate PEM `json:"certificate"`
 	// Private key of the certificate: the path of a PEM file, or the PEM itself.
 	Key PEM `json:"key"`
@@ -485,7 +560,9 @@ func Schema() []byte {
 func Load(path string) (*Config, error) {
 	data, err := readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w; name the configuration file with --config, or write one: sallyport config example prints one, sallyport config schema lists the keys", err)
+		return nil,
+			fmt.Errorf("%w; name the configuration file with --config, or write one: sallyport config example prints "+
+				"one, sallyport config schema lists the keys", err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -535,7 +612,8 @@ func (c *Config) fill(p *problems) {
 			c.Clusters[i].Name = ""
 		}
 	}
-	if names := func(cluster Cluster) bool { return cluster.Ingress.Process }; len(c.Clusters) > 0 && !slices.ContainsFunc(c.Clusters, names) {
+	if names := func(cluster Cluster) bool { return cluster.Ingress.Process }; len(c.Clusters) > 0 &&
+		!slices.ContainsFunc(c.Clusters, names) {
 		c.Clusters[0].Ingress.Process = true
 	}
 	c.fillGroup(p)
@@ -553,7 +631,9 @@ func (c *Config) fillASN() {
 
 // resolve makes relative paths absolute, starting at dir, and cleans all paths.
 func (c *Config) resolve(dir string) {
-	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket, &c.HAProxy.Base, &c.Group.SecretFile, &c.Status.PasswordFile, &c.Status.TLS.Certificate.Path, &c.Status.TLS.Key.Path}
+	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket,
+		&c.HAProxy.Base, &c.Group.SecretFile, &c.Status.PasswordFile, &c.Status.TLS.Certificate.Path,
+		&c.Status.TLS.Key.Path}
 	for i := range c.Clusters {
 		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
 	}
@@ -589,7 +669,8 @@ func (c *Config) readFiles(p *problems) {
 	c.readSecret(p, "group.secretFile", c.Group.SecretFile, &c.Group.Secret, checkSecret)
 	for i := range c.Group.Upstream.Peers {
 		router := &c.Group.Upstream.Peers[i]
-		c.readSecret(p, fmt.Sprintf("group.upstream.peers[%d].passwordFile", i), router.PasswordFile, &router.Password, checkPassword)
+		c.readSecret(p, fmt.Sprintf("group.upstream.peers[%d].passwordFile", i), router.PasswordFile, &router.Password,
+			checkPassword)
 	}
 	c.readSecret(p, "status.passwordFile", c.Status.PasswordFile, &c.Status.Password, checkStatusPassword)
 	if t := c.Status.TLS; t.Certificate.Path != "" || t.Key.Path != "" {
@@ -682,7 +763,8 @@ func (c *Config) askMachine(p *problems) {
 	}
 	id, ok := ownAddress()
 	if !ok {
-		p.add("bgp.routerID", "this machine has no IPv4 address to take the router id from; set bgp.routerID to one that no node uses")
+		p.add("bgp.routerID", "this machine has no IPv4 address to take the router id from; set bgp.routerID to one "+
+			"that no node uses")
 	}
 	c.BGP.RouterID = id
 }

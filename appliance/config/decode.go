@@ -162,7 +162,8 @@ func (d decoder) object(node *yaml.Node, path string, v reflect.Value) {
 		if v.Type() == reflect.TypeFor[BFD]() {
 			or = ", or false"
 		}
-		d.at(node, path, "%s is given where keys are expected; allowed: %s%s", sort(node), strings.Join(keys(v.Type()), ", "), or)
+		d.at(node, path, "%s is given where keys are expected; allowed: %s%s", sort(node),
+			strings.Join(keys(v.Type()), ", "), or)
 		return
 	}
 	first := map[string]int{}
@@ -203,7 +204,8 @@ func (d decoder) entry(key, value *yaml.Node, path string, v reflect.Value) {
 
 func (d decoder) list(node *yaml.Node, path string, v reflect.Value, l limits) {
 	if node.Kind != yaml.SequenceNode {
-		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node), forms[v.Type().Elem()].example)
+		d.at(node, path, "%s is given where a list is expected, such as [%s]", sort(node),
+			forms[v.Type().Elem()].example)
 		return
 	}
 	v.Set(reflect.Zero(v.Type()))
@@ -389,20 +391,22 @@ func setBasic(v reflect.Value, s string, l limits) error {
 // forms holds an example of each type that is written as text or in a list, and a name
 // of its form for error messages.
 var forms = map[reflect.Type]struct{ name, example string }{
-	reflect.TypeFor[time.Duration]():  {"a time with its unit", "9s, 500ms or 2m"},
-	reflect.TypeFor[netip.Addr]():     {"an IP address", "192.168.50.21"},
-	reflect.TypeFor[netip.Prefix]():   {"a network with its length", "172.16.0.0/16"},
-	reflect.TypeFor[Pool]():           {"a network, or its first and last address with a dash between", "203.0.113.64/27"},
-	reflect.TypeFor[Address]():        {"an address with the length of its network", "192.168.50.21/24"},
-	reflect.TypeFor[netip.AddrPort](): {"an address with its port, [fd00::21]:80 for IPv6, :80 for every address", "192.168.50.21:80"},
-	reflect.TypeFor[AccessLog]():      {"off, stdout, or the address of a syslog server with its port", "192.168.50.4:514"},
-	reflect.TypeFor[Interface]():      {"", "{name: eth0, dhcp: true}"},
-	reflect.TypeFor[Static]():         {"", "{to: 10.0.0.0/8, via: 192.168.50.1}"},
-	reflect.TypeFor[Cluster]():        {"", "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"},
-	reflect.TypeFor[Host]():           {"", "{host: app.example.com, namespaces: [web]}"},
-	reflect.TypeFor[Member]():         {"", "{name: gate-1, address: 192.168.50.21}"},
-	reflect.TypeFor[Router]():         {"", "{address: 192.168.50.1}"},
-	reflect.TypeFor[string]():         {"text", "text"},
+	reflect.TypeFor[time.Duration](): {"a time with its unit", "9s, 500ms or 2m"},
+	reflect.TypeFor[netip.Addr]():    {"an IP address", "192.168.50.21"},
+	reflect.TypeFor[netip.Prefix]():  {"a network with its length", "172.16.0.0/16"},
+	reflect.TypeFor[Pool](): {"a network, or its first and last address with a dash between",
+		"203.0.113.64/27"},
+	reflect.TypeFor[Address](): {"an address with the length of its network", "192.168.50.21/24"},
+	reflect.TypeFor[netip.AddrPort](): {"an address with its port, [fd00::21]:80 for IPv6, :80 for every address",
+		"192.168.50.21:80"},
+	reflect.TypeFor[AccessLog](): {"off, stdout, or the address of a syslog server with its port", "192.168.50.4:514"},
+	reflect.TypeFor[Interface](): {"", "{name: eth0, dhcp: true}"},
+	reflect.TypeFor[Static]():    {"", "{to: 10.0.0.0/8, via: 192.168.50.1}"},
+	reflect.TypeFor[Cluster]():   {"", "{name: demo, kubeconfig: /etc/sallyport/kubeconfig}"},
+	reflect.TypeFor[Host]():      {"", "{host: app.example.com, namespaces: [web]}"},
+	reflect.TypeFor[Member]():    {"", "{name: gate-1, address: 192.168.50.21}"},
+	reflect.TypeFor[Router]():    {"", "{address: 192.168.50.1}"},
+	reflect.TypeFor[string]():    {"text", "text"},
 }
 
 // allowed describes the values that a key takes.

@@ -75,7 +75,8 @@ func tame(node *yaml.Node, depth int) (line int, err error) {
 
 var (
 	errAlias   = errors.New("YAML aliases are not supported here; write the value itself")
-	errTooDeep = fmt.Errorf("groups and lists are nested deeper than %d levels, the limit of a configuration file", maxDepth)
+	errTooDeep = fmt.Errorf("groups and lists are nested deeper than %d levels, the limit of a configuration file",
+		maxDepth)
 )
 
 // complaint matches an error of the parser. The parser names no line for a mistake in

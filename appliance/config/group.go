@@ -17,13 +17,19 @@ import (
 type Group struct {
 	// Name of the group: lower-case letters, digits and dashes. There is no group without a name.
 	Name string `json:"name" jsonschema:"required"`
-	// Key that the members share: base64 of at least 32 bytes, as "openssl rand -base64 32" prints it. The keys of the heartbeat, of HAProxy's peers and of TLS tickets are derived from it.
+	// Key that the members share: base64 of at least 32 bytes, as "openssl rand -base64 32" prints
+	// it. The keys of the heartbeat, of HAProxy's peers and of TLS tickets are derived from it.
 	Secret Secret `json:"secret"`
 	// File that holds the key, instead of secret.
 	SecretFile string `json:"secretFile"`
-	// Service addresses: every member has them on its loopback interface, and those that serve announce them. They belong to no machine. Only with vrrp they may be in the network of the members.
+	// Service addresses: every member has them on its loopback interface, and those that serve
+	// announce them. They belong to no machine. Only with vrrp they may be in the network of the
+	// members.
 	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
-	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks, or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced or moved by VRRP as the service addresses are. Nothing else may have an address of the pools. It needs upstream or vrrp.
+	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks,
+	// or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced
+	// or moved by VRRP as the service addresses are. Nothing else may have an address of the pools.
+	// It needs upstream or vrrp.
 	Pools []Pool `json:"pools"`
 	// Give addresses of the pools also to Services of type LoadBalancer that name no class.
 	DefaultLoadBalancer bool `json:"defaultLoadBalancer" jsonschema:"default=false"`
@@ -31,17 +37,27 @@ type Group struct {
 	Members []Member `json:"members" jsonschema:"required"`
 	// Port on which the members talk to each other: UDP for the heartbeat, TCP for HAProxy's peers.
 	Port uint16 `json:"port" jsonschema:"default=7477,minimum=1,maximum=65535"`
-	// Share rate limits, session cookies and TLS session tickets among the members. The members do not add up what they count: a client whose connections reach several of them at once may send as many times rate-limit-requests as there are members. Who learns the secret of the group can read recorded TLS 1.2 connections that began with a ticket; not those of TLS 1.3.
+	// Share rate limits, session cookies and TLS session tickets among the members. The members do
+	// not add up what they count: a client whose connections reach several of them at once may send
+	// as many times rate-limit-requests as there are members. Who learns the secret of the group
+	// can read recorded TLS 1.2 connections that began with a ticket; not those of TLS 1.3.
 	Share bool `json:"share" jsonschema:"default=true"`
-	// Pass packets of connections that another member holds on to that member, so that an established TCP connection survives when routers move it. The members then need a network in common.
+	// Pass packets of connections that another member holds on to that member, so that an
+	// established TCP connection survives when routers move it. The members then need a network in
+	// common.
 	SecondChance bool `json:"secondChance" jsonschema:"default=true"`
-	// How many packets a second one appliance passes on to the next member (secondChance), from 1000 to 10000000. Anybody may send packets that belong to no connection, and each of them reaches all members. Packets beyond the limit are dropped, and TCP sends those of a connection again. 20,000 packets that clients send are the acknowledgements of some 500 Mbit/s of answers, all on connections that have just moved.
+	// How many packets a second one appliance passes on to the next member (secondChance), from
+	// 1000 to 10000000. Anybody may send packets that belong to no connection, and each of them
+	// reaches all members. Packets beyond the limit are dropped, and TCP sends those of a
+	// connection again. 20,000 packets that clients send are the acknowledgements of some 500
+	// Mbit/s of answers, all on connections that have just moved.
 	SecondChanceLimit int `json:"secondChanceLimit" jsonschema:"default=20000,minimum=1000,maximum=10000000"`
 	// How an appliance leaves on purpose.
 	Drain Drain `json:"drain"`
 	// The routers that the service addresses are announced to. Without them nothing is announced.
 	Upstream Upstream `json:"upstream"`
-	// VRRP (RFC 5798) between the members, for a network without routers that speak BGP. It needs Debian's package keepalived.
+	// VRRP (RFC 5798) between the members, for a network without routers that speak BGP. It needs
+	// Debian's package keepalived.
 	VRRP VRRP `json:"vrrp"`
 }
 
@@ -77,7 +93,8 @@ func (p *Pool) UnmarshalText(text []byte) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First) || p.First.Is4In6() || p.First.Zone()+p.Last.Zone() != "":
+	case p.First.BitLen() != p.Last.BitLen() || p.Last.Less(p.First) || p.First.Is4In6() ||
+		p.First.Zone()+p.Last.Zone() != "":
 		return fmt.Errorf("%s is no range of addresses", text)
 	}
 	return nil
@@ -119,7 +136,9 @@ func (c *Config) warnOfShares(p *problems) {
 		for family, name := range []string{"IPv4", "IPv6"} {
 			share := max(1, has[family]/4)
 			if most := cluster.Ingress.Limits.Addresses; has[family] > 0 && uint64(most) > share { //nolint:gosec // from 1 to 1000000
-				c.warn(p, fmt.Sprintf("clusters[%d].ingress.limits.addresses", i), "%d is more than a quarter of the %s of group.pools (%d), which is the default: one namespace can leave too few for the others", most, name+" addresses", has[family])
+				c.warn(p, fmt.Sprintf("clusters[%d].ingress.limits.addresses", i),
+					"%d is more than a quarter of the %s of group.pools (%d), which is the default: one namespace "+
+						"can leave too few for the others", most, name+" addresses", has[family])
 			}
 		}
 	}
@@ -147,7 +166,8 @@ type Member struct {
 
 // Drain says how an appliance leaves on purpose.
 type Drain struct {
-	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h. A stop by systemd waits as long.
+	// How long established connections may go on after the addresses were withdrawn, from 1s to 1h.
+	// A stop by systemd waits as long.
 	Timeout time.Duration `json:"timeout" jsonschema:"default=60s"`
 }
 
@@ -157,9 +177,14 @@ type Upstream struct {
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
 	// The routers. The appliance dials them.
 	Peers []Router `json:"peers"`
-	// Bidirectional Forwarding Detection (RFC 5881) with the routers, so that they notice a lost appliance before bgp.holdTime has passed; false: none.
+	// Bidirectional Forwarding Detection (RFC 5881) with the routers, so that they notice a lost
+	// appliance before bgp.holdTime has passed; false: none.
 	BFD BFD `json:"bfd"`
-	// How long the addresses stay announced after a crash of sallyport, while HAProxy answers, from 0s to 1h. The sessions with the routers and BFD are in a process of their own, which outlives the crash and which the next sallyport takes over. Meanwhile nobody follows the cluster, and HAProxy's own checks alone take servers out. 0s: they are withdrawn at once, and the other members serve.
+	// How long the addresses stay announced after a crash of sallyport, while HAProxy answers, from
+	// 0s to 1h. The sessions with the routers and BFD are in a process of their own, which outlives
+	// the crash and which the next sallyport takes over. Meanwhile nobody follows the cluster, and
+	// HAProxy's own checks alone take servers out. 0s: they are withdrawn at once, and the other
+	// members serve.
 	AfterCrash time.Duration `json:"afterCrash" jsonschema:"default=60s"`
 }
 
@@ -171,9 +196,11 @@ func (u *Upstream) Exists() bool { return len(u.Peers) > 0 }
 type VRRP struct {
 	// Interface that gets the addresses, in the network of the members. Without an interface there is no VRRP.
 	Interface string `json:"interface" jsonschema:"required"`
-	// First virtual router ID. The group uses as many in a row as it has members, or addresses if these are fewer; nothing else in the network may use them.
+	// First virtual router ID. The group uses as many in a row as it has members, or addresses if
+	// these are fewer; nothing else in the network may use them.
 	ID int `json:"id" jsonschema:"default=50,minimum=1,maximum=255"`
-	// Time between two advertisements, from 100ms to 10s in hundredths of a second. A lost member is noticed after three to four of them.
+	// Time between two advertisements, from 100ms to 10s in hundredths of a second. A lost member
+	// is noticed after three to four of them.
 	Interval time.Duration `json:"interval" jsonschema:"default=300ms"`
 }
 
@@ -182,7 +209,8 @@ func (v *VRRP) Exists() bool { return v.Interface != "" }
 
 // Router is a router that the service addresses are announced to.
 type Router struct {
-	// Address of the router. IPv4 service addresses are announced in a session between IPv4 addresses, IPv6 ones in a session between IPv6 addresses.
+	// Address of the router. IPv4 service addresses are announced in a session between IPv4
+	// addresses, IPv6 ones in a session between IPv6 addresses.
 	Address netip.Addr `json:"address" jsonschema:"required"`
 	// AS number of this router, if it is another one than upstream.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
@@ -246,7 +274,8 @@ func (c *Config) checkGroup(p *problems) {
 	case p.given("group.secret"):
 		checkSecret(p, "group.secret", g.Secret)
 	case g.SecretFile == "":
-		p.add("group", "secret is missing; openssl rand -base64 32 makes one, the same for all members (secretFile names a file that holds it)")
+		p.add("group", "secret is missing; openssl rand -base64 32 makes one, the same for all members (secretFile "+
+			"names a file that holds it)")
 	}
 	if g.Drain.Timeout < time.Second || g.Drain.Timeout > time.Hour {
 		p.add("group.drain.timeout", "%s is not allowed; allowed: 1s to 1h", g.Drain.Timeout)
@@ -294,7 +323,8 @@ func (c *Config) checkGroupMembers(p *problems) {
 		case j < i:
 			p.add(at+".address", "%s is already the address of %s", m.Address, members[j].Name)
 		case m.Address.Is4() != members[0].Address.Is4():
-			p.add(at+".address", "%s is not of the family of %s, the address of %s; members need addresses of one family, IPv4 or IPv6", m.Address, members[0].Address, members[0].Name)
+			p.add(at+".address", "%s is not of the family of %s, the address of %s; members need addresses of one "+
+				"family, IPv4 or IPv6", m.Address, members[0].Address, members[0].Name)
 		default:
 			c.checkNotInPool(p, at+".address", m.Address)
 		}
@@ -311,7 +341,8 @@ func (c *Config) checkIdentity(p *problems) {
 	for _, m := range members {
 		names = append(names, m.Name)
 	}
-	p.add("group.members", "none has the name %q, which is the identity of this appliance; add it, or set identity to one of %s", c.Identity, strings.Join(names, ", "))
+	p.add("group.members", "none has the name %q, which is the identity of this appliance; add it, or set identity "+
+		"to one of %s", c.Identity, strings.Join(names, ", "))
 }
 
 // checkNotInPool rejects an address that a pod could have.
@@ -351,15 +382,20 @@ func (c *Config) checkServiceAddresses(p *problems) {
 	}
 	// A listener on the address itself looks to the kernel like one of its connections,
 	// and then second chance cannot tell whose a packet is.
-	for key, list := range map[string][]netip.AddrPort{"haproxy.http": c.HAProxy.HTTP, "haproxy.https": c.HAProxy.HTTPS} {
+	for key, list := range map[string][]netip.AddrPort{"haproxy.http": c.HAProxy.HTTP,
+		"haproxy.https": c.HAProxy.HTTPS} {
 		for _, at := range list {
 			if !at.Addr().IsUnspecified() {
-				p.add(key, "%s is a single address; in a group HAProxy listens on every address: \":%d\"", at, at.Port())
+				p.add(key, "%s is a single address; in a group HAProxy listens on every address: \":%d\"", at,
+					at.Port())
 			}
 		}
 		for _, addr := range g.Addresses {
-			if len(list) > 0 && !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return at.Addr().Is4() == addr.Is4() }) {
-				p.add(key, "HAProxy does not listen on the family of %s, a service address of the group; \":%d\" is every address", addr, list[0].Port())
+			if len(list) > 0 && !slices.ContainsFunc(list, func(at netip.AddrPort) bool {
+				return at.Addr().Is4() == addr.Is4()
+			}) {
+				p.add(key, "HAProxy does not listen on the family of %s, a service address of the group; \":%d\" is "+
+					"every address", addr, list[0].Port())
 				break
 			}
 		}
@@ -370,7 +406,8 @@ func (c *Config) checkServiceAddresses(p *problems) {
 func (c *Config) checkServicePools(p *problems) {
 	g := &c.Group
 	if len(g.Pools) > 0 && !g.Upstream.Exists() && !g.VRRP.Exists() {
-		p.add("group.pools", "is announced to nobody: give group.upstream the routers, or group.vrrp the interface in the network of the members")
+		p.add("group.pools", "is announced to nobody: give group.upstream the routers, or group.vrrp the interface "+
+			"in the network of the members")
 	}
 	if g.DefaultLoadBalancer && len(g.Pools) == 0 && !p.given("group.pools") {
 		p.add("group.defaultLoadBalancer", "is set without group.pools; give the addresses for Services")
@@ -395,7 +432,8 @@ func (c *Config) checkServicePools(p *problems) {
 	}
 	for i, pool := range g.Pools {
 		at := fmt.Sprintf("group.pools[%d]", i)
-		for _, never := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127", "fe80::/10", "ff00::/8"} {
+		for _, never := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127",
+			"fe80::/10", "ff00::/8"} {
 			network := netip.MustParsePrefix(never)
 			if pool.overlaps(Pool{network.Addr(), lastOf(network)}) {
 				p.add(at, "%s overlaps %s, whose addresses clients cannot connect to", pool, network)
@@ -418,7 +456,9 @@ func (c *Config) checkServicePools(p *problems) {
 				p.add(at, "%s contains %s, which is %s; the pools are for Services alone", pool, a, taken[a])
 			}
 		}
-		if u := &g.Upstream; u.Exists() && !slices.ContainsFunc(u.Peers, func(r Router) bool { return r.Address.Is4() == pool.First.Is4() }) {
+		if u := &g.Upstream; u.Exists() && !slices.ContainsFunc(u.Peers, func(r Router) bool {
+			return r.Address.Is4() == pool.First.Is4()
+		}) {
 			p.add(at, "%s is announced to nobody: no router in group.upstream.peers has an address of its family", pool)
 		}
 	}
@@ -437,14 +477,19 @@ func (c *Config) checkUpstream(p *problems) {
 		p.add(at, "peers is missing; give the routers, such as [{address: 192.168.50.1}]")
 	}
 	if u.ASN == c.BGP.ASN {
-		p.add(at+".asn", "%d is bgp.asn, that of the appliance; addresses are announced to other ASes alone: give the appliance or the routers another one", u.ASN)
+		p.add(at+".asn", "%d is bgp.asn, that of the appliance; addresses are announced to other ASes alone: give "+
+			"the appliance or the routers another one", u.ASN)
 	}
 	for i, addr := range c.Group.Addresses {
-		if len(u.Peers) > 0 && !slices.ContainsFunc(u.Peers, func(r Router) bool { return r.Address.Is4() == addr.Is4() }) {
-			p.add(fmt.Sprintf("group.addresses[%d]", i), "%s is announced to nobody: no router in group.upstream.peers has an address of its family", addr)
+		if len(u.Peers) > 0 && !slices.ContainsFunc(u.Peers, func(r Router) bool {
+			return r.Address.Is4() == addr.Is4()
+		}) {
+			p.add(fmt.Sprintf("group.addresses[%d]", i),
+				"%s is announced to nobody: no router in group.upstream.peers has an address of its family", addr)
 		}
 	}
-	if b := u.BFD; b != (BFD{}) && (b.Interval < 50*time.Millisecond || b.Interval > 10*time.Second || b.Interval%time.Millisecond != 0) {
+	if b := u.BFD; b != (BFD{}) && (b.Interval < 50*time.Millisecond || b.Interval > 10*time.Second ||
+		b.Interval%time.Millisecond != 0) {
 		p.add(at+".bfd.interval", "%s is not allowed; allowed: whole milliseconds from 50ms to 10s", b.Interval)
 	}
 	if u.AfterCrash < 0 || u.AfterCrash > time.Hour {
@@ -504,7 +549,8 @@ func (c *Config) checkVRRP(p *problems) {
 		}
 	}
 	if same == 0 {
-		p.add(at, "no service address is of the family of %s, the address of %s; VRRP needs one, or members with addresses of the other family", g.Members[0].Address, g.Members[0].Name)
+		p.add(at, "no service address is of the family of %s, the address of %s; VRRP needs one, or members with "+
+			"addresses of the other family", g.Members[0].Address, g.Members[0].Name)
 	}
 	if last := v.ID + min(same, len(g.Members)) - 1; last > 255 {
 		p.add(at+".id", "%d is not allowed; the group uses the IDs %d to %d, and 255 is the greatest", v.ID, v.ID, last)
@@ -523,7 +569,8 @@ func (c *Config) checkRouter(p *problems, at string, addr netip.Addr) {
 	}
 	for i, cluster := range c.Clusters {
 		if slices.Contains(cluster.BGP.RouteReflectors, addr) {
-			p.add(at, "%s is a route reflector (clusters[%d].bgp.routeReflectors), to which nothing is announced", addr, i)
+			p.add(at, "%s is a route reflector (clusters[%d].bgp.routeReflectors), to which nothing is announced", addr,
+				i)
 		}
 	}
 	c.checkNotInPool(p, at, addr)

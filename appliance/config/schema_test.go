@@ -31,7 +31,8 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	s := r.Reflect(config.Config{})
 	s.Title = "Sallyport configuration"
 	// BFD is its keys, or false.
-	s.Definitions["BFD"] = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{s.Definitions["BFD"], {Type: "boolean", Enum: []any{false}}}}
+	s.Definitions["BFD"] = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{s.Definitions["BFD"],
+		{Type: "boolean", Enum: []any{false}}}}
 	want, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,8 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 		return
 	}
 	if !bytes.Equal(want, config.Schema()) {
-		t.Errorf("schema.json is old; run make golden. want -, got +:\n%s", cmp.Diff(string(want), string(config.Schema())))
+		t.Errorf("schema.json is old; run make golden. want -, got +:\n%s",
+			cmp.Diff(string(want), string(config.Schema())))
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 type System struct {
 	// Name of the machine. Default: sallyport.
 	Hostname string `json:"hostname"`
-	// The network interfaces. Empty: each wired one uses DHCP. Otherwise an interface that is not in the list stays down.
+	// The network interfaces. Empty: each wired one uses DHCP. Otherwise an interface that is not
+	// in the list stays down.
 	Interfaces []Interface `json:"interfaces"`
 	// Which settings are taken from DHCP servers and routers.
 	DHCP DHCP `json:"dhcp"`
@@ -34,11 +35,13 @@ type System struct {
 	Console bool `json:"console" jsonschema:"default=true"`
 	// Public SSH keys that root may log in with, as lines of authorized_keys without options. Empty: SSH is off.
 	MaintenanceKey []string `json:"maintenanceKey"`
-	// Let the hypervisor run programs and change files as root, through QEMU's guest agent. Otherwise the agent only reports addresses, freezes the
-	// disk for a backup, and shuts the machine down.
+	// Let the hypervisor run programs and change files as root, through QEMU's guest agent.
+	// Otherwise the agent only reports addresses, freezes the disk for a backup, and shuts the
+	// machine down.
 	GuestExec bool `json:"guestExec"`
-	// Volumes that this file may be read from, in addition to what the hypervisor gives. boot: only the partition CONFIG of the disk that started the
-	// machine. any: other volumes too, while that partition has no file.
+	// Volumes that this file may be read from, in addition to what the hypervisor gives. boot: only
+	// the partition CONFIG of the disk that started the machine. any: other volumes too, while that
+	// partition has no file.
 	Volumes Volumes `json:"volumes" jsonschema:"default=any,enum=any,enum=boot"`
 	// Where newer versions are looked for.
 	Update Update `json:"update"`
@@ -65,12 +68,14 @@ const BootVolume Volumes = "boot"
 
 // Interface is one network interface that exists, or a VLAN or bond to make.
 type Interface struct {
-	// Name, such as eth0, or a pattern such as en*. With mac: its name in this file. With vlan or bond: the name that it gets.
+	// Name, such as eth0, or a pattern such as en*. With mac: its name in this file. With vlan or
+	// bond: the name that it gets.
 	Name string `json:"name" jsonschema:"required"`
 	// Hardware address that identifies the interface, instead of its name.
 	MAC string `json:"mac"`
-	// Get addresses, the default route and servers by DHCP and IPv6 router advertisements; system.dhcp says which of them are taken. Default: true
-	// for an interface without addresses that is in no bond.
+	// Get addresses, the default route and servers by DHCP and IPv6 router advertisements;
+	// system.dhcp says which of them are taken. Default: true for an interface without addresses
+	// that is in no bond.
 	DHCP bool `json:"dhcp"`
 	// Addresses, each with its prefix length.
 	Addresses []Address `json:"addresses"`
@@ -98,7 +103,8 @@ type Static struct {
 	To netip.Prefix `json:"to" jsonschema:"required"`
 	// Router that takes the packets.
 	Via netip.Addr `json:"via" jsonschema:"required"`
-	// Metric: of several routes to one network, the one with the lowest metric is used. Default: that of systemd-networkd.
+	// Metric: of several routes to one network, the one with the lowest metric is used. Default:
+	// that of systemd-networkd.
 	Metric uint32 `json:"metric" jsonschema:"minimum=1,maximum=4294967295"`
 }
 
@@ -120,15 +126,20 @@ type Bond struct {
 
 // Update says where and when newer versions of the image are looked for.
 type Update struct {
-	// URL of a folder, by HTTPS or HTTP, whose file "latest" names the newest image in the folder. Empty: no newer version is looked for.
+	// URL of a folder, by HTTPS or HTTP, whose file "latest" names the newest image in the folder.
+	// Empty: no newer version is looked for.
 	URL string `json:"url"`
-	// When newer versions are looked for: a time of day, or a weekday and a time of day such as "Sun 04:00". The clock of the machine is in UTC.
+	// When newer versions are looked for: a time of day, or a weekday and a time of day such as
+	// "Sun 04:00". The clock of the machine is in UTC.
 	Schedule string `json:"schedule" jsonschema:"default=04:00"`
-	// In a group the members are updated one by one, the one with the lowest name first. This is how long those before have to have served with the new version until
-	// the next one follows, from 10m to 720h. Each looks at the time of schedule only: with the default one member is updated a day.
+	// In a group the members are updated one by one, the one with the lowest name first. This is
+	// how long those before have to have served with the new version until the next one follows,
+	// from 10m to 720h. Each looks at the time of schedule only: with the default one member is
+	// updated a day.
 	Stagger time.Duration `json:"stagger" jsonschema:"default=12h"`
-	// Start a new version from the running kernel (kexec), which saves the minutes that the firmware of a server takes. Set it to false on hardware
-	// that cannot do that. With Secure Boot or little memory the firmware starts the new version in any case.
+	// Start a new version from the running kernel (kexec), which saves the minutes that the
+	// firmware of a server takes. Set it to false on hardware that cannot do that. With Secure Boot
+	// or little memory the firmware starts the new version in any case.
 	Kexec bool `json:"kexec" jsonschema:"default=true"`
 }
 
@@ -150,7 +161,9 @@ func (c *Config) fillSystem(p *problems) {
 		}
 	}
 	if !p.given("system.dhcp.useDNS") {
-		s.DHCP.UseDNS = len(s.DNS) == 0 && !slices.ContainsFunc(s.Interfaces, func(in Interface) bool { return len(in.DNS) > 0 })
+		s.DHCP.UseDNS = len(s.DNS) == 0 && !slices.ContainsFunc(s.Interfaces, func(in Interface) bool {
+			return len(in.DNS) > 0
+		})
 	}
 	if !p.given("system.dhcp.useNTP") {
 		s.DHCP.UseNTP = len(s.NTP) == 0
@@ -169,8 +182,10 @@ func (s *System) BondOf(name string) string {
 
 var (
 	// hostname matches a host name in one or more labels (RFC 1123 section 2.1). Linux takes at most 64 bytes.
-	hostname = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
-	// link matches the name of an interface: at most 15 bytes (IFNAMSIZ), none of which systemd or sysctl would read as something else.
+	hostname = regexp.MustCompile(
+		`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?)*$`)
+	// link matches the name of an interface: at most 15 bytes (IFNAMSIZ), none of which systemd or
+	// sysctl would read as something else.
 	link        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
 	linkPattern = regexp.MustCompile(`^[A-Za-z0-9_*?][A-Za-z0-9_.*?-]{0,14}$`)
 	mac         = regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
@@ -180,7 +195,9 @@ var (
 func (c *Config) checkSystem(p *problems) {
 	s := &c.System
 	if s.Hostname != "" && (len(s.Hostname) > 64 || !hostname.MatchString(s.Hostname)) {
-		p.add("system.hostname", "%q is not allowed; allowed: letters, digits and dashes, in labels joined by dots, 64 bytes in all", s.Hostname)
+		p.add("system.hostname",
+			"%q is not allowed; allowed: letters, digits and dashes, in labels joined by dots, 64 bytes in all",
+			s.Hostname)
 	}
 	each(p, "system.dns", s.DNS, netip.Addr.IsGlobalUnicast, notAMachine)
 	each(p, "system.ntp", s.NTP, func(server string) bool {
@@ -197,12 +214,16 @@ func (c *Config) checkSystem(p *problems) {
 	}
 	if s.Update.URL != "" {
 		u, err := url.Parse(s.Update.URL)
-		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			p.add("system.update.url", "is not allowed; allowed: https://HOST/FOLDER or http://HOST/FOLDER, without a password")
+		if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" || u.Fragment != "" {
+			p.add("system.update.url",
+				"is not allowed; allowed: https://HOST/FOLDER or http://HOST/FOLDER, without a password")
 		}
 	}
 	if !schedule.MatchString(s.Update.Schedule) {
-		p.add("system.update.schedule", "%q is not allowed; allowed: a time of day, or a weekday and a time of day, such as 04:00 or Sun 04:00", s.Update.Schedule)
+		p.add("system.update.schedule",
+			"%q is not allowed; allowed: a time of day, or a weekday and a time of day, such as 04:00 or Sun 04:00",
+			s.Update.Schedule)
 	}
 	if s.Update.Stagger < 10*time.Minute || s.Update.Stagger > 720*time.Hour {
 		p.add("system.update.stagger", "%s is not allowed; allowed: 10m to 720h", s.Update.Stagger)
@@ -221,7 +242,8 @@ func (c *Config) checkInterfaces(p *problems) {
 		case in.Name == "":
 			p.add(at, "name is missing")
 		case (made || in.MAC != "") && !link.MatchString(in.Name), !linkPattern.MatchString(in.Name), in.Name == "lo":
-			p.add(at+".name", "%q is not allowed; allowed: up to 15 letters, digits and _ . -, and * or ? in the name of an existing interface", in.Name)
+			p.add(at+".name", "%q is not allowed; allowed: up to 15 letters, digits and _ . -, and * or ? in the "+
+				"name of an existing interface", in.Name)
 		case slices.Contains(names, in.Name):
 			p.add(at+".name", "%q is listed twice", in.Name)
 		}
@@ -257,8 +279,10 @@ func (c *Config) checkMembers(p *problems, at string, bond *Interface) {
 		}
 		for k := range c.System.Interfaces {
 			in := &c.System.Interfaces[k]
-			if in.Name == member && (in.DHCP || len(in.Addresses) > 0 || in.Gateway.IsValid() || len(in.Routes) > 0 || in.VLAN != VLAN{}) {
-				p.add(fmt.Sprintf("system.interfaces[%d]", k), "%q is in the bond %q, which has the addresses, routes and VLANs", member, bond.Name)
+			if in.Name == member && (in.DHCP || len(in.Addresses) > 0 || in.Gateway.IsValid() || len(in.Routes) > 0 ||
+				in.VLAN != VLAN{}) {
+				p.add(fmt.Sprintf("system.interfaces[%d]", k),
+					"%q is in the bond %q, which has the addresses, routes and VLANs", member, bond.Name)
 			}
 		}
 	}
@@ -269,7 +293,9 @@ func (c *Config) checkAddresses(p *problems, at string, in *Interface) {
 		return in.DHCP || addr.IsLinkLocalUnicast() ||
 			slices.ContainsFunc(in.Addresses, func(a Address) bool { return a.Contains(addr) && a.Addr() != addr })
 	}
-	each(p, at+".addresses", in.Addresses, func(a Address) bool { return a.Addr().IsGlobalUnicast() && a.Bits() > 0 }, notAMachine+" in a network")
+	each(p, at+".addresses", in.Addresses, func(a Address) bool {
+		return a.Addr().IsGlobalUnicast() && a.Bits() > 0
+	}, notAMachine+" in a network")
 	if in.Gateway.IsValid() && !reached(in.Gateway) {
 		p.add(at+".gateway", "%s is in no network of the interface", in.Gateway)
 	}
@@ -299,10 +325,12 @@ var publicKeys = []string{
 func checkPublicKey(line string) error {
 	words := strings.Fields(line)
 	if len(words) < 2 || !slices.Contains(publicKeys, words[0]) {
-		return fmt.Errorf("is not a public SSH key; allowed: a line such as ssh-ed25519 AAAA... name, of type %s", strings.Join(publicKeys, ", "))
+		return fmt.Errorf("is not a public SSH key; allowed: a line such as ssh-ed25519 AAAA... name, of type %s",
+			strings.Join(publicKeys, ", "))
 	}
 	blob, err := base64.StdEncoding.DecodeString(words[1])
-	if err != nil || len(blob) < 4+len(words[0]) || int(binary.BigEndian.Uint32(blob)) != len(words[0]) || string(blob[4:4+len(words[0])]) != words[0] {
+	if err != nil || len(blob) < 4+len(words[0]) || int(binary.BigEndian.Uint32(blob)) != len(words[0]) ||
+		string(blob[4:4+len(words[0])]) != words[0] {
 		return fmt.Errorf("is not a complete public SSH key of type %s", words[0])
 	}
 	return nil

@@ -66,7 +66,8 @@ func (d *Diagram) draw() template.HTML {
 type svg struct{ strings.Builder }
 
 func (s *svg) open(class, id string, w, h int, summary string) {
-	fmt.Fprintf(s, `<svg class="diagram %s" role="group" viewBox="0 0 %d %d" aria-labelledby="%s-title %[4]s-desc"><title id="%[4]s-title">Paths from clients to pods</title><desc id="%[4]s-desc">%[5]s</desc>`,
+	fmt.Fprintf(s,
+		`<svg class="diagram %s" role="group" viewBox="0 0 %d %d" aria-labelledby="%s-title %[4]s-desc"><title id="%[4]s-title">Paths from clients to pods</title><desc id="%[4]s-desc">%[5]s</desc>`,
 		class, w, h, id, template.HTMLEscapeString(summary))
 }
 
@@ -90,7 +91,8 @@ func (s *svg) box(b Box, x, y, w, h int) {
 		if b.Mark != Plain {
 			name += ": " + b.Mark.Word()
 		}
-		fmt.Fprintf(s, `<a href="%s" aria-label="%s">`, template.HTMLEscapeString(b.Href), template.HTMLEscapeString(name))
+		fmt.Fprintf(s, `<a href="%s" aria-label="%s">`, template.HTMLEscapeString(b.Href),
+			template.HTMLEscapeString(name))
 		defer s.WriteString("</a>")
 	}
 	fmt.Fprintf(s, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="7"/>`, b.Mark.Class(), x, y, w, h)
@@ -104,7 +106,8 @@ func (s *svg) box(b Box, x, y, w, h int) {
 		s.text(x+12, y+38+16*i, "s", cut(line, letters+2))
 	}
 	for i, n := range b.Notes {
-		s.text(x+12, y+38+16*(len(b.Lines)+i), "s "+n.Mark.Class(), cut(strings.TrimSpace(n.Mark.Symbol()+" "+n.Text), letters+2))
+		s.text(x+12, y+38+16*(len(b.Lines)+i), "s "+n.Mark.Class(),
+			cut(strings.TrimSpace(n.Mark.Symbol()+" "+n.Text), letters+2))
 	}
 }
 
@@ -157,7 +160,8 @@ func (d *Diagram) wide() string {
 	for _, h := range []struct {
 		x    int
 		text string
-	}{{clients, "clients"}, {appliance, "this appliance"}, {server - 22, "door 1: server"}, {route - 22, "door 2: route"}, {node, "node"}, {pods, "pods"}} {
+	}{{clients, "clients"}, {appliance, "this appliance"}, {server - 22, "door 1: server"},
+		{route - 22, "door 2: route"}, {node, "node"}, {pods, "pods"}} {
 		s.text(h.x, 14, "h", h.text)
 	}
 	s.line(d.Entrance.Mark.Class(), clients+clientsW, top+28, appliance, top+28)

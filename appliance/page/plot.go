@@ -37,8 +37,10 @@ func (p Plot) draw() template.HTML {
 	span := Lasting(time.Duration(len(p.Points)) * p.Every)
 	var s strings.Builder
 	title := template.HTMLEscapeString(p.Title)
-	fmt.Fprintf(&s, `<figure class="plot"><figcaption><span>%s</span><b>%s</b></figcaption>`, title, template.HTMLEscapeString(now))
-	fmt.Fprintf(&s, `<svg role="img" viewBox="0 0 %g %g" preserveAspectRatio="none" aria-label="%s: %s now, at most %s in the last %s">`,
+	fmt.Fprintf(&s, `<figure class="plot"><figcaption><span>%s</span><b>%s</b></figcaption>`, title,
+		template.HTMLEscapeString(now))
+	fmt.Fprintf(&s,
+		`<svg role="img" viewBox="0 0 %g %g" preserveAspectRatio="none" aria-label="%s: %s now, at most %s in the last %s">`,
 		width, height, title, template.HTMLEscapeString(now), number(top), span)
 	fmt.Fprintf(&s, `<path class="axis" d="M0 %g H%g"/>`, height-1, width)
 	step := width / float64(max(len(p.Points)-1, 1))
@@ -53,10 +55,12 @@ func (p Plot) draw() template.HTML {
 			fmt.Fprintf(&line, "L%.1f %.1f", float64(to)*step, height-2-(height-6)*p.Points[to]/scale)
 		}
 		curve := "M" + line.String()[1:]
-		fmt.Fprintf(&s, `<path class="area" d="%s L%.1f %g L%.1f %g Z"/><path d="%[1]s"/>`, curve, float64(to-1)*step, height-1, float64(from)*step, height-1)
+		fmt.Fprintf(&s, `<path class="area" d="%s L%.1f %g L%.1f %g Z"/><path d="%[1]s"/>`, curve, float64(to-1)*step,
+			height-1, float64(from)*step, height-1)
 		from = to
 	}
-	fmt.Fprintf(&s, `</svg><figcaption><span>last %s</span><span>at most %s</span></figcaption></figure>`, span, number(top))
+	fmt.Fprintf(&s, `</svg><figcaption><span>last %s</span><span>at most %s</span></figcaption></figure>`, span,
+		number(top))
 	return template.HTML(s.String()) //nolint:gosec // every text in it is escaped
 }
 

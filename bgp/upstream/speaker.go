@@ -298,7 +298,8 @@ func (s *Speaker) dial() (conn net.Conn, from *bufio.Scanner, err error) {
 		return conn, nil, fmt.Errorf("it does not answer at %s: %w", s.o.Socket, err)
 	}
 	if hello.Protocol != protocol {
-		s.o.Config.Log.Warn("the process for the routers has another version, and is replaced", "version", hello.Protocol)
+		s.o.Config.Log.Warn("the process for the routers has another version, and is replaced", "version",
+			hello.Protocol)
 		if err := goodbye(conn, from); err != nil {
 			return conn, nil, err
 		}

@@ -42,22 +42,27 @@ func newRouter(t *testing.T) *farEnd {
 	}
 	port := netip.MustParseAddrPort(free.Addr().String()).Port()
 	_ = free.Close()
-	r := &farEnd{BgpServer: server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), new(slog.LevelVar))), port: port}
+	r := &farEnd{BgpServer: server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), new(slog.LevelVar))),
+		port: port}
 	go r.Serve()
 	ctx := context.Background()
-	err = r.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: 64512, RouterId: "192.0.2.2", ListenPort: int32(port), ListenAddresses: []string{"127.0.0.1"}}})
+	err = r.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: 64512, RouterId: "192.0.2.2",
+		ListenPort: int32(port), ListenAddresses: []string{"127.0.0.1"}}})
 	if err == nil {
-		err = r.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
-			if e.Type == apiutil.PEER_EVENT_STATE && e.Peer.State.SessionState.String() == "BGP_FSM_ESTABLISHED" {
-				r.sessions.Add(1)
-			}
-		}}, server.WatchPeer())
+		err = r.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+			OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
+				if e.Type == apiutil.PEER_EVENT_STATE && e.Peer.State.SessionState.String() == "BGP_FSM_ESTABLISHED" {
+					r.sessions.Add(1)
+				}
+			}}, server.WatchPeer())
 	}
 	if err == nil {
 		err = r.AddPeer(ctx, &api.AddPeerRequest{Peer: &api.Peer{
-			Conf: &api.PeerConf{NeighborAddress: "127.0.0.1", PeerAsn: 65000}, Transport: &api.Transport{PassiveMode: true},
+			Conf:         &api.PeerConf{NeighborAddress: "127.0.0.1", PeerAsn: 65000},
+			Transport:    &api.Transport{PassiveMode: true},
 			EbgpMultihop: &api.EbgpMultihop{Enabled: true, MultihopTtl: 64},
-			Timers:       &api.Timers{Config: &api.TimersConfig{HoldTime: 9, KeepaliveInterval: 3, IdleHoldTimeAfterReset: 1}},
+			Timers: &api.Timers{Config: &api.TimersConfig{HoldTime: 9, KeepaliveInterval: 3,
+				IdleHoldTimeAfterReset: 1}},
 		}})
 	}
 	if err != nil {
@@ -69,9 +74,10 @@ func newRouter(t *testing.T) *farEnd {
 
 // learned returns the prefixes that the router has from us.
 func (r *farEnd) learned() (all []string) {
-	err := r.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC}, func(prefix packet.NLRI, _ []*apiutil.Path) {
-		all = append(all, prefix.String())
-	})
+	err := r.ListPath(apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: packet.RF_IPv4_UC},
+		func(prefix packet.NLRI, _ []*apiutil.Path) {
+			all = append(all, prefix.String())
+		})
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -151,7 +157,8 @@ func (s *scene) owner() *Speaker {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(nodes.Stop)
-	return New(s.t.Context(), nodes, Options{Config: c, Socket: s.socket, Start: s.start, Outlive: func() time.Duration { return s.outlive }})
+	return New(s.t.Context(), nodes,
+		Options{Config: c, Socket: s.socket, Start: s.start, Outlive: func() time.Duration { return s.outlive }})
 }
 
 // announcing returns a new owner that has a session with a router, which has learned a route.
@@ -210,7 +217,8 @@ func TestACrashOfTheOwnerChangesNoSession(t *testing.T) {
 	// The next owner does not know yet what to announce.
 	next := s.owner()
 	s.must(next.SetPeers([]bgp.Peer{r.peer()}))
-	if got := s.established(next); !got.Since.Equal(before.Since) || got.Flaps != 0 || !slices.Equal(got.Announced, before.Announced) || len(got.Announced) != 1 {
+	if got := s.established(next); !got.Since.Equal(before.Since) || got.Flaps != 0 ||
+		!slices.Equal(got.Announced, before.Announced) || len(got.Announced) != 1 {
 		t.Errorf("the session is %+v, want %+v", got, before)
 	}
 	if got := r.learned(); !slices.Equal(got, []string{"203.0.113.10/32"}) {
@@ -234,10 +242,12 @@ func TestWithoutAnOwnerEverythingIsWithdrawnInTheEnd(t *testing.T) {
 		then    func(*scene)
 		why     string
 	}{
-		"HAProxy does not answer": {time.Hour, func(s *scene) { s.silent.Store(true) }, "HAProxy does not answer: connection refused"},
-		"the time has passed":     {time.Second, func(*scene) {}, "no sallyport has come back in time"},
-		"it may not outlive it":   {0, func(*scene) {}, "no sallyport has come back in time"},
-		"the machine shuts down":  {time.Hour, func(s *scene) { s.stop() }, ""},
+		"HAProxy does not answer": {time.Hour, func(s *scene) {
+			s.silent.Store(true)
+		}, "HAProxy does not answer: connection refused"},
+		"the time has passed":    {time.Second, func(*scene) {}, "no sallyport has come back in time"},
+		"it may not outlive it":  {0, func(*scene) {}, "no sallyport has come back in time"},
+		"the machine shuts down": {time.Hour, func(s *scene) { s.stop() }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -389,11 +399,14 @@ func TestOnlyThisUserReachesTheSocket(t *testing.T) {
 
 func TestAnOrderCarriesAllOfARouter(t *testing.T) {
 	p := bgp.Peer{
-		Upstream: true, Active: true, Addr: netip.MustParseAddr("192.0.2.9"), Port: 1179, ASN: 64512, Password: "correct horse", TTLSecurity: true,
-		BFD: bgp.BFD{Interval: 250 * time.Millisecond, Multiplier: 3}, Local: netip.MustParseAddr("192.0.2.1"), PrefixLimit: 7,
+		Upstream: true, Active: true, Addr: netip.MustParseAddr("192.0.2.9"), Port: 1179, ASN: 64512,
+		Password: "correct horse", TTLSecurity: true,
+		BFD: bgp.BFD{Interval: 250 * time.Millisecond, Multiplier: 3}, Local: netip.MustParseAddr("192.0.2.1"),
+		PrefixLimit: 7,
 	}
 	var text bytes.Buffer
-	want := order{Protocol: protocol, ID: 3, Routers: []router{routerOf(p)}, Announce: announcements("203.0.113.10/32"), Outlive: time.Minute, Proxy: "/run/x", Level: slog.LevelDebug}
+	want := order{Protocol: protocol, ID: 3, Routers: []router{routerOf(p)}, Announce: announcements("203.0.113.10/32"),
+		Outlive: time.Minute, Proxy: "/run/x", Level: slog.LevelDebug}
 	if err := write(&text, want); err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +421,8 @@ func TestAnOrderCarriesAllOfARouter(t *testing.T) {
 	for _, announce := range [][]bgp.Announcement{nil, {}} {
 		text.Reset()
 		got = order{}
-		if err := errors.Join(write(&text, order{Announce: announce}), read(lines(&text), &got)); err != nil || (got.Announce == nil) != (announce == nil) {
+		if err := errors.Join(write(&text, order{Announce: announce}), read(lines(&text), &got)); err != nil ||
+			(got.Announce == nil) != (announce == nil) {
 			t.Errorf("%#v became %#v (%v)", announce, got.Announce, err)
 		}
 	}

@@ -361,10 +361,12 @@ func TestTheImageServesFromOneFile(t *testing.T) {
 	t.Run("a maintenance key lets in, as long as it is there", p.theKeyLetsIn)
 	t.Run("without a file", p.withoutAFile)
 	t.Run("by SMBIOS", func(t *testing.T) {
-		p.arrives(t, "credential", "-smbios", "type=11,value=io.systemd.credential.binary:sallyport.yaml="+base64.StdEncoding.EncodeToString([]byte(p.file)))
+		p.arrives(t, "credential", "-smbios", "type=11,value=io.systemd.credential.binary:sallyport.yaml="+
+			base64.StdEncoding.EncodeToString([]byte(p.file)))
 	})
 	t.Run("by fw_cfg", func(t *testing.T) {
-		p.arrives(t, "credential", "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file="+p.written(t, "sallyport.yaml"))
+		p.arrives(t, "credential", "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file="+
+			p.written(t, "sallyport.yaml"))
 	})
 	t.Run("by a NoCloud seed, past sticks that cannot be read", p.aSeedArrivesPastBadSticks)
 	t.Run("a stick replaces nothing", p.aStickReplacesNothing)
@@ -417,7 +419,8 @@ func (p *place) aBadFileChangesNothing(t *testing.T) {
 	p.tells(t, vm, status, "is not used")
 	p.serves(t, vm)
 	vm.Pull()
-	if out, err := exec.CommandContext(t.Context(), "partx", "--raw", "--noheadings", "--output", "SIZE", "--nr", "2", m.Disk()).Output(); err != nil || strings.TrimSpace(string(out)) != "34M" {
+	if out, err := exec.CommandContext(t.Context(), "partx", "--raw", "--noheadings", "--output", "SIZE", "--nr", "2",
+		m.Disk()).Output(); err != nil || strings.TrimSpace(string(out)) != "34M" {
 		t.Errorf("the partition CONFIG has %q (%v), want 34M", out, err)
 	}
 	again := p.on(t, m)
@@ -449,14 +452,16 @@ func (p *place) isHardened(t *testing.T, vm *VM) {
 		}
 	}
 	p.until(t, vm, "systemd hears of Ctrl-Alt-Del", func() error {
-		_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", "journalctl --boot _PID=1 | grep -i ctrl-alt-del.target.*masked")
+		_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c",
+			"journalctl --boot _PID=1 | grep -i ctrl-alt-del.target.*masked")
 		return err
 	})
 	const worker = "setpriv --reuid haproxy --regid haproxy --clear-groups bash -c "
 	for what, script := range map[string]string{
-		"no unit has failed":                          `failed=$(systemctl list-units --failed --plain --no-legend); echo "$failed"; test -z "$failed"`,
-		"SysRq is off":                                "grep -qx 0 /proc/sys/kernel/sysrq",
-		"half-open connections are bounded":           "grep -x 1[0-9][0-9][0-9] /proc/sys/net/core/somaxconn && cmp /proc/sys/net/core/somaxconn /proc/sys/net/ipv4/tcp_max_syn_backlog",
+		"no unit has failed": `failed=$(systemctl list-units --failed --plain --no-legend); echo "$failed"; test -z "$failed"`,
+		"SysRq is off":       "grep -qx 0 /proc/sys/kernel/sysrq",
+		"half-open connections are bounded": "grep -x 1[0-9][0-9][0-9] /proc/sys/net/core/somaxconn && cmp " +
+			"/proc/sys/net/core/somaxconn /proc/sys/net/ipv4/tcp_max_syn_backlog",
 		"HAProxy's user does not reach the status":    "! " + worker + "'exec 3<>/dev/tcp/192.168.50.21/9090'",
 		"HAProxy's user does not reach a node":        "! " + worker + "'exec 3<>/dev/tcp/192.168.50.22/179'",
 		"HAProxy's unit does not see the journal":     `! ls /proc/$(pidof -s haproxy)/root/run/systemd/journal/ | grep .`,
@@ -503,7 +508,8 @@ func (p *place) thePowerIsCut(t *testing.T) {
 		t.Logf("cut %d, %s after power on; it has served %d times", i+1, after.Round(10*time.Millisecond), served)
 	}
 	vm := p.on(t, m)
-	figure(t, fmt.Sprintf("power on → first request served, after %d power cuts, %d of them while it served", *cuts, served), p.serves(t, vm).Round(100*time.Millisecond))
+	figure(t, fmt.Sprintf("power on → first request served, after %d power cuts, %d of them while it served", *cuts,
+		served), p.serves(t, vm).Round(100*time.Millisecond))
 }
 
 // moment returns a random duration.
@@ -533,7 +539,8 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := func(script string) (string, error) {
-		return p.Exec(t.Context(), world.Client, "ssh", "-i", key, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "StrictHostKeyChecking=no",
+		return p.Exec(t.Context(), world.Client, "ssh", "-i", key, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
+			"-o", "StrictHostKeyChecking=no",
 			"-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "root@192.168.50.21", script)
 	}
 	const name = "cat /proc/sys/kernel/hostname"
@@ -543,7 +550,8 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 	if out, err := in(name); err == nil {
 		t.Errorf("without a key it lets in: %q", out)
 	}
-	p.write(t, m, strings.Replace(p.file, "  interfaces:", fmt.Sprintf("  maintenanceKey: [%q]\n  interfaces:", strings.TrimSpace(string(public))), 1))
+	p.write(t, m, strings.Replace(p.file, "  interfaces:",
+		fmt.Sprintf("  maintenanceKey: [%q]\n  interfaces:", strings.TrimSpace(string(public))), 1))
 	p.until(t, vm, "the key lets in", func() error {
 		out, err := in(name)
 		if err == nil && strings.TrimSpace(out) != "edge" {
@@ -552,8 +560,10 @@ func (p *place) theKeyLetsIn(t *testing.T) {
 		return err
 	})
 	for _, script := range []string{
-		"nft list table inet sallyport && journalctl --lines 1 && ip route && ls /efi/EFI/Linux && sallyport status --config /run/sallyport-image/sallyport.yaml",
-		"! mount -t tmpfs x /mnt && systemd-run --quiet --pipe --wait mount -t tmpfs x /mnt", // for more, one asks systemd
+		"nft list table inet sallyport && journalctl --lines 1 && ip route && ls /efi/EFI/Linux && sallyport status " +
+			"--config /run/sallyport-image/sallyport.yaml",
+		// for more, one asks systemd
+		"! mount -t tmpfs x /mnt && systemd-run --quiet --pipe --wait mount -t tmpfs x /mnt",
 	} {
 		if out, err := in(script); err != nil {
 			t.Errorf("%s: %v: %s", script, err, out)
@@ -592,11 +602,13 @@ func (p *place) aSeedArrivesPastBadSticks(t *testing.T) {
 	args := []string{"-device", "qemu-xhci,id=usb"}
 	plug := func(disk, device string) {
 		id := fmt.Sprintf("volume%d", len(args))
-		args = append(args, "-drive", "if=none,id="+id+",format=raw,readonly=on,file="+option(disk), "-device", device+",drive="+id)
+		args = append(args, "-drive", "if=none,id="+id+",format=raw,readonly=on,file="+option(disk), "-device",
+			device+",drive="+id)
 	}
 	seed := p.written(t, "user-data")
 	iso := filepath.Join(t.TempDir(), "seed.iso")
-	if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso, filepath.Dir(seed)); err != nil {
+	if err := run(t.Context(), "xorriso", "-as", "mkisofs", "-quiet", "-V", "CIDATA", "-r", "-J", "-o", iso,
+		filepath.Dir(seed)); err != nil {
 		t.Fatal(err)
 	}
 	plug(iso, "ide-cd")
@@ -683,7 +695,8 @@ func (p *place) aStickReplacesNothing(t *testing.T) {
 	own(vm)
 	vm.Pull()
 
-	m.Args = append(m.Args, "-drive", "if=none,id=stick,format=raw,file="+option(stick.Disk()), "-device", "usb-storage,bus=usb.0,drive=stick,removable=on")
+	m.Args = append(m.Args, "-drive", "if=none,id=stick,format=raw,file="+option(stick.Disk()), "-device",
+		"usb-storage,bus=usb.0,drive=stick,removable=on")
 	vm = p.on(t, m)
 	p.serves(t, vm)
 	p.tells(t, vm, status, "/dev/sda2 (CONFIG) is not read: the boot disk has a file")
@@ -692,9 +705,12 @@ func (p *place) aStickReplacesNothing(t *testing.T) {
 
 // plugIn plugs a stick into the machine's bus usb.
 func (vm *VM) plugIn(disk string) error {
-	_, err := vm.qmp.ask("blockdev-add", map[string]any{"driver": "raw", "node-name": "stick", "file": map[string]any{"driver": "file", "filename": disk}})
+	_, err := vm.qmp.ask("blockdev-add",
+		map[string]any{"driver": "raw", "node-name": "stick",
+			"file": map[string]any{"driver": "file", "filename": disk}})
 	if err == nil {
-		_, err = vm.qmp.ask("device_add", map[string]any{"driver": "usb-storage", "bus": "usb.0", "drive": "stick", "removable": true})
+		_, err = vm.qmp.ask("device_add",
+			map[string]any{"driver": "usb-storage", "bus": "usb.0", "drive": "stick", "removable": true})
 	}
 	return err
 }
@@ -704,7 +720,8 @@ func (p *place) withoutADisk(t *testing.T) {
 	m := p.machine(t)
 	m.Diskless = true
 	m.Args = []string{
-		"-kernel", newest(t, ".efi"), "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file=" + p.written(t, "sallyport.yaml"),
+		"-kernel", newest(t, ".efi"), "-fw_cfg", "name=opt/io.systemd.credentials/sallyport.yaml,file=" +
+			p.written(t, "sallyport.yaml"),
 	}
 	vm := p.on(t, m)
 	p.serves(t, vm)
@@ -717,7 +734,8 @@ func (p *place) theDiskIsFull(t *testing.T) {
 	vm := p.on(t, m)
 	p.serves(t, vm)
 	const rest = "/var/lib/sallyport/rest"
-	shell(t, vm, "fallocate -l $(df --output=avail -B1 /var/lib/sallyport | tail -1) "+rest+"; ! dd if=/dev/zero of="+rest+".more bs=64K && sync")
+	shell(t, vm, "fallocate -l $(df --output=avail -B1 /var/lib/sallyport | tail -1) "+rest+"; ! dd if=/dev/zero of="+
+		rest+".more bs=64K && sync")
 	vm.Pull()
 	vm = p.on(t, m)
 	p.serves(t, vm)
@@ -773,7 +791,8 @@ func (p *place) theKernelHangs(t *testing.T) {
 	vm := p.on(t, m)
 	p.serves(t, vm)
 	// The agent would hang, too, and not answer.
-	if _, err := vm.Run(t.Context(), "/usr/bin/systemd-run", "--on-active=1", "/usr/bin/sh", "-c", "echo 0 >/proc/sys/kernel/panic && echo c >/proc/sysrq-trigger"); err != nil {
+	if _, err := vm.Run(t.Context(), "/usr/bin/systemd-run", "--on-active=1", "/usr/bin/sh", "-c",
+		"echo 0 >/proc/sys/kernel/panic && echo c >/proc/sysrq-trigger"); err != nil {
 		t.Fatal(err)
 	}
 	p.says(t, vm, "Kernel panic")
@@ -808,7 +827,8 @@ spec:
 		t.Fatal(err)
 	}
 	defer func() {
-		if _, err := p.Kubectl(context.WithoutCancel(t.Context()), "delete", "ingress,service", "-l", "many=true", "--wait=false"); err != nil {
+		if _, err := p.Kubectl(context.WithoutCancel(t.Context()), "delete", "ingress,service", "-l", "many=true",
+			"--wait=false"); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -827,7 +847,8 @@ spec:
 				}
 			}
 			if open < many || s.HAProxy.Reloads < reloads || s.HAProxy.OldWorkers > 0 {
-				return fmt.Errorf("%d are, after %d reloads; workers that end: %d; not ready: %q", open, s.HAProxy.Reloads, s.HAProxy.OldWorkers, s.NotReady)
+				return fmt.Errorf("%d are, after %d reloads; workers that end: %d; not ready: %q", open,
+					s.HAProxy.Reloads, s.HAProxy.OldWorkers, s.NotReady)
 			}
 			return nil
 		})

@@ -23,14 +23,16 @@ func (p *place) theClockJumps(t *testing.T) {
 		// Longer than the hold time of a session, and than the timeout of a silent watch
 		// of the API server.
 		for began := time.Now(); time.Since(began) < 20*time.Second; asked++ {
-			if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local", "--max-time", "10"); err != nil {
+			if _, err := p.ask(t.Context(), "http://192.168.50.21/", "-H", "Host: test.local", "--max-time",
+				"10"); err != nil {
 				t.Errorf("request %d, after %q: %v", asked, jump, err)
 			}
 		}
 	}
 	after := p.ready(t, vm)
 	if after.HAProxy.Pid != before.HAProxy.Pid || after.HAProxy.Worker != before.HAProxy.Worker {
-		t.Errorf("HAProxy was %d with worker %d, and is %d with %d", before.HAProxy.Pid, before.HAProxy.Worker, after.HAProxy.Pid, after.HAProxy.Worker)
+		t.Errorf("HAProxy was %d with worker %d, and is %d with %d", before.HAProxy.Pid, before.HAProxy.Worker,
+			after.HAProxy.Pid, after.HAProxy.Worker)
 	}
 	for i, peer := range after.Peers {
 		if peer.State != "Established" || peer.Flaps != before.Peers[i].Flaps {

@@ -40,7 +40,8 @@ func (m Machine) drive(ctx context.Context) ([]string, error) {
 	}
 	err := errors.Join(run(ctx, "cp", "--sparse=always", m.Disk(), m.flushed()), os.WriteFile(m.writes(), nil, 0o600))
 	return []string{
-		"-blockdev", "driver=file,node-name=disk,filename=" + option(m.Disk()), "-blockdev", "driver=file,node-name=log,filename=" + option(m.writes()),
+		"-blockdev", "driver=file,node-name=disk,filename=" + option(m.Disk()), "-blockdev",
+		"driver=file,node-name=log,filename=" + option(m.writes()),
 		"-blockdev", "driver=blklogwrites,node-name=logged,file=disk,log=log", "-device", "virtio-blk-pci,drive=logged",
 	}, err
 }

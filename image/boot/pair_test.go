@@ -105,7 +105,8 @@ func (p *pair) theirFilesChange(t *testing.T) {
 	}
 	began := time.Now()
 	p.bothServe(t)
-	figure(t, "one file after the other on two machines that run → both serve by VRRP", time.Since(began).Round(100*time.Millisecond))
+	figure(t, "one file after the other on two machines that run → both serve by VRRP",
+		time.Since(began).Round(100*time.Millisecond))
 }
 
 // named returns the name of a figure, with how the addresses move.
@@ -171,11 +172,14 @@ func (p *pair) watched(t *testing.T, do func()) (s seen) {
 	t.Helper()
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	// An emulated machine answers late. A lost request is never answered.
-	clients := crowd.Clients{Host: "test.local", New: 100 * time.Millisecond, Kept: 30, Every: time.Second, Waits: 30 * time.Second}
+	clients := crowd.Clients{Host: "test.local", New: 100 * time.Millisecond, Kept: 30, Every: time.Second,
+		Waits: 30 * time.Second}
 	for _, address := range p.addresses {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
-	clients.Dial = func(ctx context.Context, target string) (net.Conn, error) { return p.Dial(ctx, world.Client, target) }
+	clients.Dial = func(ctx context.Context, target string) (net.Conn, error) {
+		return p.Dial(ctx, world.Client, target)
+	}
 	var mu sync.Mutex
 	var losses []string
 	note := func(o crowd.Outcome) {
@@ -208,7 +212,8 @@ func (p *pair) watched(t *testing.T, do func()) (s seen) {
 // nobodyNoticed compares what clients counted with nothing.
 func nobodyNoticed(t *testing.T, what string, s seen) {
 	t.Helper()
-	figure(t, what, fmt.Sprintf("%d of %d requests failed, %d of 30 kept connections broke over %d requests", s.failed, s.sent, s.broken, s.asked))
+	figure(t, what, fmt.Sprintf("%d of %d requests failed, %d of 30 kept connections broke over %d requests", s.failed,
+		s.sent, s.broken, s.asked))
 	if s.failed > 0 || s.broken > 0 || s.sent == 0 || s.asked == 0 {
 		t.Errorf("%s: clients counted %+v, want neither failed nor broken", what, s)
 	}
@@ -232,7 +237,8 @@ spec:
 		t.Fatal(err)
 	}
 	code := func(n int, host string) string {
-		out, _ := p.Exec(t.Context(), world.Client, "curl", "-s", "--max-time", "10", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: "+host, "http://"+members[n]+"/healthz")
+		out, _ := p.Exec(t.Context(), world.Client, "curl", "-s", "--max-time", "10", "-o", "/dev/null", "-w",
+			"%{http_code}", "-H", "Host: "+host, "http://"+members[n]+"/healthz")
 		return strings.TrimSpace(out)
 	}
 	for n, vm := range p.vms {
@@ -297,7 +303,9 @@ func (p *pair) updates(t *testing.T, n int, name string) {
 func (p *pair) left(t *testing.T, n int) {
 	t.Helper()
 	other := 1 - n
-	p.until(t, p.vms[other], "the router leaves "+hosts[n]+" out", func() error { return p.sends(t, hosts[other:other+1]) })
+	p.until(t, p.vms[other], "the router leaves "+hosts[n]+" out", func() error {
+		return p.sends(t, hosts[other:other+1])
+	})
 }
 
 // returns waits until the router sends clients to a machine again, over one start or several, and
@@ -329,7 +337,8 @@ func (p *pair) versionOf(t *testing.T, n int) string {
 // oneProcessRestarts restarts the appliance of the second machine. Its HAProxy goes on.
 func (p *pair) oneProcessRestarts(t *testing.T) {
 	process := func() string {
-		out, err := p.vms[1].Run(t.Context(), "/usr/bin/systemctl", "show", "--value", "--property=MainPID,ActiveState", "sallyport")
+		out, err := p.vms[1].Run(t.Context(), "/usr/bin/systemctl", "show", "--value", "--property=MainPID,ActiveState",
+			"sallyport")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +352,8 @@ func (p *pair) oneProcessRestarts(t *testing.T) {
 			t.Errorf("the process is the same after the restart: %q", after)
 		}
 		p.bothServe(t)
-		figure(t, p.named("one of a pair: restart of its process → both serve"), time.Since(began).Round(100*time.Millisecond))
+		figure(t, p.named("one of a pair: restart of its process → both serve"),
+			time.Since(began).Round(100*time.Millisecond))
 	}))
 }
 
@@ -369,18 +379,21 @@ func (p *pair) oneFallsBack(t *testing.T) {
 	const bad = "95.0"
 	before := p.versionOf(t, 0)
 	name := variant(t, p.offers(t), bad, "systemd.mask=sallyport.service", map[string]string{
-		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/sallyport image ready --within 5s\n",
+		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\n" +
+			"ExecStart=/usr/bin/sallyport image ready --within 5s\n",
 	})
 	nobodyNoticed(t, p.named("clients of a pair of which one returns to its old version"), p.watched(t, func() {
 		began := time.Now()
 		p.updates(t, 0, name)
 		starts := p.returns(t, 0)
-		figure(t, p.named(fmt.Sprintf("one of a pair: update that never gets ready → %d starts → both serve again", starts+1)), time.Since(began).Round(100*time.Millisecond))
+		figure(t, p.named(fmt.Sprintf("one of a pair: update that never gets ready → %d starts → both serve again",
+			starts+1)), time.Since(began).Round(100*time.Millisecond))
 	}))
 	if got := p.versionOf(t, 0); got != before {
 		t.Errorf("the first has version %q, want %q", got, before)
 	}
-	for n, want := range []string{"nothing is installed: " + bad + " was tried, and did not get ready", "nothing is installed: version " + bad + " waits: appliance "} {
+	for n, want := range []string{"nothing is installed: " + bad + " was tried, and did not get ready",
+		"nothing is installed: version " + bad + " waits: appliance "} {
 		out, err := p.vms[n].Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--newer")
 		if err != nil || !strings.HasPrefix(out, want) {
 			t.Errorf("%s: got %q, %v, want %q", hosts[n], out, err, want)
@@ -397,7 +410,8 @@ func (p *pair) oneIsShutDown(t *testing.T) {
 	ends := make(chan error, 10)
 	for range cap(ends) {
 		go func() {
-			out, err := p.Exec(t.Context(), world.Client, "curl", "-sSf", "-H", "Host: test.local", fmt.Sprintf("http://%s/slow?d=%s&every=1s", to, lasts))
+			out, err := p.Exec(t.Context(), world.Client, "curl", "-sSf", "-H", "Host: test.local",
+				fmt.Sprintf("http://%s/slow?d=%s&every=1s", to, lasts))
 			if err == nil && !strings.HasSuffix(out, "done\n") {
 				err = fmt.Errorf("it ends with %q", tail(out, 3))
 			}

@@ -102,7 +102,8 @@ func variant(t *testing.T, dir, version, cmdline string, files map[string]string
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := fmt.Appendf(nil, `{"name": %q, "version": %q, "size": %d, "sha256": "%x"}`, name, version, len(data), sha256.Sum256(data))
+	manifest := fmt.Appendf(nil, `{"name": %q, "version": %q, "size": %d, "sha256": "%x"}`, name, version, len(data),
+		sha256.Sum256(data))
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, name), data, 0o644),
 		os.WriteFile(filepath.Join(dir, name+".manifest"), manifest, 0o644),
@@ -242,14 +243,18 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 	figure(t, "update, started by the kernel → serving again", took.Round(100*time.Millisecond))
 	p.version(t, vm, "90.2")
 	p.knows(t, vm)
-	p.until(t, vm, "it is blessed", func() error { return p.versions(t, vm, "sallyport_90.2.efi", "sallyport_"+first+".efi") })
+	p.until(t, vm, "it is blessed", func() error {
+		return p.versions(t, vm, "sallyport_90.2.efi", "sallyport_"+first+".efi")
+	})
 
 	// The third never gets ready.
 	three := variant(t, dir, "90.3", "systemd.mask=sallyport.service", map[string]string{
-		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/sallyport image ready --within 5s\n",
+		"usr/lib/systemd/system/sallyport-ready.service.d/soon.conf": "[Service]\nExecStart=\n" +
+			"ExecStart=/usr/bin/sallyport image ready --within 5s\n",
 	})
 	vm, took = p.update(t, vm, three)
-	figure(t, "update that never gets ready → three starts, one by the kernel → serving again", took.Round(100*time.Millisecond))
+	figure(t, "update that never gets ready → three starts, one by the kernel → serving again",
+		took.Round(100*time.Millisecond))
 	p.version(t, vm, "90.2")
 	if err := p.versions(t, vm, "sallyport_90.2.efi", "sallyport_90.3+0-3.efi"); err != nil {
 		t.Error(err)
@@ -272,10 +277,12 @@ func (p *place) anUpdateIsUsed(t *testing.T) {
 
 	// A version without the key's signature is not installed.
 	forged := variant(t, dir, "90.4", "", nil)
-	if err := os.WriteFile(filepath.Join(dir, forged+".manifest.sig"), make([]byte, ed25519.SignatureSize), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, forged+".manifest.sig"), make([]byte, ed25519.SignatureSize),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+forged); err == nil {
+	if out, err := vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update",
+		"http://192.168.50.10:8000/"+forged); err == nil {
 		t.Errorf("a forged version is installed: %s", out)
 	}
 }
@@ -288,13 +295,16 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	const fallback, mark = "sallyport_0.0.2.efi", "sallyport_0.0.3+0-3.efi"
 	running := filepath.Base(newest(t, ".efi"))
 	// Less than 100 of 320 MB are free.
-	shell(t, vm, "cd /efi/EFI/Linux && head -c 1000 /dev/zero >"+mark+" && head -c $(($(df --output=avail -B1 . | tail -1) - 95000000)) /dev/zero >"+fallback+" && sync -f .")
+	shell(t, vm, "cd /efi/EFI/Linux && head -c 1000 /dev/zero >"+mark+
+		" && head -c $(($(df --output=avail -B1 . | tail -1) - 95000000)) /dev/zero >"+fallback+" && sync -f .")
 	update := func(name string) (string, error) {
-		return vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--no-reboot", "http://192.168.50.10:8000/"+name)
+		return vm.Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--no-reboot",
+			"http://192.168.50.10:8000/"+name)
 	}
 	const large, far = "sallyport_91.0.efi", "sallyport_91.1.efi"
 	for name, size := range map[string]int64{large: 96_000_000, far: 1 << 40} {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o644), os.Truncate(filepath.Join(dir, name), size)); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o644),
+			os.Truncate(filepath.Join(dir, name), size)); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := update(name); err == nil || !strings.Contains(err.Error(), "its manifest: ") {
@@ -310,7 +320,8 @@ func (p *place) aServerThatLiesRemovesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := update(good); err == nil || !strings.Contains(err.Error(), "the server offers 1099511627776 bytes, and its manifest says") {
+	if out, err := update(good); err == nil ||
+		!strings.Contains(err.Error(), "the server offers 1099511627776 bytes, and its manifest says") {
 		t.Errorf("another length than its manifest says: got %q, %v", out, err)
 	}
 	if err := p.versions(t, vm, fallback, mark, running); err != nil {
@@ -369,12 +380,14 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 		vm := p.on(t, m)
 		took := p.serves(t, vm)
 		p.until(t, vm, "what runs is blessed", func() error {
-			_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c", ". /usr/lib/os-release && ls /efi/EFI/Linux/sallyport_$IMAGE_VERSION.efi")
+			_, err := vm.Run(t.Context(), "/usr/bin/sh", "-c",
+				". /usr/lib/os-release && ls /efi/EFI/Linux/sallyport_$IMAGE_VERSION.efi")
 			return err
 		})
 		done := make(chan error, 1)
 		go func() {
-			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update", "http://192.168.50.10:8000/"+name)
+			_, err := vm.Run(context.WithoutCancel(t.Context()), "/usr/bin/sallyport", "image", "update",
+				"http://192.168.50.10:8000/"+name)
 			done <- err
 		}()
 		// A moment between the update and the next time it is ready.
@@ -392,7 +405,8 @@ func (p *place) thePowerIsCutInUpdates(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-done //nolint:errcheck // it may have had its answer, or not
-		t.Logf("cut %d, %s after the update began; rebooted by then: %v", i+1, after.Round(10*time.Millisecond), rebooted)
+		t.Logf("cut %d, %s after the update began; rebooted by then: %v", i+1, after.Round(10*time.Millisecond),
+			rebooted)
 	}
 	vm := p.on(t, m)
 	p.serves(t, vm)
@@ -408,7 +422,8 @@ func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.put(t.Context(), "ESP", "loader/loader.conf", append(loader, "secure-boot-enroll force\nsecure-boot-enroll-timeout-sec 1\n"...)); err != nil {
+	if err := m.put(t.Context(), "ESP", "loader/loader.conf",
+		append(loader, "secure-boot-enroll force\nsecure-boot-enroll-timeout-sec 1\n"...)); err != nil {
 		t.Fatal(err)
 	}
 	// systemd-boot enrols the keys in the folder auto without a question.
@@ -423,7 +438,8 @@ func (p *place) onlyWhatIsSignedStarts(t *testing.T) {
 	}
 	vm := p.on(t, m)
 	p.serves(t, vm)
-	out, err := vm.Run(t.Context(), "/usr/bin/od", "-An", "-tu1", "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
+	out, err := vm.Run(t.Context(), "/usr/bin/od", "-An", "-tu1",
+		"/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(out), "1") {
 		t.Errorf("SecureBoot is %q (%v), want it on", out, err)
 	}

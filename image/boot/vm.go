@@ -138,15 +138,19 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	_ = os.Remove(m.path("agent"))
 	args := append([]string{
 		"netns", "exec", m.Lan, "qemu-system-x86_64", "-nodefaults", "-name", "sallyport", "-machine", kind,
-		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid", fmt.Sprintf("7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0%02x", m.number()),
+		"-smp", "2", "-m", strconv.Itoa(m.Memory), "-display", "none", "-vga", "std", "-uuid",
+		fmt.Sprintf("7b0b9a53-7c39-4d5c-8f0e-5b2f6ad3c0%02x", m.number()),
 		"-drive", "if=pflash,format=raw,unit=0,readonly=on,file=" + code,
 		"-drive", "if=pflash,format=raw,unit=1,file=" + option(m.path("vars.fd")),
 		"-chardev", "file,id=serial,path=" + option(m.Serial()), "-serial", "chardev:serial",
-		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + option(m.path("qmp")), "-mon", "chardev=qmp,mode=control",
+		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + option(m.path("qmp")), "-mon",
+		"chardev=qmp,mode=control",
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + option(m.path("agent")),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
-		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + map[bool]string{true: "on", false: "off"}[m.Secure],
-		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device", "virtio-net-pci,netdev=lan,addr=0x10,mac=" + m.hardware() + ",romfile=",
+		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" +
+			map[bool]string{true: "on", false: "off"}[m.Secure],
+		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device",
+		"virtio-net-pci,netdev=lan,addr=0x10,mac=" + m.hardware() + ",romfile=",
 	}, accel...)
 	disk, err := m.drive(ctx)
 	if err != nil {
@@ -263,7 +267,8 @@ func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, 
 		return "", err
 	}
 	started := struct{ PID int }{}
-	if err := agent.into(&started, "guest-exec", map[string]any{"path": program, "arg": append([]string{}, args...), "capture-output": true}); err != nil {
+	if err := agent.into(&started, "guest-exec",
+		map[string]any{"path": program, "arg": append([]string{}, args...), "capture-output": true}); err != nil {
 		return "", err
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -280,7 +285,8 @@ func (vm *VM) Run(ctx context.Context, program string, args ...string) (string, 
 		}
 		if done.Exited {
 			if done.ExitCode != 0 {
-				err = fmt.Errorf("%s %s: exit code %d: %s%s", program, strings.Join(args, " "), done.ExitCode, done.Err, done.Out)
+				err = fmt.Errorf("%s %s: exit code %d: %s%s", program, strings.Join(args, " "), done.ExitCode, done.Err,
+					done.Out)
 			}
 			return string(done.Out), err
 		}
@@ -399,7 +405,8 @@ func KVM(ctx context.Context) bool {
 	kvm.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-machine", "q35", "-accel", "kvm", "-cpu", "host", "-m", "256", "-display", "none",
+		cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-machine", "q35", "-accel", "kvm", "-cpu",
+			"host", "-m", "256", "-display", "none",
 			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+firmware, "-serial", "stdio")
 		out, err := cmd.StdoutPipe()
 		if err != nil || cmd.Start() != nil {

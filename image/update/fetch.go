@@ -113,7 +113,8 @@ func (s source) open(ctx context.Context, suffix string) (io.ReadCloser, int64, 
 	}
 	if resp.StatusCode != http.StatusOK {
 		_ = resp.Body.Close()
-		return nil, 0, fmt.Errorf("%s: the answer is %d %s", at.Redacted(), resp.StatusCode, http.StatusText(resp.StatusCode))
+		return nil, 0, fmt.Errorf("%s: the answer is %d %s", at.Redacted(), resp.StatusCode,
+			http.StatusText(resp.StatusCode))
 	}
 	return resp.Body, resp.ContentLength, nil
 }
@@ -165,7 +166,8 @@ const (
 // fetch copies the version to the new file half. It calls room before the first
 // byte is written, once the server offers the size that the manifest says.
 func (s source) fetch(ctx context.Context, want manifest, half string, room func() error, say func(string)) error {
-	ctx, end := context.WithTimeoutCause(ctx, downloadLongest, fmt.Errorf("the download took longer than %s", downloadLongest))
+	ctx, end := context.WithTimeoutCause(ctx, downloadLongest,
+		fmt.Errorf("the download took longer than %s", downloadLongest))
 	defer end()
 	ctx, stall := context.WithCancelCause(ctx)
 	defer stall(nil)
@@ -193,7 +195,8 @@ func (s source) fetch(ctx context.Context, want manifest, half string, room func
 		return err
 	}
 	began := time.Now()
-	n, err := io.Copy(out, io.LimitReader(&meter{r: r, size: want.Size, next: began.Add(meterEvery), idle: idle, name: s.name, say: say}, want.Size+1))
+	n, err := io.Copy(out, io.LimitReader(&meter{r: r, size: want.Size, next: began.Add(meterEvery), idle: idle,
+		name: s.name, say: say}, want.Size+1))
 	err = because(err)
 	switch {
 	case n > want.Size:

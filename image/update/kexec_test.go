@@ -30,7 +30,8 @@ func newStarter(t *testing.T) *starter {
 		return errors.Join(err, oerr, s.refusal)
 	}
 	s.runs(newPublisher(t), "1.9", "sallyport_1.9.efi")
-	s.put(versionsDir+"/sallyport_1.10+3.efi", string(efi("sallyport", "1.10", ".cmdline", "quiet rdinit=/init\n\x00", ".linux", "kernel", ".initrd", "root")))
+	s.put(versionsDir+"/sallyport_1.10+3.efi",
+		string(efi("sallyport", "1.10", ".cmdline", "quiet rdinit=/init\n\x00", ".linux", "kernel", ".initrd", "root")))
 	s.put("/proc/meminfo", "MemTotal:  2000000 kB\nMemAvailable:  1000000 kB\n")
 	s.put(secureFile, "\x06\x00\x00\x00\x00")
 	s.put(stateDir+"/picture", "")
@@ -116,9 +117,10 @@ func TestTheFirmwareStartsWhatTheKernelMayNot(t *testing.T) {
 		make func(s *starter)
 		want string
 	}{
-		"the file says so":   {func(s *starter) { s.put(NoKexecFile, "") }, "system.update.kexec is false"},
-		"Secure Boot":        {func(s *starter) { s.put(secureFile, "\x06\x00\x00\x00\x01") }, "Secure Boot is on"},
-		"little memory":      {func(s *starter) { s.put("/proc/meminfo", "MemAvailable:  60000 kB\n") }, "64 MB of memory, and 58 are available"},
+		"the file says so": {func(s *starter) { s.put(NoKexecFile, "") }, "system.update.kexec is false"},
+		"Secure Boot":      {func(s *starter) { s.put(secureFile, "\x06\x00\x00\x00\x01") }, "Secure Boot is on"},
+		"little memory": {func(s *starter) { s.put("/proc/meminfo", "MemAvailable:  60000 kB\n") },
+			"64 MB of memory, and 58 are available"},
 		"no state partition": {func(s *starter) { _ = os.RemoveAll(s.path(stateDir)) }, "no such file"},
 		"no root": {func(s *starter) {
 			s.put(versionsDir+"/sallyport_1.10+3.efi", string(efi("sallyport", "1.10", ".cmdline", "", ".linux", "")))

@@ -39,7 +39,8 @@ func Turn(self string, others []Member, version string, stagger time.Duration) s
 	}
 	for _, m := range others {
 		if m.For < calm {
-			return fmt.Sprintf("%s has served for %s only; the next update follows after %s", m.Name, m.For.Round(time.Second), calm)
+			return fmt.Sprintf("%s has served for %s only; the next update follows after %s", m.Name,
+				m.For.Round(time.Second), calm)
 		}
 	}
 	for _, m := range others {
@@ -47,7 +48,8 @@ func Turn(self string, others []Member, version string, stagger time.Duration) s
 		case !has && m.Name < self:
 			return fmt.Sprintf("%s is updated first, and runs %s", m.Name, cmp.Or(m.Version, "an unknown version"))
 		case has && m.For < stagger:
-			return fmt.Sprintf("%s has served with version %s for %s; the next member follows after %s (system.update.stagger)", m.Name, m.Version, m.For.Round(time.Second), stagger)
+			return fmt.Sprintf("%s has served with version %s for %s; the next member follows after %s "+
+				"(system.update.stagger)", m.Name, m.Version, m.For.Round(time.Second), stagger)
 		}
 	}
 	return ""

@@ -142,7 +142,8 @@ func (m Machine) Install(ctx context.Context, r Request) (Result, error) {
 	case order < 0 && r.Newer:
 		done.Why = to.version + " is older than " + done.Running + ", which is running"
 	case order < 0 && !r.Older:
-		return done, fmt.Errorf("%s is older than %s, which is running; give --allow-downgrade to install it", to.version, done.Running)
+		return done, fmt.Errorf("%s is older than %s, which is running; give --allow-downgrade to install it",
+			to.version, done.Running)
 	case r.Newer && failed(have, to.version):
 		done.Why = to.version + " was tried, and did not get ready"
 	default:

@@ -29,7 +29,8 @@ import (
 func TestVersionsHaveTheOrderOfSystemdBoot(t *testing.T) {
 	// Each is older than the next.
 	order := []string{
-		"~1", "", "~", "ab", "abb", "abc", "0001", "002", "12", "122", "122.9", "123~rc1", "123", "123-a", "123-a.1", "123-3", "123^a", "123.a-1", "123.1-1", "124-1",
+		"~1", "", "~", "ab", "abb", "abc", "0001", "002", "12", "122", "122.9", "123~rc1", "123", "123-a", "123-a.1",
+		"123-3", "123^a", "123.a-1", "123.1-1", "124-1",
 		"1000.0~dev", "1000.0", "1000.0-5-gabc", "1000.0.1", "1000.1",
 	}
 	order = order[3:] // versions of ours have more than separators
@@ -79,14 +80,17 @@ func TestNamesOfVersionsSayHowOftenTheyMayStart(t *testing.T) {
 // efi returns a file that names its system, as a unified kernel image does, and that has
 // more sections: pairs of name and content.
 func efi(id, version string, more ...string) []byte {
-	parts := append([]string{".osrel", fmt.Sprintf("NAME=x\nIMAGE_ID=%s\nIMAGE_VERSION=\"%s\"\n", id, version)}, more...)
+	parts := append([]string{".osrel", fmt.Sprintf("NAME=x\nIMAGE_ID=%s\nIMAGE_VERSION=\"%s\"\n", id, version)},
+		more...)
 	const header, entry, unit = 20, 40, 512
 	count := len(parts) / 2
 	var head, body bytes.Buffer
-	_ = binary.Write(&head, binary.LittleEndian, pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: uint16(count)})
+	_ = binary.Write(&head, binary.LittleEndian,
+		pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: uint16(count)})
 	for i := 0; i < len(parts); i += 2 {
 		size := uint32(len(parts[i+1]))
-		section := pe.SectionHeader32{VirtualSize: size, SizeOfRawData: (size + unit - 1) / unit * unit, PointerToRawData: uint32(header + entry*count + body.Len())}
+		section := pe.SectionHeader32{VirtualSize: size, SizeOfRawData: (size + unit - 1) / unit * unit,
+			PointerToRawData: uint32(header + entry*count + body.Len())}
 		copy(section.Name[:], parts[i])
 		_ = binary.Write(&head, binary.LittleEndian, section)
 		body.WriteString(parts[i+1])
@@ -227,15 +231,18 @@ func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
 	server := httptest.NewServer(http.FileServer(http.Dir(p.folder)))
 	t.Cleanup(server.Close)
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
-	for name, from := range map[string]string{"a file": path, "its URL": server.URL + "/sallyport_1.10.efi", "the URL of a folder": server.URL} {
+	for name, from := range map[string]string{"a file": path, "its URL": server.URL + "/sallyport_1.10.efi",
+		"the URL of a folder": server.URL} {
 		h := newHouse(t)
 		h.runs(p, "1.9", "sallyport_1.9.efi", "sallyport_1.8.efi", "sallyport_1.10+0-3.efi", halfFile, "other.efi")
 		var said []string
 		done, err := h.install(Request{From: from, Say: func(s string) { said = append(said, s) }})
-		if err != nil || done.Installed != "1.10" || done.Running != "1.9" || !slices.Equal(done.Removed, []string{"1.8"}) {
+		if err != nil || done.Installed != "1.10" || done.Running != "1.9" ||
+			!slices.Equal(done.Removed, []string{"1.8"}) {
 			t.Errorf("%s: got %+v, %v", name, done, err)
 		}
-		if want := []string{"other.efi", "sallyport_1.10+3.efi", "sallyport_1.9.efi"}; !slices.Equal(h.versions(), want) {
+		if want := []string{"other.efi", "sallyport_1.10+3.efi", "sallyport_1.9.efi"}; !slices.Equal(h.versions(),
+			want) {
 			t.Errorf("%s: the partition has %q, want %q", name, h.versions(), want)
 		}
 		if got := h.get(versionsDir + "/sallyport_1.10+3.efi"); got != string(efi("sallyport", "1.10")) {
@@ -263,34 +270,58 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 		make func(path string)
 		want string
 	}{
-		"of another key":        {"sallyport_1.10.efi", other.sign, "none of the keys"},
-		"no manifest":           {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path + ".manifest") }, "its manifest: "},
-		"much manifest":         {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest", 1<<20) }, "larger than 4096"},
-		"another manifest":      {"sallyport_1.10.efi", func(path string) { turn(t, path+".manifest", 10) }, "none of the keys"},
-		"no signature":          {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path + ".manifest.sig") }, "signature"},
-		"half a signature":      {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest.sig", 32) }, "none of the keys"},
-		"much signature":        {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path+".manifest.sig", 65) }, "larger than 64"},
-		"a manifest of no JSON": {"sallyport_1.10.efi", func(path string) { _ = os.WriteFile(path+".manifest", []byte("x"), 0o600); p.sign(path) }, "its manifest: invalid"},
-		"another file's":        {"sallyport_1.10.efi", describe(func(m *manifest) { m.Name = "sallyport_1.11.efi" }), `"sallyport_1.11.efi" in version "1.10"`},
-		"another version's":     {"sallyport_1.10.efi", describe(func(m *manifest) { m.Version = "1.11" }), `in version "1.11"`},
-		"of no size":            {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 0 }), "0 bytes; allowed: 1 to"},
-		"of endless size":       {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 1 << 40 }), "allowed: 1 to"},
-		"of another size":       {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size-- }), "its manifest says"},
-		"of another digest":     {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = digest(nil) }), "digest"},
-		"of no digest":          {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = "" }), "digest"},
-		"one bit turned":        {"sallyport_1.10.efi", func(path string) { turn(t, path, 5000) }, "digest"},
-		"under another name":    {"sallyport_1.11.efi", func(string) {}, `version "1.10"`},
-		"empty":                 {"sallyport_1.10.efi", func(path string) { _ = os.Truncate(path, 0) }, "the server offers 0 bytes"},
-		"a FIFO":                {"sallyport_1.10.efi", func(path string) { _ = os.Remove(path); _ = unix.Mkfifo(path, 0o600) }, "not a regular file"},
-		"no name":               {"sallyport_1.10+3.efi", func(string) {}, "not the name of a version"},
-		"older":                 {"sallyport_1.8.1.efi", func(string) {}, "--allow-downgrade"},
+		"of another key": {"sallyport_1.10.efi", other.sign, "none of the keys"},
+		"no manifest": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Remove(path + ".manifest")
+		}, "its manifest: "},
+		"much manifest": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Truncate(path+".manifest", 1<<20)
+		}, "larger than 4096"},
+		"another manifest": {"sallyport_1.10.efi", func(path string) {
+			turn(t, path+".manifest", 10)
+		}, "none of the keys"},
+		"no signature": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Remove(path + ".manifest.sig")
+		}, "signature"},
+		"half a signature": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Truncate(path+".manifest.sig", 32)
+		}, "none of the keys"},
+		"much signature": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Truncate(path+".manifest.sig", 65)
+		}, "larger than 64"},
+		"a manifest of no JSON": {"sallyport_1.10.efi", func(path string) {
+			_ = os.WriteFile(path+".manifest", []byte("x"), 0o600)
+			p.sign(path)
+		}, "its manifest: invalid"},
+		"another file's": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Name = "sallyport_1.11.efi" }),
+			`"sallyport_1.11.efi" in version "1.10"`},
+		"another version's": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Version = "1.11" }),
+			`in version "1.11"`},
+		"of no size": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 0 }),
+			"0 bytes; allowed: 1 to"},
+		"of endless size":    {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 1 << 40 }), "allowed: 1 to"},
+		"of another size":    {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size-- }), "its manifest says"},
+		"of another digest":  {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = digest(nil) }), "digest"},
+		"of no digest":       {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = "" }), "digest"},
+		"one bit turned":     {"sallyport_1.10.efi", func(path string) { turn(t, path, 5000) }, "digest"},
+		"under another name": {"sallyport_1.11.efi", func(string) {}, `version "1.10"`},
+		"empty": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Truncate(path, 0)
+		}, "the server offers 0 bytes"},
+		"a FIFO": {"sallyport_1.10.efi", func(path string) {
+			_ = os.Remove(path)
+			_ = unix.Mkfifo(path, 0o600)
+		}, "not a regular file"},
+		"no name": {"sallyport_1.10+3.efi", func(string) {}, "not the name of a version"},
+		"older":   {"sallyport_1.8.1.efi", func(string) {}, "--allow-downgrade"},
 	} {
 		h := newHouse(t)
 		h.runs(p, "1.9", have...)
 		path := p.publish(row.file, good)
 		row.make(path)
 		done, err := h.install(Request{From: path})
-		if err == nil || !strings.Contains(err.Error(), row.want) || done.Installed != "" || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.Contains(err.Error(), row.want) || done.Installed != "" ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %+v, %v; want %q", name, done, err, row.want)
 		}
 		if !slices.Equal(h.versions(), have) {
@@ -300,10 +331,12 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 	}
 	h := newHouse(t)
 	h.runs(p, "1.9", have...)
-	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("other", "1.10"))}); err == nil || !strings.Contains(err.Error(), `"other"`) {
+	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("other", "1.10"))}); err == nil ||
+		!strings.Contains(err.Error(), `"other"`) {
 		t.Errorf("another system, well signed: got %v", err)
 	}
-	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", []byte("no EFI file at all"))}); err == nil || !strings.Contains(err.Error(), "no EFI file") {
+	if _, err := h.install(Request{From: p.publish("sallyport_1.10.efi", []byte("no EFI file at all"))}); err == nil ||
+		!strings.Contains(err.Error(), "no EFI file") {
 		t.Errorf("another file, well signed: got %v", err)
 	}
 }
@@ -361,11 +394,14 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 	}{
 		"no manifest, and much content":   {unsigned, length(2 << 20), "its manifest: ", ""},
 		"another key's, and much content": {other.folder, length(2 << 20), "none of the keys", ""},
-		"no such file":                    {p.folder, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }, "the answer is 410 Gone", ""},
-		"it says that it has more":        {p.folder, length(1 << 40), "the server offers 1099511627776 bytes, and its manifest says 2", ""},
-		"it says that it has less":        {p.folder, length(10), "the server offers 10 bytes", ""},
-		"less comes":                      {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
-		"more comes":                      {p.folder, chunks(append(slices.Clip(good), 0)), "it is larger than the 2", "6M"},
+		"no such file": {p.folder, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusGone)
+		}, "the answer is 410 Gone", ""},
+		"it says that it has more": {p.folder, length(1 << 40),
+			"the server offers 1099511627776 bytes, and its manifest says 2", ""},
+		"it says that it has less": {p.folder, length(10), "the server offers 10 bytes", ""},
+		"less comes":               {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
+		"more comes":               {p.folder, chunks(append(slices.Clip(good), 0)), "it is larger than the 2", "6M"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)
@@ -395,7 +431,8 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		h.put(versionsDir+"/sallyport_1.8.efi", strings.Repeat("x", 1<<20))
 		h.put(versionsDir+"/sallyport_1.7+0-3.efi", strings.Repeat("x", 1<<20))
 		_, err := h.install(Request{From: serve(p.folder, nil)})
-		if ready := !strings.Contains(running, "+2"); ready != (err == nil) || !ready && !strings.Contains(err.Error(), "kept until 1.9 has been ready") {
+		if ready := !strings.Contains(running, "+2"); ready != (err == nil) ||
+			!ready && !strings.Contains(err.Error(), "kept until 1.9 has been ready") {
 			t.Errorf("%s runs: got %v", running, err)
 		}
 		if !slices.Equal(h.versions(), want) {
@@ -408,10 +445,12 @@ func TestNothingIsRemovedBeforeWhatRunsHasBeenReady(t *testing.T) {
 	p := newPublisher(t)
 	h := newHouse(t)
 	h.runs(p, "1.9", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi")
-	if done, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))}); err != nil || done.Installed != "1.10" || len(done.Removed) > 0 {
+	if done, err := h.install(Request{From: p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))}); err != nil ||
+		done.Installed != "1.10" || len(done.Removed) > 0 {
 		t.Errorf("got %+v, %v", done, err)
 	}
-	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.8.efi", "sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
+	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.8.efi",
+		"sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
 		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 }
@@ -434,7 +473,8 @@ func TestTheMarkOfAFailedVersionStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
-	if done, err := h.install(Request{From: path, Newer: true}); err != nil || !strings.Contains(done.Why, "did not get ready") {
+	if done, err := h.install(Request{From: path, Newer: true}); err != nil ||
+		!strings.Contains(done.Why, "did not get ready") {
 		t.Errorf("the timer: got %+v, %v", done, err)
 	}
 	// An operator who names the version gets it, and its mark is removed.
@@ -477,9 +517,12 @@ func TestADownloadThatStallsEnds(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"nothing comes":          {stream{wait: time.Hour}, "0 of 10000 bytes arrived: no data arrived for 1m0s", downloadIdle},
-		"a byte now and then":    {stream{piece: 1, wait: downloadIdle - time.Second}, "45 of 10000 bytes arrived: the download took longer than 45m0s", downloadLongest},
-		"slowly, but all of it":  {stream{piece: 1000, wait: downloadIdle - time.Second}, "it is larger than", 11 * (downloadIdle - time.Second)},
+		"nothing comes": {stream{wait: time.Hour}, "0 of 10000 bytes arrived: no data arrived for 1m0s",
+			downloadIdle},
+		"a byte now and then": {stream{piece: 1, wait: downloadIdle - time.Second},
+			"45 of 10000 bytes arrived: the download took longer than 45m0s", downloadLongest},
+		"slowly, but all of it": {stream{piece: 1000, wait: downloadIdle - time.Second}, "it is larger than",
+			11 * (downloadIdle - time.Second)},
 		"stopped by the service": {stream{wait: time.Hour}, "0 of 10000 bytes arrived: context canceled", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -536,11 +579,13 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 	server := httptest.NewServer(http.FileServer(http.Dir(p.folder)))
 	t.Cleanup(server.Close)
 	h.put(URLFile, server.URL+"\n")
-	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "did not get ready") {
+	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" ||
+		!strings.Contains(done.Why, "did not get ready") {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	p.publish("sallyport_1.9.efi", efi("sallyport", "1.9"))
-	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" || !strings.Contains(done.Why, "running already") {
+	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "" ||
+		!strings.Contains(done.Why, "running already") {
 		t.Errorf("got %+v, %v", done, err)
 	}
 	p.publish("sallyport_2.0.1.efi", efi("sallyport", "2.0.1"))
@@ -551,7 +596,8 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "2.0.1" {
 		t.Errorf("got %+v, %v", done, err)
 	}
-	if want := []string{"sallyport_1.9.efi", "sallyport_2.0+0.efi", "sallyport_2.0.1+3.efi"}; !slices.Equal(h.versions(), want) {
+	if want := []string{"sallyport_1.9.efi", "sallyport_2.0+0.efi",
+		"sallyport_2.0.1+3.efi"}; !slices.Equal(h.versions(), want) {
 		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 }
@@ -582,7 +628,8 @@ func TestOneUpdateAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.install(Request{From: "x"}); err == nil || !strings.Contains(err.Error(), "another update is in progress") {
+	if _, err := h.install(Request{From: "x"}); err == nil ||
+		!strings.Contains(err.Error(), "another update is in progress") {
 		t.Errorf("got %v", err)
 	}
 	unlock()

@@ -16,7 +16,8 @@ type release struct {
 	left    int // starts left; -1: the version has been ready
 }
 
-var releaseName = regexp.MustCompile(`^sallyport_([0-9A-Za-z][0-9A-Za-z.~^-]{0,63}?)(?:\+([0-9]{1,4})(?:-[0-9]{1,4})?)?\.efi$`)
+var releaseName = regexp.MustCompile(
+	`^sallyport_([0-9A-Za-z][0-9A-Za-z.~^-]{0,63}?)(?:\+([0-9]{1,4})(?:-[0-9]{1,4})?)?\.efi$`)
 
 // parseRelease parses the name of a file; false: the file is no version.
 func parseRelease(file string) (release, bool) {

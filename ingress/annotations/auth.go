@@ -10,28 +10,36 @@ import (
 
 var (
 	authURL = define(askURL, Doc{
-		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind, Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
+		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind,
+		Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
 		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service.",
 	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
-		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request", Default: "GET",
-		Effect: "Method of the request to the Service of auth-url.",
+		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request",
+		Default: "GET",
+		Effect:  "Method of the request to the Service of auth-url.",
 	})
 	authPass = define(headerList, Doc{
-		Name: own + "auth-headers-request", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
+		Name: own + "auth-headers-request", Scopes: notOnTheService, Format: "`*` or names of headers, with commas",
+		Default: "*", Guard: true,
 		Effect: "Request headers that the Service of auth-url sees.",
 	})
 	authSucceed = define(headerList, Doc{
-		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas", Guard: true,
-		Effect: "Headers from the answer of the Service of auth-url that the servers see. The client's own headers of these names are deleted.",
+		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas",
+		Guard: true,
+		Effect: "Headers from the answer of the Service of auth-url that the servers see. The client's own headers " +
+			"of these names are deleted.",
 	})
 	authFail = define(headerList, Doc{
-		Name: own + "auth-headers-fail", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*", Guard: true,
+		Name: own + "auth-headers-fail", Scopes: notOnTheService, Format: "`*` or names of headers, with commas",
+		Default: "*", Guard: true,
 		Effect: "Headers from the answer of the Service of auth-url that a rejected client sees.",
 	})
 	authSignIn = define(signIn, Doc{
-		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below", Guard: true,
-		Effect: "Rejected clients are redirected to this URL with 302, instead of getting the answer of the Service of auth-url. Example: `https://login.test/?rd=%[url,url_enc]`.",
+		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below",
+		Guard: true,
+		Effect: "Rejected clients are redirected to this URL with 302, instead of getting the answer of the Service " +
+			"of auth-url. Example: `https://login.test/?rd=%[url,url_enc]`.",
 	})
 )
 
@@ -43,7 +51,8 @@ type asked struct {
 
 // askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH].
 func askURL(s string) (asked, error) {
-	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes", Quote(s))
+	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only Services of the cluster are allowed, since "+
+		"only their pods have verified routes", Quote(s))
 	rest, is := strings.CutPrefix(s, "svc://")
 	if !is {
 		if rest, is = strings.CutPrefix(s, "service://"); !is {
@@ -79,7 +88,8 @@ func headerList(s string) ([]string, error) {
 
 func signIn(s string) (string, error) {
 	s = unquote(s)
-	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") && (!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//")) {
+	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") &&
+		(!strings.HasPrefix(s, "/") || strings.HasPrefix(s, "//")) {
 		return "", fmt.Errorf(`%s begins with none of https://, http:// and one "/"`, Quote(s))
 	}
 	_, err := haproxy.Ask{Backend: "any", Host: "any", Path: "/", SignIn: s}.Directive()
@@ -107,7 +117,8 @@ func ask(v *values, s *Settings) {
 	a.Pass, _ = get(v, authPass)
 	a.Fail, _ = get(v, authFail)
 	if a.Succeed, said = get(v, authSucceed); said && a.Succeed == nil {
-		v.wrong(authSucceed.Doc, errors.New("* is not allowed: list the headers, so that HAProxy can delete the client's own"))
+		v.wrong(authSucceed.Doc,
+			errors.New("* is not allowed: list the headers, so that HAProxy can delete the client's own"))
 		return
 	}
 	a.SignIn, _ = get(v, authSignIn)

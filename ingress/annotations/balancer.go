@@ -9,12 +9,15 @@ import (
 
 var (
 	balancerAddress = define(ownAddresses, Doc{
-		Name: own + "address", Scopes: Service, Traffic: anyTraffic, Format: "an address of `group.pools`; or one IPv4 and one IPv6 address, with a comma",
-		Effect: "Address of a Service of type LoadBalancer. It overrides `spec.loadBalancerIP`. Without both, the appliance chooses an address.",
+		Name: own + "address", Scopes: Service, Traffic: anyTraffic,
+		Format: "an address of `group.pools`; or one IPv4 and one IPv6 address, with a comma",
+		Effect: "Address of a Service of type LoadBalancer. It overrides `spec.loadBalancerIP`. Without both, the " +
+			"appliance chooses an address.",
 	})
 	shareAddress = define(shareKey, Doc{
 		Name: own + "share-address", Scopes: Service, Traffic: anyTraffic, Format: "up to 63 letters, digits and - _ .",
-		Effect: "Services of type LoadBalancer of one namespace with the same value have one address, as far as they have no port in common.",
+		Effect: "Services of type LoadBalancer of one namespace with the same value have one address, as far as they " +
+			"have no port in common.",
 	})
 )
 
@@ -32,7 +35,8 @@ func ReadBalancer(l Layer, asked string) (b Balancer, problems []Problem) {
 	if b.Addresses, said = get(v, balancerAddress); !said && asked != "" {
 		var err error
 		if b.Addresses, err = ownAddresses(asked); err != nil {
-			v.problems = append(v.problems, Problem{Service, "InvalidAddress", fmt.Sprintf("spec.loadBalancerIP: %v; it is ignored", err)})
+			v.problems = append(v.problems,
+				Problem{Service, "InvalidAddress", fmt.Sprintf("spec.loadBalancerIP: %v; it is ignored", err)})
 		}
 	}
 	b.Share, _ = get(v, shareAddress)
@@ -47,7 +51,8 @@ func ownAddresses(s string) (all []netip.Addr, err error) {
 			return nil, fmt.Errorf("%s is not an address", Quote(strings.TrimSpace(word)))
 		}
 		if len(all) == 2 || len(all) == 1 && all[0].Is4() == a.Is4() {
-			return nil, errors.New("it has more than one address of a family; allowed are one IPv4 and one IPv6 address")
+			return nil,
+				errors.New("it has more than one address of a family; allowed are one IPv4 and one IPv6 address")
 		}
 		all = append(all, a)
 	}
@@ -68,7 +73,8 @@ func shareKey(s string) (string, error) {
 // (spec.loadBalancerSourceRanges). An error means that nobody may.
 func SourceRanges(env Env, ranges []string) ([]netip.Prefix, error) {
 	if env.Entries > 0 && len(ranges) > env.Entries {
-		return nil, fmt.Errorf("it has %d networks; allowed are %d (clusters[].ingress.limits.listEntries)", len(ranges), env.Entries)
+		return nil, fmt.Errorf("it has %d networks; allowed are %d (clusters[].ingress.limits.listEntries)",
+			len(ranges), env.Entries)
 	}
 	return networks(strings.Join(ranges, ","))
 }

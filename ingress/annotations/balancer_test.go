@@ -15,9 +15,11 @@ func TestAServiceAsksForAnAddress(t *testing.T) {
 		want    Balancer
 		problem string
 	}{
-		"nothing":       {nil, "", Balancer{}, ""},
-		"the field":     {nil, "203.0.113.5", Balancer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5")}}, ""},
-		"a wrong field": {nil, "gate.test", Balancer{}, `spec.loadBalancerIP: "gate.test" is not an address; it is ignored`},
+		"nothing": {nil, "", Balancer{}, ""},
+		"the field": {nil, "203.0.113.5", Balancer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5")}},
+			""},
+		"a wrong field": {nil, "gate.test", Balancer{},
+			`spec.loadBalancerIP: "gate.test" is not an address; it is ignored`},
 		"the annotation overrides the field": {
 			map[string]string{"sallyport.dev/address": "2001:db8::5, 203.0.113.6"},
 			"203.0.113.5",
@@ -28,7 +30,8 @@ func TestAServiceAsksForAnAddress(t *testing.T) {
 			map[string]string{"sallyport.dev/address": "203.0.113.5,203.0.113.6"},
 			"",
 			Balancer{},
-			"annotation sallyport.dev/address: it has more than one address of a family; allowed are one IPv4 and one IPv6 address; it is ignored",
+			"annotation sallyport.dev/address: it has more than one address of a family; allowed are one IPv4 and " +
+				"one IPv6 address; it is ignored",
 		},
 		"an address in the form of IPv6": {
 			map[string]string{"sallyport.dev/address": "::ffff:203.0.113.5"},
@@ -46,7 +49,8 @@ func TestAServiceAsksForAnAddress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, problems := ReadBalancer(Read(Service, row.written), row.field)
-			if diff := cmp.Diff(row.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(row.want, got, cmpopts.EquateComparable(netip.Addr{}),
+				cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			why := ""

@@ -31,11 +31,13 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	v := heed(env, layers)
 	v.owner = owner
 	s := Settings{}
-	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, ask, cors, rewriting, snippet} {
+	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, ask, cors,
+		rewriting, snippet} {
 		group(v, &s)
 	}
 	if v.closed {
-		return Settings{Questions: s.Questions, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options, Extras: s.Extras}, v.used, v.problems
+		return Settings{Questions: s.Questions, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options,
+			Extras: s.Extras}, v.used, v.problems
 	}
 	haproxy.SortDirectives(s.Directives)
 	return s, v.used, v.problems
@@ -56,7 +58,8 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		if d.ForTCP() {
 			s.add(d)
 		} else {
-			v.wrong(loadBalance.Doc, errors.New("this algorithm needs HTTP requests, and this backend takes TCP connections"))
+			v.wrong(loadBalance.Doc,
+				errors.New("this algorithm needs HTTP requests, and this backend takes TCP connections"))
 		}
 	}
 	timing(v, &s)
@@ -100,9 +103,13 @@ func (v *values) unfit(traffic Traffic) {
 					as += " of the ConfigMap" // the problem is reported on the Ingress
 				}
 				v.closed = true
-				v.problems = append(v.problems, Problem{max(l.Scope, Ingress), "GuardNotApplicable", fmt.Sprintf("%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), as, unread)})
+				v.problems = append(v.problems,
+					Problem{max(l.Scope, Ingress), "GuardNotApplicable",
+						fmt.Sprintf("%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), as,
+							unread)})
 			case l.Scope != ConfigMap:
-				v.problems = append(v.problems, Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
+				v.problems = append(v.problems,
+					Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
 			}
 		}
 	}
@@ -153,7 +160,8 @@ func timing(v *values, s *Settings) {
 	for _, t := range []struct {
 		name string
 		key  key[time.Duration]
-	}{{"connect", timeoutConnect}, {"queue", timeoutQueue}, {"server", timeoutServer}, {"tunnel", timeoutTunnel}, {"check", timeoutCheck}} {
+	}{{"connect", timeoutConnect}, {"queue", timeoutQueue}, {"server", timeoutServer}, {"tunnel", timeoutTunnel},
+		{"check", timeoutCheck}} {
 		if d, said := get(v, t.key); said {
 			s.add(haproxy.Timeout(t.name, d))
 		}
@@ -255,7 +263,8 @@ func cors(v *values, s *Settings) {
 // rewriting adds the directives that change, capture or redirect requests, and those
 // that change answers.
 func rewriting(v *values, s *Settings) {
-	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete, responseHeaders, responseAdd} {
+	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete,
+		responseHeaders, responseAdd} {
 		d, _ := get(v, k)
 		s.add(d...)
 	}
@@ -295,7 +304,8 @@ func captureLength(v *values, samples int) int {
 	}
 	each := max(most/samples, 1)
 	v.report(captureLen.Doc, scope, "LimitReached",
-		fmt.Errorf("%d samples of %d bytes are more than %d bytes together (clusters[].ingress.limits.captureBytes); each has %d bytes",
+		fmt.Errorf("%d samples of %d bytes are more than %d bytes together (clusters[].ingress.limits.captureBytes); "+
+			"each has %d bytes",
 			samples, length, most, each))
 	return each
 }

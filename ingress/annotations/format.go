@@ -48,7 +48,8 @@ func number(least, most int) func(string) (int, error) {
 var units = []struct {
 	suffix string
 	unit   time.Duration
-}{{"us", time.Microsecond}, {"ms", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour}, {"", time.Millisecond}}
+}{{"us", time.Microsecond}, {"ms", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour},
+	{"d", 24 * time.Hour}, {"", time.Millisecond}}
 
 // duration reads a time as HAProxy does: a whole number and a unit, milliseconds
 // if there is none.
@@ -149,7 +150,9 @@ func defineClients(d Doc) key[haproxy.Networks] {
 		}
 		n.Of, err = networks(text)
 		if err == nil && !is && scope != ConfigMap && e.Entries > 0 && len(n.Of) > e.Entries {
-			err = fmt.Errorf("it has %d addresses and networks; allowed are %d (clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(n.Of), e.Entries)
+			err = fmt.Errorf("it has %d addresses and networks; allowed are %d "+
+				"(clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(n.Of),
+				e.Entries)
 		}
 		return n, err
 	}, d)
@@ -161,7 +164,9 @@ func networks(s string) ([]netip.Prefix, error) {
 		return nil, errors.New("pattern files are not supported: write the addresses themselves")
 	}
 	var all []netip.Prefix
-	for _, word := range strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' || c == '\n' || c == '\r' }) {
+	for _, word := range strings.FieldsFunc(s, func(c rune) bool {
+		return c == ',' || c == ' ' || c == '\t' || c == '\n' || c == '\r'
+	}) {
 		p, err := netip.ParsePrefix(word)
 		if a, aerr := netip.ParseAddr(word); err != nil && aerr == nil && a.Zone() == "" {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
@@ -281,7 +286,8 @@ func httpCheck(s string) (haproxy.Directive, error) {
 	case 3:
 		return haproxy.HTTPCheck(words[0], words[1], words[2])
 	}
-	return haproxy.Directive{}, fmt.Errorf("%s: want a URI, a method and a URI, or a method, a URI and a version", Quote(s))
+	return haproxy.Directive{},
+		fmt.Errorf("%s: want a URI, a method and a URI, or a method, a URI and a version", Quote(s))
 }
 
 // origin checks a regular expression for origins, or "*".
@@ -400,7 +406,8 @@ func methods(s string) (string, error) {
 	if s == "*" {
 		return s, nil
 	}
-	known := oneOf(http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodConnect, http.MethodOptions, http.MethodTrace, http.MethodPatch)
+	known := oneOf(http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead,
+		http.MethodConnect, http.MethodOptions, http.MethodTrace, http.MethodPatch)
 	return words(known, ", ")(strings.ToUpper(s))
 }
 

@@ -83,7 +83,8 @@ type Doc struct {
 
 // An Alias is another way to write a key. The key's own name overrides it.
 type Alias struct {
-	Prefix string // another controller's, as "example.com/"; empty: the alias is an older name, under the key's own prefixes
+	// another controller's, as "example.com/"; empty: the alias is an older name, under the key's own prefixes
+	Prefix string
 	Name   string
 
 	translate func(value string) (string, error) // into a value of the key; nil: it is one
@@ -307,11 +308,14 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 	switch {
 	case scope != ConfigMap && !ours:
 		if guard && len(name) >= leastLikely {
-			odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s (a name without a prefix may belong to another program)", Quote(full), near.Name)
+			odd("UnknownAnnotation",
+				"%s is unknown and ignored; the nearest known one is %s (a name without a prefix may belong to "+
+					"another program)", Quote(full), near.Name)
 		}
 		return false
 	case guard:
-		odd("UnknownAnnotation", "%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name is corrected", Quote(full), near.Name)
+		odd("UnknownAnnotation",
+			"%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name is corrected", Quote(full), near.Name)
 	case near != nil:
 		odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s", Quote(full), near.Name)
 	default:
@@ -381,7 +385,8 @@ type Effective struct {
 
 // heed makes values from the layers for one backend.
 func heed(env Env, layers []Layer) *values {
-	return &values{layers: layers, env: env, closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed })}
+	return &values{layers: layers, env: env,
+		closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed })}
 }
 
 // values reads the layers for one backend, the most special first.

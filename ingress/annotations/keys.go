@@ -22,16 +22,21 @@ const (
 
 var (
 	allowList = defineClients(Doc{
-		Name: "allow-list", Aliases: []Alias{{Name: "whitelist"}}, Scopes: notOnTheService, Guard: true, Traffic: anyTraffic,
-		Effect: "Clients with other addresses are answered 403; with ssl-passthrough or a TCP service their connections are closed.",
+		Name: "allow-list", Aliases: []Alias{{Name: "whitelist"}}, Scopes: notOnTheService, Guard: true,
+		Traffic: anyTraffic,
+		Effect: "Clients with other addresses are answered 403; with ssl-passthrough or a TCP service their " +
+			"connections are closed.",
 	})
 	denyList = defineClients(Doc{
-		Name: "deny-list", Aliases: []Alias{{Name: "blacklist"}}, Scopes: notOnTheService, Guard: true, Traffic: anyTraffic,
-		Effect: "Clients with these addresses are answered 403; with ssl-passthrough or a TCP service their connections are closed.",
+		Name: "deny-list", Aliases: []Alias{{Name: "blacklist"}}, Scopes: notOnTheService, Guard: true,
+		Traffic: anyTraffic,
+		Effect: "Clients with these addresses are answered 403; with ssl-passthrough or a TCP service their " +
+			"connections are closed.",
 	})
 	sourceHeader = define(haproxy.Source, Doc{
 		Name: "src-ip-header", Scopes: notOnTheService, Format: "name of a header",
-		Effect: "The client's address is read from this header, also for lists and limits. Use it only behind a proxy that sets the header.",
+		Effect: "The client's address is read from this header, also for lists and limits. Use it only behind a " +
+			"proxy that sets the header.",
 	})
 	check = define(boolean, Doc{
 		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true", Traffic: anyTraffic,
@@ -42,28 +47,35 @@ var (
 		Effect: "Servers are checked by this HTTP request. A server whose answer is not 2xx or 3xx is down.",
 	})
 	checkInterval = defineIn(atLeast(500*time.Millisecond), Doc{
-		Name: "check-interval", Scopes: everywhere, Format: "time, from 500ms; in the ConfigMap from 1ms", Default: "2s", Traffic: anyTraffic,
-		Effect: "Time between two checks of a server that is up. One that is down is checked twice as often, but at most once a second. Many servers in one namespace are checked less often (`clusters[].ingress.limits.checks`).",
+		Name: "check-interval", Scopes: everywhere, Format: "time, from 500ms; in the ConfigMap from 1ms",
+		Default: "2s", Traffic: anyTraffic,
+		Effect: "Time between two checks of a server that is up. One that is down is checked twice as often, but at " +
+			"most once a second. Many servers in one namespace are checked less often " +
+			"(`clusters[].ingress.limits.checks`).",
 	})
 	corsEnable = define(boolean, Doc{
 		Name: "cors-enable", Scopes: notOnTheService, Format: "true or false", Default: "false",
 		Effect: "Answers get the CORS headers that the other `cors-` keys set.",
 	})
 	corsOrigin = define(origin, Doc{
-		Name: "cors-allow-origin", Scopes: notOnTheService, Format: "`*` or a regular expression for the whole origin", Default: "*",
-		Effect: "Value of Access-Control-Allow-Origin: `*`, or the origin of the request if it matches. Every answer has `Vary: Origin`.",
+		Name: "cors-allow-origin", Scopes: notOnTheService, Format: "`*` or a regular expression for the whole origin",
+		Default: "*",
+		Effect: "Value of Access-Control-Allow-Origin: `*`, or the origin of the request if it matches. Every " +
+			"answer has `Vary: Origin`.",
 	})
 	corsMethods = define(methods, Doc{
 		Name: "cors-allow-methods", Scopes: notOnTheService, Format: "`*` or methods, with commas", Default: "*",
 		Effect: "Value of Access-Control-Allow-Methods.",
 	})
 	corsHeaders = define(headerNames, Doc{
-		Name: "cors-allow-headers", Scopes: notOnTheService, Format: "`*` or names of headers, with commas", Default: "*",
-		Effect: "Value of Access-Control-Allow-Headers.",
+		Name: "cors-allow-headers", Scopes: notOnTheService, Format: "`*` or names of headers, with commas",
+		Default: "*",
+		Effect:  "Value of Access-Control-Allow-Headers.",
 	})
 	corsCredentials = define(boolean, Doc{
 		Name: "cors-allow-credentials", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "Sets Access-Control-Allow-Credentials. Browsers then accept no `*`, so answers name the origin of the request, and the method and headers that a preflight asks for.",
+		Effect: "Sets Access-Control-Allow-Credentials. Browsers then accept no `*`, so answers name the origin of " +
+			"the request, and the method and headers that a preflight asks for.",
 	})
 	corsMaxAge = define(duration, Doc{
 		Name: "cors-max-age", Scopes: notOnTheService, Format: "time", Default: "5s",
@@ -79,11 +91,13 @@ var (
 	})
 	cookiePersistence = define(cookie, Doc{
 		Name: "cookie-persistence", Scopes: everywhere, Format: "name of a cookie",
-		Effect: "Another name for session-cookie-name, which overrides it. The value of the cookie is always a hash of the server's address, with a key of the appliance's or the group's own, and survives reloads and restarts.",
+		Effect: "Another name for session-cookie-name, which overrides it. The value of the cookie is always a hash " +
+			"of the server's address, with a key of the appliance's or the group's own, and survives reloads and restarts.",
 	})
 	cookieNoDynamic = define(cookie, Doc{
 		Name: "cookie-persistence-no-dynamic", Scopes: everywhere, Format: "name of a cookie",
-		Effect: "Another name for session-cookie-name; session-cookie-name and cookie-persistence override it. The value of the cookie is dynamic all the same: a hash of the server's address, which survives reloads and restarts.",
+		Effect: "Another name for session-cookie-name; session-cookie-name and cookie-persistence override it. The " +
+			"value of the cookie is dynamic all the same: a hash of the server's address, which survives reloads and restarts.",
 	})
 	cookieDomain = define(cookieDomainName, Doc{
 		Name: own + "session-cookie-domain", Scopes: everywhere, Format: "domain",
@@ -98,8 +112,10 @@ var (
 		Effect: "SameSite of the session cookie. None also makes the cookie Secure.",
 	})
 	cookieKeywords = define(cookieWords, Doc{
-		Name: own + "session-cookie-keywords", Scopes: everywhere, Format: "of httponly, secure, maxidle TIME, maxlife TIME",
-		Effect: "Attributes of the session cookie: HttpOnly, Secure, and how long it is valid without a request (maxidle) or at all (maxlife).",
+		Name: own + "session-cookie-keywords", Scopes: everywhere,
+		Format: "of httponly, secure, maxidle TIME, maxlife TIME",
+		Effect: "Attributes of the session cookie: HttpOnly, Secure, and how long it is valid without a request " +
+			"(maxidle) or at all (maxlife).",
 	})
 	forwardedFor = define(boolean, Doc{
 		Name: "forwarded-for", Scopes: everywhere, Format: "true or false", Default: "true",
@@ -107,15 +123,20 @@ var (
 	})
 	abortOnClose = define(boolean, Doc{
 		Name: "abortonclose", Scopes: everywhere, Format: "true or false", Traffic: anyTraffic,
-		Effect: "A request is dropped if its client disconnects while the request waits for a server. HAProxy before 3.0 notices this only if the ConfigMap sets the key.",
+		Effect: "A request is dropped if its client disconnects while the request waits for a server. HAProxy before " +
+			"3.0 notices this only if the ConfigMap sets the key.",
 	})
 	loadBalance = define(haproxy.Balance, Doc{
 		Name: "load-balance", Scopes: everywhere, Default: "roundrobin",
-		Format: "roundrobin, leastconn, first, random[(draws, up to 99)], source, uri [path-only] [whole] [len N] [depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin", Traffic: anyTraffic,
-		Effect: "How requests are spread over the servers. Algorithms that hash do so consistently, and from HAProxy 3.0 on in the same way on all members of a group.",
+		Format: "roundrobin, leastconn, first, random[(draws, up to 99)], source, uri [path-only] [whole] [len N] " +
+			"[depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]; static-rr is taken as roundrobin",
+		Traffic: anyTraffic,
+		Effect: "How requests are spread over the servers. Algorithms that hash do so consistently, and from " +
+			"HAProxy 3.0 on in the same way on all members of a group.",
 	})
 	pathRewrite = defineLines(lines(rewrite), Doc{
-		Name: "path-rewrite", Scopes: notOnTheService, Format: "a path; or a regular expression and a path with `\\1`; one a line",
+		Name: "path-rewrite", Scopes: notOnTheService,
+		Format: "a path; or a regular expression and a path with `\\1`; one a line",
 		Effect: "The path of the request is rewritten before it is sent to a server.",
 	})
 	podMaxconn = define(number(1, 1<<20), Doc{
@@ -123,43 +144,55 @@ var (
 		Effect: "Most connections to one pod; further requests wait for timeout-queue.",
 	})
 	captures = defineLines(captureList, Doc{
-		Name: "request-capture", Scopes: notOnTheService, Format: "a sample of the request, as `req.hdr(X-Request-Id)` or `cookie(id)`, one a line",
+		Name: "request-capture", Scopes: notOnTheService,
+		Format: "a sample of the request, as `req.hdr(X-Request-Id)` or `cookie(id)`, one a line",
 		Effect: "Samples of the request that are added to its log line (syslog-server).",
 	})
 	captureLen = define(number(1, 65535), Doc{
 		Name: "request-capture-len", Scopes: notOnTheService, Format: "1 to 65535", Default: "128",
-		Effect: "Most bytes of each sample of request-capture; all samples of an Ingress together have at most `clusters[].ingress.limits.captureBytes`, 4,096 by default.",
+		Effect: "Most bytes of each sample of request-capture; all samples of an Ingress together have at most " +
+			"`clusters[].ingress.limits.captureBytes`, 4,096 by default.",
 	})
 	requestHeaders = defineLines(headers(haproxy.SetRequestHeader), Doc{
-		Name: "request-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
+		Name: "request-set-header", Scopes: notOnTheService,
+		Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Sets headers of the request, as servers see it.",
 	})
 	responseHeaders = defineLines(headers(haproxy.SetResponseHeader), Doc{
-		Name: "response-set-header", Scopes: notOnTheService, Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
+		Name: "response-set-header", Scopes: notOnTheService,
+		Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Sets headers of the answer, as clients see it.",
 	})
 	rateRequests = define(number(1, 1<<31-1), Doc{
 		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
-		Effect: "Most requests of one client address within rate-limit-period; further ones are answered rate-limit-status-code. Each Ingress is counted by itself. The counts survive a reload of HAProxy; HAProxy 2.6 keeps none at a reload within 5 s of its start.",
+		Effect: "Most requests of one client address within rate-limit-period; further ones are answered " +
+			"rate-limit-status-code. Each Ingress is counted by itself. The counts survive a reload of HAProxy; " +
+			"HAProxy 2.6 keeps none at a reload within 5 s of its start.",
 	})
 	ratePeriod = defineIn(atMost(24*time.Hour, period), Doc{
-		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms to 1d; in the ConfigMap to 24d", Default: "1s",
-		Effect: "Period of rate-limit-requests.",
+		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms to 1d; in the ConfigMap to 24d",
+		Default: "1s",
+		Effect:  "Period of rate-limit-requests.",
 	})
 	rateStatus = define(status(haproxy.DenyCodes), Doc{
-		Name: "rate-limit-status-code", Scopes: notOnTheService, Format: "400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503 or 504", Default: "403",
+		Name: "rate-limit-status-code", Scopes: notOnTheService,
+		Format: "400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503 or 504", Default: "403",
 		Effect: "Status of the answer to requests over rate-limit-requests.",
 	})
 	rateSize = define(size, Doc{
 		Name: "rate-limit-size", Scopes: notOnTheService, Format: "number, with k or m", Default: "100k",
-		Effect: "Most client addresses that rate-limit-requests counts; beyond that the oldest are forgotten. All Ingresses of a namespace together count at most `clusters[].ingress.limits.clients`, and share these if they ask for more. A client for which there is no place, since all have a request under way, is answered as one over the limit.",
+		Effect: "Most client addresses that rate-limit-requests counts; beyond that the oldest are forgotten. All " +
+			"Ingresses of a namespace together count at most `clusters[].ingress.limits.clients`, and share these if " +
+			"they ask for more. A client for which there is no place, since all have a request under way, is " +
+			"answered as one over the limit.",
 	})
 	rateExcept = defineClients(Doc{
 		Name: "rate-limit-whitelist", Scopes: notOnTheService,
 		Effect: "Clients with these addresses are not subject to rate-limit-requests.",
 	})
 	redirect = define(location, Doc{
-		Name: "request-redirect", Scopes: notOnTheService, Format: "host or host:port, with http:// or https:// in front if it is to change",
+		Name: "request-redirect", Scopes: notOnTheService,
+		Format: "host or host:port, with http:// or https:// in front if it is to change",
 		Effect: "Requests are redirected to this host, with their path and query, and with their scheme if the value has none.",
 	})
 	redirectCode = define(status(haproxy.RedirectCodes), Doc{
@@ -171,7 +204,8 @@ var (
 		Effect: "Sets the Host header of the request, as servers see it.",
 	})
 	sendProxy = define(oneOf("proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"), Doc{
-		Name: "send-proxy-protocol", Scopes: everywhere, Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn", Traffic: anyTraffic,
+		Name: "send-proxy-protocol", Scopes: everywhere,
+		Format: "proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn", Traffic: anyTraffic,
 		Effect: "Connections to servers begin with a PROXY protocol header.",
 	})
 	serverSSL = define(boolean, Doc{
@@ -255,7 +289,9 @@ var (
 		Effect: "No effect, and none is needed: certificates that no Ingress names are always removed.",
 	})
 	_ = define(number(0, 1<<20), Doc{
-		Name: "scale-server-slots", Aliases: []Alias{{Name: "servers-increment"}, {Name: "server-increment"}, {Name: "server-slots"}}, Scopes: everywhere, Format: "number", Traffic: anyTraffic,
+		Name:    "scale-server-slots",
+		Aliases: []Alias{{Name: "servers-increment"}, {Name: "server-increment"}, {Name: "server-slots"}},
+		Scopes:  everywhere, Format: "number", Traffic: anyTraffic,
 		Effect: "No effect, and none is needed: servers are added and deleted at run time, without slots.",
 	})
 	sslRedirect = define(boolean, Doc{
@@ -263,8 +299,9 @@ var (
 		Effect: "Plain HTTP is redirected to HTTPS. Without it: only where the Ingress has a certificate.",
 	})
 	sslRedirectCode = define(status(haproxy.RedirectCodes), Doc{
-		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302", Traffic: anyTraffic,
-		Effect: "Status of the answer that ssl-redirect gives.",
+		Name: "ssl-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
+		Traffic: anyTraffic,
+		Effect:  "Status of the answer that ssl-redirect gives.",
 	})
 	sslRedirectPort = define(number(1, 65535), Doc{
 		Name: "ssl-redirect-port", Scopes: notOnTheService, Format: "number", Traffic: anyTraffic,
@@ -274,7 +311,8 @@ var (
 
 var sslPassthrough = define(boolean, Doc{
 	Name: "ssl-passthrough", Scopes: everywhere, Format: "true or false", Default: "false", Traffic: anyTraffic,
-	Effect: "TLS connections for the hosts are passed to the servers as they are, by the server name in the handshake. Plain HTTP is redirected to HTTPS, unless ssl-redirect is false.",
+	Effect: "TLS connections for the hosts are passed to the servers as they are, by the server name in the " +
+		"handshake. Plain HTTP is redirected to HTTPS, unless ssl-redirect is false.",
 })
 
 // Passthrough reports whether TLS connections are passed to a backend as they are
@@ -301,7 +339,8 @@ func Class(annotations map[string]string) (name string, said bool) {
 }
 
 var defaultBackend = define(servicePort, Doc{
-	Name: "default-backend-service", Scopes: ConfigMap, Refers: ServiceKind, Format: "namespace/Service, or namespace/Service:port",
+	Name: "default-backend-service", Scopes: ConfigMap, Refers: ServiceKind,
+	Format: "namespace/Service, or namespace/Service:port",
 	Effect: "Service for requests that match no host and path. An Ingress without rules overrides it. Without both: 404.",
 })
 
@@ -329,9 +368,12 @@ func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
 	return to, said, v.problems
 }
 
-var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), string(haproxy.Begin), string(haproxy.Regexp)), Doc{
+var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), string(haproxy.Begin),
+	string(haproxy.Regexp)), Doc{
 	Name: own + "path-type", Scopes: Ingress, Format: "prefix, exact, begin or regex", Default: "prefix",
-	Effect: "How paths of type ImplementationSpecific match: by element (prefix), whole (exact), as a string (begin: `/a` matches `/abc`), or as a regular expression from the beginning of the path (regex). Of the paths of a host, exact ones are tried first, then regular expressions, the longest first, then the longest path.",
+	Effect: "How paths of type ImplementationSpecific match: by element (prefix), whole (exact), as a string (begin: " +
+		"`/a` matches `/abc`), or as a regular expression from the beginning of the path (regex). Of the paths of a " +
+		"host, exact ones are tried first, then regular expressions, the longest first, then the longest path.",
 })
 
 // PathType returns how paths of type ImplementationSpecific match.
@@ -343,7 +385,8 @@ func PathType(l Layer) (haproxy.PathMatch, []Problem) {
 
 var canaryWeight = define(number(0, 100), Doc{
 	Name: own + "canary-weight", Scopes: Ingress, Format: "0 to 100",
-	Effect: "Out of 100 requests for the hosts and paths of an older Ingress of the namespace, this many, chosen at random, go to the Services of this Ingress. A change takes no reload.",
+	Effect: "Out of 100 requests for the hosts and paths of an older Ingress of the namespace, this many, chosen at " +
+		"random, go to the Services of this Ingress. A change takes no reload.",
 })
 
 // Canary returns how many of 100 requests an Ingress takes over from others

@@ -15,7 +15,9 @@ import (
 var (
 	maxConn = define(number(1, 1<<30), Doc{
 		Name: "maxconn", Scopes: ConfigMap, Format: "number from 1",
-		Effect: "Most connections of the HAProxy process. `haproxy.maxConnections` of the configuration file overrides it. Without both: as many as fit into half of the memory, at 100 kB each, and as there are file descriptors for.",
+		Effect: "Most connections of the HAProxy process. `haproxy.maxConnections` of the configuration file " +
+			"overrides it. Without both: as many as fit into half of the memory, at 100 kB each, and as there are " +
+			"file descriptors for.",
 	})
 	nbthread = define(number(1, 64), Doc{
 		Name: "nbthread", Scopes: ConfigMap, Format: "1 to 64",
@@ -26,42 +28,53 @@ var (
 		Effect: "How long connections may stay open after a reload.",
 	})
 	connectionMode = define(oneOf(keepAlive, "http-server-close", "httpclose"), Doc{
-		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose", Default: keepAlive,
-		Aliases: []Alias{{Name: "http-server-close", translate: mode("http-server-close")}, {Name: keepAlive, translate: mode(keepAlive)}},
-		Effect:  "Which connections are kept open after a request: both sides, the client's only, or none. The older keys http-server-close and http-keep-alive take true or false.",
+		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose",
+		Default: keepAlive,
+		Aliases: []Alias{{Name: "http-server-close", translate: mode("http-server-close")},
+			{Name: keepAlive, translate: mode(keepAlive)}},
+		Effect: "Which connections are kept open after a request: both sides, the client's only, or none. The older " +
+			"keys http-server-close and http-keep-alive take true or false.",
 	})
 	dontLogNull = define(boolean, Doc{
 		Name: "dontlognull", Scopes: ConfigMap, Format: "true or false", Default: "true",
-		Effect: "Connections without a request are not logged. With false, a client that sends no request in time is also answered 408.",
+		Effect: "Connections without a request are not logged. With false, a client that sends no request in time is " +
+			"also answered 408.",
 	})
 	logASAP = define(boolean, Doc{
 		Name: "logasap", Scopes: ConfigMap, Format: "true or false", Default: "false",
 		Effect: "A request is logged when its answer begins, instead of when it ends.",
 	})
 	syslogServer = define(lines(syslog), Doc{
-		Name: "syslog-server", Scopes: ConfigMap, Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, one a line; the address may be stdout or stderr",
+		Name: "syslog-server", Scopes: ConfigMap,
+		Format: "`address:IP, port:514, facility:local0, format:rfc5424, length:1024, level:info, minlevel:notice`, " +
+			"one a line; the address may be stdout or stderr",
 		Default: "address:127.0.0.1, facility:local0, level:notice",
 		Effect:  "Where HAProxy logs to. With it, each request is logged.",
 	})
 	_ = define(reference, Doc{
 		Name: "prometheus-endpoint-auth-secret", Scopes: ConfigMap, Format: "Secret, or namespace/Secret",
-		Effect: "No effect: metrics are on the status endpoint, which has a password of its own (`status.password` of the configuration file).",
+		Effect: "No effect: metrics are on the status endpoint, which has a password of its own (`status.password` " +
+			"of the configuration file).",
 	})
 	tlsALPN = define(words(oneOf("h2", "http/1.1", "http/1.0"), ","), Doc{
-		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas", Default: "h2,http/1.1",
-		Effect: "Protocols offered to clients over TLS.",
+		Name: "tls-alpn", Scopes: ConfigMap, Format: "of h2, http/1.1 and http/1.0, with commas",
+		Default: "h2,http/1.1",
+		Effect:  "Protocols offered to clients over TLS.",
 	})
 	strictSNI = define(boolean, Doc{
 		Name: "client-strict-sni", Scopes: ConfigMap, Format: "true or false", Default: "false",
-		Effect: "TLS handshakes for names without a certificate are rejected, instead of answered with the default certificate.",
+		Effect: "TLS handshakes for names without a certificate are rejected, instead of answered with the default " +
+			"certificate.",
 	})
 	proxyProtocol = define(networks, Doc{
 		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
-		Effect: "Connections from these addresses begin with a PROXY protocol header, from which HAProxy takes the client's address.",
+		Effect: "Connections from these addresses begin with a PROXY protocol header, from which HAProxy takes the " +
+			"client's address.",
 	})
 	quicPort = define(number(1, 65535), Doc{
 		Name: "quic-bind-port", Scopes: ConfigMap, Format: "number",
-		Effect: "HTTP/3 is offered on this UDP port, at the addresses of HTTPS. It needs an HAProxy that is built with QUIC: Debian 13's is, Debian 12's is not.",
+		Effect: "HTTP/3 is offered on this UDP port, at the addresses of HTTPS. It needs an HAProxy that is built " +
+			"with QUIC: Debian 13's is, Debian 12's is not.",
 	})
 	quicAnnounce = define(number(1, 65535), Doc{
 		Name: "quic-announce-port", Scopes: ConfigMap, Format: "number",
@@ -72,11 +85,22 @@ var (
 		Effect: "How long browsers may remember the Alt-Svc header of quic-bind-port.",
 	})
 	timeouts = map[string]key[time.Duration]{
-		"client":          define(duration, Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s", Effect: "How long a client may be silent, or accept no data. With HAProxy 2.6 a TLS handshake may take as long; later versions allow 5 s."}),
-		"client-fin":      define(duration, Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time", Effect: "How long a client may be silent after one side has closed the connection."}),
-		"http-request":    define(duration, Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s", Effect: "How long the header of a request may take to arrive."}),
-		"http-keep-alive": define(duration, Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m", Effect: "How long a connection stays open for the next request."}),
-		"server-fin":      define(duration, Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time", Effect: "How long a server may be silent after one side has closed the connection."}),
+		"client": define(duration,
+			Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s",
+				Effect: "How long a client may be silent, or accept no data. With HAProxy 2.6 a TLS handshake may " +
+					"take as long; later versions allow 5 s."}),
+		"client-fin": define(duration,
+			Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time",
+				Effect: "How long a client may be silent after one side has closed the connection."}),
+		"http-request": define(duration,
+			Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s",
+				Effect: "How long the header of a request may take to arrive."}),
+		"http-keep-alive": define(duration,
+			Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m",
+				Effect: "How long a connection stays open for the next request."}),
+		"server-fin": define(duration,
+			Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time",
+				Effect: "How long a server may be silent after one side has closed the connection."}),
 	}
 )
 
@@ -95,7 +119,8 @@ func Process(env Env, layers ...Layer) (Global, []Effective, []Problem) {
 	v := &values{layers: layers, env: env}
 	g := Global{}
 	g.Process = process(v, &g.Questions)
-	if read, ok := use(v, sslCertificate, pair(func(_ string, chain []byte) (haproxy.Pair, error) { return haproxy.ReadPair(chain, chain) })); ok {
+	if read, ok := use(v, sslCertificate,
+		pair(func(_ string, chain []byte) (haproxy.Pair, error) { return haproxy.ReadPair(chain, chain) })); ok {
 		g.DefaultCert = read.PEM
 	}
 	if e, ok := use(v, signer, pair(haproxy.Signer)); ok {
@@ -125,7 +150,8 @@ func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem)
 			err = env.refusal(e.Part())
 		}
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile", fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err)})
+			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile",
+				fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err)})
 			continue
 		}
 		g.Extras = append(g.Extras, e)
@@ -166,13 +192,15 @@ func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 	for _, k := range []struct {
 		key     key[haproxy.Text]
 		section haproxy.Section
-	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection}, {logFormatTCP, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
+	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection},
+		{logFormatTCP, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
 		if t, ok := vetted(v, k.key, k.section, asked); ok {
 			p.Texts = append(p.Texts, t)
 		}
 	}
 	if targets, said := get(v, syslogServer); said {
-		p.Lines = append(append(p.Lines, targets...), haproxy.Traffic(!slices.ContainsFunc(p.Texts, haproxy.Text.IsLogFormat))...)
+		p.Lines = append(append(p.Lines, targets...),
+			haproxy.Traffic(!slices.ContainsFunc(p.Texts, haproxy.Text.IsLogFormat))...)
 	}
 	p.ProxyFrom, _ = get(v, proxyProtocol)
 	if list, said := get(v, tlsALPN); said {
@@ -210,7 +238,8 @@ func quic(v *values, asked *[]haproxy.Question) (q haproxy.QUIC) {
 	}
 	switch support := v.ask(haproxy.QUICSupport(), asked); {
 	case support.Why != "":
-		v.wrong(quicPort.Doc, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)", support.Why))
+		v.wrong(quicPort.Doc, fmt.Errorf("this HAProxy is not built with QUIC, HTTP/3 is not offered (%s)",
+			support.Why))
 	case support.Known:
 		q = haproxy.QUIC{Port: uint16(port), Announce: uint16(announce), MaxAge: age} //nolint:gosec // read as ports
 	}

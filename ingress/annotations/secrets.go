@@ -59,7 +59,10 @@ var (
 	})
 	authSecret = defineSecret(Doc{
 		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
-		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd -5`); or one key holds the lines of an htpasswd file. A user with an invalid hash, or a bcrypt cost above 8, is left out and reported by an Event; the other users are accepted. A right password is remembered for five minutes after its last request.",
+		Effect: "The users: each key of the Secret is a name, its value the hash of the password (`openssl passwd " +
+			"-5`); or one key holds the lines of an htpasswd file. A user with an invalid hash, or a bcrypt cost " +
+			"above 8, is left out and reported by an Event; the other users are accepted. A right password is " +
+			"remembered for five minutes after its last request.",
 	})
 	authRealm = define(filled(realm), Doc{
 		Name: "auth-realm", Scopes: notOnTheService, Format: "text", Default: "Protected Content",
@@ -67,15 +70,20 @@ var (
 	})
 	clientCA = defineSecret(Doc{
 		Name: "client-ca", Scopes: notOnTheService, Traffic: notPassed, Guard: true,
-		Effect: "Clients need a certificate from this authority (`ca.crt` of the Secret, or `tls.crt`). On an Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and no host is served by plain HTTP.",
+		Effect: "Clients need a certificate from this authority (`ca.crt` of the Secret, or `tls.crt`). On an " +
+			"Ingress: for the hosts that it has certificates for. In the ConfigMap: for all hosts, and no host is " +
+			"served by plain HTTP.",
 	})
 	clientOptional = define(boolean, Doc{
 		Name: "client-crt-optional", Scopes: notOnTheService, Format: "true or false", Default: "false",
-		Effect: "Clients may also connect without the certificate of client-ca; `%[ssl_c_s_dn]` is the subject of the certificate of a client that has one. On an Ingress it is ignored if the ConfigMap demands a certificate.",
+		Effect: "Clients may also connect without the certificate of client-ca; `%[ssl_c_s_dn]` is the subject of " +
+			"the certificate of a client that has one. On an Ingress it is ignored if the ConfigMap demands a " +
+			"certificate.",
 	})
 	serverCA = defineSecret(Doc{
 		Name: "server-ca", Scopes: everywhere, Traffic: notPassed, Guard: true,
-		Effect: "Connections to servers use TLS, and their certificates must be from this authority (`ca.crt` of the Secret, or `tls.crt`).",
+		Effect: "Connections to servers use TLS, and their certificates must be from this authority (`ca.crt` of the " +
+			"Secret, or `tls.crt`).",
 	})
 	serverCrt = defineSecret(Doc{
 		Name: "server-crt", Scopes: everywhere, Traffic: notPassed,
@@ -83,10 +91,12 @@ var (
 	})
 	secureSNI = define(serverName, Doc{
 		Name: own + "secure-sni", Scopes: everywhere, Traffic: notPassed, Format: "a host's name, host or sni",
-		Effect: "Server name in TLS to the servers: this one, the Host of the request (host), or the name in the client's handshake (sni). With server-ca the servers' certificates must be for it.",
+		Effect: "Server name in TLS to the servers: this one, the Host of the request (host), or the name in the " +
+			"client's handshake (sni). With server-ca the servers' certificates must be for it.",
 	})
 	secureVerifyHost = define(serverName, Doc{
-		Name: own + "secure-verify-hostname", Scopes: everywhere, Traffic: notPassed, Format: "a host's name", Guard: true,
+		Name: own + "secure-verify-hostname", Scopes: everywhere, Traffic: notPassed, Format: "a host's name",
+		Guard:  true,
 		Effect: "The certificates of the servers must be for this name. It needs a server-ca, and no other name in secure-sni.",
 	})
 	sslCertificate = defineSecret(Doc{
@@ -97,7 +107,8 @@ var (
 
 var signer = defineSecret(Doc{
 	Name: "generate-certificates-signer", Scopes: ConfigMap,
-	Effect: "Names without a certificate get one at the first handshake, signed by this authority (`tls.crt` and `tls.key` of the Secret).",
+	Effect: "Names without a certificate get one at the first handshake, signed by this authority (`tls.crt` and " +
+		"`tls.key` of the Secret).",
 })
 
 // defineSecret makes a key whose value names a Secret.
@@ -194,9 +205,12 @@ func authenticate(v *values, s *Settings) {
 		return
 	}
 	if len(left) > 0 {
-		v.report(authSecret.Doc, v.scopeOf(authSecret.Name), "UserLeftOut", fmt.Errorf("%w; %d of the %d users of the Secret are left out", left[0], len(left), len(left)+len(list.Users)))
+		v.report(authSecret.Doc, v.scopeOf(authSecret.Name), "UserLeftOut",
+			fmt.Errorf("%w; %d of the %d users of the Secret are left out", left[0], len(left),
+				len(left)+len(list.Users)))
 	}
-	d, err := haproxy.BasicAuth{Userlist: list.Name, Realm: name, Tenant: v.env.Tenant, Guesses: v.env.WrongPasswords}.Directive()
+	d, err := haproxy.BasicAuth{Userlist: list.Name, Realm: name, Tenant: v.env.Tenant,
+		Guesses: v.env.WrongPasswords}.Directive()
 	if err != nil {
 		v.wrong(authSecret.Doc, err)
 		return
@@ -230,7 +244,9 @@ func users(from Secret) (list *haproxy.Userlist, left []error) {
 			}
 		}
 	}
-	slices.SortFunc(list.Users, func(a, b haproxy.User) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Hash, b.Hash)) })
+	slices.SortFunc(list.Users, func(a, b haproxy.User) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Hash, b.Hash))
+	})
 	return list, left
 }
 
@@ -266,7 +282,8 @@ func serverCerts(v *values, s *Settings) {
 		case s.Options.CA == "":
 			v.wrong(secureVerifyHost.Doc, errors.New("certificates are verified only with a server-ca: set it, too"))
 		case s.Options.SNI != "" && s.Options.SNI != name:
-			v.wrong(secureVerifyHost.Doc, errors.New("HAProxy verifies the name in secure-sni, which is another one: set the same name in both"))
+			v.wrong(secureVerifyHost.Doc,
+				errors.New("HAProxy verifies the name in secure-sni, which is another one: set the same name in both"))
 		default:
 			s.Options.VerifyHost = name
 		}
@@ -301,7 +318,9 @@ func ofHost(v *values) Clients {
 	}
 	switch {
 	case all.CA == nil || !bytes.Equal(all.CA.Content, c.CA.Content):
-		v.fault(clientCA.Doc, Ingress, errors.New("the ConfigMap requires certificates of another authority from all clients, and a client shows one certificate: set client-ca in one of the two places, or name the same authority in both"))
+		v.fault(clientCA.Doc, Ingress,
+			errors.New("the ConfigMap requires certificates of another authority from all clients, and a client "+
+				"shows one certificate: set client-ca in one of the two places, or name the same authority in both"))
 		return Clients{Closed: true}
 	case c.Optional:
 		v.fault(clientOptional.Doc, Ingress, errors.New("the ConfigMap requires a certificate from all clients"))

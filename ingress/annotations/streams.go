@@ -29,7 +29,8 @@ func Streams(data map[string]string) (all []Stream, odd []Problem) {
 		}
 		s, err := stream(key, data[key])
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidTCPService", fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err)})
+			odd = append(odd, Problem{ConfigMap, "InvalidTCPService",
+				fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err)})
 			continue
 		}
 		all = append(all, s)
@@ -56,7 +57,8 @@ func stream(port, line string) (s Stream, err error) {
 	s.Port = uint16(n) //nolint:gosec // read as a port
 	words := strings.Split(strings.TrimSpace(line), ":")
 	if len(words) < 2 {
-		return s, fmt.Errorf("%s: want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2", Quote(line))
+		return s, fmt.Errorf("%s: want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2",
+			Quote(line))
 	}
 	if s.To, err = servicePort(words[0] + ":" + words[1]); err != nil {
 		return s, err
@@ -80,7 +82,8 @@ func stream(port, line string) (s Stream, err error) {
 			return s, fmt.Errorf("%s is not one of ssl, PROXY, PROXY-V1 and PROXY-V2", Quote(word))
 		}
 		if twice {
-			return s, errors.New("a word is repeated; allowed are ssl, PROXY, and one of PROXY-V1 and PROXY-V2, each once")
+			return s,
+				errors.New("a word is repeated; allowed are ssl, PROXY, and one of PROXY-V1 and PROXY-V2, each once")
 		}
 	}
 	return s, nil

@@ -12,8 +12,10 @@ import (
 
 func TestALineIsATCPService(t *testing.T) {
 	all, odd := Streams(map[string]string{
-		"5432": "db/postgres:5432", "8883": "iot/broker:mqtt:ssl", "9000": " db/a:b:ssl:PROXY:PROXY-V2\n", "9001": "db/a:1::PROXY-V1", "log-format-tcp": "%ci",
-		"0": "a/b:1", "01024": "a/b:1", "70000": "a/b:1", "http": "a/b:1", "9002": "b:1", "9003": "a/b", "9004": "a/b:", "9005": "a/b:1:tls", "9006": "a/b:1:ssl:ssl",
+		"5432": "db/postgres:5432", "8883": "iot/broker:mqtt:ssl", "9000": " db/a:b:ssl:PROXY:PROXY-V2\n",
+		"9001": "db/a:1::PROXY-V1", "log-format-tcp": "%ci",
+		"0": "a/b:1", "01024": "a/b:1", "70000": "a/b:1", "http": "a/b:1", "9002": "b:1", "9003": "a/b", "9004": "a/b:",
+		"9005": "a/b:1:tls", "9006": "a/b:1:ssl:ssl",
 		"9007": "a/b:1:PROXY-V1:PROXY-V2", "9008": "a/b:x_y", "9009": "a/b\n:1", "9010": "",
 	})
 	var got strings.Builder
@@ -47,7 +49,9 @@ key "http": "http" is not a number from 1 to 65535; it is ignored
 }
 
 func TestATCPServiceMayHaveTLSToItsServers(t *testing.T) {
-	s, _, problems := CompileTCP(env, Ended, on("service server-ca: ca", "service check-http: /", "configmap client-ca: ns/ca", "configmap load-balance: leastconn")...)
+	s, _, problems := CompileTCP(env, Ended,
+		on("service server-ca: ca", "service check-http: /", "configmap client-ca: ns/ca",
+			"configmap load-balance: leastconn")...)
 	if want := (haproxy.ServerOptions{Check: true, TLS: true, CA: "ca.ca.pem", Proto: "h1"}); s.Options != want {
 		t.Errorf("servers: want %+v, got %+v", want, s.Options)
 	}
@@ -71,7 +75,8 @@ func FuzzStreams(f *testing.F) {
 			t.Errorf("%q: %q comes to %v and %v", port, line, all, odd)
 		}
 		for _, s := range all {
-			if s.Port < 1 || !dnsLabel.MatchString(s.To.Service.Namespace) || !dnsLabel.MatchString(s.To.Service.Name) || !dnsLabel.MatchString(s.To.Port) {
+			if s.Port < 1 || !dnsLabel.MatchString(s.To.Service.Namespace) ||
+				!dnsLabel.MatchString(s.To.Service.Name) || !dnsLabel.MatchString(s.To.Port) {
 				t.Errorf("%q: %q is taken as %+v", port, line, s)
 			}
 		}

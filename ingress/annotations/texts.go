@@ -51,11 +51,13 @@ var (
 	})
 	frontendText = defineSnippet(haproxy.FrontendSection, Doc{
 		Name: "frontend-config-snippet", Scopes: ConfigMap,
-		Effect: "Lines added to the frontends for HTTP and HTTPS, after the backend is found (`var(txn.route)`) and before it is used.",
+		Effect: "Lines added to the frontends for HTTP and HTTPS, after the backend is found (`var(txn.route)`) and " +
+			"before it is used.",
 	})
 	globalText = defineSnippet(haproxy.GlobalSection, Doc{
 		Name: "global-config-snippet", Scopes: ConfigMap,
-		Effect: "Lines added at the end of section global. Keywords that load code, as `lua-load`, are for `haproxy.base` of the configuration file alone.",
+		Effect: "Lines added at the end of section global. Keywords that load code, as `lua-load`, are for " +
+			"`haproxy.base` of the configuration file alone.",
 	})
 	_ = define(func(s string) (string, error) { return s, nil }, Doc{
 		Name: "stats-config-snippet", Scopes: ConfigMap, Format: "lines of HAProxy's configuration",
@@ -69,7 +71,8 @@ var (
 
 var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.StreamLogFormat(unquote(s)) }, Doc{
 	Name: "log-format-tcp", Scopes: ConfigMap, Format: "log-format string of HAProxy",
-	Effect: "Format of the log line of a connection of ssl-passthrough or of a TCP service. The ConfigMap of TCP services may hold it, too.",
+	Effect: "Format of the log line of a connection of ssl-passthrough or of a TCP service. The ConfigMap of TCP " +
+		"services may hold it, too.",
 })
 
 // defineSnippet makes a key whose value is lines for a section. The lines may refer to
@@ -123,7 +126,8 @@ func (e Env) refusal(p haproxy.Part) error {
 // vetted returns the text of a key; ok reports whether the text may be used. vetted
 // adds the question about the text to asked: until HAProxy answers, the text is left
 // out.
-func vetted(v *values, k key[haproxy.Text], section haproxy.Section, asked *[]haproxy.Question) (t haproxy.Text, ok bool) {
+func vetted(v *values, k key[haproxy.Text], section haproxy.Section,
+	asked *[]haproxy.Question) (t haproxy.Text, ok bool) {
 	t, said := get(v, k)
 	if !said {
 		return t, false
@@ -151,9 +155,14 @@ func (v *values) ask(q haproxy.Question, asked *[]haproxy.Question) haproxy.Verd
 	return v.env.Verdict(q)
 }
 
-var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) { return haproxy.Condition(s, e.entries) }, Doc{
-	Name: "route-acl", Scopes: Service, Refers: ListKind, Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
-	Effect: "Requests that match a path to the Service go there only if the condition holds. Otherwise they are routed as if the path were not there: to another path of the namespace for the same, or to a shorter one. Allowed only by `ingress.trust`, and not with regular expressions as paths.",
+var routeACL = defineIn(func(e Env, _ Scope, s string) (haproxy.Text, error) {
+	return haproxy.Condition(s, e.entries)
+}, Doc{
+	Name: "route-acl", Scopes: Service, Refers: ListKind,
+	Format: "a condition as HAProxy's `acl` has it: `cookie(beta) -m found`, `src -f patterns/NAME`", Guard: true,
+	Effect: "Requests that match a path to the Service go there only if the condition holds. Otherwise they are " +
+		"routed as if the path were not there: to another path of the namespace for the same, or to a shorter one. " +
+		"Allowed only by `ingress.trust`, and not with regular expressions as paths.",
 })
 
 // A Condition decides which of the requests that match a path to a Service go to the

@@ -142,7 +142,8 @@ func Topology(o Objects) (routes.Topology, []Oddity) {
 	// host-local IPAM writes no BlockAffinity, and BIRD announces the node's podCIDRs.
 	// A Calico IPAM without any block looks the same, but announces nothing: it may
 	// be taken for host-local.
-	t.HostLocal = (o.NoAffinities || len(o.Affinities) == 0) && slices.ContainsFunc(t.Nodes, func(n routes.Node) bool { return len(n.PodCIDRs) > 0 })
+	t.HostLocal = (o.NoAffinities || len(o.Affinities) == 0) &&
+		slices.ContainsFunc(t.Nodes, func(n routes.Node) bool { return len(n.PodCIDRs) > 0 })
 
 	r.mute(t)
 	slices.SortFunc(t.Nodes, func(a, b routes.Node) int { return cmp.Compare(a.Name, b.Name) })
@@ -169,7 +170,10 @@ func (r *reader) mute(t routes.Topology) {
 		for _, family := range families {
 			speaks := slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 })
 			if owns[owner{n.Name, family.is4}] && !speaks {
-				r.complain("Node", n.Name, "it owns %s blocks and has no annotation %s with its BGP address, so their pods get no route: is calico-node running there, and does it find the address (IP_AUTODETECTION_METHOD)?", family.name, family.annotation)
+				r.complain("Node", n.Name,
+					"it owns %s blocks and has no annotation %s with its BGP address, so their pods get no route: is "+
+						"calico-node running there, and does it find the address (IP_AUTODETECTION_METHOD)?",
+					family.name, family.annotation)
 			}
 		}
 	}
@@ -195,11 +199,14 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		}
 		p, ok := address(text)
 		if !ok || p.Addr().Is4() != family.is4 || !speaks(p.Addr()) {
-			r.complain("Node", n.Name, "annotation %s is %s, which is not a usable BGP address; the appliance does not peer with the node in that family", family.annotation, quote(text))
+			r.complain("Node", n.Name,
+				"annotation %s is %s, which is not a usable BGP address; the appliance does not peer with the node "+
+					"in that family", family.annotation, quote(text))
 			continue
 		}
 		if slices.Contains(own, p.Addr()) {
-			r.complain("Node", n.Name, "annotation %s is %s, an address of the appliance; the appliance does not peer with the node in that family", family.annotation, quote(text))
+			r.complain("Node", n.Name,
+				"annotation %s is %s, an address of the appliance; the appliance does not peer with the node in that family", family.annotation, quote(text))
 			continue
 		}
 		node.BGP = append(node.BGP, p)
@@ -208,7 +215,8 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		if own, ok := parseASN(text); ok {
 			node.ASN = own
 		} else {
-			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; it is ignored, as by Calico", asnAnnotation, quote(text))
+			r.complain("Node", n.Name, "annotation %s is %s, which is not an AS number; it is ignored, as by Calico",
+				asnAnnotation, quote(text))
 		}
 	}
 	// If no BGPPeer names us, the sessions are configured in some other way.
@@ -285,8 +293,13 @@ func (r *reader) settle(o Objects, nodes []routes.Node) {
 		}
 		for _, i := range claimants[1:] {
 			n := &nodes[i]
-			r.complain("Node", keeper, "its BGP address %s is claimed by node %s, too; node %s keeps it", addr, n.Name, keeper)
-			r.complain("Node", n.Name, "it claims the BGP address %s of node %s and does not get it: an address stays with the node that had it, else goes to the node whose status has it as InternalIP, else to the older node. If the machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper, family.annotation)
+			r.complain("Node", keeper, "its BGP address %s is claimed by node %s, too; node %s keeps it", addr, n.Name,
+				keeper)
+			r.complain("Node", n.Name,
+				"it claims the BGP address %s of node %s and does not get it: an address stays with the node that "+
+					"had it, else goes to the node whose status has it as InternalIP, else to the older node. If the "+
+					"machine of node %s is gone, delete its Node; if not, correct annotation %s", addr, keeper, keeper,
+				family.annotation)
 			n.BGP = slices.DeleteFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == addr })
 			n.Addresses = slices.DeleteFunc(n.Addresses, func(a netip.Addr) bool { return a == addr })
 		}
@@ -308,9 +321,11 @@ func trueFirst(a, b bool) int {
 // other value counts as deleted.
 func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok bool) {
 	spec := specOf(u)
-	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]), Type: text(spec["type"])}
+	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]),
+		Type: text(spec["type"])}
 	if a.Prefix, ok = network(text(spec["cidr"])); !ok {
-		r.complain("BlockAffinity", a.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		r.complain("BlockAffinity", a.Name, "spec.cidr is %s, which is not a network; it is left out",
+			quote(text(spec["cidr"])))
 		return a, false
 	}
 	if a.Node == "" {
@@ -361,7 +376,8 @@ func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 	}
 	prefix, ok := network(text(spec["cidr"]))
 	if !ok {
-		r.complain("IPAMBlock", u.GetName(), "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		r.complain("IPAMBlock", u.GetName(), "spec.cidr is %s, which is not a network; it is left out",
+			quote(text(spec["cidr"])))
 		return nil
 	}
 	b := &routes.IPAMBlock{Prefix: prefix, Affinity: text(spec["affinity"])}
@@ -396,7 +412,9 @@ func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 		}
 	}
 	if unclear > 0 {
-		r.complain("IPAMBlock", u.GetName(), "%d of its addresses are in use and name no namespace: a Service of any namespace may have them as servers", unclear)
+		r.complain("IPAMBlock", u.GetName(),
+			"%d of its addresses are in use and name no namespace: a Service of any namespace may have them as servers",
+			unclear)
 	}
 	return b
 }
@@ -423,7 +441,8 @@ func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {
 	spec := specOf(u)
 	p.Name = u.GetName()
 	if p.CIDR, ok = network(text(spec["cidr"])); !ok {
-		r.complain("IPPool", p.Name, "spec.cidr is %s, which is not a network; it is left out", quote(text(spec["cidr"])))
+		r.complain("IPPool", p.Name, "spec.cidr is %s, which is not a network; it is left out",
+			quote(text(spec["cidr"])))
 		return p, false
 	}
 	// Defaults and bounds: IPPool, blockSize.
@@ -437,7 +456,8 @@ func (r *reader) pool(u *unstructured.Unstructured) (p routes.Pool, ok bool) {
 		}
 	}
 	if size < int64(smallest) || size > int64(largest) {
-		r.complain("IPPool", p.Name, "spec.blockSize is %d; allowed are %d to %d; the pool is left out", size, smallest, largest)
+		r.complain("IPPool", p.Name, "spec.blockSize is %d; allowed are %d to %d; the pool is left out", size, smallest,
+			largest)
 		return p, false
 	}
 	p.BlockSize = int(size)
@@ -511,7 +531,9 @@ func (r *reader) peers(o Objects) []peer {
 		}
 		p := peer{name: u.GetName(), addr: ip, node: text(spec["node"])}
 		if p.asn, ok = asnOf(spec["asNumber"]); !ok && spec["asNumber"] != nil {
-			r.complain("BGPPeer", p.name, "spec.asNumber is not an AS number, so its nodes have no session with the appliance; %s", show(o.Group, "bgppeers"))
+			r.complain("BGPPeer", p.name,
+				"spec.asNumber is not an AS number, so its nodes have no session with the appliance; %s",
+				show(o.Group, "bgppeers"))
 		}
 		names, _ := spec["filters"].([]any)
 		for _, name := range names {
@@ -524,7 +546,9 @@ func (r *reader) peers(o Objects) []peer {
 		}
 		var err error
 		if p.selector, err = parseSelector(text(spec["nodeSelector"])); err != nil {
-			r.complain("BGPPeer", p.name, "spec.nodeSelector %s cannot be read: %v; it is taken as a selector of all nodes", quote(text(spec["nodeSelector"])), err)
+			r.complain("BGPPeer", p.name,
+				"spec.nodeSelector %s cannot be read: %v; it is taken as a selector of all nodes",
+				quote(text(spec["nodeSelector"])), err)
 			p.selector, _ = parseSelector("")
 		}
 		found = append(found, p)

@@ -21,7 +21,8 @@ import (
 // objects reads manifests into Objects.
 func objects(t testing.TB, manifests string) Objects {
 	t.Helper()
-	o := Objects{Cluster: "c", Own: []netip.Addr{netip.MustParseAddr("192.168.50.21"), netip.MustParseAddr("fd00:50::21")}}
+	o := Objects{Cluster: "c",
+		Own: []netip.Addr{netip.MustParseAddr("192.168.50.21"), netip.MustParseAddr("fd00:50::21")}}
 	for doc := range strings.SplitSeq(manifests, "\n---\n") {
 		if strings.TrimSpace(doc) == "" {
 			continue
@@ -104,13 +105,15 @@ func TestNodes(t *testing.T) {
 			1,
 		},
 		"the BGPPeer's local AS goes before all": {
-			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"192.168.50.21:179\", asNumber: 65000, localASNumber: 65123, nodeSelector: rack == '1'}}\n---\n" +
+			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"192.168.50.21:179\", asNumber: 65000, " +
+				"localASNumber: 65123, nodeSelector: rack == '1'}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}, annotations: {projectcalico.org/ASNumber: "65001"}}}`,
 			routes.Node{Name: "w1", ASN: 65123},
 			0,
 		},
 		"a BGPPeer for other nodes, and one that is not us": {
-			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: 192.168.50.21, localASNumber: 65123, nodeSelector: rack == '2'}}\n---\n" +
+			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: 192.168.50.21, localASNumber: 65123, " +
+				"nodeSelector: rack == '2'}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: them}, spec: {peerIP: 192.168.50.99, localASNumber: 65124}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: other}, spec: {peerIP: 192.168.50.21, localASNumber: 65125, node: m}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}}}`,
@@ -118,7 +121,8 @@ func TestNodes(t *testing.T) {
 			0,
 		},
 		"a selector that cannot be read is every node": {
-			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"[fd00:50::21]:1179\", localASNumber: \"65123\", nodeSelector: \"rack ==\"}}\n---\n" +
+			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: \"[fd00:50::21]:1179\", localASNumber: " +
+				"\"65123\", nodeSelector: \"rack ==\"}}\n---\n" +
 				`{kind: Node, metadata: {name: w1}}`,
 			routes.Node{Name: "w1", ASN: 65123},
 			1,
@@ -195,7 +199,8 @@ func TestANodeThatOwnsBlocksAndHasNoBGPAddressIsTold(t *testing.T) {
 ---
 {kind: BlockAffinity, metadata: {name: b}, spec: {node: w1, cidr: "fd00:172::40/122", state: confirmed, deleted: "false"}}
 `))
-	if len(odd) != 1 || !strings.Contains(odd[0].String(), "w1") || !strings.Contains(odd[0].Why, "projectcalico.org/IPv6Address") {
+	if len(odd) != 1 || !strings.Contains(odd[0].String(), "w1") ||
+		!strings.Contains(odd[0].Why, "projectcalico.org/IPv6Address") {
 		t.Errorf("got %v, want one complaint about the IPv6 address of w1", odd)
 	}
 }
@@ -221,13 +226,15 @@ spec: {cidr: 172.16.0.0/31, allocations: [0, 9, 0, 0], attributes: [{secondary: 
 ---
 {kind: IPAMBlock, metadata: {name: odd}, spec: {cidr: 5}}
 `))
-	lent := []map[netip.Addr]string{{netip.MustParseAddr("172.16.0.0"): "n3"}, {netip.MustParseAddr("172.16.171.66"): "n2"}}
+	lent := []map[netip.Addr]string{{netip.MustParseAddr("172.16.0.0"): "n3"},
+		{netip.MustParseAddr("172.16.171.66"): "n2"}}
 	for i, b := range got.Blocks {
 		if diff := cmp.Diff(lent[i], b.Borrowed, netipEqual); diff != "" {
 			t.Errorf("block %s: want (-), got (+):\n%s", b.Prefix, diff)
 		}
 	}
-	if len(got.Blocks) != 2 || got.Blocks[0].Prefix != netip.MustParsePrefix("172.16.0.0/31") || got.Blocks[1].Affinity != "host:n1" {
+	if len(got.Blocks) != 2 || got.Blocks[0].Prefix != netip.MustParsePrefix("172.16.0.0/31") ||
+		got.Blocks[1].Affinity != "host:n1" {
 		t.Errorf("got blocks %v", got.Blocks)
 	}
 	if len(odd) != 4 {
@@ -281,7 +288,8 @@ func TestABlockThatDidNotChangeIsTheSamePointerWithTheSameOddities(t *testing.T)
 	if first.Blocks[0] != second.Blocks[0] || first.Blocks[1] == second.Blocks[1] {
 		t.Error("want the first block the same pointer, and the second another")
 	}
-	if diff := cmp.Diff(first.Blocks, second.Blocks, netipEqual); diff != "" || len(odd) != 1 || !slices.Equal(odd, again) {
+	if diff := cmp.Diff(first.Blocks, second.Blocks, netipEqual); diff != "" || len(odd) != 1 ||
+		!slices.Equal(odd, again) {
 		t.Errorf("want the same twice, got %s, %v and %v", diff, odd, again)
 	}
 }
@@ -303,20 +311,27 @@ func TestAnAddressIsOneNodesAlone(t *testing.T) {
 		want  string // the nodes with their BGP addresses, and those where hostNetwork pods answer
 		odd   int
 	}{
-		"nobody claims what is another's":           {[]string{old, alone}, "", "a-old [192.168.50.23] []; d-alone [192.168.50.24] []", 0},
-		"the older keeps it":                        {[]string{young, old}, "", "a-old [192.168.50.23] []; b-new [] []", 2},
-		"the one whose status confirms it keeps it": {[]string{old, says, young}, "", "a-old [] []; b-new [] []; c-says [192.168.50.23] [192.168.50.23]", 4},
-		"the one that had it keeps it":              {[]string{old, says, young}, "b-new", "a-old [] []; b-new [192.168.50.23] []; c-says [] []", 4},
-		"unless it is gone":                         {[]string{young, old}, "c-says", "a-old [192.168.50.23] []; b-new [] []", 2},
-		"a status alone claims nothing":             {[]string{lan}, "", "e-lan [192.168.50.25] [192.168.50.25]", 0},
-		"an ExternalIP is not where pods answer":    {[]string{alone}, "", "d-alone [192.168.50.24] []", 0},
-		"the appliance's address is no node's":      {[]string{us}, "", "f-us [] []", 1},
-		"IPv6":                                      {[]string{six2, six}, "", "g-six [fd00:50::9] [fd00:50::9]; h-six [] []", 2},
+		"nobody claims what is another's": {[]string{old, alone}, "",
+			"a-old [192.168.50.23] []; d-alone [192.168.50.24] []", 0},
+		"the older keeps it": {[]string{young, old}, "", "a-old [192.168.50.23] []; b-new [] []",
+			2},
+		"the one whose status confirms it keeps it": {[]string{old, says, young}, "",
+			"a-old [] []; b-new [] []; c-says [192.168.50.23] [192.168.50.23]", 4},
+		"the one that had it keeps it": {[]string{old, says, young}, "b-new",
+			"a-old [] []; b-new [192.168.50.23] []; c-says [] []", 4},
+		"unless it is gone": {[]string{young, old}, "c-says",
+			"a-old [192.168.50.23] []; b-new [] []", 2},
+		"a status alone claims nothing":          {[]string{lan}, "", "e-lan [192.168.50.25] [192.168.50.25]", 0},
+		"an ExternalIP is not where pods answer": {[]string{alone}, "", "d-alone [192.168.50.24] []", 0},
+		"the appliance's address is no node's":   {[]string{us}, "", "f-us [] []", 1},
+		"IPv6": {[]string{six2, six}, "",
+			"g-six [fd00:50::9] [fd00:50::9]; h-six [] []", 2},
 	} {
 		o := objects(t, strings.Join(row.nodes, "\n---\n"))
 		o.Own = []netip.Addr{netip.MustParseAddr("192.168.50.21")}
 		if row.had != "" {
-			o.Memory = Remember(routes.Topology{Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}}})
+			o.Memory = Remember(routes.Topology{
+				Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}}})
 		}
 		for range 2 { // the second reading uses the memory of the first
 			topology, odd := Topology(o)
@@ -329,7 +344,8 @@ func TestAnAddressIsOneNodesAlone(t *testing.T) {
 				lines = append(lines, fmt.Sprintf("%s %v %v", n.Name, speaks, n.Addresses))
 			}
 			if got := strings.Join(lines, "; "); got != row.want || len(odd) != row.odd {
-				t.Errorf("%s: got %s with %d oddities, want %s with %d: %v", name, got, len(odd), row.want, row.odd, odd)
+				t.Errorf("%s: got %s with %d oddities, want %s with %d: %v", name, got, len(odd), row.want, row.odd,
+					odd)
 			}
 		}
 	}
@@ -376,8 +392,10 @@ func TestSelectors(t *testing.T) {
 		"rack == '1'": true, `rack == "2"`: false, "rack != '2'": true, "none != '2'": true, "none == ''": false,
 		"has(rack)": true, "has(none)": false, "!has(none)": true, "has(node-role.kubernetes.io/worker)": true,
 		"rack in {'1', '2'}": true, "rack in {}": false, "rack not in {'1'}": false, "none not in {'1'}": true,
-		"rack == '1' && zone == 'x'": false, "rack == '1' || zone == 'x' && none == ''": true, "(rack == '1' || rack == '2') && has(zone)": true,
-		"!(rack == '1')": false, "!!has(rack)": true, "zone contains 'st'": true, "zone starts with 'east'": true, "zone ends with 'west'": false,
+		"rack == '1' && zone == 'x'": false, "rack == '1' || zone == 'x' && none == ''": true,
+		"(rack == '1' || rack == '2') && has(zone)": true,
+		"!(rack == '1')": false, "!!has(rack)": true, "zone contains 'st'": true, "zone starts with 'east'": true,
+		"zone ends with 'west'": false,
 	} {
 		s, err := parseSelector(expression)
 		if err != nil {
@@ -386,7 +404,9 @@ func TestSelectors(t *testing.T) {
 			t.Errorf("%q: want %v, got %v", expression, want, got)
 		}
 	}
-	for _, bad := range []string{"rack", "rack ==", "rack = '1'", "rack == 1", "'rack' == '1'", "(rack == '1'", "rack in {'1'", "has(", "has('x')", "&&", "rack == '1' zone", "rack == 'x", "$", "rack not x", strings.Repeat("(", 1000) + "all()"} {
+	for _, bad := range []string{"rack", "rack ==", "rack = '1'", "rack == 1", "'rack' == '1'", "(rack == '1'",
+		"rack in {'1'", "has(", "has('x')", "&&", "rack == '1' zone", "rack == 'x", "$", "rack not x",
+		strings.Repeat("(", 1000) + "all()"} {
 		if _, err := parseSelector(bad); err == nil {
 			t.Errorf("%q: want an error", bad)
 		}
@@ -399,13 +419,14 @@ func TestTheGroupThatCountsIsChosen(t *testing.T) {
 		want string
 		err  error
 	}{
-		"none":                              {err: ErrNone},
-		"only v1":                           {have: Presence{V1: true}, want: V1},
-		"only v3":                           {have: Presence{V3: true, V3IsCRD: true}, want: V3},
-		"v1 with an aggregated API server":  {have: Presence{V1: true, V3: true, Ready3: true}, want: V1},
-		"both are CRDs, before a migration": {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready1: true}, want: V1},
-		"both are CRDs, after a migration":  {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready3: true}, want: V3},
-		"both are CRDs, in a migration":     {have: Presence{V1: true, V3: true, V3IsCRD: true}, err: ErrFrozen},
+		"none":                             {err: ErrNone},
+		"only v1":                          {have: Presence{V1: true}, want: V1},
+		"only v3":                          {have: Presence{V3: true, V3IsCRD: true}, want: V3},
+		"v1 with an aggregated API server": {have: Presence{V1: true, V3: true, Ready3: true}, want: V1},
+		"both are CRDs, before a migration": {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready1: true},
+			want: V1},
+		"both are CRDs, after a migration": {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready3: true}, want: V3},
+		"both are CRDs, in a migration":    {have: Presence{V1: true, V3: true, V3IsCRD: true}, err: ErrFrozen},
 	} {
 		got, err := Choose(tt.have)
 		if got != tt.want || !errors.Is(err, tt.err) {
@@ -429,7 +450,8 @@ func FuzzTopology(f *testing.F) {
 			return
 		}
 		all := []*unstructured.Unstructured{u}
-		o := Objects{Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Filters: all, ASN: 65000, OwnASN: 65000, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")}}
+		o := Objects{Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Filters: all, ASN: 65000,
+			OwnASN: 65000, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")}}
 		n := &corev1.Node{}
 		if json.Unmarshal(data, n) == nil {
 			o.Nodes = []*corev1.Node{n}
@@ -460,7 +482,9 @@ func FuzzTopology(f *testing.F) {
 		}
 		for _, n := range got.Nodes {
 			prefixes = append(prefixes, n.PodCIDRs...)
-			if n.ASN == 0 || slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return !p.IsValid() || p.Addr().IsLoopback() }) {
+			if n.ASN == 0 || slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool {
+				return !p.IsValid() || p.Addr().IsLoopback()
+			}) {
 				t.Errorf("node %+v", n)
 			}
 		}

@@ -34,7 +34,8 @@ func FilterFormOf(group string, document []byte) (FilterForm, error) {
 		if !defines(schema, group, "BGPFilter") {
 			continue
 		}
-		rule, listed, err := unstructured.NestedMap(schema, "properties", "spec", "properties", "exportV4", "items", "properties")
+		rule, listed, err := unstructured.NestedMap(schema, "properties", "spec", "properties", "exportV4", "items",
+			"properties")
 		if _, origin := rule["source"]; err == nil && listed && !origin {
 			return ByPrefix, nil
 		}

@@ -15,12 +15,16 @@ import (
 func (r *reader) examine(o Objects, t routes.Topology, peers []peer) {
 	inIt := func(n routes.Node) bool { return n.ASN == t.ASN }
 	if !o.NoConfigs && o.ASN != 0 && o.ASN != t.ASN && slices.ContainsFunc(t.Nodes, inIt) {
-		r.complain("BGPConfiguration", "default", "%s, so the nodes are in AS %d, and the configuration of the appliance expects AS %d (clusters[].bgp.asn, or else bgp.asn): correct the one that is wrong; %s",
+		r.complain("BGPConfiguration", "default",
+			"%s, so the nodes are in AS %d, and the configuration of the appliance expects AS %d "+
+				"(clusters[].bgp.asn, or else bgp.asn): correct the one that is wrong; %s",
 			origin(o.Configs), t.ASN, o.ASN, show(o.Group, "bgpconfigurations"))
 	}
 	for _, p := range peers {
 		if p.asn != 0 && o.OwnASN != 0 && p.asn != o.OwnASN {
-			r.complain("BGPPeer", p.name, "spec.asNumber is %d, and the appliance is in AS %d (bgp.asn): its nodes reject the sessions of the appliance; %s",
+			r.complain("BGPPeer", p.name,
+				"spec.asNumber is %d, and the appliance is in AS %d (bgp.asn): its nodes reject the sessions of the "+
+					"appliance; %s",
 				p.asn, o.OwnASN, show(o.Group, "bgppeers"))
 		}
 		if o.NoFilters {
@@ -31,11 +35,15 @@ func (r *reader) examine(o Objects, t routes.Topology, peers []peer) {
 			in, out = "importV6", "exportV6"
 		}
 		if !rejectsAll(o.Filters, p.filters, in) {
-			r.complain("BGPPeer", p.name, "%s, so the nodes would learn whatever the address of the appliance announces: apply what `sallyport manifests` prints; %s",
+			r.complain("BGPPeer", p.name,
+				"%s, so the nodes would learn whatever the address of the appliance announces: apply what `sallyport "+
+					"manifests` prints; %s",
 				unprotected(o.Filters, p.filters, in), show(o.Group, "bgpfilters"))
 		}
 		if rejectsAll(o.Filters, p.filters, out) {
-			r.complain("BGPPeer", p.name, "its BGPFilters reject all that the nodes announce to the appliance (%s), so no pod gets a route: apply what `sallyport manifests` prints; %s",
+			r.complain("BGPPeer", p.name,
+				"its BGPFilters reject all that the nodes announce to the appliance (%s), so no pod gets a route: "+
+					"apply what `sallyport manifests` prints; %s",
 				out, show(o.Group, "bgpfilters"))
 		}
 	}

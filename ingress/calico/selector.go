@@ -71,7 +71,8 @@ func lex(s string) (words []word, err error) {
 			continue
 		}
 		n := 0
-		for n < len(s) && (s[n] >= 'a' && s[n] <= 'z' || s[n] >= 'A' && s[n] <= 'Z' || s[n] >= '0' && s[n] <= '9' || strings.IndexByte("-_./", s[n]) >= 0) {
+		for n < len(s) && (s[n] >= 'a' && s[n] <= 'z' || s[n] >= 'A' && s[n] <= 'Z' || s[n] >= '0' && s[n] <= '9' ||
+			strings.IndexByte("-_./", s[n]) >= 0) {
 			n++
 		}
 		if n == 0 {
@@ -119,7 +120,8 @@ func (p *parser) and(depth int) (matcher, error) {
 }
 
 // chain reads operands with an operator between them.
-func (p *parser) chain(operator string, depth int, operand func(depth int) (matcher, error), join func(a, b bool) bool) (matcher, error) {
+func (p *parser) chain(operator string, depth int, operand func(depth int) (matcher, error),
+	join func(a, b bool) bool) (matcher, error) {
 	left, err := operand(depth)
 	for err == nil && p.take(operator) {
 		a := left
@@ -190,7 +192,8 @@ func (p *parser) test(key string) (matcher, error) {
 		if op.text != "contains" && !p.take("with") {
 			return nil, fmt.Errorf("no \"with\" follows %q", op.text)
 		}
-		holds := map[string]func(s, part string) bool{"contains": strings.Contains, "starts": strings.HasPrefix, "ends": strings.HasSuffix}[op.text]
+		holds := map[string]func(s, part string) bool{"contains": strings.Contains, "starts": strings.HasPrefix,
+			"ends": strings.HasSuffix}[op.text]
 		w, err := p.string()
 		return func(l map[string]string) bool { v, ok := l[key]; return ok && holds(v, w) }, err
 	case "in", "not":

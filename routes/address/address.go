@@ -102,7 +102,8 @@ func possible(a netip.Addr) error {
 	if a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" {
 		return nil
 	}
-	return fmt.Errorf("serving the address %s: it must be a unicast address that clients can reach, not a loopback, link-local, multicast or IPv4-mapped address", a)
+	return fmt.Errorf("serving the address %s: it must be a unicast address that clients can reach, not a loopback, "+
+		"link-local, multicast or IPv4-mapped address", a)
 }
 
 // change adds an address to lo, or removes one. An address that is there already, or
@@ -144,9 +145,11 @@ func change(message, link int, p netip.Prefix) error {
 	case message == unix.RTM_DELADDR:
 		return fmt.Errorf("removing the address %s from lo: %w", p, err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("adding the address %s to lo needs the capability CAP_NET_ADMIN: run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN: %w", p, err)
+		return fmt.Errorf("adding the address %s to lo needs the capability CAP_NET_ADMIN: run as root, or give the "+
+			"service AmbientCapabilities=CAP_NET_ADMIN: %w", p, err)
 	case errors.Is(err, unix.EACCES) && p.Addr().Is6():
-		return fmt.Errorf("adding the address %s to lo: IPv6 is off there: set net.ipv6.conf.lo.disable_ipv6=0: %w", p, err)
+		return fmt.Errorf("adding the address %s to lo: IPv6 is off there: set net.ipv6.conf.lo.disable_ipv6=0: %w", p,
+			err)
 	}
 	return fmt.Errorf("adding the address %s to lo: %w", p, err)
 }
@@ -207,7 +210,8 @@ func atLeast(name string, least int) error {
 		return nil
 	}
 	if err := os.WriteFile(file, []byte(strconv.Itoa(least)), 0o644); err != nil { //nolint:gosec // a setting of the kernel, whose mode stays
-		return fmt.Errorf("net.ipv4.conf.all.%s is %s, so that this machine speaks by ARP for addresses that another appliance holds: write net.ipv4.conf.all.%s=%d into a file in /etc/sysctl.d: %w",
+		return fmt.Errorf("net.ipv4.conf.all.%s is %s, so that this machine speaks by ARP for addresses that another "+
+			"appliance holds: write net.ipv4.conf.all.%s=%d into a file in /etc/sysctl.d: %w",
 			name, strings.TrimSpace(string(text)), name, least, err)
 	}
 	return nil

@@ -117,7 +117,9 @@ func TestASettingThatMayNotBeWrittenIsASentence(t *testing.T) {
 		must(t, unix.Mount("", "/proc/sys", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		defer func() { must(t, unix.Unmount("/proc/sys", 0)) }()
 		have, err := Set(addrs("203.0.113.10"))
-		want := "net.ipv4.conf.all.arp_ignore is 0, so that this machine speaks by ARP for addresses that another appliance holds: write net.ipv4.conf.all.arp_ignore=1 into a file in /etc/sysctl.d: open /proc/sys/net/ipv4/conf/all/arp_ignore: read-only file system"
+		want := "net.ipv4.conf.all.arp_ignore is 0, so that this machine speaks by ARP for addresses that another " +
+			"appliance holds: write net.ipv4.conf.all.arp_ignore=1 into a file in /etc/sysctl.d: open " +
+			"/proc/sys/net/ipv4/conf/all/arp_ignore: read-only file system"
 		if err == nil || err.Error() != want {
 			t.Errorf("got error %v\nwant %s", err, want)
 		}
@@ -129,7 +131,8 @@ func TestASettingThatMayNotBeWrittenIsASentence(t *testing.T) {
 
 func TestAnAddressThatIsImpossibleCostsOnlyItself(t *testing.T) {
 	h := newHost(t)
-	for _, bad := range []string{"127.0.0.2", "224.0.0.1", "0.0.0.0", "fe80::1", "fe80::1%lo", "::", "ff02::1", "::ffff:192.0.2.1", "255.255.255.255"} {
+	for _, bad := range []string{"127.0.0.2", "224.0.0.1", "0.0.0.0", "fe80::1", "fe80::1%lo", "::", "ff02::1",
+		"::ffff:192.0.2.1", "255.255.255.255"} {
 		h.do(func() {
 			have, err := Set(addrs(bad, "203.0.113.10"))
 			if err == nil || !strings.Contains(err.Error(), "serving the address "+bad+": it must be") {

@@ -17,7 +17,9 @@ func TestAPortThatIsUsedAgainFindsItsNewConnection(t *testing.T) {
 	w.ring(1, 2)
 	w.route(1)
 	again := func(_, _ string, raw syscall.RawConn) (err error) {
-		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }), err)
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		}), err)
 	}
 	open := func() (all []net.Conn) {
 		for _, to := range []string{service4, service6} {

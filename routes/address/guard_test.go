@@ -35,7 +35,8 @@ func newLane(t *testing.T) *lane {
 	l.gate.wire("nodes", l.neighbour, "eth0")
 	l.gate.run("ip addr add 192.168.50.21/24 dev nodes && ip addr add 2001:db8:50::21/64 dev nodes nodad")
 	for i := 1; i < 4; i++ {
-		l.neighbour.run(fmt.Sprintf("ip addr add 192.168.50.%[1]d/24 dev eth0 && ip addr add 2001:db8:50::%[1]d/64 dev eth0 nodad", i))
+		l.neighbour.run(fmt.Sprintf("ip addr add 192.168.50.%[1]d/24 dev eth0 && ip addr add 2001:db8:50::%[1]d/64 "+
+			"dev eth0 nodad", i))
 	}
 	return l
 }
@@ -44,12 +45,13 @@ func newLane(t *testing.T) *lane {
 func (l *lane) send(t *testing.T, from, to string, ttl int, packet []byte) {
 	t.Helper()
 	l.neighbour.do(func() {
-		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)), Control: func(_, _ string, c syscall.RawConn) error {
-			return c.Control(func(fd uintptr) {
-				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
-				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
-			})
-		}}
+		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)),
+			Control: func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) {
+					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
+					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
+				})
+			}}
 		c, err := d.DialContext(t.Context(), "udp", to)
 		must(t, err)
 		_, err = c.Write(packet)
@@ -71,7 +73,8 @@ func TestOnlyRoutersReachBFDAndNoneForLong(t *testing.T) {
 	defer conn.Close() //nolint:errcheck // only read
 	good := bfd(50, 10*time.Second)
 	for i, family := range []struct{ router, other, gate string }{
-		{"192.168.50.1", "192.168.50.2", "192.168.50.21:3784"}, {"2001:db8:50::1", "2001:db8:50::2", "[2001:db8:50::21]:3784"},
+		{"192.168.50.1", "192.168.50.2", "192.168.50.21:3784"},
+		{"2001:db8:50::1", "2001:db8:50::2", "[2001:db8:50::21]:3784"},
 	} {
 		for name, row := range map[string]struct {
 			from   string
@@ -117,7 +120,8 @@ func TestOnlyRoutersReachBFDAndNoneForLong(t *testing.T) {
 func TestOnlyMembersReachThePeersOfHAProxy(t *testing.T) {
 	l := newLane(t)
 	l.gate.do(func() {
-		must(t, SetGuard(t.Context(), Guard{Port: 7477, Members: addrs("192.168.50.21", "192.168.50.2", "2001:db8:50::2")}))
+		must(t, SetGuard(t.Context(),
+			Guard{Port: 7477, Members: addrs("192.168.50.21", "192.168.50.2", "2001:db8:50::2")}))
 		for _, at := range []string{":7477", ":80"} {
 			listener, err := net.Listen("tcp", at) //nolint:noctx // it ends with the test
 			must(t, err)
@@ -168,7 +172,8 @@ func TestOnlyMembersReachThePeersOfHAProxy(t *testing.T) {
 		}
 		err := dial(row.on, row.from, row.to, limit)
 		if now := dropped(); (now == before) != row.passes || (err == nil) != row.passes {
-			t.Errorf("from %q to %s: %v, %s dropped before and %s after, want that it passes: %v", row.from, row.to, err, before, now, row.passes)
+			t.Errorf("from %q to %s: %v, %s dropped before and %s after, want that it passes: %v", row.from, row.to,
+				err, before, now, row.passes)
 		}
 	}
 }

@@ -86,7 +86,8 @@ func connected(addresses []netip.Addr) (map[netlink.Link][]netip.Addr, error) {
 	all := map[netlink.Link][]netip.Addr{}
 	for _, link := range links {
 		at := link.Attrs()
-		if at.Flags&net.FlagLoopback != 0 || at.Flags&net.FlagUp == 0 || at.RawFlags&unix.IFF_NOARP != 0 || len(at.HardwareAddr) != 6 {
+		if at.Flags&net.FlagLoopback != 0 || at.Flags&net.FlagUp == 0 || at.RawFlags&unix.IFF_NOARP != 0 ||
+			len(at.HardwareAddr) != 6 {
 			continue
 		}
 		there, err := read(at.Index)
@@ -128,7 +129,8 @@ func solicit(link netlink.Link, addresses, members []netip.Addr) error {
 
 // answers waits until the kernel has asked for the addresses, and returns the machines that
 // answered and are no members.
-func answers(ctx context.Context, link netlink.Link, addresses, members []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+func answers(ctx context.Context, link netlink.Link, addresses, members []netip.Addr) (
+	map[netip.Addr]net.HardwareAddr, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -97,7 +97,8 @@ func (r Ring) set(ctx context.Context) error {
 		case mac != nil:
 			trusted = append(trusted, mac.String())
 		case i < len(after):
-			return fmt.Errorf("the MAC address of the member %s is %w on %s: nothing was heard from there", m, ErrUnknown, link.Attrs().Name)
+			return fmt.Errorf("the MAC address of the member %s is %w on %s: nothing was heard from there", m,
+				ErrUnknown, link.Attrs().Name)
 		}
 	}
 	if len(r.Listeners) > 0 {
@@ -124,7 +125,8 @@ func (r Ring) set(ctx context.Context) error {
 		case after[0].Is4():
 			rules.next = after[0]
 		default:
-			return fmt.Errorf("the address %s is IPv4, and the members have only IPv6 addresses: give them IPv4 addresses in group.members", wanted[0])
+			return fmt.Errorf("the address %s is IPv4, and the members have only IPv6 addresses: give them IPv4 "+
+				"addresses in group.members", wanted[0])
 		}
 		text.WriteString(rules.text(f, wanted, bound))
 	}
@@ -144,7 +146,8 @@ func demuxesEarly() error {
 			return fmt.Errorf("reading net.ipv4.%s: %w", name, err)
 		}
 		if strings.TrimSpace(string(text)) == "0" {
-			return fmt.Errorf("net.ipv4.%[1]s is 0, so that the kernel does not tell connections to the addresses of Services from others: write net.ipv4.%[1]s=1 into a file in /etc/sysctl.d", name)
+			return fmt.Errorf("net.ipv4.%[1]s is 0, so that the kernel does not tell connections to the addresses of "+
+				"Services from others: write net.ipv4.%[1]s=1 into a file in /etc/sysctl.d", name)
 		}
 	}
 	return nil
@@ -212,9 +215,12 @@ func shared(members []netip.Addr) (netlink.Link, error) {
 		case err != nil:
 			return nil, fmt.Errorf("looking for the link of the member %s: %w", m, err)
 		case len(found) == 0 || found[0].Gw != nil || found[0].Via != nil || found[0].Type != unix.RTN_UNICAST:
-			return nil, fmt.Errorf("the member %s is no neighbour of this machine: all members have to be in one network", m)
+			return nil,
+				fmt.Errorf("the member %s is no neighbour of this machine: all members have to be in one network", m)
 		case index != 0 && index != found[0].LinkIndex:
-			return nil, fmt.Errorf("the members %s and %s are on different links: all members have to be in one network", members[0], m)
+			return nil,
+				fmt.Errorf("the members %s and %s are on different links: all members have to be in one network",
+					members[0], m)
 		}
 		index = found[0].LinkIndex
 	}
@@ -231,7 +237,8 @@ func neighbours(link netlink.Link, members []netip.Addr) (map[netip.Addr]net.Har
 	var list []netlink.Neigh
 	var err error
 	for range 20 { // a dump that a change interrupted may lack entries
-		if list, err = netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if list, err = netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL); !errors.Is(err,
+			netlink.ErrDumpInterrupted) {
 			break
 		}
 	}

@@ -47,17 +47,22 @@ func newWorld(t *testing.T, gates int) *world {
 	w := &world{t: t, client: newHost(t), router: newHost(t), bridge: newHost(t)}
 	w.bridge.run("ip link add lan type bridge && ip link set lan up")
 	w.client.wire("eth0", w.router, "wan")
-	w.client.run("ip addr add 198.51.100.2/24 dev eth0 && ip addr add 2001:db8:100::2/64 dev eth0 nodad && ip route add default via 198.51.100.1 && ip -6 route add default via 2001:db8:100::1")
+	w.client.run("ip addr add 198.51.100.2/24 dev eth0 && ip addr add 2001:db8:100::2/64 dev eth0 nodad && ip route " +
+		"add default via 198.51.100.1 && ip -6 route add default via 2001:db8:100::1")
 	w.router.wire("eth0", w.bridge, "router")
 	w.bridge.run("ip link set router master lan")
-	w.router.run("ip addr add 198.51.100.1/24 dev wan && ip addr add 2001:db8:100::1/64 dev wan nodad && ip addr add 192.168.50.1/24 dev eth0 && ip addr add 2001:db8:50::1/64 dev eth0 nodad")
-	w.router.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; echo 1 >/proc/sys/net/ipv4/fib_multipath_hash_policy; echo 1 >/proc/sys/net/ipv6/fib_multipath_hash_policy")
+	w.router.run("ip addr add 198.51.100.1/24 dev wan && ip addr add 2001:db8:100::1/64 dev wan nodad && ip addr add " +
+		"192.168.50.1/24 dev eth0 && ip addr add 2001:db8:50::1/64 dev eth0 nodad")
+	w.router.run("echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; echo 1 " +
+		">/proc/sys/net/ipv4/fib_multipath_hash_policy; echo 1 >/proc/sys/net/ipv6/fib_multipath_hash_policy")
 	for i := range gates {
 		g := &gate{host: newHost(t), at4: fmt.Sprintf("192.168.50.%d", 21+i), at6: fmt.Sprintf("2001:db8:50::%d", 21+i)}
 		port := fmt.Sprintf("gate%d", i+1)
 		g.wire("nodes", w.bridge, port)
 		w.bridge.run("ip link set " + port + " master lan")
-		g.run("ip addr add " + g.at4 + "/24 dev nodes && ip addr add " + g.at6 + "/64 dev nodes nodad && ip route add default via 192.168.50.1 && ip -6 route add default via 2001:db8:50::1")
+		g.run("ip addr add " + g.at4 + "/24 dev nodes && ip addr add " + g.at6 +
+			"/64 dev nodes nodad && ip route add default via 192.168.50.1 && ip -6 route add default via " +
+			"2001:db8:50::1")
 		g.set(service4, service6)
 		w.gates = append(w.gates, g)
 		g.serve("tcp4", "tcp6")
@@ -143,7 +148,9 @@ func (w *world) ring(gates ...int) {
 	for _, i := range gates {
 		g := w.gates[i-1]
 		g.do(func() {
-			must(w.t, SetRing(w.t.Context(), Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members, Silent: silent}))
+			must(w.t, SetRing(w.t.Context(),
+				Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
+					Silent: silent}))
 		})
 	}
 }
@@ -305,7 +312,8 @@ func TestARingWithoutIPv6LeavesNothingOfIt(t *testing.T) {
 	w.ring(1, 2)
 	g := w.gates[0]
 	g.do(func() {
-		must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4), Self: addr(g.at4), Members: addrs(w.gates[1].at4)}))
+		must(t, SetRing(t.Context(),
+			Ring{Addresses: addrs(service4), Self: addr(g.at4), Members: addrs(w.gates[1].at4)}))
 	})
 	if got := g.run("nft list tables; ip -6 neigh show nud permanent dev nodes"); got != "table ip "+table {
 		t.Errorf("got %s, want the table of IPv4 alone", got)
@@ -357,7 +365,8 @@ func TestWithoutEarlyDemuxThereIsNoRingForServices(t *testing.T) {
 	g.do(func() {
 		must(t, SetRing(t.Context(), ring))
 		ring.Listeners = w.bound
-		if err := SetRing(t.Context(), ring); err == nil || !strings.Contains(err.Error(), "net.ipv4.tcp_early_demux is 0") {
+		if err := SetRing(t.Context(), ring); err == nil ||
+			!strings.Contains(err.Error(), "net.ipv4.tcp_early_demux is 0") {
 			t.Errorf("got error %v", err)
 		}
 	})
@@ -381,7 +390,8 @@ func TestAPacketOfNoConnectionIsReset(t *testing.T) {
 		}
 		w.route(3)
 		for _, g := range w.gates {
-			g.run("nft add table inet mute && nft 'add chain inet mute out { type filter hook output priority 0; }' && nft 'add rule inet mute out tcp sport 80 tcp flags & rst == rst drop'")
+			g.run("nft add table inet mute && nft 'add chain inet mute out { type filter hook output priority 0; }' " +
+				"&& nft 'add rule inet mute out tcp sport 80 tcp flags & rst == rst drop'")
 			for _, c := range g.conns {
 				_ = c.Close()
 			}
@@ -425,7 +435,9 @@ func TestPacketsEndWhereMembersDisagree(t *testing.T) {
 			}
 		}
 		g.do(func() {
-			must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members, Silent: silent}))
+			must(t, SetRing(t.Context(),
+				Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
+					Silent: silent}))
 		})
 	}
 	w.stray(50)
@@ -445,7 +457,8 @@ func TestTheRingAndTheFirewallOfTheImageDoNotDisturbEachOther(t *testing.T) {
 		var before []string
 		for _, g := range w.gates {
 			file := t.TempDir() + "/wall"
-			must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(wall), "meta skuid haproxy goto worker", "")), 0o600))
+			must(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(wall), "meta skuid haproxy goto worker", "")),
+				0o600))
 			g.run("nft -f " + file)
 			before = append(before, g.run("nft list table inet sallyport"))
 		}
@@ -471,7 +484,8 @@ func TestTheRulesEndWithTheirLease(t *testing.T) {
 	w := newWorld(t, 2)
 	w.ring(1, 2)
 	for _, f := range families {
-		if got := w.gates[0].run("nft list set " + f.name + " " + table + " addresses"); !strings.Contains(got, " timeout 30s expires ") {
+		if got := w.gates[0].run("nft list set " + f.name + " " + table + " addresses"); !strings.Contains(got,
+			" timeout 30s expires ") {
 			t.Errorf("the addresses have no lease:\n%s", got)
 		}
 	}
@@ -501,10 +515,15 @@ func TestARingThatCannotBeIsNone(t *testing.T) {
 		before  string
 		want    string
 	}{
-		{"a member that never spoke", addrs(w.gates[1].at4, "192.168.50.99"), "", "second chance is off: the MAC address of the member 192.168.50.99 is not known on nodes: nothing was heard from there"},
-		{"a member behind the router", addrs(w.gates[1].at4, "198.51.100.2"), "", "the member 198.51.100.2 is no neighbour of this machine: all members have to be in one network"},
-		{"nine members", addrs("192.168.50.22", "192.168.50.23", "192.168.50.24", "192.168.50.25", "192.168.50.26", "192.168.50.27", "192.168.50.28", "192.168.50.29"), "", "9 members: a group has at most 8"},
-		{"an IPv4 address and members of IPv6", addrs(w.gates[1].at6), "", "the address 203.0.113.10 is IPv4, and the members have only IPv6 addresses"},
+		{"a member that never spoke", addrs(w.gates[1].at4, "192.168.50.99"), "",
+			"second chance is off: the MAC address of the member 192.168.50.99 is not known on nodes: nothing was " +
+				"heard from there"},
+		{"a member behind the router", addrs(w.gates[1].at4, "198.51.100.2"), "",
+			"the member 198.51.100.2 is no neighbour of this machine: all members have to be in one network"},
+		{"nine members", addrs("192.168.50.22", "192.168.50.23", "192.168.50.24", "192.168.50.25", "192.168.50.26",
+			"192.168.50.27", "192.168.50.28", "192.168.50.29"), "", "9 members: a group has at most 8"},
+		{"an IPv4 address and members of IPv6", addrs(w.gates[1].at6), "",
+			"the address 203.0.113.10 is IPv4, and the members have only IPv6 addresses"},
 	} {
 		w.ring(1, 2)
 		g.do(func() {
@@ -525,7 +544,8 @@ func TestARingThatCannotBeIsNone(t *testing.T) {
 
 func TestWithoutNftTheErrorNamesThePackage(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	if err := ClearRing(context.Background()); err == nil || !strings.Contains(err.Error(), "install the package nftables") {
+	if err := ClearRing(context.Background()); err == nil ||
+		!strings.Contains(err.Error(), "install the package nftables") {
 		t.Errorf("got error %v", err)
 	}
 }
@@ -564,7 +584,8 @@ func TestPacketsOfNoConnectionGoOnWithinALimit(t *testing.T) {
 	const sent, limit = 2000, 10
 	began := time.Now()
 	w.gates[0].do(func() {
-		must(t, SetRing(t.Context(), Ring{Addresses: addrs(service4), Self: addr(w.gates[0].at4), Members: addrs(w.gates[1].at4), Limit: limit}))
+		must(t, SetRing(t.Context(),
+			Ring{Addresses: addrs(service4), Self: addr(w.gates[0].at4), Members: addrs(w.gates[1].at4), Limit: limit}))
 	})
 	w.stray(sent)
 	w.connect(4, 0) // comes after them

@@ -35,8 +35,9 @@ type VRRPOptions struct {
 	Services  []netip.Addr  // further addresses, at the start: see Serve
 	Self      netip.Addr    // of this appliance among the members
 	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
-	Unit      string        // of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
-	Log       *slog.Logger  // nil: silent
+	// of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
+	Unit string
+	Log  *slog.Logger // nil: silent
 }
 
 // VRRP gives each address to one appliance where no router chooses one: it writes the files
@@ -95,7 +96,9 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	v := &VRRP{o: o}
 	var err error
 	if v.program, err = exec.LookPath("keepalived"); err != nil {
-		return nil, fmt.Errorf("VRRP needs the program keepalived: install Debian's package keepalived, whose own service stays off: %w", err)
+		return nil,
+			fmt.Errorf("VRRP needs the program keepalived: install Debian's package keepalived, whose own service "+
+				"stays off: %w", err)
 	}
 	if v.shares, err = o.spread(); err != nil {
 		return nil, err
@@ -104,13 +107,16 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	// A keepalived rejects the advertisements of one with fewer addresses, and then both have
 	// the rest.
 	v.shares = slices.DeleteFunc(v.shares, func(s share) bool {
-		return slices.ContainsFunc(o.Not, func(a netip.Addr) bool { return slices.Contains(s.main, a) || slices.Contains(s.other, a) })
+		return slices.ContainsFunc(o.Not, func(a netip.Addr) bool {
+			return slices.Contains(s.main, a) || slices.Contains(s.other, a)
+		})
 	})
 	if len(v.shares) == 0 {
 		return nil, errors.New("VRRP has no address to move: each moves together with one that another machine has")
 	}
 	text := v.text()
-	if has, err := os.ReadFile(v.file("keepalived.conf")); err == nil && o.Unit != "" && string(has) == text && v.pid("vrrp.pid") != 0 {
+	if has, err := os.ReadFile(v.file("keepalived.conf")); err == nil && o.Unit != "" && string(has) == text &&
+		v.pid("vrrp.pid") != 0 {
 		v.adopted = true
 		return v, nil
 	}
@@ -123,9 +129,11 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	if err := v.write("keepalived.conf", text); err != nil {
 		return nil, err
 	}
-	out, err := exec.Command(v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--config-test").CombinedOutput()
+	out, err := exec.Command(v.program, "--use-file", v.file("keepalived.conf"), "--vrrp",
+		"--config-test").CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("keepalived rejects its configuration, %s: %w: %s", v.file("keepalived.conf"), err, strings.TrimSpace(string(out)))
+		return nil, fmt.Errorf("keepalived rejects its configuration, %s: %w: %s", v.file("keepalived.conf"), err,
+			strings.TrimSpace(string(out)))
 	}
 	return v, nil
 }
@@ -134,15 +142,19 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 // members. Those of the other family join them: VRRP between IPv4 addresses has to carry
 // an IPv4 address, and IPv6 the same.
 func (o VRRPOptions) spread() ([]share, error) {
-	if o.Interface == "" || strings.ContainsFunc(o.Interface, func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`"'#!{}$@~\`, c) }) {
-		return nil, fmt.Errorf("VRRP on the interface %q: it needs a name without spaces and special characters", o.Interface)
+	if o.Interface == "" || strings.ContainsFunc(o.Interface, func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune(`"'#!{}$@~\`, c)
+	}) {
+		return nil, fmt.Errorf("VRRP on the interface %q: it needs a name without spaces and special characters",
+			o.Interface)
 	}
 	if o.Interval < 10*time.Millisecond || o.Interval > 40*time.Second {
 		return nil, fmt.Errorf("VRRP with an interval of %v: it must be 10ms to 40s", o.Interval)
 	}
 	place := slices.Index(o.Members, o.Self)
 	if place < 0 || len(o.Members) > largest {
-		return nil, fmt.Errorf("VRRP between %d members: it needs this one, %s, and at most %d", len(o.Members), o.Self, largest)
+		return nil, fmt.Errorf("VRRP between %d members: it needs this one, %s, and at most %d", len(o.Members), o.Self,
+			largest)
 	}
 	var main, other []netip.Addr
 	for _, a := range o.Addresses {
@@ -153,11 +165,16 @@ func (o VRRPOptions) spread() ([]share, error) {
 		}
 	}
 	if len(main) == 0 {
-		return nil, fmt.Errorf("VRRP between members like %s has no address of the same family to move: give the group one, or the members addresses of the other family", o.Self)
+		return nil,
+			fmt.Errorf("VRRP between members like %s has no address of the same family to move: give the group one, "+
+				"or the members addresses of the other family", o.Self)
 	}
 	shares := make([]share, min(len(main), len(o.Members)))
 	if o.ID < 1 || o.ID+len(shares)-1 > 255 {
-		return nil, fmt.Errorf("VRRP with the IDs from %d to %d, one for each member that gets addresses: they must be 1 to 255", o.ID, o.ID+len(shares)-1)
+		return nil,
+			fmt.Errorf(
+				"VRRP with the IDs from %d to %d, one for each member that gets addresses: they must be 1 to 255", o.ID,
+				o.ID+len(shares)-1)
 	}
 	for i := range shares {
 		rank := (place - i + len(o.Members)) % len(o.Members)
@@ -218,7 +235,9 @@ func (v *VRRP) text() string {
 		line("\ttrack_file {\n\t\tclass\n\t}")
 		// The address alone decides with which share it moves: whatever comes or goes, the others
 		// stay where they are.
-		more := slices.DeleteFunc(slices.Clone(v.o.Services), func(a netip.Addr) bool { return placeOf(a, v.places) != s.place })
+		more := slices.DeleteFunc(slices.Clone(v.o.Services), func(a netip.Addr) bool {
+			return placeOf(a, v.places) != s.place
+		})
 		for i, addresses := range [][]netip.Addr{s.main, slices.Concat(s.other, more)} {
 			if len(addresses) == 0 {
 				continue
@@ -275,7 +294,8 @@ func (v *VRRP) Serve(addresses []netip.Addr) error {
 func (v *VRRP) Set(class string) error {
 	weight, known := classes[class]
 	if !known {
-		return errors.Join(fmt.Errorf("the class %q of this appliance: it must be full, spare, drain or none", class), v.Set("none"))
+		return errors.Join(fmt.Errorf("the class %q of this appliance: it must be full, spare, drain or none", class),
+			v.Set("none"))
 	}
 	v.leaves.Store(class == "drain" || class == "none")
 	return v.write("class", fmt.Sprintln(weight))
@@ -432,7 +452,8 @@ func (v *VRRP) pid(file string) int {
 
 // keepalived runs the program once, and returns its last line.
 func (v *VRRP) keepalived(ctx context.Context) (last string, err error) {
-	cmd := exec.CommandContext(ctx, v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--dont-fork", "--dont-respawn",
+	cmd := exec.CommandContext(ctx, v.program, "--use-file", v.file("keepalived.conf"), "--vrrp", "--dont-fork",
+		"--dont-respawn",
 		"--log-console", "--no-syslog", "--pid", v.file("keepalived.pid"), "--vrrp_pid", v.file("vrrp.pid"))
 	// keepalived exits if a pid file names a living process, and a number may live again
 	// after a crash. It would be another process: ours ended with its parent.

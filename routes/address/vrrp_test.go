@@ -208,7 +208,8 @@ func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
 			if c.ring {
 				for _, g := range l.gates {
 					g.do(func() {
-						must(t, SetRing(t.Context(), Ring{Addresses: addrs(first, second, sixth), Self: addr(g.at4), Members: l.members()}))
+						must(t, SetRing(t.Context(),
+							Ring{Addresses: addrs(first, second, sixth), Self: addr(g.at4), Members: l.members()}))
 					})
 				}
 			}
@@ -299,11 +300,13 @@ func TestAKeepalivedThatMayNotSendARPIsASentence(t *testing.T) {
 	real, err := exec.LookPath("keepalived")
 	must(t, err)
 	weak := t.TempDir()
-	must(t, os.WriteFile(weak+"/keepalived", []byte("#!/bin/sh\nexec setpriv --no-new-privs --bounding-set=-net_raw "+real+" \"$@\"\n"), 0o700))
+	must(t, os.WriteFile(weak+"/keepalived",
+		[]byte("#!/bin/sh\nexec setpriv --no-new-privs --bounding-set=-net_raw "+real+" \"$@\"\n"), 0o700))
 	t.Setenv("PATH", weak+":"+os.Getenv("PATH"))
 	var v *VRRP
 	h.do(func() {
-		v, err = NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
+		v, err = NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
+			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -316,7 +319,8 @@ func TestAKeepalivedThatMayNotSendARPIsASentence(t *testing.T) {
 	wait.For(t, "it is reported", func() (bool, string) {
 		var err error
 		h.do(func() { _, err = v.Held() })
-		return err != nil && strings.Contains(err.Error(), "missing permission") && strings.Contains(err.Error(), "CAP_NET_RAW"), fmt.Sprint(err)
+		return err != nil && strings.Contains(err.Error(), "missing permission") &&
+			strings.Contains(err.Error(), "CAP_NET_RAW"), fmt.Sprint(err)
 	})
 }
 
@@ -353,7 +357,8 @@ func TestForgedAdvertisementsDoNothing(t *testing.T) {
 					_ = unix.Close(fd)
 					return
 				case <-tick.C:
-					_ = unix.Sendto(fd, advertisement(from, l.gates[0].at4, ttl), 0, &unix.SockaddrInet4{Addr: addr(l.gates[0].at4).As4()})
+					_ = unix.Sendto(fd, advertisement(from, l.gates[0].at4, ttl), 0,
+						&unix.SockaddrInet4{Addr: addr(l.gates[0].at4).As4()})
 				}
 			}
 		}()
@@ -369,15 +374,16 @@ func TestForgedAdvertisementsDoNothing(t *testing.T) {
 	}
 	stop := forge(l.gates[1].at4, 255)
 	defer stop()
-	wait.For(t, "the advertisement of a member counts, so that the ones above were right but for their sender", func() (bool, string) {
-		held := ""
-		l.gates[0].do(func() {
-			all, err := l.vrrp[0].Held()
-			must(t, err)
-			held = fmt.Sprint(all)
+	wait.For(t, "the advertisement of a member counts, so that the ones above were right but for their sender",
+		func() (bool, string) {
+			held := ""
+			l.gates[0].do(func() {
+				all, err := l.vrrp[0].Held()
+				must(t, err)
+				held = fmt.Sprint(all)
+			})
+			return held == "[]", held
 		})
-		return held == "[]", held
-	})
 }
 
 // advertisement returns an IPv4 packet by which a router claims the first address.
@@ -410,14 +416,18 @@ func TestAddressesAreSpreadOverTheMembers(t *testing.T) {
 	}{
 		{"one address, first member", addrs(first), four, 0, "50 of 254: [192.168.50.100] []"},
 		{"one address, third member", addrs(first), four, 2, "50 of 252: [192.168.50.100] []"},
-		{"two addresses, second member", addrs(first, second), four, 1, "50 of 253: [192.168.50.100] [], 51 of 254: [192.168.50.101] []"},
-		{"two addresses, third member", addrs(first, second), four, 2, "50 of 252: [192.168.50.100] [], 51 of 253: [192.168.50.101] []"},
-		{"more addresses than members", addrs(first, second, "192.168.50.102"), four[:2], 0, "50 of 254: [192.168.50.100 192.168.50.102] [], 51 of 253: [192.168.50.101] []"},
+		{"two addresses, second member", addrs(first, second), four, 1,
+			"50 of 253: [192.168.50.100] [], 51 of 254: [192.168.50.101] []"},
+		{"two addresses, third member", addrs(first, second), four, 2,
+			"50 of 252: [192.168.50.100] [], 51 of 253: [192.168.50.101] []"},
+		{"more addresses than members", addrs(first, second, "192.168.50.102"), four[:2], 0,
+			"50 of 254: [192.168.50.100 192.168.50.102] [], 51 of 253: [192.168.50.101] []"},
 		{"both families", addrs(sixth, first), four, 0, "50 of 254: [192.168.50.100] [2001:db8:50::100]"},
 		{"members of IPv6", addrs(sixth, first), six, 1, "50 of 253: [2001:db8:50::100] [192.168.50.100]"},
 		{"a group of one", addrs(first), four[:1], 0, "50 of 254: [192.168.50.100] []"},
 	} {
-		o := VRRPOptions{Interface: "nodes", ID: 50, Interval: time.Second, Addresses: c.addresses, Self: c.members[c.self], Members: c.members}
+		o := VRRPOptions{Interface: "nodes", ID: 50, Interval: time.Second, Addresses: c.addresses,
+			Self: c.members[c.self], Members: c.members}
 		shares, err := o.spread()
 		must(t, err)
 		var got []string
@@ -442,7 +452,8 @@ func TestAnAddressThatMustNotBeTakenStaysOutWithThoseThatMoveWithIt(t *testing.T
 	h.wire("nodes", newHost(t), "far")
 	h.run("ip addr add 192.168.50.21/24 dev nodes")
 	o := VRRPOptions{
-		Folder: t.TempDir(), Interface: "nodes", ID: 50, Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22"),
+		Folder: t.TempDir(), Interface: "nodes", ID: 50, Self: addr("192.168.50.21"),
+		Members:   addrs("192.168.50.21", "192.168.50.22"),
 		Addresses: addrs("203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8::1"),
 	}
 	all := []string{"203.0.113.1/32", "203.0.113.2/32", "203.0.113.3/32", "2001:db8::1/128"}
@@ -479,21 +490,29 @@ func TestAnAddressThatMustNotBeTakenStaysOutWithThoseThatMoveWithIt(t *testing.T
 }
 
 func TestBadVRRPOptionsAreSentences(t *testing.T) {
-	good := VRRPOptions{Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22")}
+	good := VRRPOptions{Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second),
+		Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22")}
 	for _, c := range []struct {
 		what   string
 		change func(*VRRPOptions)
 		want   string
 	}{
-		{"an interface with a quote", func(o *VRRPOptions) { o.Interface = `no"des` }, "it needs a name without spaces and special characters"},
-		{"an interface with a line", func(o *VRRPOptions) { o.Interface = "nodes\n}" }, "it needs a name without spaces and special characters"},
+		{"an interface with a quote", func(o *VRRPOptions) {
+			o.Interface = `no"des`
+		}, "it needs a name without spaces and special characters"},
+		{"an interface with a line", func(o *VRRPOptions) { o.Interface = "nodes\n}" },
+			"it needs a name without spaces and special characters"},
 		{"no interface", func(o *VRRPOptions) { o.Interface = "" }, "it needs a name"},
 		{"ID 0", func(o *VRRPOptions) { o.ID = 0 }, "the IDs from 0 to 1"},
 		{"an ID too many", func(o *VRRPOptions) { o.ID = 255 }, "the IDs from 255 to 256"},
 		{"an interval of a minute", func(o *VRRPOptions) { o.Interval = time.Minute }, "it must be 10ms to 40s"},
 		{"not a member", func(o *VRRPOptions) { o.Self = addr("192.168.50.99") }, "it needs this one, 192.168.50.99"},
-		{"nothing of the members' family", func(o *VRRPOptions) { o.Addresses = addrs(sixth) }, "has no address of the same family to move"},
-		{"an interface that is not there", func(o *VRRPOptions) { o.Interface = "missing" }, "keepalived rejects its configuration"},
+		{"nothing of the members' family", func(o *VRRPOptions) {
+			o.Addresses = addrs(sixth)
+		}, "has no address of the same family to move"},
+		{"an interface that is not there", func(o *VRRPOptions) {
+			o.Interface = "missing"
+		}, "keepalived rejects its configuration"},
 	} {
 		o := good
 		c.change(&o)
@@ -505,7 +524,8 @@ func TestBadVRRPOptionsAreSentences(t *testing.T) {
 
 func TestAnUnknownClassIsNone(t *testing.T) {
 	v := &VRRP{o: VRRPOptions{Folder: t.TempDir()}}
-	if err := v.Set("best"); err == nil || !strings.Contains(err.Error(), `the class "best" of this appliance: it must be full, spare, drain or none`) {
+	if err := v.Set("best"); err == nil ||
+		!strings.Contains(err.Error(), `the class "best" of this appliance: it must be full, spare, drain or none`) {
 		t.Errorf("got error %v", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(v.o.Folder, "class")); err != nil || string(text) != "-254\n" {
@@ -528,7 +548,8 @@ func TestTheFilesOfKeepalivedAreReadableByRootAlone(t *testing.T) {
 	h.wire("nodes", newHost(t), "far")
 	h.run("ip addr add 192.168.50.21/24 dev nodes")
 	h.do(func() {
-		_, err := NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first), Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
+		_, err := NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
+			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
 		must(t, err)
 	})
 	must(t, filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
@@ -546,7 +567,8 @@ func TestTheFilesOfKeepalivedAreReadableByRootAlone(t *testing.T) {
 func TestKeepalivedRejectsABadConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keepalived.conf")
 	must(t, os.WriteFile(file, []byte("vrrp_instance x {\n\tinterface lo\n\tvirtual_router_id 0\n}\n"), 0o600))
-	if out, err := exec.Command("keepalived", "--use-file", file, "--vrrp", "--config-test").CombinedOutput(); err == nil {
+	if out, err := exec.Command("keepalived", "--use-file", file, "--vrrp",
+		"--config-test").CombinedOutput(); err == nil {
 		t.Errorf("keepalived accepts it: %s", out)
 	}
 }
@@ -621,7 +643,8 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 			if err != nil {
 				said = err.Error()
 			}
-			return slices.Equal(held, want) && strings.Contains(said, problem) && (said == "") == (problem == ""), fmt.Sprint(held, " ", said)
+			return slices.Equal(held, want) && strings.Contains(said, problem) && (said == "") == (problem == ""),
+				fmt.Sprint(held, " ", said)
 		})
 	}
 	// main returns the process of keepalived; 0: there is none now.
