@@ -22,6 +22,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
@@ -141,7 +142,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		w := newLateWatcher(s.Name)
 		log := log.With("cluster", s.Name)
 		wg.Go(func() {
-			w.run(ctx, log, func() (*ingress.Watcher, error) {
+			w.run(ctx, log, func() (*watch.Watcher, error) {
 				kubeconfig, err := s.Cluster.Kubeconfig.Read()
 				if err != nil {
 					return nil, err
@@ -152,7 +153,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 				}
 				of := watcherConfig(s, kubeconfig, local.Addrs, log)
 				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, tokenFile(cfg, s.Name)
-				return ingress.NewWatcher(of)
+				return watch.New(of)
 			})
 		})
 		return w
@@ -310,7 +311,7 @@ func tokenFile(cfg *config.Config, cluster string) string {
 	return filepath.Join(cfg.StateDir, "token-"+cluster)
 }
 
-func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) ingress.ClusterConfig {
+func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) watch.Config {
 	publish := make([]string, len(c.Ingress.Publish))
 	for i, a := range c.Ingress.Publish {
 		publish[i] = a.String()
@@ -323,7 +324,7 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 	if c.Calico.APIGroup == config.AutoGroup {
 		group = ""
 	}
-	return ingress.ClusterConfig{
+	return watch.Config{
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: ingress.Options{
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,

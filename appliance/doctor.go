@@ -22,6 +22,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 )
 
 // A Finding is the result of one check of the doctor.
@@ -262,7 +263,7 @@ func (d *doctor) source(c config.Cluster) source {
 
 // looksAt returns how the doctor watches a cluster: with the token that an appliance has
 // renewed, if this user may read it. That of the kubeconfig may have expired long ago.
-func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) ingress.ClusterConfig {
+func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
 	of := watcherConfig(d.source(c), kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
 	of.OwnASN, of.TokenFile, of.OnlyLook = d.cfg.BGP.ASN, tokenFile(d.cfg, c.Name), true
 	return of
@@ -276,7 +277,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "sallyport config check "+d.path)
 		return none, false
 	}
-	if server, err := ingress.Greet(ctx, text); err == nil {
+	if server, err := watch.Greet(ctx, text); err == nil {
 		if skew := time.Since(server.Time); skew.Abs() > clockSkew {
 			d.doubt("clock", fmt.Sprintf("the clock of this machine and that of the API server of cluster %s are %s apart", c.Name, skew.Abs().Round(time.Second)), "synchronise both by NTP: tokens and certificates are valid by the clock", "timedatectl")
 		} else {
@@ -289,7 +290,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return none, false
 	}
-	w, err := ingress.NewWatcher(d.looksAt(c, text))
+	w, err := watch.New(d.looksAt(c, text))
 	if err != nil {
 		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
 		return none, false

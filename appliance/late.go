@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 )
 
 // reopen is the time between two attempts to open a watcher.
@@ -17,7 +18,7 @@ const reopen = 5 * time.Second
 // watcher opens, the loop runs without it, and Snapshot and Health report why.
 type lateWatcher struct {
 	cluster string
-	value   atomic.Pointer[ingress.Watcher]
+	value   atomic.Pointer[watch.Watcher]
 	why     atomic.Pointer[error]
 	changed chan struct{}
 }
@@ -30,7 +31,7 @@ func newLateWatcher(cluster string) *lateWatcher {
 }
 
 // run tries until the watcher opens, and then runs it. It gives up when ctx ends.
-func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*ingress.Watcher, error)) {
+func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*watch.Watcher, error)) {
 	for {
 		w, err := try()
 		if err == nil {
@@ -63,14 +64,14 @@ func (l *lateWatcher) Snapshot() (ingress.Snapshot, error) {
 	return ingress.Snapshot{}, *l.why.Load()
 }
 
-func (l *lateWatcher) Health() ingress.Health {
+func (l *lateWatcher) Health() watch.Health {
 	if w := l.value.Load(); w != nil {
 		return w.Health()
 	}
-	return ingress.Health{Error: (*l.why.Load()).Error()}
+	return watch.Health{Error: (*l.why.Load()).Error()}
 }
 
-func (l *lateWatcher) Publish(p ingress.Publication) {
+func (l *lateWatcher) Publish(p watch.Publication) {
 	if w := l.value.Load(); w != nil {
 		w.Publish(p)
 	}

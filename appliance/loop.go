@@ -19,10 +19,11 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 	"sallyport/routes"
 )
 
-// The edges as interfaces. The real ones are bgp.Speaker, ingress.Watcher,
+// The edges as interfaces. The real ones are bgp.Speaker, watch.Watcher,
 // routes.Kernel and haproxy.Proxy; tests replace them with fakes.
 type (
 	speaker interface {
@@ -35,9 +36,9 @@ type (
 	}
 	watcher interface {
 		Snapshot() (ingress.Snapshot, error)
-		Health() ingress.Health
+		Health() watch.Health
 		Serve(ingress.Result)
-		Publish(ingress.Publication)
+		Publish(watch.Publication)
 		Changed() <-chan struct{}
 	}
 	kernel interface {
@@ -739,7 +740,7 @@ func (l *loop) publish(r ingress.Result) {
 			continue
 		}
 		c.told, c.toldOf, c.toldMay, changed = r, c.snapshot, may, true
-		c.watcher.Publish(ingress.Publication{
+		c.watcher.Publish(watch.Publication{
 			Served:    slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
 			Balancers: slices.DeleteFunc(slices.Clone(r.Balancers), func(b ingress.Balancer) bool { return b.Cluster != c.name }),
 			Problems:  slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),

@@ -26,6 +26,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
@@ -213,19 +214,19 @@ func (f *fakeProxy) String() string {
 type fakeWatcher struct {
 	snapshot  ingress.Snapshot
 	err       error
-	published []ingress.Publication
+	published []watch.Publication
 }
 
 func (f *fakeWatcher) Snapshot() (ingress.Snapshot, error) { return f.snapshot, f.err }
-func (f *fakeWatcher) Health() ingress.Health {
+func (f *fakeWatcher) Health() watch.Health {
 	if f.err != nil {
-		return ingress.Health{Error: f.err.Error()}
+		return watch.Health{Error: f.err.Error()}
 	}
-	return ingress.Health{APIGroup: "crd.projectcalico.org/v1"}
+	return watch.Health{APIGroup: "crd.projectcalico.org/v1"}
 }
-func (f *fakeWatcher) Serve(ingress.Result)          {}
-func (f *fakeWatcher) Publish(p ingress.Publication) { f.published = append(f.published, p) }
-func (f *fakeWatcher) Changed() <-chan struct{}      { return nil }
+func (f *fakeWatcher) Serve(ingress.Result)        {}
+func (f *fakeWatcher) Publish(p watch.Publication) { f.published = append(f.published, p) }
+func (f *fakeWatcher) Changed() <-chan struct{}    { return nil }
 
 // scene is a loop with fake edges. Its one cluster has two workers. The Ingress for
 // test.local has one pod on each worker.

@@ -81,8 +81,8 @@ func load(ctx context.Context, url string, begun func()) error {
 	return err
 }
 
-// watch holds the stream of a page open until the benchmark ends, and returns once it has begun.
-func watch(b *testing.B, url string) {
+// hold keeps the stream of a page open until the benchmark ends, and returns once it has begun.
+func hold(b *testing.B, url string) {
 	b.Helper()
 	begun := make(chan error, 2)
 	go func() { begun <- load(b.Context(), url, func() { begun <- nil }) }()
@@ -101,7 +101,7 @@ func BenchmarkFirstByte(b *testing.B) {
 	defer server.Close()
 	for _, path := range append([]string{nothing}, largePages...) {
 		b.Run("path="+path, func(b *testing.B) {
-			watch(b, server.URL+"/live?page=/")
+			hold(b, server.URL+"/live?page=/")
 			slowest := time.Duration(0)
 			for b.Loop() {
 				b.StopTimer()
@@ -135,7 +135,7 @@ func BenchmarkRoundWithViewers(b *testing.B) {
 	}{{"nobody", 0, 0}, {"stream", 1, 0}, {"16 streams", 16, 0}, {"loads", 0, 1}} {
 		b.Run("viewers="+who.name, func(b *testing.B) {
 			for range who.streams {
-				watch(b, server.URL+"/live?page=/")
+				hold(b, server.URL+"/live?page=/")
 			}
 			for range who.loads {
 				go func() {

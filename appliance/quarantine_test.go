@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 )
 
 // A crashing is a sequence of processes of one state directory, that some versions of
@@ -319,7 +320,7 @@ type endingWatcher struct {
 	*scene
 }
 
-func (w *endingWatcher) Publish(p ingress.Publication) {
+func (w *endingWatcher) Publish(p watch.Publication) {
 	for _, s := range w.clusters[0].snapshot.Services {
 		if s.Name == "fatal" {
 			panic("the test ends the process")

@@ -11,6 +11,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 	"sallyport/routes"
 )
 
@@ -52,13 +53,13 @@ type view struct {
 
 type clusterView struct {
 	name     string
-	health   ingress.Health
+	health   watch.Health
 	known    bool
 	live     bool
 	pictured time.Time
 	topology routes.Topology
-	gone     bool            // the configuration does not have the cluster any more
-	next     *ingress.Health // health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
+	gone     bool          // the configuration does not have the cluster any more
+	next     *watch.Health // health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
 }
 
 // judge fills in notReady and warnings: why the appliance is not ready, and what needs

@@ -41,7 +41,7 @@ const (
 // anyHost is the link of a claim whose certificate names the hosts.
 var anyHost = link{kind: toAnyHost}
 
-func hostLink(host string) link { return link{kind: byHost, name: serviceKey{name: host}} }
+func hostLink(host string) link { return link{kind: byHost, name: serviceKey{Name: host}} }
 
 // links returns the links of a claim.
 func (c *claim) links(world int) (all []link) {
@@ -55,7 +55,7 @@ func (c *claim) links(world int) (all []link) {
 		all = append(all, link{toService, world, c.fallback.service})
 	}
 	for _, t := range c.tls {
-		all = append(all, link{toSecret, world, serviceKey{c.ref.Namespace, t.secret}})
+		all = append(all, link{toSecret, world, serviceKey{Namespace: c.ref.Namespace, Name: t.secret}})
 		if len(t.hosts) == 0 {
 			all = append(all, anyHost)
 		}
@@ -215,7 +215,7 @@ func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 			continue
 		}
 		seen[l] = true
-		if host := l.name.name; l.kind == byHost {
+		if host := l.name.Name; l.kind == byHost {
 			_, parent, _ := strings.Cut(host, ".")
 			if host == "" || strings.HasPrefix(host, "*") || len(c.linked[hostLink("*."+parent)]) > 0 {
 				return nil, false

@@ -19,7 +19,7 @@ func (c *Compiler) part(n need) part {
 	w := c.worlds[n.world]
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
-		Cluster: w.Cluster, Namespace: n.service.namespace, Service: n.service.String() + ":" + n.portText(),
+		Cluster: w.Cluster, Namespace: n.service.Namespace, Service: n.service.String() + ":" + n.portText(),
 		TCP: n.traffic != annotations.Requests && n.traffic != checks, Directives: n.settings.Directives, Options: n.settings.Options,
 	}
 	if n.traffic == checks {

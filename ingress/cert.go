@@ -144,7 +144,7 @@ func list(names []string) string {
 // certName returns the file name of the certificate of a Secret. No name of a
 // namespace or a Secret has a "_": two Secrets never share a file.
 func certName(prefix string, secret serviceKey) string {
-	return shorten(prefix+secret.namespace+"_"+secret.name, "_") + ".pem"
+	return shorten(prefix+secret.Namespace+"_"+secret.Name, "_") + ".pem"
 }
 
 // clientCertName returns the file name of a certificate for hosts whose clients

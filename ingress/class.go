@@ -22,7 +22,7 @@ func classesOf(w *world) classes {
 	if w.Options.NamespaceSelector != "" {
 		var err error
 		if c.selector, err = labels.Parse(w.Options.NamespaceSelector); err != nil {
-			c.selector = labels.Nothing() // NewWatcher has refused it
+			c.selector = labels.Nothing() // watch.New has refused it
 		}
 	}
 	var first *networkingv1.IngressClass // the default class that was created last, as the API server's admission chooses it
@@ -53,7 +53,7 @@ func (c classes) admits(namespace string) bool {
 	if c.selector == nil {
 		return true
 	}
-	of, known := find(c.Namespaces, serviceKey{name: namespace})
+	of, known := find(c.Namespaces, serviceKey{Name: namespace})
 	return known && c.selector.Matches(labels.Set(of.Labels))
 }
 

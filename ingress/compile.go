@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -21,7 +23,7 @@ import (
 // are never changed: a new version of an object is a new pointer, which is
 // what lets a [Compiler] remember.
 //
-// The lists may be in any order. Those of a [Watcher] are sorted by namespace and
+// The lists may be in any order. Those of a watch.Watcher are sorted by namespace and
 // name (slices by namespace, Service and name), so that Compile need not sort them.
 type Snapshot struct {
 	Cluster string    // a DNS label; part of every name when there are several clusters
@@ -107,8 +109,8 @@ type Options struct {
 	Limits Limits
 }
 
-// configMaps returns the name of every ConfigMap of the options once.
-func (o Options) configMaps() []string {
+// ConfigMaps returns the name of every ConfigMap of the options once, as NAMESPACE/NAME.
+func (o Options) ConfigMaps() []string {
 	var names []string
 	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles, o.TCPServices} {
 		if name != "" && !slices.Contains(names, name) {
@@ -116,6 +118,25 @@ func (o Options) configMaps() []string {
 		}
 	}
 	return names
+}
+
+// SecretNamespaces returns the namespaces whose Secrets are read; "" is all.
+func (o Options) SecretNamespaces() []string {
+	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
+		return []string{metav1.NamespaceAll}
+	}
+	all := slices.Clone(o.Namespaces)
+	if namespace, _, named := strings.Cut(o.ConfigMap, "/"); named {
+		all = append(all, namespace)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// readsSecretsOf reports whether the Secrets of a namespace are read.
+func (o Options) readsSecretsOf(namespace string) bool {
+	all := o.SecretNamespaces()
+	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
 }
 
 func (o Options) withDefaults() Options {
@@ -443,19 +464,19 @@ func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
 }
 
 // A serviceKey names a Service, or another object of a namespace, in its cluster.
-type serviceKey struct{ namespace, name string }
+type serviceKey = types.NamespacedName
 
-func (k serviceKey) String() string { return k.namespace + "/" + k.name }
-
-func keyOf(o metav1.Object) serviceKey { return serviceKey{o.GetNamespace(), o.GetName()} }
+func keyOf(o metav1.Object) serviceKey {
+	return serviceKey{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
 
 // serviceOf returns the Service that an EndpointSlice belongs to.
 func serviceOf(s *discoveryv1.EndpointSlice) serviceKey {
-	return serviceKey{s.Namespace, s.Labels[discoveryv1.LabelServiceName]}
+	return serviceKey{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
 func compareKeys(a, b serviceKey) int {
-	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 func byName[T metav1.Object](a, b T) int { return compareKeys(keyOf(a), keyOf(b)) }

@@ -1,15 +1,15 @@
-// Package ingress owns what a cluster wants: it watches one API server per
-// cluster and turns the objects it finds there into the nouns of the packages
-// that act on them.
+// Package ingress owns what a cluster wants: it turns the objects of clusters into the nouns
+// of the packages that act on them. [Compile] makes a haproxy.Config of snapshots, with the
+// Ingresses that are served, and a [Problem] for each thing that is not.
 //
-// It alone knows the Kubernetes API. Package annotations reads the keys that users set
-// in annotations, and package calico reads Calico's objects.
+// It alone knows what Kubernetes objects mean. It is pure: it touches nothing but its
+// arguments, and knows no API server. Package watch reads the objects there and writes the
+// outcome back, package annotations reads the keys that users set in annotations, and package
+// calico reads Calico's objects.
 //
-// It promises that one broken object never stops another, that what the API
+// It promises that one broken object never stops another, and that what the API
 // says is checked before it is passed on (names, hosts, paths, addresses and
-// certificates), and that an API server that is away, refuses or serves
-// nothing any more never looks like an empty cluster: the last known objects
-// stay. A namespace changes nothing for the hosts of another, unless the
+// certificates). A namespace changes nothing for the hosts of another, unless the
 // operator lets them share (hosts.go has the argument), and what one namespace
 // may bring is bounded (Limits).
 //
@@ -18,19 +18,7 @@
 //
 // # Inside
 //
-// [Watcher] is the half that touches the world. A shelf holds the objects of one
-// resource (shelf.go), of some no more than a share for each namespace (allowance.go);
-// the watcher fills the shelves and hands out all of them as a [Snapshot] (watcher.go),
-// finds which Secrets are named (follow.go), reads them within a budget for each
-// namespace (reader.go), finds the API
-// group of Calico's objects (survey.go), writes status and Events (publish.go),
-// and holds the credentials (kubeconfig.go, token.go). [Rules] lists all that it
-// has to be allowed in its cluster.
-//
-// [Compile] is the pure half: from snapshots to a haproxy.Config, the Ingresses
-// that are served, and a [Problem] for each thing that is not. No other file than
-// those above touches anything but its arguments. A round walks them in this
-// order, of which route (routing.go) is the middle:
+// A round walks the files in this order, of which route (routing.go) is the middle:
 //
 //	compile.go                compares the objects with those of the round before
 //	amend.go                  routes only the few Ingresses that a change concerns, if that is enough
@@ -43,6 +31,7 @@
 //	choice.go, streams.go     chain paths with conditions; add TCP ports
 //	backend.go                adds the servers out of EndpointSlices
 //
-// A second source of claims is a file like ingresses.go, an entry in collect, and
-// its Secrets in references (settings.go), which tells the Watcher what to watch.
+// A second source of claims is a file like ingresses.go, an entry in collect, and its Secrets
+// in namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read, and
+// [Options.Strip] removes what need not be kept of an object.
 package ingress

@@ -127,7 +127,7 @@ func (c *Compiler) pace(parts []part) []part {
 				Why: fmt.Sprintf("the servers of namespace %s would take more than %d checks a second "+
 					"(clusters[].ingress.limits.checks): the time between two checks of each is %d times as long; "+
 					"set a longer check-interval",
-					n.service.namespace, c.worlds[n.world].Options.Limits.Checks, times),
+					n.service.Namespace, c.worlds[n.world].Options.Limits.Checks, times),
 			})
 		}
 	}

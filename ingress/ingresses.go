@@ -199,5 +199,5 @@ func refer(namespace string, b networkingv1.IngressBackend) (to reference, why s
 	case port.Name == "" && (port.Number < 1 || port.Number > 65535):
 		return to, fmt.Sprintf("names port %d; allowed are 1 to 65535", port.Number)
 	}
-	return reference{service: serviceKey{namespace, b.Service.Name}, port: port.Name, number: port.Number, traffic: annotations.Requests}, ""
+	return reference{service: serviceKey{Namespace: namespace, Name: b.Service.Name}, port: port.Name, number: port.Number, traffic: annotations.Requests}, ""
 }

@@ -277,7 +277,7 @@ func (c *Compiler) bound() (parts []part, servers int) {
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
 			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers (clusters[].ingress.limits.servers): %d servers of %s are not served",
-				n.service.namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
+				n.service.Namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
 		})
 	}
 	c.bounded = bounded

@@ -242,9 +242,8 @@ func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 		len(crt) + len(key):     "",
 		len(crt) + len(key) - 1: fmt.Sprintf("Secret default/it holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", len(crt)+len(key), len(crt)+len(key)-1),
 	} {
-		w := &Watcher{cfg: ClusterConfig{Options: Options{Limits: Limits{SecretBytes: most}}}}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "it"}, Data: map[string][]byte{"tls.crt": crt, "tls.key": key}}
-		w.stripSecret(secret)
+		Options{Limits: Limits{SecretBytes: most}}.Strip(secret)
 		s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"], tls: [{hosts: [a.test], secretName: it}]"))
 		s.Secrets = []*corev1.Secret{secret}
 		s.Ingresses[0].Annotations = map[string]string{"client-ca": "it"}

@@ -9,13 +9,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Objects holds the objects of a cluster that are compiled, by kind. An object is
 // never changed: a new version of an object is a new pointer.
 //
-// A new kind takes a field here, its line in lists, a line in watchAll (see
-// [Watcher]), and its rule in [Rules].
+// A new kind takes a field here and its line in lists. In package watch it takes a line in
+// watchAll and a rule in Rules.
 type Objects struct {
 	Ingresses  []*networkingv1.Ingress
 	Classes    []*networkingv1.IngressClass
@@ -69,17 +70,33 @@ func (o Objects) Without(namespaces map[string]bool) Objects {
 // Referred returns the objects without the EndpointSlices of Services that nothing leads
 // to in a Result. Of a cluster that the Result does not have it returns all.
 func (o Objects) Referred(cluster string, by Result) Objects {
-	served, known := by.services(cluster)
+	served, known := by.Services(cluster)
 	if !known {
 		return o
 	}
 	listAt(&o.Slices, byService).filter(func(one metav1.Object) bool {
-		service := serviceKey{one.GetNamespace(), one.GetLabels()[discoveryv1.LabelServiceName]}
+		service := serviceKey{Namespace: one.GetNamespace(), Name: one.GetLabels()[discoveryv1.LabelServiceName]}
 		_, leads := served[service]
-		return leads || service == kubernetes
+		return leads || service == APIServer
 	})
 	return o
 }
+
+// Services returns the Services of a cluster that something leads to, each with the names of its
+// backends. It reports whether the Result has the cluster.
+func (r Result) Services(cluster string) (users map[types.NamespacedName][]string, known bool) {
+	if r.routing == nil {
+		return nil, false
+	}
+	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
+	if i < 0 {
+		return nil, false
+	}
+	return r.routing.users[i], true
+}
+
+// APIServer is the Service of the API server.
+var APIServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
 // UIDOf returns the UID of an object of All.
 func UIDOf(object any) string { return string(object.(metav1.Object).GetUID()) }
@@ -140,7 +157,7 @@ func (o *Objects) Take(changes []Change) error {
 		if by[c.List] == nil {
 			by[c.List] = make(map[serviceKey]json.RawMessage)
 		}
-		by[c.List][serviceKey{c.Namespace, c.Name}] = c.Object
+		by[c.List][serviceKey{Namespace: c.Namespace, Name: c.Name}] = c.Object
 	}
 	for i, l := range lists {
 		if err := l.take(by[i]); err != nil {
@@ -150,8 +167,8 @@ func (o *Objects) Take(changes []Change) error {
 	return nil
 }
 
-// add puts objects into the list of their type, a slice of pointers.
-func (o *Objects) add(objects any) {
+// Add puts objects, a slice of pointers, into the list of their type.
+func (o *Objects) Add(objects any) {
 	for _, l := range o.lists() {
 		l.add(objects)
 	}
@@ -245,11 +262,11 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 		if err != nil {
 			return nil, err
 		}
-		changes = append(changes, Change{place, key.namespace, key.name, text})
+		changes = append(changes, Change{place, key.Namespace, key.Name, text})
 	}
 	for _, o := range was {
 		if key := keyOf(any(o).(metav1.Object)); !has[key] {
-			changes = append(changes, Change{place, key.namespace, key.name, nil})
+			changes = append(changes, Change{place, key.Namespace, key.Name, nil})
 		}
 	}
 	return changes, nil

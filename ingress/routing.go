@@ -64,11 +64,11 @@ type need struct {
 
 // ref returns a reference to the Service of a need.
 func (n need) ref(cluster string) ObjectRef {
-	return ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.namespace, Name: n.service.name, UID: n.uid}
+	return ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.Namespace, Name: n.service.Name, UID: n.uid}
 }
 
 // tenant returns the namespace of a need's Service.
-func (n *need) tenant() tenant { return tenant{n.world, n.service.namespace} }
+func (n *need) tenant() tenant { return tenant{n.world, n.service.Namespace} }
 
 // reuse replaces each route and certificate that is equal to one of before by the
 // pointer in before.
@@ -433,7 +433,7 @@ func (b *builder) fallBack() {
 	if !said {
 		return
 	}
-	ref := referTo(serviceKey{to.Service.Namespace, to.Service.Name}, to.Port, annotations.Requests)
+	ref := referTo(serviceKey{Namespace: to.Service.Namespace, Name: to.Service.Name}, to.Port, annotations.Requests)
 	if service, ok := find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
 		ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
 	}
@@ -538,7 +538,7 @@ func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 		if to.traffic == annotations.Passed {
 			port += ".tls"
 		}
-		return shorten(w.prefix+key.namespace+owner+"_svc_"+key.name+"_"+port, ".")
+		return shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
 	}
 	why = n.find(service, ok)
 	switch {
@@ -656,7 +656,7 @@ func (b *builder) certify() {
 				b.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own", list(t.hosts))
 				continue
 			}
-			key := serviceKey{c.ref.Namespace, t.secret}
+			key := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
 			secret, ok := find(w.Secrets, key)
 			if !ok {
 				why := fmt.Sprintf("there is no Secret %s", key)
@@ -685,7 +685,7 @@ func (b *builder) certify() {
 				name = clientCertName(name, clients)
 				asked[name] = clients
 			}
-			used[name], owner[name] = read, w.Cluster+"/"+key.namespace
+			used[name], owner[name] = read, w.Cluster+"/"+key.Namespace
 			c.secure = true
 			names := t.hosts
 			if len(names) == 0 {

@@ -38,6 +38,17 @@ func (p Pools) ours(s *corev1.Service) bool {
 	return p.Unclassed
 }
 
+// Stale reports whether the status of a Service has an address of the pools although the
+// Service asks for none any more. Another load balancer may have given it the address, if the
+// Service names the class of that one.
+func (p Pools) Stale(s *corev1.Service) bool {
+	return (s.Spec.Type != corev1.ServiceTypeLoadBalancer || p.ours(s)) &&
+		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+			a, err := netip.ParseAddr(in.IP)
+			return err == nil && p.contain(a)
+		})
+}
+
 // A Balancer is a Service of type LoadBalancer that is ours.
 type Balancer struct {
 	ObjectRef

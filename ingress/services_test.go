@@ -9,10 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	k8stesting "k8s.io/client-go/testing"
 
 	"sallyport/haproxy"
-	"sallyport/ingress/calico"
 )
 
 // balancerOf returns a Service of type LoadBalancer with the port 5432 and one pod.
@@ -212,75 +210,4 @@ func TestAnUnknownClusterKeepsItsAddresses(t *testing.T) {
 	if got := tellBalancers(c.Compile([]Snapshot{east, west})); got != want {
 		t.Errorf("west is known: got %q, want %q", got, want)
 	}
-}
-
-func TestAddressesOfServicesAreRecorded(t *testing.T) {
-	pools := Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.9")}}
-	for name, row := range map[string]struct {
-		service      *corev1.Service
-		want         []netip.Addr // nil: the Service is no Balancer
-		add, replace bool
-		after        string
-	}{
-		"a new one":                           {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), true, false, "203.0.113.5"},
-		"a new one of a member that is spare": {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), false, true, ""},
-		"another address":                     {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, true, "203.0.113.5"},
-		"another address, while the members differ": {
-			recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, false, "203.0.113.6",
-		},
-		"none any more": {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf(), true, true, ""},
-		"another type": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil }), "203.0.113.6"), nil, true, true, "",
-		},
-		"another load balancer's": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }), "203.0.113.6"), nil, true, true, "203.0.113.6",
-		},
-		"somebody's without a class": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), "203.0.113.6"), nil, true, true, "203.0.113.6",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster(calico.V1)
-			row.service.UID = "1"
-			mustCreate(t, c.CoreV1().Services("shop").Create, row.service)
-			beacon := recordOf(balancerOf("shop/zzz", nil))
-			beacon.UID = "2"
-			mustCreate(t, c.CoreV1().Services("shop").Create, beacon)
-			w := c.watch(t, ClusterConfig{Options: Options{Pools: pools}})
-			synced(t, w)
-			p := Publication{Add: row.add, Replace: row.replace, Problems: []Problem{{ObjectRef{"c", "Service", "shop", "db", "1"}, "R", "w"}}}
-			if row.want != nil {
-				p.Balancers = append(p.Balancers, Balancer{ObjectRef: ObjectRef{"c", "Service", "shop", "db", "1"}, Addresses: row.want})
-			}
-			w.Publish(p)
-			until(t, w, "the Event", func() bool {
-				l, err := c.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
-				return err == nil && len(l.Items) == 1 && l.Items[0].InvolvedObject.Kind == "Service"
-			})
-			until(t, w, "the addresses "+row.after, func() bool { // Events do not wait for statuses
-				s, err := c.CoreV1().Services("shop").Get(t.Context(), "db", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				var got []string
-				for _, in := range s.Status.LoadBalancer.Ingress {
-					got = append(got, in.IP)
-				}
-				return strings.Join(got, " ") == row.after
-			})
-			for _, a := range c.Actions() {
-				if patch, is := a.(k8stesting.PatchAction); is && !strings.Contains(string(patch.GetPatch()), `"resourceVersion"`) {
-					t.Errorf("a write that does not look whether the Service has changed: %s", patch.GetPatch())
-				}
-			}
-		})
-	}
-}
-
-func addrsOf(texts ...string) []netip.Addr {
-	all := []netip.Addr{}
-	for _, text := range texts {
-		all = append(all, netip.MustParseAddr(text))
-	}
-	return all
 }

@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -96,8 +93,8 @@ func (w *world) named(scope annotations.Scope, home string, ref annotations.Ref)
 	if scope == annotations.ConfigMap {
 		home, _, _ = strings.Cut(w.Options.ConfigMap, "/")
 	}
-	key = serviceKey{cmp.Or(ref.Namespace, home), ref.Name}
-	return key, key.namespace == home || scope == annotations.ConfigMap
+	key = serviceKey{Namespace: cmp.Or(ref.Namespace, home), Name: ref.Name}
+	return key, key.Namespace == home || scope == annotations.ConfigMap
 }
 
 // secretNamedBy returns the Secret that a key names. An error says why the key may not
@@ -107,7 +104,7 @@ func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotati
 	switch {
 	case !own && !w.Options.CrossNamespaceSecrets:
 		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
-	case !w.Options.readsSecretsOf(key.namespace):
+	case !w.Options.readsSecretsOf(key.Namespace):
 		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of clusters[].ingress.namespaces and the one of the ConfigMap", key)
 	}
 	return key, nil
@@ -129,7 +126,7 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if why := tooLarge(secret); why != "" {
 			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
 		}
-		return annotations.Secret{Name: shorten(w.prefix+key.namespace+"_"+key.name, "_"), Of: key.String(), Data: secret.Data}, nil
+		return annotations.Secret{Name: shorten(w.prefix+key.Namespace+"_"+key.Name, "_"), Of: key.String(), Data: secret.Data}, nil
 	}
 }
 
@@ -141,140 +138,10 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
 			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file (clusters[].ingress.authServices)", key)
 		}
-		one := askedOne{key, to.Port, shorten(w.prefix+key.namespace+"_auth_svc_"+key.name+"_"+to.Port, ".")}
+		one := askedOne{key, to.Port, shorten(w.prefix+key.Namespace+"_auth_svc_"+key.Name+"_"+to.Port, ".")}
 		*found = append(*found, one)
 		return one.backend, nil
 	}
-}
-
-// A namer is an object that names Secrets.
-type namer struct {
-	kind   string // Ingress, Service or ConfigMap
-	object metav1.Object
-}
-
-// namers returns the objects of a cluster that may name Secrets.
-func (w *world) namers() iter.Seq[namer] {
-	return func(yield func(namer) bool) {
-		ours := classesOf(w)
-		for _, ing := range w.Ingresses {
-			if ours.has(ing) && !yield(namer{"Ingress", ing}) {
-				return
-			}
-		}
-		for _, s := range w.Services {
-			if len(s.Annotations) > 0 && !yield(namer{"Service", s}) {
-				return
-			}
-		}
-		if m := w.configMap(w.Options.ConfigMap); m.Name != "" {
-			yield(namer{"ConfigMap", m})
-		}
-	}
-}
-
-// namedBy returns the Secrets that an object names.
-func (w *world) namedBy(by namer) (keys []serviceKey) {
-	scope, values := annotations.Service, by.object.GetAnnotations()
-	switch o := by.object.(type) {
-	case *networkingv1.Ingress:
-		scope = annotations.Ingress
-		for _, t := range o.Spec.TLS {
-			if t.SecretName != "" {
-				keys = append(keys, serviceKey{o.Namespace, t.SecretName})
-			}
-		}
-	case *corev1.ConfigMap:
-		scope, values = annotations.ConfigMap, o.Data
-	}
-	for _, ref := range annotations.Refers(scope, values) {
-		if key, err := w.secretNamedBy(scope, by.object.GetNamespace(), ref); err == nil {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// references returns the Secrets that objects of a cluster name, in order, and a problem for
-// each object that names more than the limit of its namespace. The names of older objects are counted
-// first. The operator's ConfigMap has no limit.
-func (w *world) references() (keys []serviceKey, beyond []Problem) {
-	most := w.Options.Limits.Secrets
-	by := make(map[string][]serviceKey) // by the namespace of the namer
-	for one := range w.namers() {
-		namespace := one.object.GetNamespace()
-		switch {
-		case one.kind == "ConfigMap":
-			keys = append(keys, w.namedBy(one)...)
-		case most == 0 || len(by[namespace]) <= most: // more show that the limit may be exceeded
-			by[namespace] = append(by[namespace], w.namedBy(one)...)
-		}
-	}
-	over := make(map[string]bool)
-	for namespace, named := range by {
-		if most > 0 && len(named) > most {
-			over[namespace] = true
-		} else {
-			keys = append(keys, named...)
-		}
-	}
-	if len(over) > 0 {
-		var more []serviceKey
-		more, beyond = w.firstNamed(over, most)
-		keys = append(keys, more...)
-	}
-	slices.SortFunc(keys, compareKeys)
-	return slices.Compact(keys), beyond
-}
-
-// firstNamed returns the Secrets that the oldest objects of each of some namespaces name,
-// at most so many for each namespace, and a problem for each object that names more.
-func (w *world) firstNamed(namespaces map[string]bool, most int) (keys []serviceKey, beyond []Problem) {
-	var all []namer
-	for by := range w.namers() {
-		if by.kind != "ConfigMap" && namespaces[by.object.GetNamespace()] {
-			all = append(all, by)
-		}
-	}
-	slices.SortFunc(all, olderNamer)
-	counted := make(map[string]map[serviceKey]bool)
-	for _, by := range all {
-		namespace := by.object.GetNamespace()
-		if counted[namespace] == nil {
-			counted[namespace] = make(map[serviceKey]bool)
-		}
-		refused := 0
-		var first serviceKey
-		for _, key := range w.namedBy(by) {
-			switch {
-			case counted[namespace][key]:
-			case len(counted[namespace]) < most:
-				counted[namespace][key] = true
-				keys = append(keys, key)
-			default:
-				if refused++; refused == 1 {
-					first = key
-				}
-			}
-		}
-		if refused > 0 {
-			beyond = append(beyond, Problem{Reason: "LimitReached", ObjectRef: ObjectRef{
-				Cluster: w.Cluster, Kind: by.kind, Namespace: namespace,
-				Name: by.object.GetName(), UID: string(by.object.GetUID()),
-			}, Why: fmt.Sprintf(
-				"the objects of namespace %s name more than %d Secrets (clusters[].ingress.limits.secrets): "+
-					"%d of this %s are not read, the first is %s", namespace, most, refused, by.kind, first)})
-		}
-	}
-	return keys, beyond
-}
-
-// olderNamer orders objects by their age.
-func olderNamer(a, b namer) int {
-	return cmp.Or(
-		a.object.GetCreationTimestamp().Compare(b.object.GetCreationTimestamp().Time),
-		compareKeys(keyOf(a.object), keyOf(b.object)), cmp.Compare(a.kind, b.kind),
-	)
 }
 
 // settledFor is the key under which settings are remembered. The pointers are enough:
@@ -365,7 +232,7 @@ func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annot
 // exist.
 func (w *world) configMap(name string) *corev1.ConfigMap {
 	namespace, name, _ := strings.Cut(name, "/")
-	if m, ok := find(w.ConfigMaps, serviceKey{namespace, name}); ok {
+	if m, ok := find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name}); ok {
 		return m
 	}
 	return &corev1.ConfigMap{}
@@ -392,7 +259,7 @@ func (b *builder) checkConfigMaps(w *world) {
 	}
 	add(w.Options.TCPServices, w.badStreams)
 	b.overruled(w)
-	for _, name := range w.Options.configMaps() {
+	for _, name := range w.Options.ConfigMaps() {
 		if w.configMap(name).Name == "" {
 			b.reportOn(w.refer(name), "ConfigMapNotFound", "the ConfigMap does not exist, or the appliance may not read it: Ingresses are served without its content")
 		}

@@ -29,7 +29,7 @@ func (b *builder) stream() {
 			case !verdict.Known:
 				continue
 			}
-			n, why := b.backend(c, referTo(serviceKey{s.To.Service.Namespace, s.To.Service.Name}, s.To.Port, annotations.Ended))
+			n, why := b.backend(c, referTo(serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
 				b.report(c, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
 				continue

@@ -63,7 +63,7 @@ func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version)
 func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool) {
 	named := func(o *T) Version {
 		key := keyOf(any(o).(metav1.Object))
-		return Version{List: place, Namespace: key.namespace, Name: key.name}
+		return Version{List: place, Namespace: key.Namespace, Name: key.Name}
 	}
 	was := map[Version]*T{}
 	for _, o := range *older.(listOf[T]).at {

@@ -23,6 +23,7 @@ import (
 	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/ingress"
+	"sallyport/ingress/watch"
 )
 
 //go:embed manifests.yaml.tmpl
@@ -38,14 +39,14 @@ var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
 // A wish holds the values of the manifests' template.
 type wish struct {
 	Namespace, CalicoNamespace string
-	Rules                      []ingress.Rule // of the ClusterRole
+	Rules                      []watch.Rule // of the ClusterRole
 	Roles                      []role
 	TokenSecret                bool   // a token that never expires
 	Class, Controller          string // of the IngressClass; no Class: it is left out
 	CalicoAPI                  config.APIGroup
 	Seen                       bool // the cluster was looked at, and ClusterASN is its own
 	ASN, ClusterASN            uint32
-	Filters, ByOrigin          bool // the rules that a BGPFilter of the cluster can have, see ingress.Sight
+	Filters, ByOrigin          bool // the rules that a BGPFilter of the cluster can have, see watch.Sight
 	TTLSecurity, Password      bool
 	Passive                    bool // the nodes connect to the appliance
 	Peers                      []peer
@@ -65,7 +66,7 @@ func (w wish) OwnOnly() bool { return w.ByOrigin && w.Reflectors == "" }
 // A role is a Role in one namespace.
 type role struct {
 	Name, Namespace string
-	Rules           []ingress.Rule
+	Rules           []watch.Rule
 }
 
 // account is the name of the ServiceAccount, its roles and their bindings.
@@ -74,7 +75,7 @@ const account = "sallyport"
 // roles splits the rules into those of the whole cluster, and a role for each namespace
 // of the others. The right to renew the token is a role of its own, in the namespace of
 // the account, which may have no Ingresses.
-func roles(rules []ingress.Rule, namespace string) (everywhere []ingress.Rule, each []role) {
+func roles(rules []watch.Rule, namespace string) (everywhere []watch.Rule, each []role) {
 	for _, rule := range rules {
 		if len(rule.Namespaces) == 0 {
 			everywhere = append(everywhere, rule)
@@ -88,7 +89,7 @@ func roles(rules []ingress.Rule, namespace string) (everywhere []ingress.Rule, e
 		}
 	}
 	slices.SortFunc(each, func(a, b role) int { return strings.Compare(a.Namespace, b.Namespace) })
-	return everywhere, append(each, role{account + "-token", namespace, []ingress.Rule{ingress.Renewal(namespace, account)}})
+	return everywhere, append(each, role{account + "-token", namespace, []watch.Rule{watch.Renewal(namespace, account)}})
 }
 
 // A peer is a BGPPeer: one address of an appliance.
@@ -184,7 +185,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 			return wish{}, nil, fmt.Errorf("%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63", namespace)
 		}
 	}
-	rules, each := roles(ingress.RulesFor(ingress.Options{
+	rules, each := roles(watch.RulesFor(ingress.Options{
 		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
 		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector, CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
 		Pools: appliance.PoolsOf(&cfg.Group),
@@ -252,7 +253,7 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 }
 
 // see looks at the cluster with the kubeconfig of the flags or of the configuration file.
-func (f manifestsFlags) see(ctx context.Context, group string, cluster *config.Cluster) (seen ingress.Sight, err error) {
+func (f manifestsFlags) see(ctx context.Context, group string, cluster *config.Cluster) (seen watch.Sight, err error) {
 	credentials := cluster.Kubeconfig
 	switch {
 	case f.kubeconfig != "":
@@ -266,7 +267,7 @@ func (f manifestsFlags) see(ctx context.Context, group string, cluster *config.C
 	if err != nil {
 		return seen, err
 	}
-	return ingress.LookAt(ctx, cluster.Name, text, group, cluster.Ingress.Class)
+	return watch.LookAt(ctx, cluster.Name, text, group, cluster.Ingress.Class)
 }
 
 // read returns the configuration file and the cluster that --cluster names. Without a

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -35,7 +35,7 @@ type Sight struct {
 func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class string) (Sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	w, err := NewWatcher(ClusterConfig{Name: name, Kubeconfig: kubeconfig, APIGroup: group, Log: slog.New(slog.DiscardHandler)})
+	w, err := New(Config{Name: name, Kubeconfig: kubeconfig, APIGroup: group, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Sight{}, err
 	}
@@ -109,7 +109,11 @@ func Greet(ctx context.Context, kubeconfig []byte) (g Greeting, err error) {
 	}
 	_ = answer.Body.Close()
 	if answer.TLS != nil {
-		g.Expires = firstEnd(answer.TLS.PeerCertificates)
+		for _, c := range answer.TLS.PeerCertificates {
+			if g.Expires.IsZero() || c.NotAfter.Before(g.Expires) {
+				g.Expires = c.NotAfter
+			}
+		}
 	}
 	g.Time, err = http.ParseTime(answer.Header.Get("Date"))
 	return g, err

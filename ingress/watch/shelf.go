@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -9,10 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sallyport/ingress"
+
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -32,12 +35,12 @@ type shelf[T object] struct {
 	resource string // plural, lower case
 	group    string // API group without version
 	order    func(a, b T) int
-	wanted   func(serviceKey) bool         // which objects are kept; nil: all
-	strip    func(T)                       // removes what nobody reads
-	same     func(a, b T) bool             // whether a new version of an object changes nothing for any reader; nil: by all but the version
-	knock    func()                        // called after a change
-	wary     bool                          // a deleted object stays until a new list does not have it
-	told     func(err error, lasting bool) // called with the outcome of each request; lasting: see the constant
+	wanted   func(types.NamespacedName) bool // which objects are kept; nil: all
+	strip    func(T)                         // removes what nobody reads
+	same     func(a, b T) bool               // whether a new version of an object changes nothing for any reader; nil: by all but the version
+	knock    func()                          // called after a change
+	wary     bool                            // a deleted object stays until a new list does not have it
+	told     func(err error, lasting bool)   // called with the outcome of each request; lasting: see the constant
 
 	fill    func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
 	share   *allowance[T]                          // bounds the objects of each namespace; nil: nothing does
@@ -47,12 +50,12 @@ type shelf[T object] struct {
 	mu     sync.Mutex
 	items  []T // sorted; never changed once handed out
 	lent   bool
-	latest map[serviceKey]T // the last version of each; items may hold an older one that says the same
-	full   bool             // a whole list was read at least once
-	err    error            // why the last request failed; nil when it was answered
-	no     time.Time        // since when requests are refused; zero: they are not
-	doubt  *time.Timer      // of a wary shelf: asks for a new list after something was deleted
-	again  func()           // ends the watch that runs, so that a new list is read
+	latest map[types.NamespacedName]T // the last version of each; items may hold an older one that says the same
+	full   bool                       // a whole list was read at least once
+	err    error                      // why the last request failed; nil when it was answered
+	no     time.Time                  // since when requests are refused; zero: they are not
+	doubt  *time.Timer                // of a wary shelf: asks for a new list after something was deleted
+	again  func()                     // ends the watch that runs, so that a new list is read
 }
 
 // lasting is how long a refusal, or the absence of a resource, has to last before the
@@ -84,7 +87,7 @@ func (s *shelf[T]) newest() []T {
 }
 
 // newestOf returns the last version of an object.
-func (s *shelf[T]) newestOf(key serviceKey) (item T, has bool) {
+func (s *shelf[T]) newestOf(key types.NamespacedName) (item T, has bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	item, has = s.latest[key]
@@ -113,8 +116,8 @@ type anyShelf interface {
 	state() (full bool, err error)
 	awaited() bool
 	lacking() string
-	addTo(*Objects)
-	problems(cluster string) []Problem
+	addTo(*ingress.Objects)
+	problems(cluster string) []ingress.Problem
 }
 
 func (s *shelf[T]) start(ctx context.Context, wg *sync.WaitGroup) { s.fill(ctx, wg) }
@@ -136,7 +139,7 @@ func (s *shelf[T]) lacking() string {
 }
 
 // addTo puts the objects into the list of their kind, if it has one.
-func (s *shelf[T]) addTo(all *Objects) { all.add(s.list()) }
+func (s *shelf[T]) addTo(all *ingress.Objects) { all.Add(s.list()) }
 
 func (s *shelf[T]) name() string {
 	if s.called != "" {
@@ -174,7 +177,7 @@ func (s *shelf[T]) put(item T) (changed bool) {
 }
 
 // watched notes that the watch has reported an object. The caller holds mu.
-func (s *shelf[T]) watched(key serviceKey) {
+func (s *shelf[T]) watched(key types.NamespacedName) {
 	if s.share != nil && s.share.reading != nil {
 		s.share.reading.watched[key] = true
 	}
@@ -207,7 +210,7 @@ func (s *shelf[T]) set(item T) (changed bool) {
 	}
 	s.share.hold(item)
 	if s.latest == nil {
-		s.latest = make(map[serviceKey]T)
+		s.latest = make(map[types.NamespacedName]T)
 	}
 	s.latest[keyOf(item)] = item
 	i, _ := slices.BinarySearchFunc(s.items, item, s.order)
@@ -262,11 +265,11 @@ func (s *shelf[T]) relist() {
 // Replace replaces all objects by those of a list.
 func (s *shelf[T]) Replace(list []any, _ string) error {
 	s.mu.Lock()
-	held := make(map[serviceKey]T, len(s.items))
+	held := make(map[types.NamespacedName]T, len(s.items))
 	for _, o := range s.items {
 		held[keyOf(o)] = o
 	}
-	latest := make(map[serviceKey]T, len(list))
+	latest := make(map[types.NamespacedName]T, len(list))
 	items := make([]T, 0, len(list))
 	for _, o := range list {
 		item, ok := s.clean(o)
@@ -295,7 +298,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	return nil
 }
 
-func (s *shelf[T]) wants(key serviceKey) bool { return s.wanted == nil || s.wanted(key) }
+func (s *shelf[T]) wants(key types.NamespacedName) bool { return s.wanted == nil || s.wanted(key) }
 
 // drop removes objects that are no longer wanted. It is called after each change of
 // wanted.

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -184,11 +184,12 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 		if !slices.Contains(served, r) {
 			continue
 		}
-		s := newShelf[*unstructured.Unstructured](w, version.Group, r, byName, func(u *unstructured.Unstructured) {
+		s := newShelf[*unstructured.Unstructured](w, version.Group, r, byName)
+		s.strip = func(u *unstructured.Unstructured) {
 			// Annotations of v1 objects repeat their metadata.
 			u.SetAnnotations(nil)
 			unstructured.RemoveNestedField(u.Object, "status")
-		})
+		}
 		// A released block shows that in its state before it is deleted, so that a late
 		// deletion delays nothing.
 		s.wary = true

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -18,12 +18,13 @@ import (
 	"pgregory.net/rapid"
 
 	"sallyport/haproxy"
+	"sallyport/ingress"
 	"sallyport/ingress/calico"
 )
 
 // A sliceWorld is the EndpointSlices of a cluster, with a watch that lags behind.
 type sliceWorld struct {
-	is   map[serviceKey]*discoveryv1.EndpointSlice
+	is   map[types.NamespacedName]*discoveryv1.EndpointSlice
 	late []func(*shelf[*discoveryv1.EndpointSlice]) // reports of the watch that are under way
 }
 
@@ -32,7 +33,7 @@ func (w *sliceWorld) List(_ context.Context, namespace string, o metav1.ListOpti
 	page := &discoveryv1.EndpointSliceList{}
 	for _, key := range slices.SortedFunc(maps.Keys(w.is), compareKeys) {
 		switch {
-		case key.String() < o.Continue || namespace != "" && namespace != key.namespace:
+		case key.String() < o.Continue || namespace != "" && namespace != key.Namespace:
 		case len(page.Items) == 2:
 			page.Continue = key.String()
 			return page, nil
@@ -48,7 +49,7 @@ func (w *sliceWorld) write(o *discoveryv1.EndpointSlice) {
 	w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Update(o.DeepCopy()) })
 }
 
-func (w *sliceWorld) remove(key serviceKey) {
+func (w *sliceWorld) remove(key types.NamespacedName) {
 	if o := w.is[key]; o != nil {
 		delete(w.is, key)
 		w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Delete(o.DeepCopy()) })
@@ -80,8 +81,9 @@ func sliceOf(namespace, name, service string, endpoints int, version int) *disco
 func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 	const most = 200
 	rapid.Check(t, func(t *rapid.T) {
-		w, served, version := &sliceWorld{is: map[serviceKey]*discoveryv1.EndpointSlice{}}, map[serviceKey]bool{}, 0
-		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, strip: stripSlice, full: true}
+		w, served, version := &sliceWorld{is: map[types.NamespacedName]*discoveryv1.EndpointSlice{}}, map[types.NamespacedName]bool{}, 0
+		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, full: true}
+		s.strip = func(o *discoveryv1.EndpointSlice) { ingress.Options{}.Strip(o) }
 		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool { return served[serviceOf(o)] })
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		namespace := func() string { return pick("namespace", "evil", "victim") }
@@ -99,13 +101,13 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 			case 0, 1, 2:
 				w.write(sliceOf(namespace(), pick("name", "a", "b", "c", "d"), pick("service", "x", "y"), rapid.IntRange(0, 9).Draw(t, "endpoints"), version))
 			case 3:
-				w.remove(serviceKey{namespace(), pick("name", "a", "b", "c", "d")})
+				w.remove(types.NamespacedName{Namespace: namespace(), Name: pick("name", "a", "b", "c", "d")})
 			case 4:
 				w.deliver(s, rapid.IntRange(0, len(w.late)).Draw(t, "reports"))
 			case 5:
-				key := serviceKey{namespace(), pick("service", "x", "y")}
+				key := types.NamespacedName{Namespace: namespace(), Name: pick("service", "x", "y")}
 				served[key] = !served[key]
-				s.refer(func(n string) bool { return n == key.namespace })
+				s.refer(func(n string) bool { return n == key.Namespace })
 			}
 			check()
 		}
@@ -161,13 +163,13 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 		}
 		for key, o := range w.is {
 			_, held := s.latest[key]
-			short := s.share.short[key.namespace] != nil
+			short := s.share.short[key.Namespace] != nil
 			switch {
 			case !held && !short:
 				t.Fatalf("%v is not held, and that is not told", key)
-			case !held && all[key.namespace] <= most:
-				t.Fatalf("%v is not held, although namespace %s has %d bytes", key, key.namespace, all[key.namespace])
-			case !held && served[serviceOf(o)] && first[key.namespace] <= most:
+			case !held && all[key.Namespace] <= most:
+				t.Fatalf("%v is not held, although namespace %s has %d bytes", key, key.Namespace, all[key.Namespace])
+			case !held && served[serviceOf(o)] && first[key.Namespace] <= most:
 				t.Fatalf("%v is not held, although something refers to it", key)
 			}
 		}
@@ -192,13 +194,15 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	}
 	slice(sliceOf("victim", "web", "web", 3, 1))
 	const most = 64 << 10
-	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{SliceBytes: most}}})
+	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{SliceBytes: most}}})
 	synced(t, w)
 	for i := range 20 { // by the watch, as the others by the list
 		slice(sliceOf("evil", fmt.Sprintf("t%02d", i), fmt.Sprintf("m%02d", i), 300, i))
 	}
 	slice(sliceOf("victim", "web2", "web", 3, 1))
-	until(t, w, "victim's second slice", func() bool { return len(slicesOf(synced(t, w).Slices, serviceKey{"victim", "web"})) == 2 })
+	until(t, w, "victim's second slice", func() bool {
+		return len(slicesOf(synced(t, w).Slices, types.NamespacedName{Namespace: "victim", Name: "web"})) == 2
+	})
 	got, bytes := synced(t, w), map[string]int{}
 	for _, s := range got.Slices {
 		bytes[s.Namespace] += bytesOf(s)
@@ -206,19 +210,19 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	if bytes["evil"] > most || bytes["evil"] < most/2 {
 		t.Errorf("it keeps %v bytes, the bound is %d", bytes, most)
 	}
-	told := func(s Snapshot) []Problem {
-		return slices.DeleteFunc(Compile([]Snapshot{s}).Problems, func(p Problem) bool {
+	told := func(s ingress.Snapshot) []ingress.Problem {
+		return slices.DeleteFunc(ingress.Compile([]ingress.Snapshot{s}).Problems, func(p ingress.Problem) bool {
 			return p.Kind != "EndpointSlice" || p.Namespace != "evil" || p.Reason != "LimitReached" || !strings.Contains(p.Why, "limits.sliceBytes")
 		})
 	}
 	if len(told(got)) != 1 {
 		t.Errorf("it is not told once, but in %v", told(got))
 	}
-	last := serviceKey{"evil", "m19"}
+	last := types.NamespacedName{Namespace: "evil", Name: "m19"}
 	if len(slicesOf(got.Slices, last)) > 0 {
 		t.Fatal("the last slice had room")
 	}
-	w.Serve(Result{routing: &routing{of: []*world{{Snapshot: Snapshot{Cluster: "c"}}}, users: []map[serviceKey][]string{{last: nil}}}})
+	w.Serve(leadingTo(t, last))
 	until(t, w, "the slice that something refers to", func() bool { return len(slicesOf(synced(t, w).Slices, last)) == 1 })
 	for i := range 20 {
 		for _, letter := range []string{"s", "t"} {
@@ -226,6 +230,29 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 		}
 	}
 	until(t, w, "the end of the problem", func() bool { return len(told(synced(t, w))) == 0 })
+}
+
+// leadingTo compiles an Ingress that leads to a Service.
+func leadingTo(t *testing.T, to types.NamespacedName) ingress.Result {
+	t.Helper()
+	of := metav1.ObjectMeta{
+		Namespace: to.Namespace, Name: to.Name,
+		Annotations: map[string]string{"kubernetes.io/ingress.class": "haproxy"},
+	}
+	r := ingress.Compile([]ingress.Snapshot{{Cluster: "c", Objects: ingress.Objects{
+		Ingresses: []*networkingv1.Ingress{{ObjectMeta: of, Spec: networkingv1.IngressSpec{
+			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+				Name: to.Name, Port: networkingv1.ServiceBackendPort{Number: 80},
+			}},
+		}}},
+		Services: []*corev1.Service{{ObjectMeta: of, Spec: corev1.ServiceSpec{
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+		}}},
+	}}})
+	if len(r.Served) != 1 {
+		t.Fatalf("the Ingress is not served: %v", r.Problems)
+	}
+	return r
 }
 
 // bulky returns an object's name and labels of a kilobyte.
@@ -252,9 +279,9 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 		}}}
 		mustCreate(t, c.NetworkingV1().Ingresses(ing.Namespace).Create, ing)
 	}
-	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{ObjectBytes: 8 << 10}}})
+	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: 8 << 10}}})
 	closed := func() map[string]bool {
-		r, is := Compile([]Snapshot{synced(t, w)}), map[string]bool{}
+		r, is := ingress.Compile([]ingress.Snapshot{synced(t, w)}), map[string]bool{}
 		for _, route := range r.Config.Routes {
 			is[route.Host+route.Path] = slices.ContainsFunc(r.Config.Backends, func(b *haproxy.Backend) bool {
 				return b.Name == route.Backend && slices.Contains(b.Directives, haproxy.Close())
@@ -279,7 +306,7 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 			t.Errorf("%s: closed %v", at, is)
 		}
 	}
-	if !slices.ContainsFunc(Compile([]Snapshot{synced(t, w)}).Problems, func(p Problem) bool {
+	if !slices.ContainsFunc(ingress.Compile([]ingress.Snapshot{synced(t, w)}).Problems, func(p ingress.Problem) bool {
 		return p.Reason == "LimitReached" && p.Namespace == "evil" && strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
 	}) {
 		t.Error("that is not reported")
@@ -303,8 +330,8 @@ func TestServicesThatAreServedDisplaceOthersOfTheNamespace(t *testing.T) {
 	}
 	service("victim", "web")
 	const most = 8 << 10
-	w := c.watch(t, ClusterConfig{Options: Options{Limits: Limits{ObjectBytes: most}}})
-	has := func(key serviceKey) bool {
+	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: most}}})
+	has := func(key types.NamespacedName) bool {
 		_, has := find(synced(t, w).Services, key)
 		return has
 	}
@@ -314,13 +341,13 @@ func TestServicesThatAreServedDisplaceOthersOfTheNamespace(t *testing.T) {
 			bytes += bytesOf(s)
 		}
 	}
-	if bytes > most || bytes < most/2 || !has(serviceKey{"victim", "web"}) {
+	if bytes > most || bytes < most/2 || !has(types.NamespacedName{Namespace: "victim", Name: "web"}) {
 		t.Errorf("it keeps %d bytes, the bound is %d", bytes, most)
 	}
-	last := serviceKey{"evil", "s19"}
+	last := types.NamespacedName{Namespace: "evil", Name: "s19"}
 	if has(last) {
 		t.Fatal("the last Service had room")
 	}
-	w.Serve(Result{routing: &routing{of: []*world{{Snapshot: Snapshot{Cluster: "c"}}}, users: []map[serviceKey][]string{{last: nil}}}})
+	w.Serve(leadingTo(t, last))
 	until(t, w, "the Service that something refers to", func() bool { return has(last) })
 }

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	k8stesting "k8s.io/client-go/testing"
@@ -66,7 +67,7 @@ func annotationOf(w *Watcher, namespace, name, key string) string {
 	if err != nil {
 		return err.Error()
 	}
-	ing, _ := find(s.Ingresses, serviceKey{namespace, name})
+	ing, _ := find(s.Ingresses, types.NamespacedName{Namespace: namespace, Name: name})
 	if ing == nil {
 		return "no Ingress"
 	}
@@ -84,7 +85,7 @@ func TestNewNamesInEachRoundWithholdNoSnapshot(t *testing.T) {
 	server.add(opaque("victim", "users"))
 	mustCreate(t, c.NetworkingV1().Ingresses("evil").Create, evil)
 	mustCreate(t, c.NetworkingV1().Ingresses("victim").Create, victim)
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	synced(t, w)
 	withheld := 0
 	for round := range 20 {
@@ -126,7 +127,7 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 	ours, other := named("ours", "former"), testIngress("other")
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, ours)
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, other)
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	w.followers.mu.Lock()
 	w.followers.patience = time.Hour
 	w.followers.mu.Unlock()
@@ -141,17 +142,17 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 	mustUpdate(t, c, other)
 	until(t, w, "the change of another Ingress", func() bool { return annotationOf(w, "default", "other", "changed") == "yes" })
 	s := synced(t, w)
-	held, _ := find(s.Ingresses, serviceKey{"default", "ours"})
+	held, _ := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
 	if held == nil || held.Spec.TLS[0].SecretName != "former" || !slices.Equal(namesOf(s), []string{"former"}) {
 		t.Errorf("want the former version with its Secret, got %v with %q", held, namesOf(s))
 	}
-	if _, has := find(s.Ingresses, serviceKey{"default", "new"}); has {
+	if _, has := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "new"}); has {
 		t.Error("a new Ingress is there before its Secret was read")
 	}
 	stop()
 	until(t, w, "the Secret", func() bool { s, _ := w.Snapshot(); return slices.Equal(namesOf(s), []string{"later"}) })
 	s = synced(t, w)
-	if now, _ := find(s.Ingresses, serviceKey{"default", "ours"}); now.Spec.TLS[0].SecretName != "later" || len(s.Ingresses) != 3 {
+	if now, _ := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"}); now.Spec.TLS[0].SecretName != "later" || len(s.Ingresses) != 3 {
 		t.Errorf("got %v", s.Ingresses)
 	}
 }
@@ -163,38 +164,8 @@ func TestAStartDoesNotWaitForeverForASecret(t *testing.T) {
 	stubborn(c)
 	server.add(opaque("default", "users"))
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, guardedBy("default", "one", "users"))
-	if s := synced(t, c.watch(t, ClusterConfig{})); len(s.Ingresses) != 1 || len(s.Secrets) != 0 {
+	if s := synced(t, c.watch(t, Config{})); len(s.Ingresses) != 1 || len(s.Secrets) != 0 {
 		t.Errorf("got %v", s.Objects)
-	}
-}
-
-func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
-	at := func(ing *networkingv1.Ingress, namespace string, minute int64) *networkingv1.Ingress {
-		ing.Namespace, ing.CreationTimestamp = namespace, metav1.Unix(60*minute, 0)
-		return ing
-	}
-	class := &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"}}
-	w := &world{Snapshot: Snapshot{Cluster: "c", Options: Options{Limits: Limits{Secrets: 3}}.withDefaults(), Objects: Objects{
-		Classes: []*networkingv1.IngressClass{class},
-		Ingresses: []*networkingv1.Ingress{
-			at(named("a", "late", "old-1", "later"), "evil", 2), at(named("b", "old-1", "old-1", "old-2"), "evil", 1),
-			at(named("c", "one", "two", "three", "three"), "victim", 3),
-		},
-	}}}
-	keys, beyond := w.references()
-	want := []serviceKey{{"evil", "late"}, {"evil", "old-1"}, {"evil", "old-2"}, {"victim", "one"}, {"victim", "three"}, {"victim", "two"}}
-	if !slices.Equal(keys, want) {
-		t.Errorf("got %v, want %v", keys, want)
-	}
-	if len(beyond) != 1 || !strings.HasSuffix(beyond[0].Why, ": 1 of this Ingress are not read, the first is evil/later") {
-		t.Fatalf("got %+v", beyond)
-	}
-	w.Beyond = beyond
-	problems := Compile([]Snapshot{w.Snapshot}).Problems
-	if !slices.ContainsFunc(problems, func(p Problem) bool {
-		return p.Reason == "LimitReached" && p.Name == "a" && strings.Contains(p.Why, "more than 3 Secrets (clusters[].ingress.limits.secrets)")
-	}) {
-		t.Errorf("nobody is told: %v", problems)
 	}
 }
 
@@ -208,14 +179,14 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		reads, told := 0, atomic.Int32{}
 		r := &secretReader{
 			names: &shelf[*corev1.Secret]{order: byName[*corev1.Secret], knock: func() {}}, wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
-			have: make(map[serviceKey]answer), patience: patience, tell: func() { told.Add(1) },
-			fetch: func(_ context.Context, key serviceKey) (*corev1.Secret, error) {
+			have: make(map[types.NamespacedName]answer), patience: patience, tell: func() { told.Add(1) },
+			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 				reads++
-				return opaque(key.namespace, key.name), nil
+				return opaque(key.Namespace, key.Name), nil
 			},
 		}
 		var all []any
-		keys := make(map[serviceKey]bool)
+		keys := make(map[types.NamespacedName]bool)
 		for i := range most {
 			one := opaque("evil", fmt.Sprint(i))
 			all, keys[keyOf(one)] = append(all, one), true
@@ -239,7 +210,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		}
 		// What is wanted for longer than patience holds nothing back.
 		r.want(keys, time.Now())
-		awaited := make(map[serviceKey]bool)
+		awaited := make(map[types.NamespacedName]bool)
 		if r.answers(time.Now(), awaited); len(awaited) == 0 {
 			t.Error("nothing is awaited")
 		}
@@ -285,7 +256,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := list.Items; len(got) != 2 || keyOf(&got[1]) != (serviceKey{"evil", "b"}) || got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
+	if got := list.Items; len(got) != 2 || keyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) || got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
 		t.Errorf("got %v", list)
 	}
 	events, err := names.Watch(t.Context(), metav1.ListOptions{})

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sallyport/ingress"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -38,11 +40,11 @@ type publisher struct {
 // The members of a group all write, and each computes the same. They differ while one of
 // them is late or has another configuration, so that each write has its condition.
 type Publication struct {
-	Served    []ObjectRef // Ingresses, which get the configured addresses in their status
-	Balancers []Balancer  // Services, which get addresses of the pools in theirs
-	Problems  []Problem   // each becomes an Event
-	Add       bool        // write a status that is empty
-	Replace   bool        // write over a status, or remove it
+	Served    []ingress.ObjectRef // Ingresses, which get the configured addresses in their status
+	Balancers []ingress.Balancer  // Services, which get addresses of the pools in theirs
+	Problems  []ingress.Problem   // each becomes an Event
+	Add       bool                // write a status that is empty
+	Replace   bool                // write over a status, or remove it
 }
 
 // Publish writes to the cluster which of its Ingresses and Services are served. Each
@@ -276,7 +278,7 @@ func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
 	if len(pools.Ranges) == 0 {
 		return nil
 	}
-	ours := make(map[types.UID]*Balancer, len(wish.Balancers))
+	ours := make(map[types.UID]*ingress.Balancer, len(wish.Balancers))
 	for i := range wish.Balancers {
 		ours[types.UID(wish.Balancers[i].UID)] = &wish.Balancers[i]
 	}
@@ -287,7 +289,7 @@ func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
 			for _, a := range one.Addresses {
 				ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String()})
 			}
-		} else if !w.left(s) {
+		} else if !pools.Stale(s) {
 			continue
 		}
 		same := slices.EqualFunc(has, ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname })
@@ -309,17 +311,6 @@ func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
 		})
 	}
 	return all
-}
-
-// left reports whether a Service has an address of the pools, and is not ours any more.
-// Another load balancer may have given it one, if the Service names that one's class.
-func (w *Watcher) left(s *corev1.Service) bool {
-	pools := w.cfg.Options.Pools
-	return (s.Spec.Type != corev1.ServiceTypeLoadBalancer || pools.ours(s)) &&
-		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-			a, err := netip.ParseAddr(in.IP)
-			return err == nil && pools.contain(a)
-		})
 }
 
 func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress) {
@@ -344,7 +335,7 @@ const (
 // publishEvents creates an Event for each problem, until ctx ends.
 func (w *Watcher) publishEvents(ctx context.Context) {
 	e := events{
-		Watcher: w, told: make(map[Problem]bool), budgets: make(map[string]*rate.Limiter),
+		Watcher: w, told: make(map[ingress.Problem]bool), budgets: make(map[string]*rate.Limiter),
 		all: rate.NewLimiter(eventsOfAll, 2*eventsAtOnce),
 	}
 	w.publisher.each(ctx, w.publisher.events, eventsLookEvery, func(wish *Publication) { e.write(ctx, wish) })
@@ -353,7 +344,7 @@ func (w *Watcher) publishEvents(ctx context.Context) {
 // events write Events. One goroutine owns them.
 type events struct {
 	*Watcher
-	told    map[Problem]bool         // problems of the last wish that have their Event
+	told    map[ingress.Problem]bool // problems of the last wish that have their Event
 	budgets map[string]*rate.Limiter // by namespace, of those that have used some
 	all     *rate.Limiter
 	last    string // namespace that had its turn last
@@ -362,8 +353,8 @@ type events struct {
 // write creates an Event for each problem that has none yet. Namespaces take turns. It ends
 // when there is a newer wish, which may have the first problem of another namespace.
 func (e *events) write(ctx context.Context, wish *Publication) {
-	now := make(map[Problem]bool, len(wish.Problems))
-	var untold []Problem
+	now := make(map[ingress.Problem]bool, len(wish.Problems))
+	var untold []ingress.Problem
 	for _, p := range wish.Problems {
 		if e.told[p] {
 			now[p] = true
@@ -375,7 +366,7 @@ func (e *events) write(ctx context.Context, wish *Publication) {
 	at := time.Now()
 	maps.DeleteFunc(e.budgets, func(_ string, b *rate.Limiter) bool { return b.TokensAt(at) >= eventsAtOnce })
 	denied := 0
-	for _, p := range inTurns(untold, e.last, func(p Problem) string { return p.Namespace }) {
+	for _, p := range inTurns(untold, e.last, func(p ingress.Problem) string { return p.Namespace }) {
 		if ctx.Err() != nil || e.publisher.old(wish) {
 			return
 		}
@@ -413,7 +404,7 @@ func (e *events) write(ctx context.Context, wish *Publication) {
 }
 
 // create creates the Event of a problem.
-func (e *events) create(ctx context.Context, p Problem) error {
+func (e *events) create(ctx context.Context, p ingress.Problem) error {
 	call, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	err := e.kube.CreateEvent(call, event(p, time.Now()))
@@ -423,7 +414,7 @@ func (e *events) create(ctx context.Context, p Problem) error {
 
 // event returns the Event of a problem. Its name is a hash of its content, so that a
 // fresh process does not repeat an Event that still exists.
-func event(p Problem, at time.Time) *corev1.Event {
+func event(p ingress.Problem, at time.Time) *corev1.Event {
 	sum := sha256.Sum256([]byte(p.UID + "\x00" + p.Reason + "\x00" + p.Why))
 	const longestName, longestMessage = 200, 1024 // a name is at most 253, a message 1024 bytes (core/v1 Event)
 	name := strings.TrimRight(p.Name[:min(len(p.Name), longestName)], "-.")

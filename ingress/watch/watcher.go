@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -26,18 +25,19 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
+	"sallyport/ingress"
 	"sallyport/ingress/calico"
 	"sallyport/routes"
 )
 
-// ClusterConfig is one cluster to watch.
-type ClusterConfig struct {
+// Config is one cluster to watch.
+type Config struct {
 	Name       string // a DNS label
 	Kubeconfig []byte // content of a kubeconfig file
 	TokenFile  string // path of the newest token that was renewed; empty: it is not kept
 	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
-	Options    Options
+	Options    ingress.Options
 	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
@@ -53,7 +53,7 @@ type ClusterConfig struct {
 // A Watcher keeps the objects of one cluster as its API server reports them. Its
 // methods may be called from any goroutine.
 type Watcher struct {
-	cfg     ClusterConfig
+	cfg     Config
 	log     *slog.Logger
 	server  string // host of the API server, a name or an address
 	port    uint16 // of the API server
@@ -102,9 +102,9 @@ type Health struct {
 	Error             string    `json:"error,omitempty"`   // a sentence for each thing that keeps us from reading the cluster now; empty: nothing
 }
 
-// NewWatcher reads the kubeconfig, and connects to nothing. An error is about the
+// New reads the kubeconfig, and connects to nothing. An error is about the
 // configuration and says what to do.
-func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
+func New(cfg Config) (*Watcher, error) {
 	config, err := restConfig(cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
@@ -138,7 +138,7 @@ func NewWatcher(cfg ClusterConfig) (*Watcher, error) {
 	return w, nil
 }
 
-func newWatcher(cfg ClusterConfig, kube api, dyn dynamic.Interface, server string, port uint16) *Watcher {
+func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server string, port uint16) *Watcher {
 	w := &Watcher{
 		cfg: cfg, log: cfg.Log, server: server, port: port, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
@@ -151,8 +151,8 @@ func newWatcher(cfg ClusterConfig, kube api, dyn dynamic.Interface, server strin
 	w.followers.patience = patience
 	w.reading = make(chan struct{}, readersAtOnce)
 	w.secrets = make(map[string]*shelf[*corev1.Secret])
-	for _, namespace := range cfg.Options.secretNamespaces() {
-		one := newShelf(w, "", "secrets", byName, w.stripSecret)
+	for _, namespace := range cfg.Options.SecretNamespaces() {
+		one := newShelf[*corev1.Secret](w, "", "secrets", byName)
 		one.wanted = w.followers.named
 		of := ""
 		if namespace != "" {
@@ -169,17 +169,18 @@ func (w *Watcher) watchAll() {
 	const core = corev1.GroupName
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
 	w.watchClaims()
-	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, nil, w.kube.IngressClasses(), "")
+	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, w.kube.IngressClasses(), "")
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService, stripSlice,
+	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService,
 		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
-	w.nodes = watchOne(w, core, "nodes", byName, stripNode, w.kube.Nodes(), "")
+	w.nodes = watchOne[*corev1.Node](w, core, "nodes", byName, w.kube.Nodes(), "")
+	w.nodes.strip = stripNode
 	if options.NamespaceSelector != "" {
-		watchOne(w, core, "namespaces", byName, stripNamespace, w.kube.Namespaces(), "")
+		watchOne[*corev1.Namespace](w, core, "namespaces", byName, w.kube.Namespaces(), "")
 	}
-	for _, full := range options.configMaps() {
+	for _, full := range options.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, nil, w.kube.ConfigMaps(namespace), "metadata.name="+name)
+		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, w.kube.ConfigMaps(namespace), "metadata.name="+name)
 		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without its content"
 	}
 }
@@ -193,18 +194,20 @@ func (w *Watcher) watchClaims() {
 	}
 	ings := newAllowance("objectBytes", "Ingress", most, func(*networkingv1.Ingress) bool { return true })
 	ings.plural, ings.follows = "Ingresses", "each may be a guard, so all clients of the other Ingresses are rejected until the namespace has fewer or smaller ones"
-	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, nil, ings,
+	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, ings,
 		func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
 	w.ingresses.same = sameButStatus
 	services := newAllowance("objectBytes", "Service", most, func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
 	services.follows = "those that something served refers to are used first"
-	w.services = watchShare(w, corev1.GroupName, "services", byName, w.stripService, services,
+	w.services = watchShare(w, corev1.GroupName, "services", byName, services,
 		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
 // watchOne sets up a shelf for one kind of objects, and its reader.
-func watchOne[T object, L runtime.Object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T), from reader[L], fields string) *shelf[T] {
-	s := newShelf(w, group, resource, order, strip)
+func watchOne[T object, L runtime.Object](
+	w *Watcher, group, resource string, order func(a, b T) int, from reader[L], fields string,
+) *shelf[T] {
+	s := newShelf(w, group, resource, order)
 	s.fill = func(ctx context.Context, wg *sync.WaitGroup) { start(ctx, wg, s, from, fields) }
 	w.watched = append(w.watched, s)
 	return s
@@ -236,62 +239,6 @@ func sameButStatus(a, b *networkingv1.Ingress) bool {
 	return sameButVersion(&x, &y)
 }
 
-// stripService removes the status of a Service, but for the addresses that it records
-// (see allot).
-func (w *Watcher) stripService(s *corev1.Service) {
-	var records corev1.LoadBalancerStatus
-	if len(w.cfg.Options.Pools.Ranges) > 0 {
-		records = s.Status.LoadBalancer
-	}
-	s.Status = corev1.ServiceStatus{LoadBalancer: records}
-}
-
-// maxSecret bounds the values of one Secret together, in bytes, if Limits do not. A
-// bundle of all public authorities has 220,000.
-const maxSecret = 256 << 10
-
-// sizeOf is an annotation that replaces data that is too large, in memory alone. Its
-// value is the size of the data and the bound.
-const sizeOf = "sallyport.dev/too-large"
-
-// stripSecret removes from a Secret all but its type and its data, and the data too
-// if it is too large. Of a TLS Secret it keeps and counts only the keys that are read.
-func (w *Watcher) stripSecret(s *corev1.Secret) {
-	if s.Type == corev1.SecretTypeTLS {
-		maps.DeleteFunc(s.Data, func(key string, _ []byte) bool {
-			return key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt"
-		})
-	}
-	size, most := 0, cmp.Or(w.cfg.Options.Limits.SecretBytes, maxSecret)
-	for _, value := range s.Data {
-		size += len(value)
-	}
-	was := s.Annotations[sizeOf]
-	s.Annotations, s.Labels, s.StringData = nil, nil, nil
-	switch {
-	case size > most:
-		s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most)}
-	case size == 0 && was != "": // its data was removed before
-		s.Annotations = map[string]string{sizeOf: was}
-	}
-}
-
-// tooLarge returns why the data of a Secret was removed; empty: it was not.
-func tooLarge(s *corev1.Secret) string {
-	text, large := s.Annotations[sizeOf]
-	if !large {
-		return ""
-	}
-	size, most := 0, 0
-	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // if somebody else wrote the annotation, the message has zeros
-	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)
-}
-
-// stripNamespace removes from a Namespace all but its labels.
-func stripNamespace(n *corev1.Namespace) {
-	*n = corev1.Namespace{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}}
-}
-
 // stripNode removes the fields of a Node that calico.Topology does not read. One of
 // them is the heartbeat that a node writes into its status every few minutes: without
 // the heartbeat the Node does not change.
@@ -321,10 +268,12 @@ func stripNode(n *corev1.Node) {
 	*n = kept
 }
 
-func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) int, strip func(T)) *shelf[T] {
+// newShelf returns a shelf that keeps the fields that Compile reads.
+func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) int) *shelf[T] {
 	return &shelf[T]{
-		resource: resource, group: group, order: order, strip: strip, knock: w.tell,
-		told: func(err error, lasting bool) { w.answered(group, resource, err, lasting) },
+		resource: resource, group: group, order: order, knock: w.tell,
+		strip: func(o T) { w.cfg.Options.Strip(o) },
+		told:  func(err error, lasting bool) { w.answered(group, resource, err, lasting) },
 	}
 }
 
@@ -381,9 +330,9 @@ func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, 
 // It does without TLS Secrets, IngressClasses, ConfigMaps, and all of Calico but
 // BlockAffinities if the appliance may not read them. Any other list that is refused
 // is an error: a list that cannot be read is not an empty one.
-func (w *Watcher) Snapshot() (Snapshot, error) {
+func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 	var waiting []string
-	s := Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
+	s := ingress.Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
 	for _, one := range w.watched {
 		if one.awaited() {
 			waiting = append(waiting, one.name())
@@ -408,7 +357,7 @@ func (w *Watcher) Snapshot() (Snapshot, error) {
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
-		return Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
+		return ingress.Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
 	}
 	if !w.health.Synced {
 		w.health.Synced, w.health.SyncedAt = true, time.Now()
@@ -586,7 +535,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.port))
 	}
-	for _, s := range slicesOf(all, kubernetes) {
+	for _, s := range slicesOf(all, ingress.APIServer) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)

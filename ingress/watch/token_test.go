@@ -1,12 +1,18 @@
-package ingress
+package watch
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -260,7 +266,7 @@ func FuzzToken(f *testing.F) {
 func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
 	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: https://h}}]\nusers: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
 	now := time.Now()
-	nearly, nearlyKey := certificate{until: now.Add(time.Hour)}.make(t)
+	nearly, nearlyKey := certificate(t, now.Add(time.Hour))
 	encode := base64.StdEncoding.EncodeToString
 	for name, row := range map[string]struct{ user, want, fails string }{
 		"a token for ever":             {"token: t", "", ""},
@@ -269,7 +275,7 @@ func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
 		"a certificate that does soon": {"client-certificate-data: " + encode(nearly) + ", client-key-data: " + encode(nearlyKey), "the client certificate in the kubeconfig expires on ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := NewWatcher(ClusterConfig{Name: "c", Kubeconfig: fmt.Appendf(nil, form, row.user), TokenFile: filepath.Join(t.TempDir(), "token-c"), Log: slog.New(slog.DiscardHandler)})
+			w, err := New(Config{Name: "c", Kubeconfig: fmt.Appendf(nil, form, row.user), TokenFile: filepath.Join(t.TempDir(), "token-c"), Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				if row.fails == "" || !strings.Contains(err.Error(), row.fails) {
 					t.Errorf("got %v, want %q", err, row.fails)
@@ -285,4 +291,26 @@ func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
 			}
 		})
 	}
+}
+
+// certificate makes a certificate that is valid since 2020 until some time.
+func certificate(t testing.TB, until time.Time) (crt, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: until,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }

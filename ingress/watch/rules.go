@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sallyport/ingress"
 	"sallyport/ingress/calico"
 )
 
@@ -49,9 +50,9 @@ var Rules = []Rule{
 // RulesFor returns [Rules] and the rules for the ConfigMaps, the pools and the selector of
 // namespaces in Options. If Options restrict Secrets to certain namespaces, the rules
 // allow reading Secrets and writing in those alone.
-func RulesFor(o Options) []Rule {
+func RulesFor(o ingress.Options) []Rule {
 	rules := slices.Clone(Rules)
-	if in := o.secretNamespaces(); in[0] != metav1.NamespaceAll {
+	if in := o.SecretNamespaces(); in[0] != metav1.NamespaceAll {
 		for i := range rules {
 			switch r := &rules[i]; {
 			case slices.Contains(r.Resources, "secrets"):
@@ -60,7 +61,7 @@ func RulesFor(o Options) []Rule {
 				r.Namespaces = o.Namespaces
 			case slices.Contains(r.Resources, "events"):
 				r.Namespaces = slices.Clone(o.Namespaces)
-				for _, full := range o.configMaps() {
+				for _, full := range o.ConfigMaps() {
 					namespace, _, _ := strings.Cut(full, "/")
 					r.Namespaces = append(r.Namespaces, namespace)
 				}
@@ -71,7 +72,7 @@ func RulesFor(o Options) []Rule {
 	}
 	if len(o.Pools.Ranges) > 0 {
 		status := Rule{Groups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"patch"}}
-		if o.secretNamespaces()[0] != metav1.NamespaceAll {
+		if o.SecretNamespaces()[0] != metav1.NamespaceAll {
 			status.Namespaces = o.Namespaces
 		}
 		rules = append(rules, status)
@@ -79,7 +80,7 @@ func RulesFor(o Options) []Rule {
 	if o.NamespaceSelector != "" {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
 	}
-	for _, full := range o.configMaps() {
+	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
 		rules = append(rules, Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})
 	}

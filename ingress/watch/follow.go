@@ -1,17 +1,18 @@
-package ingress
+package watch
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"sallyport/ingress"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -33,13 +34,13 @@ type followers struct {
 	patience time.Duration
 
 	// The names, and the objects they were read from.
-	from   world
-	names  []serviceKey
-	beyond []Problem
-	wanted atomic.Pointer[map[serviceKey]bool] // names and those of handed, for lookups
+	from   ingress.Snapshot
+	names  []types.NamespacedName
+	beyond []ingress.Problem
+	wanted atomic.Pointer[map[types.NamespacedName]bool] // names and those of handed, for lookups
 
-	handed Objects      // those of the last snapshot
-	kept   []serviceKey // the names in handed, which differ from names while objects are held back
+	handed ingress.Objects        // those of the last snapshot
+	kept   []types.NamespacedName // the names in handed, which differ from names while objects are held back
 }
 
 // patience is the usual one of followers.
@@ -51,14 +52,14 @@ const patience = 2 * time.Second
 const idleReader = time.Minute
 
 // named reports whether something names a Secret.
-func (f *followers) named(key serviceKey) bool {
+func (f *followers) named(key types.NamespacedName) bool {
 	all := f.wanted.Load()
 	return all != nil && (*all)[key]
 }
 
 // referred adds to a snapshot the Secrets that its objects name, and replaces objects
 // that are held back. Until synced, it returns what the first snapshot waits for.
-func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
+func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,14 +105,18 @@ func (w *Watcher) referred(s *Snapshot, synced bool) (waiting []string) {
 	return nil
 }
 
+// withoutSlices returns the objects that can name Secrets, and others.
+func withoutSlices(o ingress.Objects) ingress.Objects {
+	o.Slices = nil
+	return o
+}
+
 // read finds the names in the objects of a snapshot, if these have changed.
-func (f *followers) read(s *Snapshot) {
-	now := world{Snapshot: Snapshot{
-		Cluster: s.Cluster, Options: s.Options.withDefaults(), NoClasses: s.NoClasses, Objects: s.withoutSlices(),
-	}}
+func (f *followers) read(s *ingress.Snapshot) {
+	now := ingress.Snapshot{Cluster: s.Cluster, Options: s.Options, NoClasses: s.NoClasses, Objects: withoutSlices(s.Objects)}
 	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
 		f.from = now
-		f.names, f.beyond = now.references()
+		f.names, f.beyond = now.NamedSecrets()
 		f.want()
 	}
 	s.Beyond = append(s.Beyond, f.beyond...)
@@ -119,8 +124,8 @@ func (f *followers) read(s *Snapshot) {
 
 // want renews wanted.
 func (f *followers) want() {
-	wanted := make(map[serviceKey]bool, len(f.names))
-	for _, keys := range [][]serviceKey{f.names, f.kept} {
+	wanted := make(map[types.NamespacedName]bool, len(f.names))
+	for _, keys := range [][]types.NamespacedName{f.names, f.kept} {
 		for _, key := range keys {
 			wanted[key] = true
 		}
@@ -130,20 +135,20 @@ func (f *followers) want() {
 
 // follow returns the Secrets that are wanted and are not among the TLS Secrets, and the
 // names of those that are awaited. It starts a reader for each namespace that needs one.
-func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited map[serviceKey]bool) {
-	awaited = make(map[serviceKey]bool)
+func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited map[types.NamespacedName]bool) {
+	awaited = make(map[types.NamespacedName]bool)
 	if f.begin == nil {
 		return nil, awaited
 	}
-	missing := make(map[string]map[serviceKey]bool)
+	missing := make(map[string]map[types.NamespacedName]bool)
 	for key := range *f.wanted.Load() {
 		if _, has := find(tls, key); has {
 			continue
 		}
-		if missing[key.namespace] == nil {
-			missing[key.namespace] = make(map[serviceKey]bool)
+		if missing[key.Namespace] == nil {
+			missing[key.Namespace] = make(map[types.NamespacedName]bool)
 		}
-		missing[key.namespace][key] = true
+		missing[key.Namespace][key] = true
 	}
 	now := time.Now()
 	for namespace, r := range f.of {
@@ -167,23 +172,16 @@ func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited
 // hold replaces each object of a snapshot that names an awaited Secret. The version that was
 // handed out before takes its place, if there is one: the object changes in one step, with
 // its Secrets. hold reports whether other Secrets are wanted now.
-func (f *followers) hold(s *Snapshot, awaited map[serviceKey]bool) (changed bool) {
-	waits := make(map[metav1.Object]bool)
-	if len(awaited) > 0 {
-		for by := range f.from.namers() {
-			if slices.ContainsFunc(f.from.namedBy(by), func(key serviceKey) bool { return awaited[key] }) {
-				waits[by.object] = true
-			}
-		}
-	}
+func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]bool) (changed bool) {
+	waits := f.from.Naming(awaited)
 	kept := f.names
 	if len(waits) > 0 {
 		s.Ingresses = holdBack(s.Ingresses, f.handed.Ingresses, waits)
 		s.Services = holdBack(s.Services, f.handed.Services, waits)
 		s.ConfigMaps = holdBack(s.ConfigMaps, f.handed.ConfigMaps, waits)
 		now := f.from
-		now.Objects = s.withoutSlices()
-		kept, _ = now.references()
+		now.Objects = withoutSlices(s.Objects)
+		kept, _ = now.NamedSecrets()
 	}
 	changed = !slices.Equal(kept, f.kept)
 	if changed {
@@ -191,7 +189,7 @@ func (f *followers) hold(s *Snapshot, awaited map[serviceKey]bool) (changed bool
 		f.want()
 		s.Secrets = slices.DeleteFunc(s.Secrets, func(one *corev1.Secret) bool { return !f.named(keyOf(one)) })
 	}
-	f.handed = s.withoutSlices()
+	f.handed = withoutSlices(s.Objects)
 	return changed
 }
 
@@ -287,28 +285,4 @@ func inPages(
 			return all, nil
 		}
 	}
-}
-
-// readsSecretsOf reports whether the Secrets of a namespace are read.
-func (o Options) readsSecretsOf(namespace string) bool {
-	all := o.secretNamespaces()
-	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
-}
-
-// secretNamespaces returns the namespaces whose Secrets are read; "" is all.
-func (o Options) secretNamespaces() []string {
-	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
-		return []string{metav1.NamespaceAll}
-	}
-	all := slices.Clone(o.Namespaces)
-	if namespace, _, named := strings.Cut(o.ConfigMap, "/"); named {
-		all = append(all, namespace)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// sortedBy returns the keys of a map in order.
-func sortedBy[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
-	return slices.SortedFunc(maps.Keys(m), order)
 }

@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -25,16 +26,16 @@ import (
 type secretReader struct {
 	names *shelf[*corev1.Secret] // all Secrets of the namespace, with their names and versions alone
 	stop  context.CancelFunc
-	fetch func(context.Context, serviceKey) (*corev1.Secret, error) // nil: there is none
-	tell  func()                                                    // called after a change
-	wake  chan struct{}                                             // knocks after a change of names or wanted
+	fetch func(context.Context, types.NamespacedName) (*corev1.Secret, error) // nil: there is none
+	tell  func()                                                              // called after a change
+	wake  chan struct{}                                                       // knocks after a change of names or wanted
 
 	patience time.Duration // that of followers
 
 	mu      sync.Mutex
 	budget  *rate.Limiter
-	wanted  map[serviceKey]time.Time // since when
-	have    map[serviceKey]answer
+	wanted  map[types.NamespacedName]time.Time // since when
+	have    map[types.NamespacedName]answer
 	unused  time.Time // since when nothing is wanted; zero: something is
 	reminds bool      // a timer calls tell when patience ends
 }
@@ -67,11 +68,11 @@ func (w *Watcher) startReader(ctx context.Context, wg *sync.WaitGroup, namespace
 		most = secretsAtOnce
 	}
 	r := &secretReader{
-		names: newShelf[*corev1.Secret](w, "", "secrets", byName, nil), stop: stop, tell: w.tell,
+		names: newShelf[*corev1.Secret](w, "", "secrets", byName), stop: stop, tell: w.tell,
 		wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
-		have: make(map[serviceKey]answer), patience: w.followers.patience,
+		have: make(map[types.NamespacedName]answer), patience: w.followers.patience,
 	}
-	r.fetch = func(ctx context.Context, key serviceKey) (found *corev1.Secret, err error) {
+	r.fetch = func(ctx context.Context, key types.NamespacedName) (found *corev1.Secret, err error) {
 		err = w.inTurn(ctx, func(ctx context.Context) error {
 			found, err = w.readSecret(ctx, key)
 			return err
@@ -121,8 +122,8 @@ func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) erro
 
 // readSecret reads a Secret by its name: as a list, since the appliance may not get
 // Secrets.
-func (w *Watcher) readSecret(ctx context.Context, key serviceKey) (*corev1.Secret, error) {
-	list, err := w.kube.Secrets(key.namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + key.name})
+func (w *Watcher) readSecret(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	list, err := w.kube.Secrets(key.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + key.Name})
 	if !errors.Is(err, context.Canceled) {
 		w.answered("", "secrets", err, false)
 	}
@@ -132,7 +133,7 @@ func (w *Watcher) readSecret(ctx context.Context, key serviceKey) (*corev1.Secre
 	for i := range list.Items {
 		if one := &list.Items[i]; keyOf(one) == key {
 			one.SetManagedFields(nil)
-			w.stripSecret(one)
+			w.cfg.Options.Strip(one)
 			return one, nil
 		}
 	}
@@ -140,10 +141,10 @@ func (w *Watcher) readSecret(ctx context.Context, key serviceKey) (*corev1.Secre
 }
 
 // want replaces the list of wanted Secrets.
-func (r *secretReader) want(keys map[serviceKey]bool, now time.Time) {
+func (r *secretReader) want(keys map[types.NamespacedName]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wanted := make(map[serviceKey]time.Time, len(keys))
+	wanted := make(map[types.NamespacedName]time.Time, len(keys))
 	fresh := false
 	for key := range keys {
 		since, known := r.wanted[key]
@@ -188,7 +189,7 @@ func (r *secretReader) idle(now time.Time) bool {
 
 // answers returns the wanted Secrets as they were read, and adds to awaited the names of
 // those that were not read yet, and are not wanted for longer than patience.
-func (r *secretReader) answers(now time.Time, awaited map[serviceKey]bool) (have []*corev1.Secret) {
+func (r *secretReader) answers(now time.Time, awaited map[types.NamespacedName]bool) (have []*corev1.Secret) {
 	full, err := r.names.state()
 	refused := !full && err != nil && isAnswer(err)
 	r.mu.Lock()
@@ -263,7 +264,7 @@ func (r *secretReader) read(ctx context.Context, due []dueSecret) (read, rest, f
 	return read, false, failed
 }
 
-func (r *secretReader) wants(key serviceKey) bool {
+func (r *secretReader) wants(key types.NamespacedName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, wanted := r.wanted[key]
@@ -272,7 +273,7 @@ func (r *secretReader) wants(key serviceKey) bool {
 
 // A dueSecret is one that has to be read, at this version or a later one.
 type dueSecret struct {
-	key     serviceKey
+	key     types.NamespacedName
 	version string
 }
 
@@ -302,7 +303,7 @@ func (r *secretReader) due() (due []dueSecret, gone bool) {
 
 // take keeps an answer, if it is still wanted. An unchanged Secret keeps its pointer, by
 // which others remember it.
-func (r *secretReader) take(key serviceKey, now answer) {
+func (r *secretReader) take(key types.NamespacedName, now answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, wanted := r.wanted[key]; !wanted {

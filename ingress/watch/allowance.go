@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -8,9 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/ingress"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -27,24 +30,24 @@ type allowance[T object] struct {
 	first     func(T) bool  // whether something served refers to an object
 	wake      chan struct{} // knocked when a namespace has to be read again
 
-	bytes   map[string]int       // of the objects that are kept, by namespace
-	short   map[string]*shortage // the namespaces of which some objects are not kept
-	beyond  map[string]ObjectRef // of the list in progress: an object of each namespace that it left out
-	reading *reading             // of one namespace; nil: none is under way
+	bytes   map[string]int               // of the objects that are kept, by namespace
+	short   map[string]*shortage         // the namespaces of which some objects are not kept
+	beyond  map[string]ingress.ObjectRef // of the list in progress: an object of each namespace that it left out
+	reading *reading                     // of one namespace; nil: none is under way
 }
 
 // A shortage is about a namespace with objects that are not kept.
 type shortage struct {
-	example ObjectRef // one of those objects
-	due     bool      // it may be possible to keep more of them
-	after   time.Time // when the namespace may be read again
+	example ingress.ObjectRef // one of those objects
+	due     bool              // it may be possible to keep more of them
+	after   time.Time         // when the namespace may be read again
 }
 
 // A reading reads the objects of one namespace again.
 type reading struct {
 	namespace string
-	watched   map[serviceKey]bool // objects that the watch has reported meanwhile: its word is newer
-	refused   bool                // an object was not kept
+	watched   map[types.NamespacedName]bool // objects that the watch has reported meanwhile: its word is newer
+	refused   bool                          // an object was not kept
 }
 
 func newAllowance[T object](key, kind string, most int, first func(T) bool) *allowance[T] {
@@ -62,8 +65,8 @@ func bytesOf(o any) int {
 	return 0
 }
 
-func (sh *allowance[T]) refer(o T) ObjectRef {
-	return ObjectRef{Kind: sh.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
+func (sh *allowance[T]) refer(o T) ingress.ObjectRef {
+	return ingress.ObjectRef{Kind: sh.kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
 // refuse notes that an object is not kept.
@@ -145,7 +148,7 @@ func (s *shelf[T]) room(item T) (is, displaced bool) {
 
 // within returns the objects of a whole list that are kept, and removes the others from
 // latest. The caller holds mu.
-func (s *shelf[T]) within(items []T, latest map[serviceKey]T) []T {
+func (s *shelf[T]) within(items []T, latest map[types.NamespacedName]T) []T {
 	sh := s.share
 	if sh == nil {
 		return items
@@ -190,7 +193,7 @@ func (s *shelf[T]) refer(changed func(namespace string) bool) {
 }
 
 // problems returns a problem for each namespace with objects that are not kept.
-func (s *shelf[T]) problems(cluster string) (all []Problem) {
+func (s *shelf[T]) problems(cluster string) (all []ingress.Problem) {
 	if s.share == nil {
 		return nil
 	}
@@ -199,7 +202,7 @@ func (s *shelf[T]) problems(cluster string) (all []Problem) {
 	for _, namespace := range sortedKeys(s.share.short) {
 		on := s.share.short[namespace].example
 		on.Cluster = cluster
-		all = append(all, Problem{ObjectRef: on, Reason: "LimitReached", Why: fmt.Sprintf(
+		all = append(all, ingress.Problem{ObjectRef: on, Reason: "LimitReached", Why: fmt.Sprintf(
 			"the %s of namespace %s have more than %d bytes (clusters[].ingress.limits.%s): some of them are not used, this one among them; %s",
 			s.share.plural, namespace, s.share.most, s.share.key, s.share.follows)})
 	}
@@ -254,7 +257,7 @@ func copied[T object](o T) T { return o.DeepCopyObject().(T) }
 // chosen.
 func whole[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L]) (runtime.Object, error) {
 	sh, all := s.share, &metav1.List{}
-	bytes, beyond := map[bool]map[string]int{true: {}, false: {}}, map[string]ObjectRef{}
+	bytes, beyond := map[bool]map[string]int{true: {}, false: {}}, map[string]ingress.ObjectRef{}
 	about, err := pages(ctx, s, list, metav1.NamespaceAll, func(o T) {
 		of, namespace := bytes[sh.first(o)], o.GetNamespace()
 		if of[namespace]+bytesOf(o) > sh.most && sh.most > 0 {
@@ -279,7 +282,7 @@ func whole[T object, L runtime.Object](ctx context.Context, s *shelf[T], list li
 // refill reads the objects of one namespace again, and keeps those for which there is
 // room now.
 func refill[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L], namespace string) error {
-	now := &reading{namespace: namespace, watched: map[serviceKey]bool{}}
+	now := &reading{namespace: namespace, watched: map[types.NamespacedName]bool{}}
 	s.mu.Lock()
 	s.share.reading = now
 	s.mu.Unlock()
@@ -365,9 +368,10 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 
 // watchShare sets up a shelf in which each namespace has a share.
 func watchShare[T object, L runtime.Object](
-	w *Watcher, group, resource string, order func(a, b T) int, strip func(T), sh *allowance[T], from func(namespace string) reader[L],
+	w *Watcher, group, resource string, order func(a, b T) int, sh *allowance[T],
+	from func(namespace string) reader[L],
 ) *shelf[T] {
-	s := newShelf(w, group, resource, order, strip)
+	s := newShelf(w, group, resource, order)
 	s.share = sh
 	list := func(ctx context.Context, namespace string, o metav1.ListOptions) (L, error) {
 		return from(namespace).List(ctx, o)

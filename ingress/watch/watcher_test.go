@@ -1,4 +1,4 @@
-package ingress
+package watch
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"sallyport/ingress"
 	"sallyport/ingress/calico"
 )
 
@@ -196,7 +198,7 @@ func (c *cluster) create(t *testing.T, group, plural string, u *unstructured.Uns
 }
 
 // watch runs a Watcher until the test ends.
-func (c *cluster) watch(t *testing.T, cfg ClusterConfig) *Watcher {
+func (c *cluster) watch(t *testing.T, cfg Config) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
@@ -231,7 +233,7 @@ func until(t *testing.T, w *Watcher, what string, holds func() bool) {
 	}
 }
 
-func synced(t *testing.T, w *Watcher) Snapshot {
+func synced(t *testing.T, w *Watcher) ingress.Snapshot {
 	t.Helper()
 	until(t, w, "the first snapshot", func() bool { _, err := w.Snapshot(); return err == nil })
 	s, err := w.Snapshot()
@@ -264,7 +266,7 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}}},
 		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8443))}},
 	})
-	w := c.watch(t, ClusterConfig{Bounds: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}})
+	w := c.watch(t, Config{Bounds: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}})
 	s := synced(t, w)
 
 	if len(s.Ingresses) != 2 || s.Ingresses[0].Name != "a" || s.Ingresses[0].ManagedFields != nil {
@@ -323,7 +325,7 @@ func TestTheGroupThatCountsIsRead(t *testing.T) {
 	c.create(t, calico.V3, "clusterinformations", info(calico.V3, false))
 	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "old", "n1", "172.16.171.64/26"))
 	c.create(t, calico.V3, "blockaffinities", affinity(calico.V3, "new", "n1", "172.16.171.128/26"))
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "old" {
 		t.Fatalf("want those of v1, got %v", got)
 	}
@@ -354,7 +356,7 @@ func TestTheGroupThatCountsIsRead(t *testing.T) {
 func TestGroupsThatVanishLeaveTheLastKnownObjects(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "a", "n1", "172.16.171.64/26"))
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	synced(t, w)
 	c.Fake.Lock()
 	c.Resources = nil
@@ -373,7 +375,7 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 	for name, cidr := range map[string]string{"a": "172.16.171.64/26", "b": "172.16.171.128/26", "c": "172.16.171.192/26"} {
 		c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, name, "n1", cidr))
 	}
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	synced(t, w)
 	has := func(n int) func() bool {
 		return func() bool { s, err := w.Snapshot(); return err == nil && len(s.Topology.Affinities) == n }
@@ -410,7 +412,7 @@ func TestOneRefusedResourceDoesNotStopTheRest(t *testing.T) {
 	}
 	c.PrependReactor("list", "secrets", forbid)
 	c.dynamic.PrependReactor("list", "ipamblocks", forbid)
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	s := synced(t, w)
 	if !s.NoSecrets {
 		t.Error("the snapshot does not say that Secrets cannot be read")
@@ -431,7 +433,7 @@ func TestARefusedListIsNotAnEmptyOne(t *testing.T) {
 	c.PrependReactor("list", "ingresses", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ingresses"}, "", errors.New("no"))
 	})
-	w := c.watch(t, ClusterConfig{})
+	w := c.watch(t, Config{})
 	until(t, w, "everything but the Ingresses", func() bool {
 		_, err := w.Snapshot()
 		return err != nil && strings.Contains(err.Error(), "waiting for ingresses.networking.k8s.io: ")
@@ -450,12 +452,12 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 	for _, i := range []*networkingv1.Ingress{served, ours, theirs} {
 		mustCreate(t, c.NetworkingV1().Ingresses("default").Create, i)
 	}
-	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21", "lb.test"}})
+	w := c.watch(t, Config{Publish: []string{"192.168.50.21", "lb.test"}})
 	synced(t, w)
-	ref := ObjectRef{"c", "Ingress", "default", "served", "1"}
-	problem := Problem{ref, "PathConflict", "somebody else has it"}
+	ref := ingress.ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "served", UID: "1"}
+	problem := ingress.Problem{ObjectRef: ref, Reason: "PathConflict", Why: "somebody else has it"}
 	for range 3 {
-		w.Publish(Publication{Served: []ObjectRef{ref}, Problems: []Problem{problem}, Add: true, Replace: true})
+		w.Publish(Publication{Served: []ingress.ObjectRef{ref}, Problems: []ingress.Problem{problem}, Add: true, Replace: true})
 	}
 	status := func(name string) string {
 		i, err := c.NetworkingV1().Ingresses("default").Get(t.Context(), name, metav1.GetOptions{})
@@ -485,12 +487,15 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 }
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
-	for _, options := range []Options{{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"}, {Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}, {Pools: Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.9")}}}} {
+	for _, options := range []ingress.Options{
+		{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"},
+		{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}, {Pools: documentation},
+	} {
 		resourcesAreAllowed(t, options)
 	}
 }
 
-func resourcesAreAllowed(t *testing.T, options Options) {
+func resourcesAreAllowed(t *testing.T, options ingress.Options) {
 	t.Helper()
 	rules := RulesFor(options)
 	allowed := func(group, resource, verb, namespace string) bool {
@@ -499,7 +504,7 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 		})
 	}
 	c := newCluster(calico.V1)
-	w := c.watch(t, ClusterConfig{Publish: []string{"192.168.50.21"}, Options: options})
+	w := c.watch(t, Config{Publish: []string{"192.168.50.21"}, Options: options})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
 	service := balancerOf("default/db", nil)
 	service.UID = "uid-s"
@@ -507,10 +512,10 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 		mustCreate(t, c.CoreV1().Services("default").Create, service)
 	}
 	synced(t, w)
-	ref := ObjectRef{"c", "Ingress", "default", "i", "uid-x"}
+	ref := ingress.ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "i", UID: "uid-x"}
 	w.Publish(Publication{
-		Served: []ObjectRef{ref}, Balancers: []Balancer{{ObjectRef: ObjectRef{"c", "Service", "default", "db", "uid-s"}, Addresses: addrsOf("203.0.113.5")}},
-		Problems: []Problem{{ref, "R", "w"}}, Add: true, Replace: true,
+		Served: []ingress.ObjectRef{ref}, Balancers: []ingress.Balancer{{ObjectRef: ingress.ObjectRef{Cluster: "c", Kind: "Service", Namespace: "default", Name: "db", UID: "uid-s"}, Addresses: addrsOf("203.0.113.5")}},
+		Problems: []ingress.Problem{{ObjectRef: ref, Reason: "R", Why: "w"}}, Add: true, Replace: true,
 	})
 	until(t, w, "the Event", func() bool {
 		return slices.ContainsFunc(c.Actions(), func(a k8stesting.Action) bool { return a.GetResource().Resource == "events" })
@@ -531,7 +536,7 @@ func resourcesAreAllowed(t *testing.T, options Options) {
 
 func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 	c := newCluster(calico.V1)
-	w := c.watch(t, ClusterConfig{Options: Options{Class: "haproxy", NamespaceSelector: "team=web"}})
+	w := c.watch(t, Config{Options: ingress.Options{Class: "haproxy", NamespaceSelector: "team=web"}})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}, Annotations: map[string]string{"a": "b"}}}
 	mustCreate(t, c.CoreV1().Namespaces().Create, namespace)
@@ -545,7 +550,8 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 				t.Error("more than the labels is kept")
 			}
 		}
-		return len(s.Ingresses) == 1 && classesOf(&world{Snapshot: Snapshot{Options: s.Options.withDefaults(), Objects: s.Objects}}).has(s.Ingresses[0])
+		_, ours := ingress.Compile([]ingress.Snapshot{s}).Explain("c", "default", "i")
+		return ours
 	}
 	until(t, w, "the Ingress of a namespace with the label", served)
 	namespace = namespace.DeepCopy()
@@ -557,8 +563,8 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 }
 
 func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
-	expired, key := certificate{until: time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)}.make(t)
-	good, goodKey := certificate{}.make(t)
+	expired, key := certificate(t, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC))
+	good, goodKey := certificate(t, time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -580,7 +586,7 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 		"a token in a file":      {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewWatcher(ClusterConfig{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.DiscardHandler)})
+			_, err := New(Config{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.DiscardHandler)})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -592,7 +598,7 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 }
 
 func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
-	w := newCluster().watch(t, ClusterConfig{})
+	w := newCluster().watch(t, Config{})
 	synced(t, w)
 	h := w.Health()
 	said := append([]string{h.Error}, h.Missing...)
@@ -632,5 +638,24 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 				t.Errorf("%v does not count as a timeout", why)
 			}
 		})
+	}
+}
+
+func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
+	options := ingress.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
+	w := newWatcher(Config{Options: options}, new(clients), nil, "", 0)
+	rules := RulesFor(options)
+	watched := map[string]bool{}
+	for _, s := range w.shelves() {
+		group, resource := s.of()
+		watched[resource] = true
+		if !slices.ContainsFunc(rules, func(r Rule) bool {
+			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, "watch")
+		}) {
+			t.Errorf("%s is watched, and no rule allows it", s.name())
+		}
+	}
+	if got, want := len(watched), reflect.TypeFor[ingress.Objects]().NumField()+1; got != want {
+		t.Errorf("%d resources are watched, want %d: those of Objects, and nodes", got, want)
 	}
 }
