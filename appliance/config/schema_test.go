@@ -28,6 +28,9 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	if err := r.AddGoComments("sallyport/appliance/config", ".", jsonschema.WithFullComment()); err != nil {
 		t.Fatal(err)
 	}
+	for key, comment := range r.CommentMap { // an editor wraps it, and not where the comment in the code does
+		r.CommentMap[key] = strings.ReplaceAll(comment, "\n", " ")
+	}
 	s := r.Reflect(config.Config{})
 	s.Title = "Sallyport configuration"
 	// BFD is its keys, or false.
