@@ -15,6 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"sallyport/appliance/group"
 	"sallyport/test/lab/debian"
 )
 
@@ -149,7 +150,7 @@ func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 	tool := promtool(t)
 	pair, pulse := newPair(t)
 	pair.pass(t, firstSteps)
-	pulse.hear(Full, false)
+	pulse.hear(group.Full, false)
 	pair.settle(t)
 	for name, s := range map[string]*scene{"half": half(t), "a group": pair} {
 		h, _ := endpoint(s)

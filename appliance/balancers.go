@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -102,7 +103,7 @@ func (l *loop) consent() consent {
 	if l.member == nil {
 		return consent{true, true}
 	}
-	if l.fit.Class != Full {
+	if l.fit.Class != group.Full {
 		return consent{}
 	}
 	since := l.member.agree

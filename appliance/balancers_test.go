@@ -242,28 +242,28 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 
 func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
-	same := group.Word{Class: string(Full), Config: "c", Shape: "s"}
+	same := group.Word{Class: group.Full, Config: "c", Shape: "s"}
 	other, reconfigured, behind := same, same, same
-	other.Shape, reconfigured.Config, behind.Class = "t", "d", string(Spare)
+	other.Shape, reconfigured.Config, behind.Class = "t", "d", group.Spare
 	behind.Shape = "t"
 	for name, row := range map[string]struct {
-		class Class
+		class group.Class
 		heard []group.Heard // all the time
 		after time.Duration
 		want  consent
 	}{
-		"spare":                                       {Spare, nil, time.Hour, consent{}},
-		"full, and alone":                             {Full, nil, agreeing, consent{true, true}},
-		"full, and not for long":                      {Full, nil, agreeing - time.Second, consent{true, false}},
-		"another full member serves the same":         {Full, []group.Heard{{Word: same, Alive: true}}, agreeing, consent{true, true}},
-		"another full member serves something else":   {Full, []group.Heard{{Word: other, Alive: true}}, time.Hour, consent{true, false}},
-		"another full member is configured otherwise": {Full, []group.Heard{{Word: reconfigured, Alive: true}}, time.Hour, consent{true, false}},
-		"a member that is silent does not count":      {Full, []group.Heard{{Word: other}}, agreeing, consent{true, true}},
-		"a member that is spare does not count":       {Full, []group.Heard{{Word: behind, Alive: true}}, agreeing, consent{true, true}},
+		"spare":                                       {group.Spare, nil, time.Hour, consent{}},
+		"full, and alone":                             {group.Full, nil, agreeing, consent{true, true}},
+		"full, and not for long":                      {group.Full, nil, agreeing - time.Second, consent{true, false}},
+		"another full member serves the same":         {group.Full, []group.Heard{{Word: same, Alive: true}}, agreeing, consent{true, true}},
+		"another full member serves something else":   {group.Full, []group.Heard{{Word: other, Alive: true}}, time.Hour, consent{true, false}},
+		"another full member is configured otherwise": {group.Full, []group.Heard{{Word: reconfigured, Alive: true}}, time.Hour, consent{true, false}},
+		"a member that is silent does not count":      {group.Full, []group.Heard{{Word: other}}, agreeing, consent{true, true}},
+		"a member that is spare does not count":       {group.Full, []group.Heard{{Word: behind, Alive: true}}, agreeing, consent{true, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := start
-			l := &loop{member: new(member), fit: Fitness{Class: row.class}, now: func() time.Time { return now }}
+			l := &loop{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time { return now }}
 			l.member.compare(now, row.heard, "c", "s")
 			now = now.Add(row.after)
 			l.member.compare(now, row.heard, "c", "s")

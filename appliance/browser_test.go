@@ -22,6 +22,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
 	"sallyport/routes"
@@ -437,7 +438,7 @@ func TestAButtonDrainsWithThePassword(t *testing.T) {
 	s, p := newPair(t)
 	s.speaker.state = established
 	s.pass(t, firstSteps)
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
 	s.cfg.Status.Password = config.NewSecret(statusPassword)
 	s.settle(t)
@@ -478,7 +479,7 @@ func TestAButtonDrainsWithThePassword(t *testing.T) {
 	if s.drains.get() != nil {
 		t.Error("it drains still")
 	}
-	p.hear(Spare, false)
+	p.hear(group.Spare, false)
 	s.settle(t)
 	b.call("Page.navigate", map[string]any{"url": server.URL + drainPath})
 	b.until(`document.body?.innerText.includes("Not now: no other member of the group is full: gate-2 is spare")`)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes"
@@ -84,7 +85,7 @@ func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
 	if !warned(s, "group edge: "+sentence) {
 		t.Errorf("no warning %q in %q", sentence, s.view.Load().warnings)
 	}
-	if !strings.Contains(p.said.Why, sentence[:60]) || s.fit.Class != Full {
+	if !strings.Contains(p.said.Why, sentence[:60]) || s.fit.Class != group.Full {
 		t.Errorf("it says %+v (class %s: %s), want full, and the sentence", p.said, s.fit.Class, s.fit.Why)
 	}
 
@@ -197,7 +198,7 @@ func TestARouterWithoutBFDIsASentence(t *testing.T) {
 func TestAMemberReportsWhatIsWrongWithAnother(t *testing.T) {
 	s, p := newPair(t)
 	s.pass(t, firstSteps)
-	p.hear(Spare, false)
+	p.hear(group.Spare, false)
 	p.heard[0].Word.Why = "VRRP needs the program keepalived"
 	s.settle(t)
 	if want := "group edge: gate-2 is spare, and reports: VRRP needs the program keepalived."; !warned(s, want) {

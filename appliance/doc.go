@@ -24,7 +24,7 @@
 // routes it finds count as offers of sessions that our own restart ended, until
 // the peer has spoken again, so a restart closes nothing and drops nothing.
 //
-// In a group of appliances a round has one more edge: Fit decides from its facts whether
+// In a group of appliances a round has one more edge: group.Fit decides from its facts whether
 // this appliance is full, spare or none for the service addresses, and the round puts
 // them on lo, announces them by that class, and tells the other members. What the others
 // say decides only the ring of second chance, and whether a drain leaves somebody who

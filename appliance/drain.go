@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/appliance/group"
 	"sallyport/haproxy"
 )
 
@@ -114,7 +115,7 @@ func (d *drains) end() error {
 type DrainStatus struct {
 	Group       string        `json:"group"`
 	Draining    bool          `json:"draining"`
-	Class       Class         `json:"class"`
+	Class       group.Class   `json:"class"`
 	Why         string        `json:"why,omitempty"`
 	Left        bool          `json:"left"`        // it drains, nothing is announced, and HAProxy ends what is kept
 	Connections int           `json:"connections"` // TCP connections to the service addresses

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -164,12 +165,12 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 	}
 	of := g.Addresses[i]
 	why := prefixed(": ", g.Why)
-	fact("machine", g.Class == Full, "it is on lo, and this appliance is %s%s", g.Class, why)
+	fact("machine", g.Class == group.Full, "it is on lo, and this appliance is %s%s", g.Class, why)
 	if routers := v.settings.cfg.Group.Upstream.Peers; len(routers) > 0 {
 		switch {
 		case len(of.Announced) > 0:
 			fact("BGP", true, "announced to %s", listed(of.Announced))
-		case g.Class == None:
+		case g.Class == group.None:
 			fact("BGP", false, "announced to nobody, since this appliance is none%s", why)
 		default:
 			fact("BGP", false, "announced to nobody: no router of its family has a session with this appliance (sallyport status peers)")

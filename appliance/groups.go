@@ -7,16 +7,17 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/appliance/group"
 	"sallyport/appliance/page"
 	"sallyport/bgp"
 )
 
-// mark returns the mark of a class.
-func (c Class) mark() page.Mark {
+// markOf returns the mark of a class.
+func markOf(c group.Class) page.Mark {
 	switch c {
-	case Full:
+	case group.Full:
 		return page.Good
-	case Spare:
+	case group.Spare:
 		return page.Warn
 	}
 	return page.Bad
@@ -34,7 +35,7 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	}
 	d.Clients.Lines = append(addresses, d.Clients.Lines...)
 	d.Clients.Lines = d.Clients.Lines[:min(len(d.Clients.Lines), 4)]
-	mark := g.Class.mark()
+	mark := markOf(g.Class)
 	if g.Draining {
 		mark = page.Warn
 	}
@@ -68,7 +69,7 @@ func (m MemberStatus) state() page.Cell {
 	case m.Draining:
 		return page.Cell{Text: string(m.Class) + ", drains", Mark: page.Warn}
 	}
-	return page.Cell{Text: string(m.Class), Mark: m.Class.mark()}
+	return page.Cell{Text: string(m.Class), Mark: markOf(m.Class)}
 }
 
 // entrance describes the door between the clients and this appliance: whether routers or VRRP send
@@ -98,7 +99,7 @@ func (x *index) entrance(s Status) page.Door {
 		return page.Door{Mark: page.Idle, Label: "drained"}
 	case of.Upstream.Exists() && announced == 0:
 		return page.Door{Mark: page.Bad, Label: "announced to no router"}
-	case of.Upstream.Exists() && g.Class != Full:
+	case of.Upstream.Exists() && g.Class != group.Full:
 		return page.Door{Mark: page.Warn, Label: "announced as last resort"}
 	case of.Upstream.Exists() && hearing < routers:
 		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("announced to %d of %d routers", hearing, routers)}
@@ -150,7 +151,7 @@ func (q *request) groupSections(drain bool) []page.Section {
 		}
 	}
 	if g.Why != "" {
-		section.Lines = lines(g.Class.mark(), []string{g.Why})
+		section.Lines = lines(markOf(g.Class), []string{g.Why})
 	}
 	section.Lines = append(section.Lines, lines(page.Warn, g.Problems[:min(len(g.Problems), linesShown)])...) // all of them are among the warnings
 	if g.Ring.Problem != "" {

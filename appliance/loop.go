@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -157,7 +158,7 @@ type loop struct {
 	ports    ports
 	alone    bool // what a group had is given back
 	drains   *drains
-	fit      Fitness
+	fit      group.Fitness
 	fitSince time.Time // since when it has the class of fit
 	attested time.Time // when a file last said that it is full; zero: none does
 	failing  error     // of the last round: why it could not read or act
@@ -209,7 +210,7 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
-		if l.doubt.Fresh(l.now()) || !l.fit.doubt.IsZero() || l.ring.unmet(l.now()) {
+		if l.doubt.Fresh(l.now()) || l.fit.Doubted() || l.ring.unmet(l.now()) {
 			rest = min(rest, plan.DoubtTick)
 		}
 		timer.Reset(rest)

@@ -94,10 +94,10 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
 	was := l.fit
-	l.fit = Fit(v.at, facts, was)
+	l.fit = group.Fit(v.at, facts, was)
 	if l.fit.Class != was.Class {
 		l.fitSince = v.at
-		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, None), "why", l.fit.Why)
+		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, group.None), "why", l.fit.Why)
 	}
 	inherited := l.inherited(v, local)
 	with := func(services []netip.Addr) []netip.Addr {
@@ -113,22 +113,22 @@ func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silen
 		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
 	})
 	var announcements []bgp.Announcement
-	if l.fit.Class != None {
+	if l.fit.Class != group.None {
 		for _, a := range have {
-			announcements = append(announcements, bgp.Announcement{Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: l.fit.Class == Spare})
+			announcements = append(announcements, bgp.Announcement{Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: l.fit.Class == group.Spare})
 		}
 	}
 	withdrawn := l.speaker.Announce(announcements)
 	taken, failed := l.takeTurns(v.at, mine, facts.Draining, silent == "")
 	err = errors.Join(err, failed)
-	v.config.Leaving = facts.Draining && l.fit.Class == None && withdrawn == nil
+	v.config.Leaving = facts.Draining && l.fit.Class == group.None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
 	claims := l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
 	v.troubles = slices.Concat(claims, conflicts(g, v), l.guardPorts(ctx, v.at))
 	problems := sentences(v.troubles)
 	shape := l.claimed + l.member.served.update(l.applied.config)
 	l.member.pulse.Say(group.Word{
-		Class: string(l.fit.Class), Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
+		Class: l.fit.Class, Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
 		Why: reported(l.fit, err, problems), Shape: shape,
 	})
 	l.member.compare(v.at, heard, l.settings.sum, shape)
@@ -188,7 +188,7 @@ func (m *member) compare(now time.Time, heard []group.Heard, config, shape strin
 			continue
 		}
 		name, sum := h.Member.Name, h.Word.Shape
-		differs = differs || Class(h.Word.Class) == Full && (h.Word.Config != config || sum != shape)
+		differs = differs || h.Word.Class == group.Full && (h.Word.Config != config || sum != shape)
 		if sum == "" || shape == "" || sum == shape {
 			continue
 		}
@@ -216,7 +216,7 @@ func (m *member) lags(name string, now time.Time) time.Duration {
 
 // reported returns what the other members show of this one: why it is not full, and what
 // is wrong with it. They show the beginning.
-func reported(fit Fitness, err error, problems []string) string {
+func reported(fit group.Fitness, err error, problems []string) string {
 	var all []string
 	if fit.Why != "" {
 		all = append(all, fit.Why)
@@ -279,8 +279,8 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 }
 
 // facts returns what the round knows of this appliance as a place for traffic.
-func (l *loop) facts(v *view, silent string) Facts {
-	f := Facts{Age: v.at.Sub(l.started), HAProxy: silent, Settled: l.settled}
+func (l *loop) facts(v *view, silent string) group.Facts {
+	f := group.Facts{Starting: v.at.Sub(l.started) < patience, HAProxy: silent, Settled: l.settled}
 	if l.failing != nil {
 		f.Failing = l.failing.Error()
 	}
@@ -302,7 +302,7 @@ func (l *loop) facts(v *view, silent string) Facts {
 		if c.gone {
 			continue
 		}
-		cf := ClusterFacts{Name: c.name, Live: c.live}
+		cf := group.ClusterFacts{Name: c.name, Live: c.live}
 		for _, p := range v.peers {
 			if p.Cluster == c.name && !p.Upstream {
 				cf.Peers++
@@ -330,7 +330,7 @@ func isolated(heard []group.Heard, peers []bgp.PeerState) bool {
 
 func someoneIsFull(heard []group.Heard) bool {
 	return slices.ContainsFunc(heard, func(h group.Heard) bool {
-		return h.Alive && Class(h.Word.Class) == Full && !h.Word.Draining
+		return h.Alive && h.Word.Class == group.Full && !h.Word.Draining
 	})
 }
 
@@ -456,7 +456,7 @@ func newPulse(ctx context.Context, cfg *config.Config, failed func(error)) (p *l
 // GroupStatus is this appliance and its group.
 type GroupStatus struct {
 	Name      string           `json:"name"`
-	Class     Class            `json:"class"`
+	Class     group.Class      `json:"class"`
 	Why       string           `json:"why,omitempty"` // why it is not full
 	Since     time.Time        `json:"since"`         // of the class
 	Draining  bool             `json:"draining,omitempty"`
@@ -487,7 +487,7 @@ type MemberStatus struct {
 	Address  netip.Addr    `json:"address"`
 	Self     bool          `json:"self,omitempty"`
 	Alive    bool          `json:"alive"`
-	Class    Class         `json:"class,omitempty"`
+	Class    group.Class   `json:"class,omitempty"`
 	Draining bool          `json:"draining,omitempty"`
 	Version  string        `json:"version,omitempty"`
 	Age      time.Duration `json:"ageNanoseconds"`            // since its last word
@@ -532,7 +532,7 @@ func (m MemberStatus) State() string {
 }
 
 // Serves reports whether a member is full, and does not drain.
-func (m MemberStatus) Serves() bool { return m.Alive && m.Class == Full && !m.Draining }
+func (m MemberStatus) Serves() bool { return m.Alive && m.Class == group.Full && !m.Draining }
 
 // others reports whether another member is full and does not drain.
 func (s *GroupStatus) others() bool {
@@ -560,7 +560,7 @@ func groupStatus(l *loop, v *view, heard []group.Heard, serving, held, taken []n
 	}
 	add := func(h group.Heard) {
 		m := MemberStatus{
-			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: Class(h.Word.Class), Draining: h.Word.Draining, Version: h.Word.Version,
+			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: h.Word.Class, Draining: h.Word.Draining, Version: h.Word.Version,
 			Age: h.Age, For: h.Word.Since, Problem: h.Problem,
 		}
 		if h.Alive {
@@ -616,7 +616,7 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 // own returns what of this appliance's part in the group needs attention, a sentence each.
 func (s *GroupStatus) own() (all []string) {
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if s.Class != Full {
+	if s.Class != group.Full {
 		add("this appliance is %s: %s", s.Class, s.Why)
 	}
 	for _, a := range s.Addresses {

@@ -73,10 +73,10 @@ func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
 }
 
 // hear sets what the pulse hears of gate-2.
-func (f *fakePulse) hear(class Class, draining bool) {
+func (f *fakePulse) hear(class group.Class, draining bool) {
 	f.heard = []group.Heard{{
 		Member: group.Member{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}, Alive: class != "", Age: 50 * time.Millisecond,
-		Word: group.Word{Class: string(class), Draining: draining},
+		Word: group.Word{Class: class, Draining: draining},
 	}}
 }
 
@@ -105,7 +105,7 @@ func (s *scene) enterPair() *fakePulse {
 	s.chance = &fakeRing{passed: 5}
 	s.cfg.Group.SecondChance = true
 	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	return p
 }
 
@@ -179,7 +179,7 @@ func TestAStartWithoutTheAPIServerIsTheLastResort(t *testing.T) {
 	s, _ := newPair(t)
 	s.pass(t, firstSteps)
 	s.clusters[0].live, s.watcher.err = false, errors.New("connection refused")
-	s.fit = Fitness{}
+	s.fit = group.Fitness{}
 	s.pass(t, time.Minute)
 	expectWords(t, s, asResort)
 }
@@ -198,7 +198,7 @@ func TestAnAddressThatIsNotOnLoIsNotAnnounced(t *testing.T) {
 		t.Errorf("held are %+v, want the first alone", v.group.Addresses)
 	}
 	s.pass(t, time.Minute)
-	if s.fit.Class != Full {
+	if s.fit.Class != group.Full {
 		t.Errorf("class %s (%s), want full: the other address is served well", s.fit.Class, s.fit.Why)
 	}
 }
@@ -220,7 +220,7 @@ func TestUpstreamRoutersArePeersAndNoNodes(t *testing.T) {
 		t.Errorf("got %d routers and %d nodes, want 1 and 2", routers, nodes)
 	}
 	s.pass(t, firstSteps)
-	if s.fit.Class != Full || len(s.view.Load().notReady) > 0 {
+	if s.fit.Class != group.Full || len(s.view.Load().notReady) > 0 {
 		t.Errorf("class %s (%s), not ready %q: a router has no routes for us to wait for", s.fit.Class, s.fit.Why, s.view.Load().notReady)
 	}
 }
@@ -253,7 +253,7 @@ func TestADrainWithdrawsAndThenReloads(t *testing.T) {
 		t.Error("HAProxy leaves, and nobody else serves")
 	}
 
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	if err := s.drains.end(); err != nil {
 		t.Fatal(err)
 	}
@@ -346,9 +346,9 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 		form url.Values
 		want string // of the answer; empty: it drains
 	}{
-		"the other is full":           {func(p *fakePulse) { p.hear(Full, false) }, nil, ""},
-		"the other is spare":          {func(p *fakePulse) { p.hear(Spare, false) }, nil, "no other member of the group is full: gate-2 is spare; --force drains all the same, and nobody serves then\n"},
-		"the other drains":            {func(p *fakePulse) { p.hear(Full, true) }, nil, "no other member of the group is full: gate-2 drains; --force drains all the same, and nobody serves then\n"},
+		"the other is full":           {func(p *fakePulse) { p.hear(group.Full, false) }, nil, ""},
+		"the other is spare":          {func(p *fakePulse) { p.hear(group.Spare, false) }, nil, "no other member of the group is full: gate-2 is spare; --force drains all the same, and nobody serves then\n"},
+		"the other drains":            {func(p *fakePulse) { p.hear(group.Full, true) }, nil, "no other member of the group is full: gate-2 drains; --force drains all the same, and nobody serves then\n"},
 		"the other was never heard":   {func(p *fakePulse) { p.hear("", false) }, nil, "no other member of the group is full: gate-2 has not been heard; --force drains all the same, and nobody serves then\n"},
 		"nobody was heard, by force":  {func(p *fakePulse) { p.hear("", false) }, url.Values{"force": {"true"}}, ""},
 		"nobody was heard, at a stop": {func(p *fakePulse) { p.hear("", false) }, url.Values{"stopping": {"true"}}, ""},
@@ -390,7 +390,7 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 				t.Errorf("before a round: got %+v", status)
 			}
 			s.settle(t)
-			want := DrainStatus{Group: "edge", Draining: true, Class: None, Why: "it drains", Left: true, Connections: 7, Timeout: time.Minute}
+			want := DrainStatus{Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: true, Connections: 7, Timeout: time.Minute}
 			if row.form != nil {
 				want.Why = "it drains, by force"
 			}
@@ -418,7 +418,7 @@ func TestTheControlSocketTellsOfTheGroup(t *testing.T) {
 		t.Errorf("before the first round: got %d, %s", w.Code, w.Body)
 	}
 	s.pass(t, firstSteps)
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
 	var got GroupStatus
 	if err := json.Unmarshal(ask().Body.Bytes(), &got); err != nil {
@@ -479,8 +479,8 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 	v := s.view.Load()
 	got := fmt.Sprintf("%+v", v.group.Members)
 	want := fmt.Sprintf("%+v", []MemberStatus{
-		{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: Full, For: v.at.Sub(s.fitSince)},
-		{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: Full, Age: 50 * time.Millisecond, Version: "v2", Differs: true},
+		{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: group.Full, For: v.at.Sub(s.fitSince)},
+		{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: group.Full, Age: 50 * time.Millisecond, Version: "v2", Differs: true},
 		{Name: "gate-9", Address: stranger.Member.Address, Problem: stranger.Problem},
 	})
 	if got != want {
@@ -506,7 +506,7 @@ func TestAFreshProcessLeavesTheRingUntilItHasHeardTheMembers(t *testing.T) {
 		}
 	}
 	fresh()
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
 	if want := []string{"192.168.50.21 [192.168.50.22] []"}; !slices.Equal(kernel.set, want) {
 		t.Errorf("when all have spoken it sets %q, want %q", kernel.set, want)
@@ -525,7 +525,7 @@ func TestARingThatWaitsForAnAddressIsTriedInEachRound(t *testing.T) {
 	p.hear("", false)
 	s.settle(t)
 	kernel.set, kernel.err = nil, fmt.Errorf("second chance is off: %w on eth0", address.ErrUnknown)
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	tries := func(rounds int) int {
 		kernel.set = nil
 		for range rounds {
@@ -567,13 +567,13 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	expect("soon after")
 	s.pass(t, 2*time.Second)
 	expect("before the kernel forgets it", alive)
-	p.hear(None, true)
+	p.hear(group.None, true)
 	s.settle(t)
 	expect("while the other one drains")
 	p.hear("", false)
 	s.settle(t)
 	expect("when the other one is silent", silent)
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
 	expect("when it speaks again", alive)
 
@@ -587,7 +587,7 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	kernel.answers = true
 	s.settle(t)
 	expect("when that machine answers, and its process does not")
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
 	expect("when it speaks at last", alive)
 
@@ -622,7 +622,7 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 		begins func(*scene, *fakePulse)
 		within time.Duration
 	}{
-		"the other member drains":             {func(_ *scene, p *fakePulse) { p.hear(None, true) }, 0},
+		"the other member drains":             {func(_ *scene, p *fakePulse) { p.hear(group.None, true) }, 0},
 		"the other member dies":               {func(_ *scene, p *fakePulse) { p.hear("", false) }, 0},
 		"the session with the router is lost": {func(s *scene, _ *fakePulse) { s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true }, 0},
 		"packets are passed on":               {func(s *scene, _ *fakePulse) { s.chance.(*fakeRing).passed++ }, ringEvery},
@@ -649,5 +649,28 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 				t.Errorf("a minute later: forgotten %d times, want twice: at once, and when the routers have followed", got)
 			}
 		})
+	}
+}
+
+func TestAnApplianceIsIsolatedWhenNobodyHearsIt(t *testing.T) {
+	router := func(state string) bgp.PeerState {
+		return bgp.PeerState{Peer: bgp.Peer{Upstream: true}, State: state}
+	}
+	node, silent, alive := bgp.PeerState{State: established}, group.Heard{}, group.Heard{Alive: true}
+	for name, row := range map[string]struct {
+		heard []group.Heard
+		peers []bgp.PeerState
+		want  bool
+	}{
+		"all are there":           {[]group.Heard{alive}, []bgp.PeerState{router(established), node}, false},
+		"the router restarts":     {[]group.Heard{silent, alive}, []bgp.PeerState{router("Active"), node}, false},
+		"the others are dead":     {[]group.Heard{silent}, []bgp.PeerState{router(established), router("Idle")}, false},
+		"its cable is cut":        {[]group.Heard{silent, silent}, []bgp.PeerState{router("Active"), router("Idle"), node}, true},
+		"a group of one":          {nil, []bgp.PeerState{router("Active")}, false},
+		"a group without routers": {[]group.Heard{silent}, []bgp.PeerState{node}, false},
+	} {
+		if got := isolated(row.heard, row.peers); got != row.want {
+			t.Errorf("%s: got %t, want %t", name, got, row.want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
 	"sallyport/haproxy"
 )
@@ -199,7 +200,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	if g := s.Group; g != nil {
-		for _, class := range []Class{Full, Spare, None} {
+		for _, class := range []group.Class{group.Full, group.Spare, group.None} {
 			gauge(classDesc, one(g.Class == class), g.Name, string(class))
 		}
 		gauge(drainingDesc, one(g.Draining), g.Name)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/appliance/page"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -87,12 +88,12 @@ func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
 		return p
 	}
 	const one, two = "203.0.113.10", "203.0.113.11"
-	silent, full := MemberStatus{Name: "gate-2"}, MemberStatus{Name: "gate-2", Alive: true, Class: Full}
+	silent, full := MemberStatus{Name: "gate-2"}, MemberStatus{Name: "gate-2", Alive: true, Class: group.Full}
 	for name, row := range map[string]struct {
 		routers  []bgp.PeerState
-		byVRRP   []string // addresses that are here by VRRP; nil: there is no VRRP
-		none     bool     // there is no service address
-		class    Class    // empty: full
+		byVRRP   []string    // addresses that are here by VRRP; nil: there is no VRRP
+		none     bool        // there is no service address
+		class    group.Class // empty: full
 		draining bool
 		other    MemberStatus
 		dead     bool // HAProxy does not run
@@ -103,8 +104,8 @@ func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
 		"one router was lost":          {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2")}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
 		"the only router was lost":     {routers: []bgp.PeerState{router("192.168.50.1")}, want: page.Door{Mark: page.Bad, Label: "announced to no router"}},
 		"another machine has one":      {routers: []bgp.PeerState{router("192.168.50.1", one)}, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"}},
-		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: Spare, want: page.Door{Mark: page.Warn, Label: "announced as last resort"}},
-		"it drains":                    {routers: []bgp.PeerState{router("192.168.50.1")}, class: None, draining: true, want: page.Door{Mark: page.Idle, Label: "drained"}},
+		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: group.Spare, want: page.Door{Mark: page.Warn, Label: "announced as last resort"}},
+		"it drains":                    {routers: []bgp.PeerState{router("192.168.50.1")}, class: group.None, draining: true, want: page.Door{Mark: page.Idle, Label: "drained"}},
 		"no Service has an address":    {routers: []bgp.PeerState{router("192.168.50.1")}, none: true, want: page.Door{Mark: page.Idle, Label: "no service address yet"}},
 		"HAProxy has died":             {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true, want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"}},
 		"all by VRRP":                  {byVRRP: []string{one, two}, other: full, want: page.Door{Mark: page.Good, Label: "here by VRRP"}},
@@ -118,7 +119,7 @@ func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
 			if row.byVRRP != nil {
 				cfg.Group.VRRP.Interface = "eth0"
 			}
-			g := &GroupStatus{Class: cmp.Or(row.class, Full), Draining: row.draining, Members: []MemberStatus{{Self: true, Alive: true, Class: Full}, row.other}}
+			g := &GroupStatus{Class: cmp.Or(row.class, group.Full), Draining: row.draining, Members: []MemberStatus{{Self: true, Alive: true, Class: group.Full}, row.other}}
 			s := Status{Group: g, Peers: row.routers}
 			if !row.dead {
 				s.HAProxy.Worker = 4711

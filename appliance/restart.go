@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"sallyport/appliance/group"
 )
 
 // A restart of the process moves no traffic that it does not have to: HAProxy, the routes and
@@ -25,10 +27,10 @@ const (
 func (l *loop) attest(dir string) {
 	now := l.now()
 	switch {
-	case l.fit.Class != Full && !l.attested.IsZero():
+	case l.fit.Class != group.Full && !l.attested.IsZero():
 		_ = os.Remove(filepath.Join(dir, fullFile)) // one that stays is soon too old
 		l.attested = time.Time{}
-	case l.fit.Class == Full && now.Sub(l.started) >= patience && now.Sub(l.attested) >= attestEvery:
+	case l.fit.Class == group.Full && now.Sub(l.started) >= patience && now.Sub(l.attested) >= attestEvery:
 		l.bequeath(dir)
 		l.attested = now
 	}
@@ -36,7 +38,7 @@ func (l *loop) attest(dir string) {
 
 // bequeath tells the next process that this appliance is full.
 func (l *loop) bequeath(dir string) {
-	if l.fit.Class != Full {
+	if l.fit.Class != group.Full {
 		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, fullFile), nil, 0o600); err != nil {
@@ -53,6 +55,6 @@ func (l *loop) inherit(dir string) {
 	}
 	_ = os.Remove(path) // one that stays is soon too old
 	if age := l.started.Sub(info.ModTime()); age >= 0 && age < longestRestart && l.member != nil {
-		l.fit, l.fitSince = Fitness{Class: Full}, l.started
+		l.fit, l.fitSince = group.Fitness{Class: group.Full}, l.started
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance/group"
 	"sallyport/routes/address"
 )
 
@@ -16,14 +17,14 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 	for name, row := range map[string]struct {
 		ends  func(*scene)  // the process before
 		after time.Duration // the next process starts
-		want  Class
+		want  group.Class
 	}{
-		"it was full":           {func(*scene) {}, 2 * time.Second, Full},
-		"it was away for long":  {func(*scene) {}, time.Minute, Spare},
-		"its clock was set":     {func(*scene) {}, -time.Hour, Spare},
-		"it was spare":          {func(s *scene) { s.fit = Fitness{Class: Spare} }, 2 * time.Second, Spare},
-		"it left":               {func(s *scene) { s.fit = Fitness{Class: None} }, 2 * time.Second, Spare},
-		"HAProxy ended with it": {func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second, None},
+		"it was full":           {func(*scene) {}, 2 * time.Second, group.Full},
+		"it was away for long":  {func(*scene) {}, time.Minute, group.Spare},
+		"its clock was set":     {func(*scene) {}, -time.Hour, group.Spare},
+		"it was spare":          {func(s *scene) { s.fit = group.Fitness{Class: group.Spare} }, 2 * time.Second, group.Spare},
+		"it left":               {func(s *scene) { s.fit = group.Fitness{Class: group.None} }, 2 * time.Second, group.Spare},
+		"HAProxy ended with it": {func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second, group.None},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -47,8 +48,8 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, fullFile)); err == nil {
 				t.Error("the next process but one would inherit, too")
 			}
-			next.pass(t, doubtful)
-			if next.fit.Class == Full {
+			next.pass(t, 10*time.Second) // a full one stays so no longer if something fails
+			if next.fit.Class == group.Full {
 				t.Error("it stays full though it hears no node")
 			}
 		})
@@ -60,20 +61,20 @@ func TestACrashLeavesTheClassAsItIs(t *testing.T) {
 	for name, row := range map[string]struct {
 		lives time.Duration // the process, full
 		then  func(*scene)
-		want  Class
+		want  group.Class
 	}{
-		"it has served for a while": {2 * patience, func(*scene) {}, Full},
-		"it had just begun":         {firstSteps, func(*scene) {}, Spare}, // else one that crashes again and again stays full
+		"it has served for a while": {2 * patience, func(*scene) {}, group.Full},
+		"it had just begun":         {firstSteps, func(*scene) {}, group.Spare}, // else one that crashes again and again stays full
 		"it was spare by then": {2 * patience, func(s *scene) {
-			s.fit = Fitness{Class: Spare}
-		}, Spare},
+			s.fit = group.Fitness{Class: group.Spare}
+		}, group.Spare},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			before, _ := newPair(t)
 			before.started = time.Now()
 			before.clock = before.started
-			before.fit, before.alone = Fitness{Class: Full}, false
+			before.fit, before.alone = group.Fitness{Class: group.Full}, false
 			before.clock = before.started.Add(row.lives)
 			before.attest(dir)
 			row.then(before)
@@ -83,7 +84,7 @@ func TestACrashLeavesTheClassAsItIs(t *testing.T) {
 			next.enterPair()
 			next.started = time.Now().Add(time.Second)
 			next.inherit(dir)
-			if got := next.fit.Class; got != row.want && (got != "" || row.want != Spare) {
+			if got := next.fit.Class; got != row.want && (got != "" || row.want != group.Spare) {
 				t.Errorf("got %s, want %s", got, row.want)
 			}
 		})

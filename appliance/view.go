@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -40,7 +41,7 @@ type view struct {
 	notReady  []string
 	warnings  []string
 	capacity  []haproxy.Capacity
-	fit       Fitness
+	fit       group.Fitness
 	behind    bool                  // the process before may have served what this one does not know yet
 	left      bool                  // drained: nothing is announced, and HAProxy ends what is kept
 	group     *GroupStatus          // nil: in no group

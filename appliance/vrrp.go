@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 	"sallyport/routes/address"
 )
 
 // vrrp is keepalived. The real one is address.VRRP; tests replace it with a fake.
 type vrrp interface {
-	Set(class string) error
+	Set(address.Priority) error
 	Serve(services []netip.Addr) error
 	Held() ([]netip.Addr, error)
 	Cut() bool
@@ -42,7 +43,7 @@ func (t *turns) giveUp(log *slog.Logger) {
 	if t.runs == nil {
 		return
 	}
-	if err := t.runs.Set(string(None)); err != nil {
+	if err := t.runs.Set(address.Released); err != nil {
 		log.Error("keepalived may keep the addresses of the group", "err", err)
 	}
 }
@@ -80,13 +81,23 @@ func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers boo
 			return nil, t.err
 		}
 	}
-	class := string(l.fit.Class)
-	if l.fit.Class == None && draining && answers {
-		class = "drain"
-	}
-	err := errors.Join(t.runs.Set(class), t.runs.Serve(services))
+	err := errors.Join(t.runs.Set(priority(l.fit.Class, draining && answers)), t.runs.Serve(services))
 	held, failed := t.runs.Held()
 	return held, errors.Join(err, failed)
+}
+
+// priority returns the priority by VRRP of an appliance of a class. waits says that it drains, and
+// that its HAProxy still answers.
+func priority(c group.Class, waits bool) address.Priority {
+	switch {
+	case c == group.Full:
+		return address.Normal
+	case c == group.Spare:
+		return address.Lower
+	case waits:
+		return address.Lowest
+	}
+	return address.Released
 }
 
 // vrrpOptions returns the options of package address for a configuration with VRRP.

@@ -9,16 +9,19 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
+	"sallyport/routes/address"
 )
 
 // fakeVRRP is a keepalived that gives this appliance the first address.
 type fakeVRRP struct {
-	class    string
+	priority address.Priority
+	set      bool // priority holds one
 	services []netip.Addr
 	cut      bool
 }
 
-func (f *fakeVRRP) Set(class string) error { f.class = class; return nil }
+func (f *fakeVRRP) Set(p address.Priority) error { f.priority, f.set = p, true; return nil }
 
 func (f *fakeVRRP) Serve(services []netip.Addr) error { f.services = services; return nil }
 
@@ -37,19 +40,19 @@ func newTurns(t *testing.T) (*scene, *fakePulse, *fakeVRRP) {
 	return s, p, f
 }
 
-func expectClass(t *testing.T, f *fakeVRRP, when, want string) {
+func expectPriority(t *testing.T, f *fakeVRRP, when string, want address.Priority) {
 	t.Helper()
-	if f.class != want {
-		t.Errorf("%s VRRP has the class %q, want %q", when, f.class, want)
+	if f.priority != want {
+		t.Errorf("%s VRRP has the priority %d, want %d", when, f.priority, want)
 	}
 }
 
 func TestVRRPHasTheClassOfTheAppliance(t *testing.T) {
 	s, p, f := newTurns(t)
 	s.settle(t)
-	expectClass(t, f, "at the start", "spare")
+	expectPriority(t, f, "at the start", address.Lower)
 	s.pass(t, firstSteps)
-	expectClass(t, f, "after the first rounds", "full")
+	expectPriority(t, f, "after the first rounds", address.Normal)
 	if got := s.view.Load().group.Addresses; !got[0].VRRP || got[1].VRRP {
 		t.Errorf("the status has the addresses %+v, want the first one by VRRP", got)
 	}
@@ -57,12 +60,12 @@ func TestVRRPHasTheClassOfTheAppliance(t *testing.T) {
 	if err := s.drains.begin(s.clock, false, true); err != nil {
 		t.Fatal(err)
 	}
-	p.hear(Full, false)
+	p.hear(group.Full, false)
 	s.settle(t)
-	expectClass(t, f, "while it drains", "drain")
+	expectPriority(t, f, "while it drains", address.Lowest)
 	s.proxy.err = errors.New("connection refused")
 	s.pass(t, 2*time.Second)
-	expectClass(t, f, "while it drains without HAProxy", "none")
+	expectPriority(t, f, "while it drains without HAProxy", address.Released)
 }
 
 // An appliance whose cable was out takes its addresses back when it knows again which member has
@@ -71,15 +74,15 @@ func TestAnApplianceWhoseCableWasOutIsFullLater(t *testing.T) {
 	s, _, f := newTurns(t)
 	s.settle(t)
 	s.pass(t, firstSteps)
-	expectClass(t, f, "before", "full")
+	expectPriority(t, f, "before", address.Normal)
 	f.cut = true
 	s.settle(t)
-	expectClass(t, f, "without a cable", "spare")
+	expectPriority(t, f, "without a cable", address.Lower)
 	f.cut = false
 	s.settle(t)
-	expectClass(t, f, "right after it", "spare")
-	s.pass(t, firstWait+time.Second)
-	expectClass(t, f, "some seconds later", "full")
+	expectPriority(t, f, "right after it", address.Lower)
+	s.pass(t, 4*time.Second) // after 3 s it is full again
+	expectPriority(t, f, "some seconds later", address.Normal)
 }
 
 func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
@@ -105,8 +108,8 @@ func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 		s.clock = s.clock.Add(vrrpRetry)
 		s.round(t.Context())
 	}
-	if started != 3 || f.class == "" {
-		t.Errorf("it was started %d times, and has the class %q; want 3 and a class", started, f.class)
+	if started != 3 || !f.set {
+		t.Errorf("it was started %d times, and has a priority: %t; want 3 and a priority", started, f.set)
 	}
 }
 

@@ -1,14 +1,17 @@
 // Package group lets the appliances that serve the same addresses hear each other. It
 // derives keys from the secret that they share (Key), and it owns the heartbeat: each
 // member tells every other ten times a second, by UDP, that it is alive and what it
-// serves (Pulse).
+// serves (Pulse). It alone decides how fit an appliance is to serve (Class, Fit).
 //
 // It promises that only a process that has the secret and answers now is ever heard. A
 // packet that somebody forged, recorded or sent to another member changes nothing but a
 // count. Neither a clock nor a file is needed for that.
 //
-// It decides nothing: what a silent member means is the caller's business. A member that
-// hears nobody goes on as it would alone.
+// A group is without an announcement only while none of its HAProxies answers, or if the
+// operator forces it.
+//
+// Its limit: it moves no address and announces none. What a silent member means is the
+// caller's business. A member that hears nobody goes on as it would alone.
 package group
 
 import (
@@ -53,7 +56,7 @@ type Member struct {
 // A Word is what a member reports about itself. Texts have at most 64 printable
 // ASCII characters, and Why has 255: Say cuts off the rest.
 type Word struct {
-	Class    string // how fit it is to serve
+	Class    Class // how fit it is to serve
 	Draining bool
 	Version  string        // of its program
 	Config   string        // sum of its configuration

@@ -69,7 +69,7 @@ func (m *message) texts() []text {
 }
 
 func (w *Word) texts() []text {
-	return []text{{&w.Class, maxText}, {&w.Version, maxText}, {&w.Config, maxText}, {&w.Shape, maxText}, {&w.Why, maxWhy}}
+	return []text{{(*string)(&w.Class), maxText}, {&w.Version, maxText}, {&w.Config, maxText}, {&w.Shape, maxText}, {&w.Why, maxWhy}}
 }
 
 // appendTo appends the message without a signature.

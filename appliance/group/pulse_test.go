@@ -640,7 +640,7 @@ func TestMembersHearEachOtherOverUDP(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.Say(Word{Class: "of " + m.Name})
+				p.Say(Word{Class: Class("of " + m.Name)})
 				all = append(all, p)
 				running.Go(func() {
 					if err := p.Run(ctx); err != nil {
@@ -664,7 +664,7 @@ func TestMembersHearEachOtherOverUDP(t *testing.T) {
 
 func classes(p *Pulse) (all []string) {
 	for _, h := range p.Heard() {
-		all = append(all, h.Word.Class)
+		all = append(all, string(h.Word.Class))
 	}
 	return all
 }

@@ -13,6 +13,7 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
+	"sallyport/appliance/group"
 )
 
 // gate serves the control socket of an appliance, which answers with one state after
@@ -56,10 +57,10 @@ func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked fun
 
 func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
 	state := func(left bool, connections int, timeout time.Duration) appliance.DrainStatus {
-		return appliance.DrainStatus{Group: "edge", Draining: true, Class: appliance.None, Why: "it drains", Left: left, Connections: connections, Timeout: timeout}
+		return appliance.DrainStatus{Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: left, Connections: connections, Timeout: timeout}
 	}
 	spare := state(false, 3, 0)
-	spare.Class, spare.Why = appliance.Spare, "no other member is full"
+	spare.Class, spare.Why = group.Spare, "no other member is full"
 	ended := state(false, 3, time.Minute)
 	ended.Draining = false
 	for name, row := range map[string]struct {

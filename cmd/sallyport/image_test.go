@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sallyport/appliance"
+	"sallyport/appliance/group"
 	"sallyport/image/update"
 )
 
@@ -36,10 +37,10 @@ func newGroupGate(t *testing.T) *groupGate {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	g := &groupGate{control: control(filepath.Join(dir, "control.sock"))}
 	g.group.Members = []appliance.MemberStatus{
-		{Name: "gate-1", Alive: true, Class: appliance.Full, Version: "1.3", For: time.Hour},
-		{Name: "gate-2", Alive: true, Class: appliance.Full, Version: "1.2", For: time.Minute, Self: true},
-		{Name: "gate-3", Alive: true, Class: appliance.Spare, Version: "1.2", For: time.Minute},
-		{Name: "gate-4", Alive: true, Class: appliance.Full, Version: "1.2", Draining: true},
+		{Name: "gate-1", Alive: true, Class: group.Full, Version: "1.3", For: time.Hour},
+		{Name: "gate-2", Alive: true, Class: group.Full, Version: "1.2", For: time.Minute, Self: true},
+		{Name: "gate-3", Alive: true, Class: group.Spare, Version: "1.2", For: time.Minute},
+		{Name: "gate-4", Alive: true, Class: group.Full, Version: "1.2", Draining: true},
 		{Name: "gate-5", Problem: "The secret of gate-5 differs."},
 	}
 	listener, err := net.Listen("unix", string(g.control))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sallyport/appliance"
+	"sallyport/appliance/group"
 )
 
 // A part is a table of the status.
@@ -67,7 +68,7 @@ var parts = []part{
 				if m.Draining {
 					class += ", drains"
 				}
-				row(m.Alive && m.Class == appliance.Full && problem == "", m.Name, m.Address, class, lasts, heard, m.Version, problem)
+				row(m.Alive && m.Class == group.Full && problem == "", m.Name, m.Address, class, lasts, heard, m.Version, problem)
 			}
 		},
 		func(s appliance.Status) any { return s.Group },

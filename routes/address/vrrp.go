@@ -46,7 +46,7 @@ type VRRPOptions struct {
 // next one takes its addresses.
 //
 // keepalived is a child of this process and ends with it, so a fresh process finds none
-// that is ours. Or a unit of systemd runs it: then it goes on with the class that it has
+// that is ours. Or a unit of systemd runs it: then it goes on with the priority that it has
 // while the process restarts, and also after a crash. A fresh process knows it by its pid
 // file, and adopts it if its configuration is the same; otherwise it starts the unit anew.
 // What a killed keepalived left on the interface, the next one removes when it starts.
@@ -56,7 +56,7 @@ type VRRP struct {
 	shares  []share
 	places  int                    // shares of all members together
 	adopted bool                   // an earlier process has started the unit
-	leaves  atomic.Bool            // the class is one that gives the addresses away
+	leaves  atomic.Bool            // the priority is one that gives the addresses away
 	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil: one runs
 }
 
@@ -70,25 +70,30 @@ type share struct {
 }
 
 const (
-	highest = 254 // keepalived's 255 ignores the class
+	highest = 254 // keepalived's 255 ignores a Priority
 	// calm is how long keepalived has to run until the next restart is at once again.
 	calm    = time.Minute
 	slowest = 10 * time.Second // between two restarts
 	ending  = 5 * time.Second  // for keepalived to give the addresses back
 )
 
-// classes maps a class to what keepalived adds to each priority. Below -253 it gives up all
-// addresses at once, before another one has taken them. At -253 its priority is 1: it
-// serves until somebody else does, and if nobody else is there.
-var classes = map[string]int{
-	"full":  0,
-	"spare": -100,
-	"drain": -253,
-	"none":  -254,
-}
+// Priority is what keepalived adds to the priority of this appliance for each address.
+type Priority int
 
-// NewVRRP writes the files, with the class "none", and has keepalived check them. A unit that
-// runs with the same files keeps its class. Run does the rest.
+// The four priorities of an appliance.
+const (
+	Normal Priority = 0
+	Lower  Priority = -100 // the others take the addresses if their priority is Normal
+	// Lowest makes the priority of each address 1: the appliance serves until somebody else
+	// does, and if nobody else is there.
+	Lowest Priority = -253
+	// Released makes the priority of each address 0. keepalived gives up all addresses at once,
+	// before another appliance has taken them.
+	Released Priority = -254
+)
+
+// NewVRRP writes the files, with the priority Released, and has keepalived check them. A unit that
+// runs with the same files keeps its priority. Run does the rest.
 func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	o.Interval = cmp.Or(o.Interval, 300*time.Millisecond)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -123,7 +128,7 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder of keepalived's files: %w", err)
 	}
-	if err := v.Set("none"); err != nil {
+	if err := v.Set(Released); err != nil {
 		return nil, err
 	}
 	if err := v.write("keepalived.conf", text); err != nil {
@@ -211,7 +216,7 @@ func (v *VRRP) text() string {
 	line("track_file class {")
 	line("\tfile %q", v.file("class"))
 	line("\tweight 1")
-	line("\tinit_file %d", classes["none"])
+	line("\tinit_file %d", Released)
 	line("}")
 	for _, s := range v.shares {
 		line("vrrp_instance share_%d {", s.id)
@@ -289,16 +294,10 @@ func (v *VRRP) Serve(addresses []netip.Addr) error {
 	return nil
 }
 
-// Set sets the class of this appliance: "full", "spare", "drain" or "none". keepalived
-// follows the file at once. An unknown class is an error, and counts as "none".
-func (v *VRRP) Set(class string) error {
-	weight, known := classes[class]
-	if !known {
-		return errors.Join(fmt.Errorf("the class %q of this appliance: it must be full, spare, drain or none", class),
-			v.Set("none"))
-	}
-	v.leaves.Store(class == "drain" || class == "none")
-	return v.write("class", fmt.Sprintln(weight))
+// Set sets the priority of this appliance. keepalived follows the file at once.
+func (v *VRRP) Set(p Priority) error {
+	v.leaves.Store(p <= Lowest)
+	return v.write("class", fmt.Sprintln(int(p)))
 }
 
 // write replaces a file in one step. keepalived never reads half of it.
@@ -349,7 +348,7 @@ func (v *VRRP) Held() (held []netip.Addr, err error) {
 
 // Run runs keepalived until ctx ends, and starts it again whenever it ends: at once, and
 // with growing pauses if it ends soon. Then keepalived gives the addresses back; one that a
-// unit runs goes on, unless its class is "drain" or "none".
+// unit runs goes on, unless its priority is Lowest or Released.
 func (v *VRRP) Run(ctx context.Context) {
 	if v.o.Unit != "" {
 		v.unit(ctx)

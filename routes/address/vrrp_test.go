@@ -77,10 +77,10 @@ func (l *layer2) start(i int, folder string) {
 	l.t.Cleanup(l.stop[i])
 }
 
-func (l *layer2) class(classes ...string) {
+func (l *layer2) set(priorities ...Priority) {
 	l.t.Helper()
-	for i, c := range classes {
-		must(l.t, l.vrrp[i].Set(c))
+	for i, p := range priorities {
+		must(l.t, l.vrrp[i].Set(p))
 	}
 }
 
@@ -104,26 +104,26 @@ func (l *layer2) wantHolders(when string, want ...string) {
 	})
 }
 
-func TestVRRPSpreadsTheAddressesAndMovesThemByClass(t *testing.T) {
+func TestVRRPSpreadsTheAddressesAndMovesThemByPriority(t *testing.T) {
 	l := newLayer2(t, 3)
-	l.class("none", "none", "none")
-	l.class("full", "full", "full")
+	l.set(Released, Released, Released)
+	l.set(Normal, Normal, Normal)
 	l.wantHolders("each has its own", first+" "+sixth, second, "")
-	l.class("none")
+	l.set(Released)
 	l.wantHolders("the first gave up", "", first+" "+second+" "+sixth, "")
-	l.class("full")
+	l.set(Normal)
 	l.wantHolders("the first came back", first+" "+sixth, second, "")
-	l.class("spare")
+	l.set(Lower)
 	l.wantHolders("the first is spare", "", first+" "+second+" "+sixth, "")
-	l.class("spare", "spare", "spare")
+	l.set(Lower, Lower, Lower)
 	l.wantHolders("all are spare", first+" "+sixth, second, "")
-	l.class("spare", "none", "drain")
+	l.set(Lower, Released, Lowest)
 	l.wantHolders("one is left", first+" "+second+" "+sixth, "", "")
-	l.class("none", "none", "drain")
+	l.set(Released, Released, Lowest)
 	l.wantHolders("one that drains is left", "", "", first+" "+second+" "+sixth)
-	l.class("none", "none", "none")
+	l.set(Released, Released, Released)
 	l.wantHolders("nobody can serve", "", "", "")
-	l.class("full", "full", "full")
+	l.set(Normal, Normal, Normal)
 	l.wantHolders("each has its own again", first+" "+sixth, second, "")
 	l.stop[1]()
 	l.wantHolders("the second stopped", first+" "+sixth, "", second)
@@ -141,7 +141,7 @@ func (l *layer2) serve(addresses []netip.Addr, gates ...int) {
 func TestFurtherAddressesMoveNoOthers(t *testing.T) {
 	const even, odd, next, six = "192.168.50.120", "192.168.50.121", "192.168.50.122", "2001:db8:50::120"
 	l := newLayer2(t, 2)
-	l.class("full", "full")
+	l.set(Normal, Normal)
 	l.wantHolders("each has its own", first+" "+sixth, second)
 	stop := l.watch(first, second, sixth)
 	l.serve(addrs(even, odd, six), 1)
@@ -158,11 +158,11 @@ func TestFurtherAddressesMoveNoOthers(t *testing.T) {
 	l.wantHolders("the last one counts", first+" "+sixth+" "+even, second+" "+odd+" "+six)
 	stopMore()
 	stop()
-	l.class("drain")
+	l.set(Lowest)
 	l.wantHolders("the first drains", "", first+" "+second+" "+sixth+" "+even+" "+odd+" "+six)
 	l.serve(nil, 1, 2)
 	l.wantHolders("no Service is left", "", first+" "+second+" "+sixth)
-	l.class("full")
+	l.set(Normal)
 	l.wantHolders("the first is back", first+" "+sixth, second)
 }
 
@@ -202,7 +202,7 @@ func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
 	}{{"with a ring", true}, {"without", false}} {
 		t.Run(c.what, func(t *testing.T) {
 			l := newLayer2(t, 3)
-			l.class("full", "full", "full")
+			l.set(Normal, Normal, Normal)
 			l.wantHolders("each has its own", first+" "+sixth, second, "")
 			conns := l.dial(first, second, sixth)
 			if c.ring {
@@ -213,7 +213,7 @@ func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
 					})
 				}
 			}
-			l.class("drain")
+			l.set(Lowest)
 			l.wantHolders("the first drains", "", first+" "+second+" "+sixth, "")
 			var got []error
 			wait.For(t, "clients have learned who it is now", func() (bool, string) {
@@ -229,7 +229,7 @@ func TestConnectionsSurviveAMoveByVRRPWithARing(t *testing.T) {
 			if !c.ring {
 				return
 			}
-			l.class("full")
+			l.set(Normal)
 			l.wantHolders("the first is back", first+" "+sixth, second, "")
 			if got := broken(conns); len(got) > 0 {
 				t.Errorf("%d of %d connections are broken after it came back: %v", len(got), len(conns), got[0])
@@ -278,7 +278,7 @@ func TestACableThatIsOutIsKnown(t *testing.T) {
 
 func TestAKilledKeepalivedStartsAgain(t *testing.T) {
 	l := newLayer2(t, 2)
-	l.class("full", "full")
+	l.set(Normal, Normal)
 	l.wantHolders("each has its own", first+" "+sixth, second)
 	for _, name := range []string{"keepalived.pid", "vrrp.pid"} { // the parent, and the one that works
 		before := l.pid(0, name)
@@ -337,7 +337,7 @@ func (l *layer2) pid(i int, name string) int {
 // end. Only with the address of a member it would succeed.
 func TestForgedAdvertisementsDoNothing(t *testing.T) {
 	l := newLayer2(t, 2)
-	l.class("full", "full")
+	l.set(Normal, Normal)
 	l.wantHolders("each has its own", first+" "+sixth, second)
 	forge := func(from string, ttl int) (stop func()) {
 		fd := -1
@@ -366,9 +366,9 @@ func TestForgedAdvertisementsDoNothing(t *testing.T) {
 	}
 	for from, ttl := range map[string]int{"192.168.50.1": 255, l.gates[1].at4: 254} {
 		stop := forge(from, ttl)
-		l.class("none")
+		l.set(Released)
 		l.wantHolders("the first gave up", "", first+" "+second+" "+sixth)
-		l.class("full")
+		l.set(Normal)
 		l.wantHolders("the first came back while "+from+" claims its address", first+" "+sixth, second)
 		stop()
 	}
@@ -442,7 +442,7 @@ func TestAddressesAreSpreadOverTheMembers(t *testing.T) {
 
 func TestAGroupOfOneHoldsItsAddressesByVRRP(t *testing.T) {
 	l := newLayer2(t, 1)
-	l.class("full")
+	l.set(Normal)
 	l.wantHolders("it has all", first+" "+second+" "+sixth)
 }
 
@@ -519,17 +519,6 @@ func TestBadVRRPOptionsAreSentences(t *testing.T) {
 		if _, err := NewVRRP(o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want %s", c.what, err, c.want)
 		}
-	}
-}
-
-func TestAnUnknownClassIsNone(t *testing.T) {
-	v := &VRRP{o: VRRPOptions{Folder: t.TempDir()}}
-	if err := v.Set("best"); err == nil ||
-		!strings.Contains(err.Error(), `the class "best" of this appliance: it must be full, spare, drain or none`) {
-		t.Errorf("got error %v", err)
-	}
-	if text, err := os.ReadFile(filepath.Join(v.o.Folder, "class")); err != nil || string(text) != "-254\n" {
-		t.Errorf("the file has %q (%v), want that of none", text, err)
 	}
 }
 
@@ -622,7 +611,7 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 		var err error
 		h.do(func() { v, err = NewVRRP(o) })
 		must(t, err)
-		must(t, v.Set("full"))
+		must(t, v.Set(Normal))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() {
@@ -689,7 +678,7 @@ func TestAUnitRunsKeepalived(t *testing.T) {
 		return now != 0 && now != before, fmt.Sprint("its process is ", now)
 	})
 	holds(v, addrs(first), "")
-	must(t, v.Set("none"))
+	must(t, v.Set(Released))
 	stop()
 	if held := h.run("ip addr show dev nodes"); strings.Contains(held, first) {
 		t.Errorf("after the end the interface has %s", held)

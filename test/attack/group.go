@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"sallyport/appliance"
+	"sallyport/appliance/group"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -111,7 +111,7 @@ func routed(attack labAttack) labAttack {
 		})
 		full := func() error {
 			status, err := r.Status(ctx)
-			if err == nil && status.Group.Class != appliance.Full {
+			if err == nil && status.Group.Class != group.Full {
 				err = fmt.Errorf("the appliance is %s in its group: %s", status.Group.Class, status.Group.Why)
 			}
 			return err

@@ -355,7 +355,7 @@ func apiAwayForAll(ctx context.Context, s *testbed) error {
 	err := pause(ctx, 20*time.Second)
 	for _, m := range s.members() {
 		st, serr := m.Status(ctx)
-		if err = errors.Join(err, serr); serr == nil && st.Group.Class != appliance.Full {
+		if err = errors.Join(err, serr); serr == nil && st.Group.Class != "full" {
 			s.fail("%s is %s: %s", m.Machine(), st.Group.Class, st.Group.Why)
 		}
 	}
@@ -386,7 +386,7 @@ func (s *testbed) isSpare(ctx context.Context, m *rig.Rig) error {
 			return errors.New("it has had no round yet")
 		}
 		unknown := s.Options().Router == world.RouterBIRD && len(st.Group.Addresses[0].Announced) == 0
-		if st.Group.Class != appliance.Spare || unknown {
+		if st.Group.Class != "spare" || unknown {
 			return fmt.Errorf("group %+v", st.Group)
 		}
 		return nil

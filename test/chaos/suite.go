@@ -361,12 +361,12 @@ func (s *testbed) settled(st appliance.Status) error {
 			return fmt.Errorf("route %s is not in the kernel", r.Prefix)
 		}
 	}
-	if st.Group != nil && st.Group.Class != appliance.Full {
+	if st.Group != nil && st.Group.Class != "full" {
 		return fmt.Errorf("it is %s in its group: %s", st.Group.Class, st.Group.Why)
 	}
 	if st.Group != nil {
 		for _, m := range st.Group.Members {
-			if !m.Self && m.Class != appliance.Full {
+			if !m.Self && m.Class != "full" {
 				return fmt.Errorf("it hears that %s is %s", m.Name, m.State())
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	"sallyport/appliance/group"
 	"sallyport/test/crowd"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
@@ -183,7 +183,7 @@ func (r *testbed) spread(to ...member) {
 		want = append(want, m.Machine())
 		r.eventually(m.Machine()+" is full", func() error {
 			s, err := m.status()
-			if err == nil && (s.Group == nil || s.Group.Class != appliance.Full) {
+			if err == nil && (s.Group == nil || s.Group.Class != group.Full) {
 				err = fmt.Errorf("group %+v", s.Group)
 			}
 			return err

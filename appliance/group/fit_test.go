@@ -1,4 +1,4 @@
-package appliance
+package group
 
 import (
 	"fmt"
@@ -6,14 +6,11 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"sallyport/appliance/group"
-	"sallyport/bgp"
 )
 
 // serving holds the facts of an appliance that lacks nothing.
 func serving() Facts {
-	return Facts{Age: time.Hour, Settled: true, Clusters: []ClusterFacts{{Name: "demo", Live: true, Peers: 3, Heard: 3}}}
+	return Facts{Settled: true, Clusters: []ClusterFacts{{Name: "demo", Live: true, Peers: 3, Heard: 3}}}
 }
 
 func TestTheClassFollowsTheFacts(t *testing.T) {
@@ -27,7 +24,7 @@ func TestTheClassFollowsTheFacts(t *testing.T) {
 		"served from a picture":            {func(f *Facts) { f.Clusters[0].Live = false }, Spare, "the API of cluster demo has not answered since the start"},
 		"every session was lost":           {func(f *Facts) { f.Clusters[0].Lost = true }, Spare, "every BGP session with cluster demo was lost at once"},
 		"a node is dead at the start":      {func(f *Facts) { f.Clusters[0].Heard = 2 }, Full, ""},
-		"a start waits for a node":         {func(f *Facts) { f.Age, f.Clusters[0].Heard = time.Second, 2 }, Spare, "1 of 3 BGP peers of cluster demo have not sent all their routes since the start"},
+		"a start waits for a node":         {func(f *Facts) { f.Starting, f.Clusters[0].Heard = true, 2 }, Spare, "1 of 3 BGP peers of cluster demo have not sent all their routes since the start"},
 		"a start has heard no node":        {func(f *Facts) { f.Clusters[0].Heard = 0 }, Spare, "no BGP peer of cluster demo has sent all its routes since the start"},
 		"a cluster without nodes":          {func(f *Facts) { f.Clusters[0] = ClusterFacts{Name: "demo", Live: true} }, Full, ""},
 		"the first rounds":                 {func(f *Facts) { f.Settled = false }, Spare, "the first rounds have not ended yet"},
@@ -112,29 +109,6 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 	}
 }
 
-func TestAnApplianceIsIsolatedWhenNobodyHearsIt(t *testing.T) {
-	router := func(state string) bgp.PeerState {
-		return bgp.PeerState{Peer: bgp.Peer{Upstream: true}, State: state}
-	}
-	node, silent, alive := bgp.PeerState{State: established}, group.Heard{}, group.Heard{Alive: true}
-	for name, row := range map[string]struct {
-		heard []group.Heard
-		peers []bgp.PeerState
-		want  bool
-	}{
-		"all are there":           {[]group.Heard{alive}, []bgp.PeerState{router(established), node}, false},
-		"the router restarts":     {[]group.Heard{silent, alive}, []bgp.PeerState{router("Active"), node}, false},
-		"the others are dead":     {[]group.Heard{silent}, []bgp.PeerState{router(established), router("Idle")}, false},
-		"its cable is cut":        {[]group.Heard{silent, silent}, []bgp.PeerState{router("Active"), router("Idle"), node}, true},
-		"a group of one":          {nil, []bgp.PeerState{router("Active")}, false},
-		"a group without routers": {[]group.Heard{silent}, []bgp.PeerState{node}, false},
-	} {
-		if got := isolated(row.heard, row.peers); got != row.want {
-			t.Errorf("%s: got %t, want %t", name, got, row.want)
-		}
-	}
-}
-
 // anyFacts returns facts of all kinds, good ones among them.
 func anyFacts(r *rand.Rand) Facts {
 	f := serving()
@@ -156,7 +130,7 @@ func anyFacts(r *rand.Rand) Facts {
 			f.Down = true
 			f.Isolated = r.IntN(2) == 0
 		case 7:
-			f.Age = time.Duration(r.IntN(60)) * time.Second
+			f.Starting = r.IntN(2) == 0
 		case 8:
 			f.Draining = true
 		case 9:

@@ -1,4 +1,4 @@
-package appliance
+package group
 
 import (
 	"fmt"
@@ -17,11 +17,11 @@ const (
 
 // Facts holds what one round knows of this appliance as a place for traffic.
 type Facts struct {
-	Age     time.Duration // of the process
-	HAProxy string        // why HAProxy does not answer; empty: it does
-	Settled bool          // the first rounds have ended
-	Failing string        // the error of the round; empty: none
-	Missing int           // wanted routes that the kernel does not hold
+	Starting bool   // it still waits for BGP peers that have not sent all their routes
+	HAProxy  string // why HAProxy does not answer; empty: it does
+	Settled  bool   // the first rounds have ended
+	Failing  string // the error of the round; empty: none
+	Missing  int    // wanted routes that the kernel does not hold
 
 	Clusters []ClusterFacts
 	Isolated bool // no router has a session with it, and no other member is heard
@@ -66,6 +66,10 @@ const (
 	// flapping is the time after a loss in which another loss doubles the wait.
 	flapping = 10 * time.Minute
 )
+
+// Doubted reports whether an appliance that is full will be so no longer unless its facts
+// improve soon.
+func (f Fitness) Doubted() bool { return !f.doubt.IsZero() }
 
 // Fit decides the class of an appliance. before is its last decision; the zero Fitness
 // begins.
@@ -151,7 +155,7 @@ func (f Facts) weak() (why string, grace time.Duration) {
 		switch {
 		case !c.Live:
 			return fmt.Sprintf("the API of cluster %s has not answered since the start", c.Name), doubtful
-		case f.Age < patience && c.Heard < c.Peers:
+		case f.Starting && c.Heard < c.Peers:
 			return fmt.Sprintf("%d of %d BGP peers of cluster %s have not sent all their routes since the start", c.Peers-c.Heard, c.Peers, c.Name), doubtful
 		case c.Peers > 0 && c.Heard == 0:
 			return fmt.Sprintf("no BGP peer of cluster %s has sent all its routes since the start", c.Name), doubtful
@@ -162,8 +166,10 @@ func (f Facts) weak() (why string, grace time.Duration) {
 		return "the first rounds have not ended yet", doubtful
 	case f.Failing != "":
 		return "rounds fail: " + f.Failing, doubtful
-	case f.Missing > 0:
-		return fmt.Sprintf("%s not in the kernel", Counted(f.Missing, "wanted route")), doubtful
+	case f.Missing == 1:
+		return "1 wanted route not in the kernel", doubtful
+	case f.Missing > 1:
+		return fmt.Sprintf("%d wanted routes not in the kernel", f.Missing), doubtful
 	}
 	return "", 0
 }
