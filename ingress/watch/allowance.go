@@ -52,8 +52,10 @@ type reading struct {
 
 func newAllowance[T object](key, kind string, most int, first func(T) bool) *allowance[T] {
 	return &allowance[T]{
-		key: key, kind: kind, plural: kind + "s", follows: "those of Services that something served refers to are used first",
-		most: most, first: first, wake: make(chan struct{}, 1), bytes: map[string]int{}, short: map[string]*shortage{},
+		key: key, kind: kind, plural: kind + "s",
+		follows: "those of Services that something served refers to are used first",
+		most:    most, first: first, wake: make(chan struct{}, 1),
+		bytes: map[string]int{}, short: map[string]*shortage{},
 	}
 }
 
@@ -122,7 +124,8 @@ func (s *shelf[T]) room(item T) (is, displaced bool) {
 	}
 	var victims []T
 	if sh.first(item) {
-		from, _ := slices.BinarySearchFunc(s.items, namespace, func(o T, n string) int { return strings.Compare(o.GetNamespace(), n) })
+		from, _ := slices.BinarySearchFunc(s.items, namespace,
+			func(o T, n string) int { return strings.Compare(o.GetNamespace(), n) })
 		for _, o := range s.items[from:] {
 			if over <= 0 || o.GetNamespace() != namespace {
 				break
@@ -203,7 +206,8 @@ func (s *shelf[T]) problems(cluster string) (all []ingress.Problem) {
 		on := s.share.short[namespace].example
 		on.Cluster = cluster
 		all = append(all, ingress.Problem{ObjectRef: on, Reason: "LimitReached", Why: fmt.Sprintf(
-			"the %s of namespace %s have more than %d bytes (clusters[].ingress.limits.%s): some of them are not used, this one among them; %s",
+			"the %s of namespace %s have more than %d bytes (clusters[].ingress.limits.%s): some of them are not "+
+				"used, this one among them; %s",
 			s.share.plural, namespace, s.share.most, s.share.key, s.share.follows)})
 	}
 	return all
@@ -366,7 +370,7 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 	}
 }
 
-// watchShare sets up a shelf in which each namespace has a share.
+// watchShare sets up a shelf that bounds the objects of each namespace.
 func watchShare[T object, L runtime.Object](
 	w *Watcher, group, resource string, order func(a, b T) int, sh *allowance[T],
 	from func(namespace string) reader[L],

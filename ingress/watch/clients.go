@@ -39,7 +39,9 @@ type api interface {
 	// CreateEvent creates an Event in its namespace.
 	CreateEvent(context.Context, *corev1.Event) error
 	// CreateToken asks for a token of a ServiceAccount.
-	CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	CreateToken(
+		ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+	) (*authenticationv1.TokenRequest, error)
 	// Document returns what the API server has at a path, as JSON.
 	Document(ctx context.Context, path string) ([]byte, error)
 }
@@ -53,7 +55,10 @@ type reader[L runtime.Object] interface {
 // A statusClient also writes the status of objects.
 type statusClient[L runtime.Object, T any] interface {
 	reader[L]
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+	Patch(
+		ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions,
+		subresources ...string,
+	) (T, error)
 }
 
 type (
@@ -72,7 +77,8 @@ var (
 	scheme = func() *runtime.Scheme {
 		s := runtime.NewScheme()
 		for _, add := range []func(*runtime.Scheme) error{
-			metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme, authenticationv1.AddToScheme,
+			metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme,
+			authenticationv1.AddToScheme,
 		} {
 			utilruntime.Must(add(s))
 		}
@@ -91,7 +97,8 @@ func newClients(config *rest.Config) (*clients, error) {
 	shared.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c := &clients{}
 	for client, version := range map[*rest.Interface]schema.GroupVersion{
-		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion, &c.discovery: discoveryv1.SchemeGroupVersion,
+		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion,
+		&c.discovery: discoveryv1.SchemeGroupVersion,
 	} {
 		each := rest.CopyConfig(shared)
 		each.GroupVersion, each.APIPath = &version, "/apis"
@@ -114,7 +121,8 @@ func clientOf[T, L any, PT interface {
 	*L
 	runtime.Object
 }](group rest.Interface, resource, namespace string) *gentype.ClientWithList[PT, PL] {
-	return gentype.NewClientWithList[PT, PL](resource, group, parameters, namespace, func() PT { return new(T) }, func() PL { return new(L) })
+	return gentype.NewClientWithList[PT, PL](resource, group, parameters, namespace,
+		func() PT { return new(T) }, func() PL { return new(L) })
 }
 
 func (c *clients) Ingresses(namespace string) ingressClient {
@@ -163,7 +171,8 @@ type secretTables struct {
 
 func (t secretTables) request(o metav1.ListOptions) *rest.Request {
 	return t.core.Get().Namespace(t.namespace).Resource("secrets").VersionedParams(&o, parameters).
-		SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").Param("includeObject", string(metav1.IncludeNone))
+		SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").
+		Param("includeObject", string(metav1.IncludeNone))
 }
 
 // List lists the names.
@@ -224,13 +233,17 @@ func (t secretTables) secret(table *metav1.Table, row metav1.TableRow) (*corev1.
 }
 
 func (c *clients) CreateEvent(ctx context.Context, e *corev1.Event) error {
-	_, err := clientOf[corev1.Event, corev1.EventList](c.core, "events", e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	events := clientOf[corev1.Event, corev1.EventList](c.core, "events", e.Namespace)
+	_, err := events.Create(ctx, e, metav1.CreateOptions{})
 	return err
 }
 
-func (c *clients) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (c *clients) CreateToken(
+	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	answer := &authenticationv1.TokenRequest{}
-	err := c.core.Post().Namespace(namespace).Resource("serviceaccounts").Name(account).SubResource("token").Body(request).Do(ctx).Into(answer)
+	err := c.core.Post().Namespace(namespace).Resource("serviceaccounts").Name(account).SubResource("token").
+		Body(request).Do(ctx).Into(answer)
 	return answer, err
 }
 

@@ -5,12 +5,12 @@
 // that it has to be allowed in its cluster.
 //
 // It promises that an API server that is away, refuses or serves nothing any more never looks
-// like an empty cluster: the last known objects stay, and [Health] says what is wrong. The
-// memory and the requests that one namespace causes are bounded, and namespaces take turns, so
-// that none of them delays another. A [Watcher] hands out an object together with the Secrets
-// that the object names.
+// like an empty cluster: the last known objects stay, and [Health] says what is wrong. A
+// [Watcher] hands out an object together with the Secrets that the object names. The memory and
+// the requests that one namespace causes are bounded, and namespaces take turns: no namespace
+// delays another.
 //
-// Its limit: it does not know what objects mean. Package ingress tells it which Secrets are
+// Its limit: it does not know the meaning of objects. Package ingress tells it which Secrets are
 // named and which fields are read, and package calico reads Calico's objects.
 //
 // # Inside
@@ -25,6 +25,7 @@
 //	survey.go                  finds the API group of Calico's objects
 //	publish.go                 writes status and Events
 //	kubeconfig.go, token.go    hold the credentials, and renew a token
+//	answer.go                  says in words why a request failed
 //	clients.go                 has a client for each resource
 //	look.go                    looks at a cluster once, for the command line and the doctor
 //	rules.go                   lists the rights

@@ -13,8 +13,9 @@ import (
 // endpoints are the EndpointSlices of a cluster. Each namespace has a share of the
 // memory for them.
 type endpoints struct {
-	shelf  *shelf[*discoveryv1.EndpointSlice]
-	served atomic.Pointer[map[types.NamespacedName][]string] // the Services that something served leads to; nil: not known yet
+	shelf *shelf[*discoveryv1.EndpointSlice]
+	// served has the Services that something served leads to, or nil before the first Result.
+	served atomic.Pointer[map[types.NamespacedName][]string]
 }
 
 // Serve says which Services something served leads to, by the last Result. These Services and

@@ -29,6 +29,10 @@ type followers struct {
 	of    map[string]*secretReader             // by namespace
 	since time.Time                            // when the TLS Secrets were known
 
+	// tls has the Secrets of type kubernetes.io/tls that something names, by namespace; "" is all.
+	tls     map[string]*shelf[*corev1.Secret]
+	reading chan struct{} // has an entry for each request of a secretReader that is under way
+
 	// patience bounds how long an awaited Secret holds back a change of the objects that
 	// name it, and how long it holds back the first snapshot.
 	patience time.Duration
@@ -69,8 +73,8 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		f.list, f.since = nil, time.Now()
 	}
 	s.NoSecrets = true
-	for _, namespace := range sortedKeys(w.secrets) {
-		shelf := w.secrets[namespace]
+	for _, namespace := range sortedKeys(w.followers.tls) {
+		shelf := w.followers.tls[namespace]
 		shelf.drop()
 		if shelf.awaited() {
 			waiting = append(waiting, shelf.name())
@@ -98,14 +102,14 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		clear(awaited) // there is no snapshot before, whose objects could stay
 	}
 	if f.hold(s, awaited) {
-		for _, shelf := range w.secrets {
+		for _, shelf := range w.followers.tls {
 			shelf.drop()
 		}
 	}
 	return nil
 }
 
-// withoutSlices returns the objects that can name Secrets, and others.
+// withoutSlices returns the objects without EndpointSlices, which name no Secrets.
 func withoutSlices(o ingress.Objects) ingress.Objects {
 	o.Slices = nil
 	return o
@@ -113,7 +117,9 @@ func withoutSlices(o ingress.Objects) ingress.Objects {
 
 // read finds the names in the objects of a snapshot, if these have changed.
 func (f *followers) read(s *ingress.Snapshot) {
-	now := ingress.Snapshot{Cluster: s.Cluster, Options: s.Options, NoClasses: s.NoClasses, Objects: withoutSlices(s.Objects)}
+	now := ingress.Snapshot{
+		Cluster: s.Cluster, Options: s.Options, NoClasses: s.NoClasses, Objects: withoutSlices(s.Objects),
+	}
 	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
 		f.from = now
 		f.names, f.beyond = now.NamedSecrets()
@@ -229,7 +235,7 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 		if ctx.Err() != nil {
 			return
 		}
-		for namespace, s := range w.secrets {
+		for namespace, s := range w.followers.tls {
 			w.startSecrets(ctx, wg, s, namespace)
 		}
 	}
@@ -255,7 +261,8 @@ func (w *Watcher) startSecrets(
 				if err != nil {
 					return nil, err
 				}
-				page.Items = slices.DeleteFunc(page.Items, func(one corev1.Secret) bool { return !s.wants(keyOf(&one)) })
+				page.Items = slices.DeleteFunc(page.Items,
+					func(one corev1.Secret) bool { return !s.wants(keyOf(&one)) })
 				for i := range page.Items {
 					s.clean(&page.Items[i])
 				}

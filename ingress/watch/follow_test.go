@@ -204,7 +204,7 @@ func named(ingress string, secrets ...string) *networkingv1.Ingress {
 
 // kept counts the bytes of all TLS Secrets that a watcher keeps.
 func kept(w *Watcher) (bytes int) {
-	for _, shelf := range w.secrets {
+	for _, shelf := range w.followers.tls {
 		for _, s := range shelf.newest() {
 			for _, value := range s.Data {
 				bytes += len(value)

@@ -30,20 +30,25 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	}
 	current, ok := file.Contexts[file.CurrentContext]
 	if !ok {
-		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names: set current-context to one it has", file.CurrentContext)
+		return nil, fmt.Errorf("the kubeconfig has no context %q, which its current-context names: "+
+			"set current-context to one it has", file.CurrentContext)
 	}
 	cluster, user := file.Clusters[current.Cluster], file.AuthInfos[current.AuthInfo]
 	switch {
 	case cluster == nil:
-		return nil, fmt.Errorf("the kubeconfig has no cluster %q, which its context %q names", current.Cluster, file.CurrentContext)
+		return nil, fmt.Errorf("the kubeconfig has no cluster %q, which its context %q names",
+			current.Cluster, file.CurrentContext)
 	case user == nil:
-		return nil, fmt.Errorf("the kubeconfig has no user %q, which its context %q names", current.AuthInfo, file.CurrentContext)
+		return nil, fmt.Errorf("the kubeconfig has no user %q, which its context %q names",
+			current.AuthInfo, file.CurrentContext)
 	case cluster.Server == "":
 		return nil, fmt.Errorf("the kubeconfig names no server for its cluster %q", current.Cluster)
 	case user.Exec != nil:
-		return nil, fmt.Errorf("user %q of the kubeconfig gets its credentials from the program %q: the appliance runs no programs out of a kubeconfig, %s", current.AuthInfo, user.Exec.Command, remedy)
+		return nil, fmt.Errorf("user %q of the kubeconfig gets its credentials from the program %q: the appliance "+
+			"runs no programs out of a kubeconfig, %s", current.AuthInfo, user.Exec.Command, remedy)
 	case user.AuthProvider != nil:
-		return nil, fmt.Errorf("user %q of the kubeconfig gets its credentials from an auth-provider, which Kubernetes no longer supports: %s", current.AuthInfo, remedy)
+		return nil, fmt.Errorf("user %q of the kubeconfig gets its credentials from an auth-provider, which "+
+			"Kubernetes no longer supports: %s", current.AuthInfo, remedy)
 	}
 	paths := map[string]string{
 		"certificate-authority": cluster.CertificateAuthority, "client-certificate": user.ClientCertificate,
@@ -55,13 +60,15 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 			continue
 		}
 		if !filepath.IsAbs(path) {
-			return nil, fmt.Errorf("the kubeconfig names the file %q for %s, which is not an absolute path: write one, or the content itself (%s-data, or token)", path, what, what)
+			return nil, fmt.Errorf("the kubeconfig names the file %q for %s, which is not an absolute path: write "+
+				"one, or the content itself (%s-data, or token)", path, what, what)
 		}
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("the kubeconfig names a file for %s that cannot be read: %w", what, err)
 		}
 	}
-	config, err := clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	loaded := clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, &clientcmd.ConfigOverrides{}, nil)
+	config, err := loaded.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
@@ -101,7 +108,8 @@ func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Lo
 		return nil, nil
 	}
 	if now.After(c.until) {
-		return nil, fmt.Errorf("the %s in the kubeconfig expired on %s: make a new kubeconfig, with the token of a ServiceAccount", c.what, c.until.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the %s in the kubeconfig expired on %s: make a new kubeconfig, with the token of "+
+			"a ServiceAccount", c.what, c.until.UTC().Format(time.RFC3339))
 	}
 	return &c, nil
 }
@@ -114,7 +122,8 @@ func (c *credentials) sentences(now time.Time) []string {
 	case c.token != nil:
 		return c.token.sentences(now)
 	case soon(c.from, c.until, now):
-		return []string{fmt.Sprintf("the %s in the kubeconfig expires on %s: make a new kubeconfig, with the token of a ServiceAccount, which the appliance renews itself", c.what, c.until.UTC().Format(time.RFC3339))}
+		return []string{fmt.Sprintf("the %s in the kubeconfig expires on %s: make a new kubeconfig, with the token "+
+			"of a ServiceAccount, which the appliance renews itself", c.what, c.until.UTC().Format(time.RFC3339))}
 	}
 	return nil
 }

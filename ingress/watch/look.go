@@ -39,7 +39,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	if err != nil {
 		return Sight{}, err
 	}
-	s := Sight{Server: w.server}
+	s := Sight{Server: w.server.host}
 	if s.APIGroup, _, err = w.chosen(ctx); err != nil {
 		return s, err
 	}

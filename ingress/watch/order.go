@@ -32,7 +32,8 @@ func byService(a, b *discoveryv1.EndpointSlice) int {
 
 // find looks an object up in a list sorted by name.
 func find[T metav1.Object](list []T, key types.NamespacedName) (found T, ok bool) {
-	i, ok := slices.BinarySearchFunc(list, key, func(o T, k types.NamespacedName) int { return compareKeys(keyOf(o), k) })
+	i, ok := slices.BinarySearchFunc(list, key,
+		func(o T, k types.NamespacedName) int { return compareKeys(keyOf(o), k) })
 	if ok {
 		found = list[i]
 	}

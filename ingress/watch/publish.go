@@ -25,9 +25,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A publisher holds one whole wish: all that is to be written to the cluster. Statuses and Events
-// are written side by side: statuses do not wait for Events, nor Events for statuses.
+// A publisher writes to the cluster. It holds one whole wish: all that is to be written. Statuses
+// and Events are written side by side: statuses do not wait for Events, nor Events for statuses.
 type publisher struct {
+	kube      api
+	log       *slog.Logger
+	addresses []string // addresses or host names that Ingresses get; without one, no status of an Ingress is written
+	pools     ingress.Pools
+	ingresses *shelf[*networkingv1.Ingress]
+	services  *shelf[*corev1.Service]
+
 	statuses, events chan struct{}               // knock after a new wish
 	wish             atomic.Pointer[Publication] // nil: there is none yet
 
@@ -74,8 +81,7 @@ func (p *publisher) refusals() (all []string) {
 }
 
 // refuse notes whether the appliance may write one kind of object.
-func (w *Watcher) refuse(what, sentence string, err error) {
-	p := &w.publisher
+func (p *publisher) refuse(what, sentence string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !apierrors.IsForbidden(err) {
@@ -85,7 +91,7 @@ func (w *Watcher) refuse(what, sentence string, err error) {
 		return
 	}
 	if p.refused[what] == "" {
-		w.log.Warn("cannot write to the cluster", "err", sentence)
+		p.log.Warn("cannot write to the cluster", "err", sentence)
 	}
 	if p.refused == nil {
 		p.refused = make(map[string]string)
@@ -93,9 +99,9 @@ func (w *Watcher) refuse(what, sentence string, err error) {
 	p.refused[what] = sentence
 }
 
-// republish is the time until a failed write is repeated. It is also the time in which
-// a status that was just written is not written again: the shelf has to see it first,
-// and another writer of the status must not be answered at full speed.
+// republish is the time until a failed write is repeated. In this time a status that was just
+// written is not written again: the shelf has to see the new status first, and two writers of
+// one status must not answer each other at full speed.
 const republish = 5 * time.Second
 
 // statusesPerSecond bounds the writes of status, one after another: an API server on two
@@ -103,19 +109,19 @@ const republish = 5 * time.Second
 const statusesPerSecond = 50
 
 // publishStatuses writes statuses until ctx ends.
-func (w *Watcher) publishStatuses(ctx context.Context) {
-	p := statuses{
-		Watcher: w, written: make(map[types.UID]time.Time),
+func (p *publisher) publishStatuses(ctx context.Context) {
+	s := statuses{
+		publisher: p, written: make(map[types.UID]time.Time),
 		budget: rate.NewLimiter(statusesPerSecond, 2*statusesPerSecond),
 	}
-	w.publisher.each(ctx, w.publisher.statuses, republish, func(wish *Publication) {
+	p.each(ctx, p.statuses, republish, func(wish *Publication) {
 		now := time.Now()
-		for uid, at := range p.written {
+		for uid, at := range s.written {
 			if now.Sub(at) >= republish {
-				delete(p.written, uid)
+				delete(s.written, uid)
 			}
 		}
-		p.write(ctx, wish, append(w.ingressStatuses(wish), w.serviceStatuses(wish)...))
+		s.write(ctx, wish, append(p.ingressStatuses(wish), p.serviceStatuses(wish)...))
 	})
 }
 
@@ -138,7 +144,7 @@ func (p *publisher) each(ctx context.Context, knocks <-chan struct{}, pause time
 
 // statuses write the status of objects. One goroutine owns them.
 type statuses struct {
-	*Watcher
+	*publisher
 	written map[types.UID]time.Time
 	budget  *rate.Limiter
 	last    string // namespace that had its turn last
@@ -146,21 +152,21 @@ type statuses struct {
 
 // write writes statuses. Namespaces take turns. It ends when there is a newer wish, which
 // may have the change of another namespace.
-func (p *statuses) write(ctx context.Context, wish *Publication, patches []statusPatch) {
+func (s *statuses) write(ctx context.Context, wish *Publication, patches []statusPatch) {
 	patches = slices.DeleteFunc(patches, func(one statusPatch) bool {
-		_, waits := p.written[one.of.GetUID()]
+		_, waits := s.written[one.of.GetUID()]
 		return waits
 	})
 	denied := make(map[string]bool) // by right
-	for _, one := range inTurns(patches, p.last, func(one statusPatch) string { return one.of.GetNamespace() }) {
+	for _, one := range inTurns(patches, s.last, func(one statusPatch) string { return one.of.GetNamespace() }) {
 		if denied[one.right] {
 			continue
 		}
-		if p.publisher.old(wish) || p.budget.Wait(ctx) != nil {
+		if s.old(wish) || s.budget.Wait(ctx) != nil {
 			return
 		}
-		p.last = one.of.GetNamespace()
-		err := p.patch(ctx, one)
+		s.last = one.of.GetNamespace()
+		err := s.patch(ctx, one)
 		switch {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
 			// The object has changed in the last three cases: the next round decides on its new state.
@@ -174,7 +180,7 @@ func (p *statuses) write(ctx context.Context, wish *Publication, patches []statu
 }
 
 // patch writes the status of an object.
-func (p *statuses) patch(ctx context.Context, one statusPatch) error {
+func (s *statuses) patch(ctx context.Context, one statusPatch) error {
 	patch, err := json.Marshal(one.body)
 	if err != nil {
 		return err
@@ -182,8 +188,8 @@ func (p *statuses) patch(ctx context.Context, one statusPatch) error {
 	call, cancel := context.WithTimeout(ctx, askFor)
 	err = one.send(call, patch)
 	cancel()
-	p.written[one.of.GetUID()] = time.Now()
-	p.refuse(one.right, one.denied, err)
+	s.written[one.of.GetUID()] = time.Now()
+	s.refuse(one.right, one.denied, err)
 	if err == nil {
 		one.log.Info(one.done) //nolint:sloglint // one of two constants
 	}
@@ -214,8 +220,8 @@ func inTurns[T any](things []T, last string, of func(T) string) []T {
 }
 
 // ingressStatuses returns the statuses of Ingresses that are not as wished.
-func (w *Watcher) ingressStatuses(wish *Publication) (all []statusPatch) {
-	ours := w.loadBalancer()
+func (p *publisher) ingressStatuses(wish *Publication) (all []statusPatch) {
+	ours := p.loadBalancer()
 	if len(ours) == 0 {
 		return nil
 	}
@@ -223,7 +229,7 @@ func (w *Watcher) ingressStatuses(wish *Publication) (all []statusPatch) {
 	for _, o := range wish.Served {
 		is[types.UID(o.UID)] = true
 	}
-	for _, ing := range w.ingresses.newest() {
+	for _, ing := range p.ingresses.newest() {
 		has := ing.Status.LoadBalancer.Ingress
 		same := slices.EqualFunc(has, ours, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
 			return a.IP == b.IP && a.Hostname == b.Hostname
@@ -233,8 +239,9 @@ func (w *Watcher) ingressStatuses(wish *Publication) (all []statusPatch) {
 		}
 		one := statusPatch{
 			of: ing, kind: types.JSONPatchType, right: "status", done: "status published",
-			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; resource ingresses/status): apply what `sallyport manifests` prints",
-			log:    w.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
+			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; " +
+				"resource ingresses/status): apply what `sallyport manifests` prints",
+			log: p.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
 			body: []map[string]any{
 				{"op": "test", "path": "/metadata/uid", "value": ing.UID},
 				{"op": "test", "path": "/status/loadBalancer/ingress", "value": has},
@@ -248,7 +255,8 @@ func (w *Watcher) ingressStatuses(wish *Publication) (all []statusPatch) {
 			}
 		}
 		one.send = func(ctx context.Context, patch []byte) error {
-			_, err := w.kube.Ingresses(ing.Namespace).Patch(ctx, ing.Name, one.kind, patch, metav1.PatchOptions{}, "status")
+			to := p.kube.Ingresses(ing.Namespace)
+			_, err := to.Patch(ctx, ing.Name, one.kind, patch, metav1.PatchOptions{}, "status")
 			return err
 		}
 		all = append(all, one)
@@ -273,39 +281,41 @@ func (p *Publication) may(has int) bool { return has == 0 && p.Add || has > 0 &&
 // serviceStatuses returns the statuses of Services of type LoadBalancer that are not as
 // wished. A write counts only if nobody has changed the Service meanwhile: of several
 // members of a group the first one writes, and the others see the record.
-func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
-	pools := w.cfg.Options.Pools
-	if len(pools.Ranges) == 0 {
+func (p *publisher) serviceStatuses(wish *Publication) (all []statusPatch) {
+	if len(p.pools.Ranges) == 0 {
 		return nil
 	}
 	ours := make(map[types.UID]*ingress.Balancer, len(wish.Balancers))
 	for i := range wish.Balancers {
 		ours[types.UID(wish.Balancers[i].UID)] = &wish.Balancers[i]
 	}
-	for _, s := range w.services.newest() {
+	for _, s := range p.services.newest() {
 		has := s.Status.LoadBalancer.Ingress
 		ingress := []corev1.LoadBalancerIngress{}
 		if one := ours[s.UID]; one != nil {
 			for _, a := range one.Addresses {
 				ingress = append(ingress, corev1.LoadBalancerIngress{IP: a.String()})
 			}
-		} else if !pools.Stale(s) {
+		} else if !p.pools.Stale(s) {
 			continue
 		}
-		same := slices.EqualFunc(has, ingress, func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname })
+		same := slices.EqualFunc(has, ingress,
+			func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP && a.Hostname == b.Hostname })
 		if same || !wish.may(len(has)) {
 			continue
 		}
 		all = append(all, statusPatch{
 			of: s, kind: types.MergePatchType, right: "service status", done: "addresses of a Service recorded",
-			denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource services/status), and gives them no addresses: apply what `sallyport manifests` prints",
-			log:    w.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),
+			denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource " +
+				"services/status), and gives them no addresses: apply what `sallyport manifests` prints",
+			log: p.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),
 			body: map[string]any{
 				"metadata": map[string]any{"uid": s.UID, "resourceVersion": s.ResourceVersion},
 				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
 			},
 			send: func(ctx context.Context, patch []byte) error {
-				_, err := w.kube.Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+				to := p.kube.Services(s.Namespace)
+				_, err := to.Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 				return err
 			},
 		})
@@ -313,8 +323,8 @@ func (w *Watcher) serviceStatuses(wish *Publication) (all []statusPatch) {
 	return all
 }
 
-func (w *Watcher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress) {
-	for _, text := range w.cfg.Publish {
+func (p *publisher) loadBalancer() (all []networkingv1.IngressLoadBalancerIngress) {
+	for _, text := range p.addresses {
 		if _, err := netip.ParseAddr(text); err == nil {
 			all = append(all, networkingv1.IngressLoadBalancerIngress{IP: text})
 		} else {
@@ -333,17 +343,17 @@ const (
 )
 
 // publishEvents creates an Event for each problem, until ctx ends.
-func (w *Watcher) publishEvents(ctx context.Context) {
+func (p *publisher) publishEvents(ctx context.Context) {
 	e := events{
-		Watcher: w, told: make(map[ingress.Problem]bool), budgets: make(map[string]*rate.Limiter),
+		publisher: p, told: make(map[ingress.Problem]bool), budgets: make(map[string]*rate.Limiter),
 		all: rate.NewLimiter(eventsOfAll, 2*eventsAtOnce),
 	}
-	w.publisher.each(ctx, w.publisher.events, eventsLookEvery, func(wish *Publication) { e.write(ctx, wish) })
+	p.each(ctx, p.events, eventsLookEvery, func(wish *Publication) { e.write(ctx, wish) })
 }
 
 // events write Events. One goroutine owns them.
 type events struct {
-	*Watcher
+	*publisher
 	told    map[ingress.Problem]bool // problems of the last wish that have their Event
 	budgets map[string]*rate.Limiter // by namespace, of those that have used some
 	all     *rate.Limiter
@@ -367,7 +377,7 @@ func (e *events) write(ctx context.Context, wish *Publication) {
 	maps.DeleteFunc(e.budgets, func(_ string, b *rate.Limiter) bool { return b.TokensAt(at) >= eventsAtOnce })
 	denied := 0
 	for _, p := range inTurns(untold, e.last, func(p ingress.Problem) string { return p.Namespace }) {
-		if ctx.Err() != nil || e.publisher.old(wish) {
+		if ctx.Err() != nil || e.old(wish) {
 			return
 		}
 		if now[p] {
@@ -408,7 +418,8 @@ func (e *events) create(ctx context.Context, p ingress.Problem) error {
 	call, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	err := e.kube.CreateEvent(call, event(p, time.Now()))
-	e.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply what `sallyport manifests` prints", err)
+	e.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply "+
+		"what `sallyport manifests` prints", err)
 	return err
 }
 
@@ -419,7 +430,9 @@ func event(p ingress.Problem, at time.Time) *corev1.Event {
 	const longestName, longestMessage = 200, 1024 // a name is at most 253, a message 1024 bytes (core/v1 Event)
 	name := strings.TrimRight(p.Name[:min(len(p.Name), longestName)], "-.")
 	message := p.Why[:min(len(p.Why), longestMessage)]
-	about := corev1.ObjectReference{Kind: p.Kind, APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID)}
+	about := corev1.ObjectReference{
+		Kind: p.Kind, APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: types.UID(p.UID),
+	}
 	switch p.Kind {
 	case "Ingress", "IngressClass":
 		about.APIVersion = "networking.k8s.io/v1"
@@ -428,7 +441,9 @@ func event(p ingress.Problem, at time.Time) *corev1.Event {
 	}
 	return &corev1.Event{
 		// Events of objects without a namespace are in namespace default (core/v1 Event).
-		ObjectMeta:     metav1.ObjectMeta{Namespace: cmp.Or(p.Namespace, metav1.NamespaceDefault), Name: name + "." + hex.EncodeToString(sum[:8])},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cmp.Or(p.Namespace, metav1.NamespaceDefault), Name: name + "." + hex.EncodeToString(sum[:8]),
+		},
 		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: p.Reason, Message: message,
 		Source: corev1.EventSource{Component: "sallyport"}, ReportingController: "sallyport",
 		FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at), Count: 1,

@@ -26,9 +26,11 @@ import (
 type secretReader struct {
 	names *shelf[*corev1.Secret] // all Secrets of the namespace, with their names and versions alone
 	stop  context.CancelFunc
-	fetch func(context.Context, types.NamespacedName) (*corev1.Secret, error) // nil: there is none
-	tell  func()                                                              // called after a change
-	wake  chan struct{}                                                       // knocks after a change of names or wanted
+	tell  func()        // called after a change
+	wake  chan struct{} // knocks after a change of names or wanted
+
+	// fetch returns a Secret, or nil if the Secret does not exist.
+	fetch func(context.Context, types.NamespacedName) (*corev1.Secret, error)
 
 	patience time.Duration // that of followers
 
@@ -98,7 +100,8 @@ func (w *Watcher) startReader(ctx context.Context, wg *sync.WaitGroup, namespace
 
 // listNames lists the names of Secrets.
 func (w *Watcher) listNames(ctx context.Context, from reader[*corev1.SecretList]) (*corev1.SecretList, error) {
-	return inPages(metav1.ListOptions{Limit: namesPage}, func(o metav1.ListOptions) (page *corev1.SecretList, err error) {
+	first := metav1.ListOptions{Limit: namesPage}
+	return inPages(first, func(o metav1.ListOptions) (page *corev1.SecretList, err error) {
 		err = w.inTurn(ctx, func(ctx context.Context) error {
 			page, err = from.List(ctx, o)
 			return err
@@ -110,8 +113,8 @@ func (w *Watcher) listNames(ctx context.Context, from reader[*corev1.SecretList]
 // inTurn makes a request of a reader, once fewer than readersAtOnce are under way.
 func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) error) error {
 	select {
-	case w.reading <- struct{}{}:
-		defer func() { <-w.reading }()
+	case w.followers.reading <- struct{}{}:
+		defer func() { <-w.followers.reading }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

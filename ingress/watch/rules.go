@@ -40,9 +40,15 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watched},
 	{Groups: []string{""}, Resources: []string{"secrets"}, Verbs: watched},
 	{Groups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: watched},
-	{Groups: calicoGroups, Resources: []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters"}, Verbs: watched},
-	{Groups: calicoGroups, Resources: []string{"clusterinformations"}, Names: []string{"default"}, Verbs: []string{"get"}},
-	{Groups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Names: []string{v3APIService}, Verbs: []string{"get"}},
+	{Groups: calicoGroups, Resources: calicoResources, Verbs: watched},
+	{
+		Groups: calicoGroups, Resources: []string{"clusterinformations"}, Names: []string{"default"},
+		Verbs: []string{"get"},
+	},
+	{
+		Groups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Names: []string{v3APIService},
+		Verbs: []string{"get"},
+	},
 	{Groups: []string{"networking.k8s.io"}, Resources: []string{"ingresses/status"}, Verbs: []string{"patch"}},
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
@@ -82,14 +88,20 @@ func RulesFor(o ingress.Options) []Rule {
 	}
 	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		rules = append(rules, Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"}, Names: []string{name}, Verbs: watched})
+		rules = append(rules, Rule{
+			Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"},
+			Names: []string{name}, Verbs: watched,
+		})
 	}
 	return rules
 }
 
 // Renewal returns the rule that lets a ServiceAccount create tokens for itself alone.
 func Renewal(namespace, name string) Rule {
-	return Rule{Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"serviceaccounts/token"}, Names: []string{name}, Verbs: []string{"create"}}
+	return Rule{
+		Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"serviceaccounts/token"},
+		Names: []string{name}, Verbs: []string{"create"},
+	}
 }
 
 var (

@@ -37,15 +37,20 @@ type shelf[T object] struct {
 	order    func(a, b T) int
 	wanted   func(types.NamespacedName) bool // which objects are kept; nil: all
 	strip    func(T)                         // removes what nobody reads
-	same     func(a, b T) bool               // whether a new version of an object changes nothing for any reader; nil: by all but the version
 	knock    func()                          // called after a change
 	wary     bool                            // a deleted object stays until a new list does not have it
 	told     func(err error, lasting bool)   // called with the outcome of each request; lasting: see the constant
 
-	fill    func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
-	share   *allowance[T]                          // bounds the objects of each namespace; nil: nothing does
-	called  string                                 // its name in sentences; empty: that of the resource
-	without string                                 // says what follows while the objects are barred; empty: nothing is compiled then
+	// same reports whether a new version of an object changes nothing for any reader. Without it,
+	// versions are the same if all but the resourceVersion is.
+	same func(a, b T) bool
+
+	fill   func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
+	share  *allowance[T]                          // bounds the objects of each namespace; nil: nothing does
+	called string                                 // its name in sentences; empty: that of the resource
+	// without is a sentence about the consequence while the objects are barred. If it is empty,
+	// nothing is compiled then.
+	without string
 
 	mu     sync.Mutex
 	items  []T // sorted; never changed once handed out
@@ -62,10 +67,6 @@ type shelf[T object] struct {
 // shelf believes it. An API server that starts answers "forbidden" until it has read
 // its own roles, and "not found" until it has read its CRDs.
 const lasting = 10 * time.Second
-
-// refused reports whether an error is an answer that does not change by waiting: the
-// appliance may not read the resource, or it does not exist.
-func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
 
 // list returns the objects. Neither they nor the slice may be changed.
 func (s *shelf[T]) list() []T {
@@ -413,13 +414,17 @@ var errCutShort = errors.New("the last watch ended before its time")
 
 // run keeps the shelf filled until ctx ends. It repeats an attempt that fails, for
 // ever.
-func (s *shelf[T]) run(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error), watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)) {
+func (s *shelf[T]) run(
+	ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+	watcher func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) {
 	quiet := logr.Discard() // outcome reports errors
 	ctx = logr.NewContext(ctx, quiet)
 	var failed atomic.Bool // a list that is abandoned may still write it
 	var until time.Time    // when the server will end the current watch
 	note := func(err error) {
-		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		if ctx.Err() != nil || errors.Is(err, context.Canceled) || apierrors.IsResourceExpired(err) ||
+			apierrors.IsGone(err) {
 			return // Run ends, or a new list is due: no failure
 		}
 		failed.Store(err != nil)

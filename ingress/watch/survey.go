@@ -30,9 +30,20 @@ type calicoShelves struct {
 	shelves map[string]*shelf[*unstructured.Unstructured]
 }
 
+// calicoObjects are the objects of Calico in the API group that the survey has found.
+type calicoObjects struct {
+	inUse     *calicoShelves // nil: nothing was found yet
+	next      *calicoShelves // replaces inUse once all of it was read
+	noneSince time.Time      // since when the cluster serves no API group of Calico; zero: it serves one
+	unknown   error          // why the API group is not known; nil: it is
+	have      calico.Presence
+}
+
 // calicoResources are the resources of Calico that are watched. Only the first is
 // indispensable.
-var calicoResources = []string{"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", calicoFilters}
+var calicoResources = []string{
+	"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", calicoFilters,
+}
 
 // calicoFilters is a resource of Calico that nothing is compiled from: no snapshot waits
 // for it.
@@ -49,7 +60,8 @@ func (c *calicoShelves) all() (all []*shelf[*unstructured.Unstructured]) {
 
 func (c *calicoShelves) waiting() (names []string) {
 	for _, s := range c.all() {
-		if full, _ := s.state(); !full && s.resource != calicoFilters && (s.resource == calicoResources[0] || !s.barred()) {
+		if full, _ := s.state(); !full && s.resource != calicoFilters &&
+			(s.resource == calicoResources[0] || !s.barred()) {
 			names = append(names, s.name())
 		}
 	}
@@ -118,34 +130,36 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 
 // settle acts on the outcome of a survey. The group in use stays in use until all of
 // the new one was read (promote): there is no moment without blocks.
-func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, served []string, err error) (found bool) {
+func (w *Watcher) settle(
+	ctx context.Context, wg *sync.WaitGroup, group string, served []string, err error,
+) (found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch none := errors.Is(err, calico.ErrNone); {
 	case !none:
-		w.noneSince = time.Time{}
-	case w.noneSince.IsZero():
-		w.noneSince = time.Now()
-	case w.calico == nil && w.next == nil && time.Since(w.noneSince) >= lasting:
+		w.calico.noneSince = time.Time{}
+	case w.calico.noneSince.IsZero():
+		w.calico.noneSince = time.Now()
+	case w.calico.inUse == nil && w.calico.next == nil && time.Since(w.calico.noneSince) >= lasting:
 		// A cluster without Calico's CRDs may still announce its podCIDRs. A cluster
 		// whose CRDs are gone keeps its last known objects: calico is not nil then.
-		w.calico = &calicoShelves{stop: func() {}}
+		w.calico.inUse = &calicoShelves{stop: func() {}}
 		defer w.tell()
 	}
-	if (err == nil) != (w.surveyed == nil) || err != nil && err.Error() != w.surveyed.Error() {
+	if (err == nil) != (w.calico.unknown == nil) || err != nil && err.Error() != w.calico.unknown.Error() {
 		defer w.tell()
 	}
-	w.surveyed = err
+	w.calico.unknown = err
 	if err != nil {
 		w.say(err.Error())
-		return w.calico != nil && w.calico.group == "" && errors.Is(err, calico.ErrNone)
+		return w.calico.inUse != nil && w.calico.inUse.group == "" && errors.Is(err, calico.ErrNone)
 	}
-	if w.next != nil && !w.next.serves(group, served) {
-		w.next.stop()
-		w.next = nil
+	if w.calico.next != nil && !w.calico.next.serves(group, served) {
+		w.calico.next.stop()
+		w.calico.next = nil
 	}
-	if w.next == nil && (w.calico == nil || !w.calico.serves(group, served)) {
-		w.next = w.open(ctx, wg, group, served)
+	if w.calico.next == nil && (w.calico.inUse == nil || !w.calico.inUse.serves(group, served)) {
+		w.calico.next = w.open(ctx, wg, group, served)
 	}
 	return true
 }
@@ -153,14 +167,15 @@ func (w *Watcher) settle(ctx context.Context, wg *sync.WaitGroup, group string, 
 // promote replaces the group in use by the next one, once all objects of the next one
 // were read. The caller holds mu.
 func (w *Watcher) promote() {
-	if w.next == nil || len(w.next.waiting()) > 0 {
+	if w.calico.next == nil || len(w.calico.next.waiting()) > 0 {
 		return
 	}
-	if w.calico != nil {
-		w.calico.stop()
-		w.log.Info("Calico's objects are read from another API group", "was", w.calico.group, "is", w.next.group)
+	if w.calico.inUse != nil {
+		w.calico.inUse.stop()
+		w.log.Info("Calico's objects are read from another API group",
+			"was", w.calico.inUse.group, "is", w.calico.next.group)
 	}
-	w.calico, w.next = w.next, nil
+	w.calico.inUse, w.calico.next = w.calico.next, nil
 }
 
 func (c *calicoShelves) serves(group string, served []string) bool {
@@ -241,7 +256,7 @@ func (w *Watcher) chosen(ctx context.Context) (group string, served []string, er
 		}
 	}
 	w.mu.Lock()
-	w.have = have
+	w.calico.have = have
 	w.mu.Unlock()
 	if group, err = calico.Choose(have); group == calico.V3 {
 		return group, v3, err
@@ -251,7 +266,8 @@ func (w *Watcher) chosen(ctx context.Context) (group string, served []string, er
 
 func given(group string, served []string, err error) (string, []string, error) {
 	if err == nil && len(served) == 0 {
-		err = fmt.Errorf("the cluster does not serve %s, which the configuration names as the API group of Calico's objects", group)
+		err = fmt.Errorf("the cluster does not serve %s, which the configuration names as the API group "+
+			"of Calico's objects", group)
 	}
 	return group, served, err
 }
@@ -266,7 +282,7 @@ func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) 
 		return nil, nil
 	}
 	if err != nil && !isAnswer(err) {
-		return nil, errors.New(w.unanswered(err))
+		return nil, errors.New(w.server.unanswered(err))
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &list)
@@ -316,21 +332,22 @@ func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstr
 
 func (w *Watcher) undecided(without string, err error) error {
 	if !isAnswer(err) {
-		return errors.New(w.unanswered(err))
+		return errors.New(w.server.unanswered(err))
 	}
-	return fmt.Errorf("the API group of Calico's objects cannot be determined without %s: %w; apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
+	return fmt.Errorf("the API group of Calico's objects cannot be determined without %s: %w; "+
+		"apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
 }
 
 // resolve looks up the addresses of the API server. The last ones stay while the
 // resolver fails.
 func (w *Watcher) resolve(ctx context.Context) {
 	var addrs []netip.Addr
-	if ip, err := netip.ParseAddr(w.server); err == nil {
+	if ip, err := netip.ParseAddr(w.server.host); err == nil {
 		addrs = []netip.Addr{ip}
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, askFor)
 		defer cancel()
-		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", w.server); err != nil {
+		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", w.server.host); err != nil {
 			return
 		}
 	}
@@ -349,12 +366,13 @@ func (w *Watcher) resolve(ctx context.Context) {
 // topologyNow returns the Topology of the Nodes and Calico's objects. It makes a new
 // one only if they changed. The caller holds mu.
 func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Topology {
-	c, m := w.calico, &w.topology
+	c, m := w.calico.inUse, &w.topology
 	now := calico.Objects{
 		Cluster: w.cfg.Name, Nodes: w.nodes.list(),
 		Affinities: c.list("blockaffinities"), Blocks: c.list("ipamblocks"), Pools: c.list("ippools"),
 		Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"), Filters: c.list(calicoFilters),
-		NoAffinities: c.shelves["blockaffinities"] == nil, NoBlocks: !c.readable("ipamblocks"), NoConfigs: !c.readable("bgpconfigurations"), NoFilters: !c.readable(calicoFilters),
+		NoAffinities: c.shelves["blockaffinities"] == nil, NoBlocks: !c.readable("ipamblocks"),
+		NoConfigs: !c.readable("bgpconfigurations"), NoFilters: !c.readable(calicoFilters),
 		Group: c.group, ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, OwnASN: w.cfg.OwnASN, Memory: m.memory,
 	}
 	protected := w.protectedNow(endpoints)
@@ -368,7 +386,8 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 	for _, o := range odd {
 		m.odd = append(m.odd, o.String())
 		if !slices.Contains(told, o.String()) {
-			w.log.Warn("object of Calico not understood, or not as it should be", "kind", o.Kind, "name", o.Name, "why", o.Why)
+			w.log.Warn("object of Calico not understood, or not as it should be",
+				"kind", o.Kind, "name", o.Name, "why", o.Why)
 		}
 	}
 	return t
@@ -383,28 +402,33 @@ func (w *Watcher) missing() (all []string) {
 		}
 	}
 	if w.topology.value.HostLocal {
-		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no object records which pod has which: an EndpointSlice of any namespace may name any pod of the cluster as a server")
+		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no object "+
+			"records which pod has which: an EndpointSlice of any namespace may name any pod of the "+
+			"cluster as a server")
 	}
-	c := w.calico
+	c := w.calico.inUse
 	switch {
 	case c == nil:
 		return append(all, w.publisher.refusals()...)
 	case c.group == "":
-		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes replace its blocks"), w.publisher.refusals()...)
+		return append(append(all, calico.ErrNone.Error()+"; the podCIDRs of the nodes replace its blocks"),
+			w.publisher.refusals()...)
 	}
-	if doubt := w.have.Doubt(); doubt != "" {
+	if doubt := w.calico.have.Doubt(); doubt != "" {
 		all = append(all, doubt)
 	}
 	for _, r := range []struct{ resource, without string }{
 		{"blockaffinities", "the podCIDRs of the nodes replace the blocks"},
-		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, borrowed addresses have no route, and the owner of a block with two affinities is unknown"},
+		{"ipamblocks", "an EndpointSlice of any namespace may name any pod of the cluster as a server, borrowed " +
+			"addresses have no route, and the owner of a block with two affinities is unknown"},
 		{"ippools", "only the bounds of the configuration limit the imported routes"},
 		{"bgpconfigurations", "the AS number of the configuration replaces the cluster's"},
 		{"bgppeers", "a localASNumber for the sessions to the appliance is ignored"},
 		{calicoFilters, "it is unknown whether the nodes would learn routes from the appliance"},
 	} {
 		if !c.readable(r.resource) && (r.resource != calicoFilters || c.without(calicoFilters)) {
-			all = append(all, fmt.Sprintf("%s of %s cannot be read or do not exist: %s", r.resource, c.group, r.without))
+			why := fmt.Sprintf("%s of %s cannot be read or do not exist: %s", r.resource, c.group, r.without)
+			all = append(all, why)
 		}
 	}
 	return append(all, w.publisher.refusals()...)

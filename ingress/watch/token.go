@@ -50,7 +50,8 @@ func readToken(text string) (token, bool) {
 		return token{}, false
 	}
 	t := token{
-		text: strings.TrimSpace(text), namespace: claims.Kubernetes.Namespace, name: claims.Kubernetes.ServiceAccount.Name, uid: claims.Kubernetes.ServiceAccount.UID,
+		text: strings.TrimSpace(text), namespace: claims.Kubernetes.Namespace,
+		name: claims.Kubernetes.ServiceAccount.Name, uid: claims.Kubernetes.ServiceAccount.UID,
 		issued: time.Unix(int64(claims.Issued), 0), expires: time.Unix(int64(claims.Expires), 0),
 	}
 	return t, t.namespace != "" && t.name != "" && t.uid != "" && t.issued.Before(t.expires)
@@ -184,7 +185,9 @@ func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life(
 
 // A tokenIssuer is the part of an api that issues tokens.
 type tokenIssuer interface {
-	CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	CreateToken(
+		ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+	) (*authenticationv1.TokenRequest, error)
 }
 
 // run renews the token until ctx ends. It repeats an attempt that fails, for ever.
@@ -217,7 +220,8 @@ func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
 	}
 	fresh, ok := readToken(answer.Status.Token)
 	if !ok || fresh.uid != r.given.uid {
-		return fmt.Errorf("the API server returned no token of ServiceAccount %s/%s that expires", r.given.namespace, r.given.name)
+		return fmt.Errorf("the API server returned no token of ServiceAccount %s/%s that expires",
+			r.given.namespace, r.given.name)
 	}
 	unkept := r.keep(fresh)
 	r.mu.Lock()
@@ -247,12 +251,15 @@ func (r *renewer) sentences(now time.Time) (all []string) {
 	expires := r.held.expires.UTC().Format(time.RFC3339)
 	switch {
 	case !now.Before(r.held.expires):
-		all = append(all, fmt.Sprintf("%s expired on %s, before it could be renewed: make a new kubeconfig and restart the appliance", whose, expires))
+		all = append(all, fmt.Sprintf("%s expired on %s, before it could be renewed: make a new kubeconfig "+
+			"and restart the appliance", whose, expires))
 	case r.failed != nil && (isAnswer(r.failed) || soon(r.held.issued, r.held.expires, now)):
-		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s", whose, expires, root(r.failed), renew))
+		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s",
+			whose, expires, root(r.failed), renew))
 	}
 	if r.unkept != nil {
-		all = append(all, fmt.Sprintf("the renewed token cannot be saved (%v): the next start uses the kubeconfig's token, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
+		all = append(all, fmt.Sprintf("the renewed token cannot be saved (%v): the next start uses the kubeconfig's "+
+			"token, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
 	}
 	return all
 }

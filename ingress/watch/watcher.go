@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,12 +35,15 @@ type Config struct {
 	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    ingress.Options
-	Publish    []string       // addresses or host names for status.loadBalancer; none writes no status
+	Publish    []string       // addresses or host names for status.loadBalancer; none: no status is written
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
 	Reflectors []netip.Addr   // handed on in the Topology
-	ASN        uint32         // AS that the cluster should be in, and is taken to be in where its BGPConfiguration cannot be read; 0 is Calico's default
 	OwnASN     uint32         // AS of the appliance; 0: not known
+
+	// ASN is the AS that the cluster should be in; 0 is Calico's default. It counts where the
+	// BGPConfiguration of the cluster cannot be read.
+	ASN uint32
 
 	HostNetwork bool            // handed on in the Topology
 	Before      routes.Topology // the last known one, which says who had which address; zero: none
@@ -55,8 +55,7 @@ type Config struct {
 type Watcher struct {
 	cfg     Config
 	log     *slog.Logger
-	server  string // host of the API server, a name or an address
-	port    uint16 // of the API server
+	server  apiServer
 	kube    api
 	dynamic dynamic.Interface
 	changed chan struct{}
@@ -69,19 +68,12 @@ type Watcher struct {
 	nodes     *shelf[*corev1.Node]
 	endpoints endpoints
 
-	secrets map[string]*shelf[*corev1.Secret] // by namespace, "" is all: those of type kubernetes.io/tls that something names
-
 	followers   followers
-	reading     chan struct{} // has an entry for each request of a secretReader that is under way
-	publisher   publisher
+	publisher   *publisher
 	credentials *credentials // nil: no expiry is known
 
-	mu        sync.Mutex     // guards all below
-	calico    *calicoShelves // in use
-	next      *calicoShelves // replaces calico once all of it was read
-	noneSince time.Time      // since when the cluster serves no API group of Calico; zero: it serves one
-	surveyed  error          // why the API group of Calico's objects is not known
-	have      calico.Presence
+	mu        sync.Mutex // guards all below
+	calico    calicoObjects
 	protected []netip.Addr // addresses that the name of the API server resolves to
 	health    Health
 	logged    map[string]time.Time // by sentence: when it was last logged
@@ -97,9 +89,12 @@ type Health struct {
 	APIGroup  string    `json:"apiGroup,omitempty"` // the group of Calico's objects; empty: none is served
 	// CredentialsExpire is when the token or certificate in use expires; zero: no expiry is known.
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
-	Missing           []string  `json:"missing,omitempty"` // a sentence for each thing the cluster does not have or does not let us do
-	Odd               []string  `json:"odd,omitempty"`     // a sentence for each Calico object that cannot be read, or is not as it should be
-	Error             string    `json:"error,omitempty"`   // a sentence for each thing that keeps us from reading the cluster now; empty: nothing
+	// Missing has a sentence for each thing that the cluster does not have, or does not let us do.
+	Missing []string `json:"missing,omitempty"`
+	// Odd has a sentence for each Calico object that cannot be read, or is not as it should be.
+	Odd []string `json:"odd,omitempty"`
+	// Error has a sentence for each thing that keeps us from reading the cluster now; empty: nothing does.
+	Error string `json:"error,omitempty"`
 }
 
 // New reads the kubeconfig, and connects to nothing. An error is about the
@@ -123,35 +118,39 @@ func New(cfg Config) (*Watcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: the kubeconfig cannot be used: %w", cfg.Name, err)
 	}
-	server, port := config.Host, uint16(443)
-	if u, err := url.Parse(config.Host); err == nil && u.Hostname() != "" {
-		server = u.Hostname()
-		if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
-			port = uint16(n)
-		}
-	}
 	if _, err := labels.Parse(cfg.Options.NamespaceSelector); err != nil {
-		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w", cfg.Name, err)
+		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w",
+			cfg.Name, err)
 	}
-	w := newWatcher(cfg, kube, dyn, server, port)
+	w := newWatcher(cfg, kube, dyn, apiServerOf(config.Host))
 	w.credentials = credentials
 	return w, nil
 }
 
-func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server string, port uint16) *Watcher {
+func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *Watcher {
 	w := &Watcher{
-		cfg: cfg, log: cfg.Log, server: server, port: port, kube: kube, dynamic: dyn,
+		cfg: cfg, log: cfg.Log, server: server, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
-		surveyed: errors.New("the API group of Calico's objects is not known yet"),
-		logged:   make(map[string]time.Time),
+		calico: calicoObjects{unknown: errors.New("the API group of Calico's objects is not known yet")},
+		logged: make(map[string]time.Time),
 	}
 	w.topology.memory = calico.Remember(cfg.Before)
-	w.publisher.statuses, w.publisher.events = make(chan struct{}, 1), make(chan struct{}, 1)
 	w.watchAll()
+	w.publisher = &publisher{
+		kube: kube, log: cfg.Log, addresses: cfg.Publish, pools: cfg.Options.Pools,
+		ingresses: w.ingresses, services: w.services,
+		statuses: make(chan struct{}, 1), events: make(chan struct{}, 1),
+	}
+	w.watchSecrets()
+	return w
+}
+
+// watchSecrets sets up the shelves of TLS Secrets.
+func (w *Watcher) watchSecrets() {
 	w.followers.patience = patience
-	w.reading = make(chan struct{}, readersAtOnce)
-	w.secrets = make(map[string]*shelf[*corev1.Secret])
-	for _, namespace := range cfg.Options.SecretNamespaces() {
+	w.followers.reading = make(chan struct{}, readersAtOnce)
+	w.followers.tls = make(map[string]*shelf[*corev1.Secret])
+	for _, namespace := range w.cfg.Options.SecretNamespaces() {
 		one := newShelf[*corev1.Secret](w, "", "secrets", byName)
 		one.wanted = w.followers.named
 		of := ""
@@ -159,9 +158,8 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server string, port
 			of = " of namespace " + namespace
 		}
 		one.without = "TLS Secrets" + of + " cannot be read: Ingresses are served without their certificates"
-		w.secrets[namespace] = one
+		w.followers.tls[namespace] = one
 	}
-	return w
 }
 
 // watchAll sets up the shelves that Run fills from its start to its end.
@@ -169,10 +167,13 @@ func (w *Watcher) watchAll() {
 	const core = corev1.GroupName
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
 	w.watchClaims()
-	w.classes = watchOne[*networkingv1.IngressClass](w, networking, "ingressclasses", byName, w.kube.IngressClasses(), "")
+	w.classes = watchOne[*networkingv1.IngressClass](
+		w, networking, "ingressclasses", byName, w.kube.IngressClasses(), "",
+	)
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
 	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService,
-		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred), w.kube.EndpointSlices)
+		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred),
+		w.kube.EndpointSlices)
 	w.nodes = watchOne[*corev1.Node](w, core, "nodes", byName, w.kube.Nodes(), "")
 	w.nodes.strip = stripNode
 	if options.NamespaceSelector != "" {
@@ -180,8 +181,11 @@ func (w *Watcher) watchAll() {
 	}
 	for _, full := range options.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		one := watchOne[*corev1.ConfigMap](w, core, "configmaps", byName, w.kube.ConfigMaps(namespace), "metadata.name="+name)
-		one.called, one.without = "ConfigMap "+full, "ConfigMap "+full+" cannot be read: Ingresses are served without its content"
+		one := watchOne[*corev1.ConfigMap](
+			w, core, "configmaps", byName, w.kube.ConfigMaps(namespace), "metadata.name="+name,
+		)
+		one.called = "ConfigMap " + full
+		one.without = one.called + " cannot be read: Ingresses are served without its content"
 	}
 }
 
@@ -193,11 +197,14 @@ func (w *Watcher) watchClaims() {
 		most = 0
 	}
 	ings := newAllowance("objectBytes", "Ingress", most, func(*networkingv1.Ingress) bool { return true })
-	ings.plural, ings.follows = "Ingresses", "each may be a guard, so all clients of the other Ingresses are rejected until the namespace has fewer or smaller ones"
+	ings.plural = "Ingresses"
+	ings.follows = "each may be a guard, so all clients of the other Ingresses are rejected until the namespace " +
+		"has fewer or smaller ones"
 	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, ings,
 		func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
 	w.ingresses.same = sameButStatus
-	services := newAllowance("objectBytes", "Service", most, func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
+	services := newAllowance("objectBytes", "Service", most,
+		func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
 	services.follows = "those that something served refers to are used first"
 	w.services = watchShare(w, corev1.GroupName, "services", byName, services,
 		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
@@ -217,10 +224,10 @@ func watchOne[T object, L runtime.Object](
 // holds mu.
 func (w *Watcher) shelves() []anyShelf {
 	all := slices.Clone(w.watched)
-	for _, namespace := range sortedKeys(w.secrets) {
-		all = append(all, w.secrets[namespace])
+	for _, namespace := range sortedKeys(w.followers.tls) {
+		all = append(all, w.followers.tls[namespace])
 	}
-	for _, c := range []*calicoShelves{w.calico, w.next} {
+	for _, c := range []*calicoShelves{w.calico.inUse, w.calico.next} {
 		if c == nil {
 			continue
 		}
@@ -300,8 +307,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	for _, s := range w.watched {
 		s.start(ctx, &wg)
 	}
-	wg.Go(func() { w.publishStatuses(ctx) })
-	wg.Go(func() { w.publishEvents(ctx) })
+	wg.Go(func() { w.publisher.publishStatuses(ctx) })
+	wg.Go(func() { w.publisher.publishEvents(ctx) })
 	if c := w.credentials; c != nil && c.token != nil {
 		c.token.knock = w.tell
 		if !w.cfg.OnlyLook {
@@ -312,7 +319,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	w.survey(ctx, &wg)
 }
 
-func start[T object, L runtime.Object](ctx context.Context, wg *sync.WaitGroup, s *shelf[T], from reader[L], fields string) {
+func start[T object, L runtime.Object](
+	ctx context.Context, wg *sync.WaitGroup, s *shelf[T], from reader[L], fields string,
+) {
 	wg.Go(func() {
 		s.run(ctx, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = fields
@@ -351,17 +360,19 @@ func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.promote()
-	if w.calico != nil {
-		waiting = append(waiting, w.calico.waiting()...)
+	if w.calico.inUse != nil {
+		waiting = append(waiting, w.calico.inUse.waiting()...)
 	} else { // promote follows at the next knock, which the last of them has given
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
-		return ingress.Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s", w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
+		return ingress.Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s",
+			w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
 	}
 	if !w.health.Synced {
 		w.health.Synced, w.health.SyncedAt = true, time.Now()
-		w.log.Info("cluster read completely", "ingresses", len(s.Ingresses), "services", len(s.Services), "nodes", len(w.nodes.list()), "calico", w.calico.group)
+		w.log.Info("cluster read completely", "ingresses", len(s.Ingresses), "services", len(s.Services),
+			"nodes", len(w.nodes.list()), "calico", w.calico.inUse.group)
 	}
 	s.Topology = w.topologyNow(s.Slices)
 	return s, nil
@@ -372,10 +383,10 @@ func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 func (w *Watcher) Appliances() map[string]netip.Addr {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.calico == nil {
+	if w.calico.inUse == nil {
 		return nil
 	}
-	return calico.Appliances(w.calico.list("bgppeers"))
+	return calico.Appliances(w.calico.inUse.list("bgppeers"))
 }
 
 // Apart returns the nodes that BGP connects with no other node, see calico.Apart; none if
@@ -383,12 +394,13 @@ func (w *Watcher) Appliances() map[string]netip.Addr {
 func (w *Watcher) Apart() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.calico
+	c := w.calico.inUse
 	if c == nil || !c.readable("bgpconfigurations") || !c.readable("bgppeers") || !c.readable("ippools") {
 		return nil
 	}
 	return calico.Apart(calico.Objects{
-		Nodes: w.nodes.list(), Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"), Pools: c.list("ippools"), Own: w.cfg.OwnAddrs,
+		Nodes: w.nodes.list(), Configs: c.list("bgpconfigurations"), Peers: c.list("bgppeers"),
+		Pools: c.list("ippools"), Own: w.cfg.OwnAddrs,
 	})
 }
 
@@ -400,8 +412,8 @@ func (w *Watcher) Health() Health {
 	h.Missing, h.Odd = append(w.credentials.sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
 	h.CredentialsExpire = w.credentials.expire()
 	h.Error = w.troubles()
-	if w.calico != nil {
-		h.APIGroup = w.calico.group
+	if w.calico.inUse != nil {
+		h.APIGroup = w.calico.inUse.group
 	}
 	return h
 }
@@ -415,23 +427,17 @@ func (w *Watcher) answered(group, resource string, err error, lasting bool) {
 		w.health.Connected, w.health.Since = connected, time.Now()
 		defer w.tell()
 		if connected {
-			w.log.Info("API server answers", "server", w.server)
+			w.log.Info("API server answers", "server", w.server.host)
 		}
 	}
 	if lasting {
 		defer w.tell()
-		w.say(w.sentence(group, resource, err))
+		w.say(w.server.sentence(group, resource, err))
 	}
 	w.mu.Unlock()
 	if apierrors.IsNotFound(err) {
 		w.askSurvey() // a CRD is gone: Calico's objects may be in the other group now
 	}
-}
-
-// isAnswer reports whether an error came from the API server itself.
-func isAnswer(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status)
 }
 
 // say logs a sentence, once in five minutes. The caller holds mu.
@@ -450,80 +456,22 @@ func (w *Watcher) say(sentence string) {
 	w.log.Warn("cannot read the cluster", "err", sentence)
 }
 
-// sentence returns what a failed request means and what to do.
-func (w *Watcher) sentence(group, resource string, err error) string {
-	name := resource
-	if group != "" {
-		name += "." + group
-	}
-	switch {
-	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the appliance may not list and watch %s (verbs list, watch; API group %q; resource %s): apply what `sallyport manifests` prints", name, group, resource)
-	case apierrors.IsUnauthorized(err):
-		return "the API server does not accept the credentials of the kubeconfig: the token or certificate expired or was revoked; make a new one"
-	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the API server has no resource %s", name)
-	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		return fmt.Sprintf("the API server returns older %s than before (its etcd was restored from a backup, or it lags behind another API server): they are read again", name)
-	case isAnswer(err):
-		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
-	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):
-		return fmt.Sprintf("no TLS with the API server (%s): %v; check the server's name, its CA and the client certificate in the kubeconfig", w.server, root(err))
-	}
-	return w.unanswered(err) + "; the last known objects stay"
-}
-
-// unanswered returns in words why a request had no answer of the API server, and what to look at.
-func (w *Watcher) unanswered(err error) string {
-	how := "does not answer"
-	if _, is := errors.AsType[*net.OpError](err); is {
-		how = "cannot be reached"
-	}
-	return fmt.Sprintf("the API server (%s) %s: %v; look whether it runs, and whether a firewall drops port %d", w.server, how, root(err), w.port)
-}
-
-// root returns the innermost error. The outer ones repeat the URL, whose parameters
-// change with each attempt. A deadline that passed is in words.
-func root(err error) error {
-	innermost := err
-	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
-		innermost = inner
-	}
-	if opened, is := errors.AsType[*net.OpError](err); is && opened.Op == "dial" && opened.Timeout() {
-		return late{innermost, "no answer to a new connection"}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return late{innermost, fmt.Sprintf("nothing came within %s", askFor)}
-	}
-	return innermost
-}
-
-// late is the error of a deadline, with words for people.
-type late struct {
-	error
-	words string
-}
-
-func (l late) Error() string { return l.words }
-func (l late) Unwrap() error { return l.error }
-func (l late) Timeout() bool { return true }
-
 // troubles returns a sentence for each read that fails now. The caller holds mu.
 func (w *Watcher) troubles() string {
 	var all []string
 	for _, s := range w.shelves() {
 		if _, err := s.state(); err != nil {
 			group, resource := s.of()
-			if why := w.sentence(group, resource, err); !slices.Contains(all, why) {
+			if why := w.server.sentence(group, resource, err); !slices.Contains(all, why) {
 				all = append(all, why)
 			}
 		}
 	}
 	// A cluster without Calico is no trouble: missing says what replaces it.
-	without := w.calico != nil && w.calico.group == "" && errors.Is(w.surveyed, calico.ErrNone)
+	without := w.calico.inUse != nil && w.calico.inUse.group == "" && errors.Is(w.calico.unknown, calico.ErrNone)
 	// A shelf already reports an API server that cannot be reached.
-	if w.surveyed != nil && !without && (len(all) == 0 || errors.Is(w.surveyed, calico.ErrFrozen)) {
-		all = append(all, w.surveyed.Error())
+	if w.calico.unknown != nil && !without && (len(all) == 0 || errors.Is(w.calico.unknown, calico.ErrFrozen)) {
+		all = append(all, w.calico.unknown.Error())
 	}
 	return strings.Join(all, "; ")
 }
@@ -533,7 +481,7 @@ func (w *Watcher) troubles() string {
 func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
 	var servers []netip.AddrPort
 	for _, ip := range w.protected {
-		servers = append(servers, netip.AddrPortFrom(ip, w.port))
+		servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
 	}
 	for _, s := range slicesOf(all, ingress.APIServer) {
 		for _, e := range s.Endpoints {
@@ -542,7 +490,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 				if err != nil {
 					continue
 				}
-				servers = append(servers, netip.AddrPortFrom(ip, w.port))
+				servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
 				for _, p := range s.Ports {
 					if p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
 						servers = append(servers, netip.AddrPortFrom(ip, uint16(*p.Port)))

@@ -202,7 +202,7 @@ func (c *cluster) watch(t *testing.T, cfg Config) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
-	w := newWatcher(cfg, fakeAPI{c.Clientset}, c.dynamic, "192.168.50.22", 6443)
+	w := newWatcher(cfg, fakeAPI{c.Clientset}, c.dynamic, apiServer{host: "192.168.50.22", port: 6443})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -615,7 +615,7 @@ func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
 
 // No word of Go's net package reaches a sentence that a paged engineer reads.
 func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
-	w := &Watcher{server: "192.168.50.22", port: 6443}
+	w := &Watcher{server: apiServer{host: "192.168.50.22", port: 6443}}
 	asked := func(err error) error {
 		return &url.Error{Op: "Get", URL: "https://192.168.50.22:6443/apis?x=1", Err: err}
 	}
@@ -631,7 +631,7 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 			if got := w.undecided("ClusterInformation default", row.err).Error(); got != row.want {
 				t.Errorf("the search for Calico's objects: got %q, want %q", got, row.want)
 			}
-			if got, want := w.sentence("", "pods", row.err), row.want+"; the last known objects stay"; got != want {
+			if got, want := w.server.sentence("", "pods", row.err), row.want+"; the last known objects stay"; got != want {
 				t.Errorf("a list: got %q, want %q", got, want)
 			}
 			if why := root(row.err); !errors.Is(why, syscall.ECONNREFUSED) && !os.IsTimeout(why) {
@@ -643,7 +643,7 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := ingress.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
-	w := newWatcher(Config{Options: options}, new(clients), nil, "", 0)
+	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
 	rules := RulesFor(options)
 	watched := map[string]bool{}
 	for _, s := range w.shelves() {
