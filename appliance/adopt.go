@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/picture"
 	"sallyport/bgp"
 	"sallyport/routes"
 )
@@ -23,9 +24,9 @@ func (l *loop) adopt(found routes.Table) {
 }
 
 // overtaken bounds how long a process that finds HAProxy serving waits for the API before it
-// acts on a picture. The process before may have served for a pictureInterval what it had not
+// acts on a picture. The process before may have served for a picture.Interval what it had not
 // saved yet.
-const overtaken = 2 * pictureInterval
+const overtaken = 2 * picture.Interval
 
 // behind reports whether the process before may have served what this one does not know yet: a
 // picture is older than the crash, and an object may wait for a verdict. Until then nothing that

@@ -19,6 +19,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
+	"sallyport/appliance/picture"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -123,7 +124,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 
 	l := &loop{
 		log: log, now: time.Now, speaker: nodes, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
-		pictures: newPictures(cfg.StateDir, log),
+		pictures: picture.New(cfg.StateDir, log),
 		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 	}
@@ -243,7 +244,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	wg.Go(func() { l.pictures.run(saving) })
+	wg.Go(func() { l.pictures.Run(saving) })
 	wg.Go(func() {
 		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("the supervision of HAProxy ended", "err", err)
@@ -291,7 +292,7 @@ func Holds(cfg *config.Config) string {
 // until the API answers.
 func (l *loop) remember(s source) *cluster {
 	c := &cluster{name: s.Name}
-	pic, err := l.pictures.load(s.Name)
+	pic, err := l.pictures.Load(s.Name)
 	switch {
 	case err == nil:
 		c.snapshot, c.known, c.pictured = pic.Snapshot, true, pic.Taken

@@ -16,6 +16,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/picture"
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -149,7 +150,7 @@ type loop struct {
 	near      map[string]bool // resources whose limit was near in the last round
 	admitted  *Admission      // last given to the firewall; nil: none yet
 	doubt     plan.Doubt
-	pictures  *pictures
+	pictures  *picture.Store
 	crashed   *quarantine
 
 	member   *member // nil: in no group
@@ -448,7 +449,7 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 			var held []ingress.Problem
 			s.Objects, held = l.crashed.use(c.name, s.Objects)
 			s.Owners = c.snapshot.Owners
-			s.Beyond = slices.Concat(s.Beyond, l.pictures.leftOut(c.name), held)
+			s.Beyond = slices.Concat(s.Beyond, l.pictures.LeftOut(c.name), held)
 			c.snapshot, c.known, c.live, c.pictured = s, true, true, time.Time{}
 		}
 		switch {
@@ -760,7 +761,7 @@ func (l *loop) keep(r ingress.Result) {
 	}
 	for _, c := range l.clusters {
 		if c.live {
-			l.pictures.keep(c.snapshot, r)
+			l.pictures.Keep(c.snapshot, r)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/picture"
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -278,7 +279,7 @@ func newScene(t testing.TB) *scene {
 		hold:     func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
 		chance:   &fakeRing{},
 		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
-		compiler: &ingress.Compiler{}, pictures: newPictures(t.TempDir(), slog.New(slog.DiscardHandler)),
+		compiler: &ingress.Compiler{}, pictures: picture.New(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
 		crashed:  &quarantine{},
 	}
@@ -366,11 +367,11 @@ func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
 	s.settle(t)
 	s.watcher.snapshot.Ingresses = s.watcher.snapshot.Ingresses[1:]
 	s.settle(t)
-	s.pictures.save()
+	s.pictures.Save()
 
 	again := newScene(t)
-	again.pictures.dir = s.pictures.dir
-	pic, err := again.pictures.load("demo")
+	again.pictures = picture.New(s.pictures.Dir(), s.log)
+	pic, err := again.pictures.Load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -712,16 +713,15 @@ func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
 
 func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	first := running(t)
-	if err := first.pictures.write(first.watcher.snapshot, ingress.Result{}); err != nil {
-		t.Fatal(err)
-	}
+	first.pictures.Keep(first.watcher.snapshot, ingress.Result{})
+	first.pictures.Save()
 	// After a reboot kernel and HAProxy are empty and the API is unreachable, but the
 	// nodes connect.
 	s := newScene(t)
-	s.pictures.dir = first.pictures.dir
+	s.pictures = picture.New(first.pictures.Dir(), s.log)
 	s.watcher.err = errors.New("connection refused")
 	c := s.clusters[0]
-	pic, err := s.pictures.load("demo")
+	pic, err := s.pictures.Load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sallyport/appliance/picture"
 	"sallyport/ingress"
 	"sallyport/ingress/watch"
 )
@@ -337,10 +338,10 @@ func TestLoopOfItsOwn(t *testing.T) {
 	s.loop.now = time.Now
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(block2, node2)
-	s.pictures = newPictures(dir, s.log)
+	s.pictures = picture.New(dir, s.log)
 	s.crashed = openQuarantine(dir, "1.0", "one", time.Now(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	w := &endingWatcher{fakeWatcher: *s.watcher, scene: s}
-	pic, err := s.pictures.load("demo")
+	pic, err := s.pictures.Load("demo")
 	if err == nil {
 		s.crashed.begin("demo", pic.Snapshot.Objects)
 	}
@@ -362,7 +363,7 @@ func TestLoopOfItsOwn(t *testing.T) {
 			break
 		}
 	}
-	s.pictures.save()
+	s.pictures.Save()
 	s.crashed.end()
 	if _, why := s.view.Load().config.Find("changed.local", "/"); why == "" {
 		fmt.Println("serves changed.local")

@@ -265,7 +265,7 @@ func (l *loop) follow(ctx context.Context) {
 // drop stops the watcher of a cluster that is gone from the configuration.
 func (l *loop) drop(c *cluster) {
 	c.close()
-	l.pictures.forget(c.name)
+	l.pictures.Forget(c.name)
 	l.log.Info("the cluster was removed from the configuration, and is no longer served", "cluster", c.name)
 }
 

@@ -91,8 +91,8 @@ func (l *loop) judge(v *view) {
 		case c.health.Error != "":
 			warn("cluster %s: %s", c.name, c.health.Error)
 		}
-		if err := l.pictures.fault(c.name); err != nil {
-			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API uses an older one", c.name, l.pictures.dir, err)
+		if err := l.pictures.Fault(c.name); err != nil {
+			warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API uses an older one", c.name, l.pictures.Dir(), err)
 		}
 		if c.gone {
 			warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known", c.name)

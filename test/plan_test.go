@@ -15,10 +15,11 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport":       {"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress", "ingress/watch"},
-	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch"},
+	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "appliance/picture", "appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch"},
 	"appliance/config":    {},
 	"appliance/group":     {},
 	"appliance/page":      {},
+	"appliance/picture":   {"haproxy", "ingress", "routes"},
 	"appliance/plan":      {"haproxy", "routes"},
 	"bgp":                 {"routes"},
 	"bgp/upstream":        {"bgp"},

@@ -1,4 +1,4 @@
-package appliance
+package picture
 
 import (
 	"bufio"
@@ -30,11 +30,11 @@ type update struct {
 	GoneBlocks []netip.Prefix      `json:"goneBlocks,omitempty"` // networks of blocks that are gone
 }
 
-func (p *pictures) updatesPath(cluster string) string { return p.path(cluster) + ".updates" }
+func (p *Store) updatesPath(cluster string) string { return p.path(cluster) + ".updates" }
 
 // append writes what changed since the last save. An error means that the file may be
 // anything.
-func (p *pictures) append(was *saved, s ingress.Snapshot) error {
+func (p *Store) append(was *saved, s ingress.Snapshot) error {
 	whole, err := os.Lstat(p.path(s.Cluster))
 	if err != nil {
 		return err
@@ -55,7 +55,8 @@ func (p *pictures) append(was *saved, s ingress.Snapshot) error {
 	if was.updates+int64(len(line)) >= int64(p.most) {
 		return errors.New("the updates would be too large to be loaded")
 	}
-	f, err := os.OpenFile(p.updatesPath(s.Cluster), os.O_CREATE|os.O_APPEND|os.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	flags := os.O_CREATE | os.O_APPEND | os.O_WRONLY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	f, err := os.OpenFile(p.updatesPath(s.Cluster), flags, 0o600)
 	if err != nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func blocksSince(newer, older []*routes.IPAMBlock) (changed []*routes.IPAMBlock,
 
 // update brings a picture up to date by its updates. A line that is not whole, and what
 // comes after it, is left out.
-func (p *pictures) update(pic *picture) {
+func (p *Store) update(pic *Picture) {
 	f, err := haproxy.OpenRegular(p.updatesPath(pic.Snapshot.Cluster), int64(p.most))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +120,7 @@ func (p *pictures) update(pic *picture) {
 }
 
 // replay takes updates until one is of another picture or cannot be read.
-func replay(from io.Reader, pic *picture) error {
+func replay(from io.Reader, pic *Picture) error {
 	of, d := pic.Taken, json.NewDecoder(from)
 	for {
 		var u update
@@ -145,9 +146,10 @@ func replay(from io.Reader, pic *picture) error {
 			}
 			changed = append(changed, b.Prefix)
 		}
-		next.Topology.Blocks = append(slices.DeleteFunc(slices.Clone(pic.Snapshot.Topology.Blocks), func(b *routes.IPAMBlock) bool {
+		kept := slices.DeleteFunc(slices.Clone(pic.Snapshot.Topology.Blocks), func(b *routes.IPAMBlock) bool {
 			return slices.Contains(changed, b.Prefix)
-		}), u.Blocks...)
+		})
+		next.Topology.Blocks = append(kept, u.Blocks...)
 		slices.SortStableFunc(next.Topology.Blocks, func(a, b *routes.IPAMBlock) int { return a.Prefix.Compare(b.Prefix) })
 		pic.Snapshot, pic.Taken = next, u.Taken
 	}

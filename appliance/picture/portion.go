@@ -1,4 +1,4 @@
-package appliance
+package picture
 
 import (
 	"cmp"
@@ -72,7 +72,8 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 		out[namespace] = true
 		total -= of.bytes
 		left = append(left, ingress.Problem{ObjectRef: of.largest, Reason: "LimitReached", Why: fmt.Sprintf(
-			"the objects of namespace %s %s: the last good picture is without this namespace, and a start while the API server is away does not serve it; its largest object is this one", namespace, why)})
+			"the objects of namespace %s %s: the last good picture is without this namespace, and a start "+
+				"while the API server is away does not serve it; its largest object is this one", namespace, why)})
 	}
 	bySize := slices.SortedFunc(maps.Keys(portions), func(a, b string) int {
 		return cmp.Or(cmp.Compare(portions[b].bytes, portions[a].bytes), strings.Compare(a, b))
@@ -80,7 +81,8 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 	for _, namespace := range bySize {
 		switch {
 		case share > 0 && portions[namespace].bytes > share:
-			leave(namespace, fmt.Sprintf("would take more than %d bytes of a picture (clusters[].ingress.limits.pictureBytes)", share))
+			leave(namespace, fmt.Sprintf("would take more than %d bytes of a picture "+
+				"(clusters[].ingress.limits.pictureBytes)", share))
 		case total > most-most/8: // the rest is for what belongs to no namespace
 			leave(namespace, fmt.Sprintf("are the largest of a picture that may have %d bytes", most))
 		}
@@ -95,7 +97,7 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 
 // noteLeft notes which namespaces the last picture of a cluster leaves out, and logs each
 // that is new.
-func (p *pictures) noteLeft(cluster string, left []ingress.Problem) {
+func (p *Store) noteLeft(cluster string, left []ingress.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was := p.left[cluster]
@@ -106,14 +108,15 @@ func (p *pictures) noteLeft(cluster string, left []ingress.Problem) {
 	}
 	for _, one := range left {
 		if !slices.ContainsFunc(was, func(o ingress.Problem) bool { return o.Namespace == one.Namespace }) {
-			p.log.Warn("a namespace is left out of the last good picture", "cluster", cluster, "namespace", one.Namespace, "why", one.Why)
+			p.log.Warn("a namespace is left out of the last good picture",
+				"cluster", cluster, "namespace", one.Namespace, "why", one.Why)
 		}
 	}
 }
 
-// leftOut returns a problem for each namespace that the last picture of a cluster leaves
+// LeftOut returns a problem for each namespace that the last picture of a cluster leaves
 // out. The list is never changed.
-func (p *pictures) leftOut(cluster string) []ingress.Problem {
+func (p *Store) LeftOut(cluster string) []ingress.Problem {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.left[cluster]

@@ -1,4 +1,4 @@
-package appliance
+package picture
 
 import (
 	"bufio"
@@ -19,16 +19,15 @@ import (
 	"sallyport/ingress"
 )
 
-// pictures keeps the last good snapshot of each cluster on disk, so that a start
-// without the API serves what was served before. A picture holds the keys of
-// certificates, so its file has mode 0600.
+// A Store holds the pictures of all clusters. Run saves, Interval after a change at the
+// earliest, so that what caused a crash is not saved.
 //
-// Saving runs beside the loop, pictureInterval after a change at the earliest. A crash
-// therefore loses the last seconds of changes, and does not save what caused it. The API reports those again at the next start,
-// unless it is unreachable then. What changed since the last whole picture is appended
-// to a second file (see update). Once that file is as large as the picture, a whole
-// picture replaces both: what a change writes does not depend on the size of the cluster.
-type pictures struct {
+// What changed since the last whole picture is appended to a second file (see update). Once
+// that file is as large as the picture, a whole picture replaces both.
+//
+// Keep, Forget, Fault and LeftOut are safe beside Run. Load is called before the first Keep
+// of its cluster.
+type Store struct {
 	dir  string
 	log  *slog.Logger
 	most int // bytes of a file that is loaded, and so of one that is saved
@@ -37,11 +36,11 @@ type pictures struct {
 	pending map[string]unsaved
 	kept    map[string]ingress.Snapshot  // the last snapshot noted, by cluster
 	left    map[string][]ingress.Problem // the namespaces that the last picture leaves out, by cluster
-	failing map[string]error             // why the last attempt to save failed, by cluster; without those whose last one succeeded
+	failing map[string]error             // why the last attempt to save failed, by cluster
 	wake    chan struct{}
 
-	saved map[string]*saved      // by cluster; owned by save
-	sizes map[string]map[any]int // bytes of the objects that were measured last, by cluster; owned by save
+	saved map[string]*saved      // by cluster; owned by Save
+	sizes map[string]map[any]int // bytes of the objects that were measured last, by cluster; owned by Save
 }
 
 // unsaved is a snapshot to be saved, with the Result in which it was served.
@@ -59,38 +58,45 @@ type saved struct {
 }
 
 const (
-	pictureVersion  = 5
-	pictureInterval = 5 * time.Second
-	// pictureSize bounds the bytes of a picture. A picture of 10,000 Services has 60 MB.
-	pictureSize = 256 << 20
+	// Interval is the time from a change until it is saved, at the least.
+	Interval = 5 * time.Second
+	// version is that of the format.
+	version = 5
+	// largest bounds the bytes of a picture. A picture of 10,000 Services has 60 MB.
+	largest = 256 << 20
 	// updatesLeast is how large the updates may become in any case.
 	updatesLeast = 1 << 20
 )
 
-// picture is the first line of the file. Every object follows on a line of its
-// own, in the order of ingress.Objects.All, as many as Counts says.
-type picture struct {
+// A Picture holds the objects of a cluster as they were once served. Without its objects it is
+// the first line of the file. Every object follows on a line of its own, in the order of
+// ingress.Objects.All, as many as Counts says.
+type Picture struct {
 	Version  int              `json:"version"`
 	Taken    time.Time        `json:"taken"`
 	Snapshot ingress.Snapshot `json:"snapshot"` // without the objects
 	Counts   []int            `json:"counts"`
 }
 
-func newPictures(dir string, log *slog.Logger) *pictures {
-	return &pictures{
-		dir: dir, log: log, most: pictureSize,
+// New returns a Store with its files in a folder.
+func New(dir string, log *slog.Logger) *Store {
+	return &Store{
+		dir: dir, log: log, most: largest,
 		pending: map[string]unsaved{}, kept: map[string]ingress.Snapshot{},
 		left: map[string][]ingress.Problem{}, failing: map[string]error{},
 		wake: make(chan struct{}, 1), saved: map[string]*saved{}, sizes: map[string]map[any]int{},
 	}
 }
 
-func (p *pictures) path(cluster string) string {
+// Dir returns the folder of the pictures.
+func (p *Store) Dir() string { return p.dir }
+
+func (p *Store) path(cluster string) string {
 	return filepath.Join(p.dir, "picture-"+cluster+".json")
 }
 
-// keep notes a snapshot to be saved soon, as it was served in a Result. It never blocks.
-func (p *pictures) keep(s ingress.Snapshot, by ingress.Result) {
+// Keep notes a snapshot to be saved soon, as it was served in a Result. It never blocks.
+func (p *Store) Keep(s ingress.Snapshot, by ingress.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if same(p.kept[s.Cluster], s) {
@@ -98,12 +104,15 @@ func (p *pictures) keep(s ingress.Snapshot, by ingress.Result) {
 	}
 	p.kept[s.Cluster] = s
 	p.pending[s.Cluster] = unsaved{s, by}
-	knock(p.wake)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
 }
 
-// forget drops the snapshot and the errors of a cluster from memory. The file of the
+// Forget drops the snapshot and the errors of a cluster from memory. The file of the
 // cluster stays.
-func (p *pictures) forget(cluster string) {
+func (p *Store) Forget(cluster string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.pending, cluster)
@@ -112,25 +121,26 @@ func (p *pictures) forget(cluster string) {
 	delete(p.left, cluster)
 }
 
-// run saves until ctx ends, and then what is still pending.
-func (p *pictures) run(ctx context.Context) {
+// Run saves until ctx ends, and then what is still pending.
+func (p *Store) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			p.save()
+			p.Save()
 			return
 		case <-p.wake:
 		}
 		// What ends the process at once is never saved.
 		select {
 		case <-ctx.Done():
-		case <-time.After(pictureInterval):
+		case <-time.After(Interval):
 		}
-		p.save()
+		p.Save()
 	}
 }
 
-func (p *pictures) save() {
+// Save saves at once what is pending.
+func (p *Store) Save() {
 	p.mu.Lock()
 	pending := p.pending
 	p.pending = map[string]unsaved{}
@@ -141,7 +151,7 @@ func (p *pictures) save() {
 }
 
 // outcome records the result of an attempt to save, and logs each failure once.
-func (p *pictures) outcome(cluster string, err error) {
+func (p *Store) outcome(cluster string, err error) {
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		err = at.Err // without the file's name, which differs each time
 	}
@@ -150,10 +160,11 @@ func (p *pictures) outcome(cluster string, err error) {
 	was := p.failing[cluster]
 	switch {
 	case err != nil:
-		delete(p.kept, cluster) // so that keep notes the snapshot again
+		delete(p.kept, cluster) // so that Keep notes the snapshot again
 		p.failing[cluster] = err
 		if was == nil || was.Error() != err.Error() {
-			p.log.Error("the last good picture cannot be saved; a start without the API uses an older one", "cluster", cluster, "err", err)
+			p.log.Error("the last good picture cannot be saved; a start without the API uses an older one",
+				"cluster", cluster, "err", err)
 		}
 	case was != nil:
 		delete(p.failing, cluster)
@@ -161,9 +172,9 @@ func (p *pictures) outcome(cluster string, err error) {
 	}
 }
 
-// fault returns why the last good picture of a cluster could not be saved; nil if it
+// Fault returns why the last good picture of a cluster could not be saved; nil if it
 // was saved.
-func (p *pictures) fault(cluster string) error {
+func (p *Store) Fault(cluster string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failing[cluster]
@@ -176,8 +187,8 @@ func same(a, b ingress.Snapshot) bool {
 }
 
 // encode writes a picture that is taken now.
-func (p *pictures) encode(to io.Writer, s ingress.Snapshot) (taken time.Time, err error) {
-	head := picture{Version: pictureVersion, Taken: time.Now()}
+func (p *Store) encode(to io.Writer, s ingress.Snapshot) (taken time.Time, err error) {
+	head := Picture{Version: version, Taken: time.Now()}
 	lists := s.All()
 	for _, objects := range lists {
 		head.Counts = append(head.Counts, len(objects))
@@ -199,14 +210,14 @@ func (p *pictures) encode(to io.Writer, s ingress.Snapshot) (taken time.Time, er
 }
 
 // decode reads a picture that encode wrote, to its end.
-func decode(from io.Reader) (picture, error) {
-	var pic picture
+func decode(from io.Reader) (Picture, error) {
+	var pic Picture
 	d := json.NewDecoder(from)
 	if err := d.Decode(&pic); err != nil {
 		return pic, err
 	}
-	if pic.Version != pictureVersion {
-		return pic, fmt.Errorf("the picture has version %d, and this program reads version %d", pic.Version, pictureVersion)
+	if pic.Version != version {
+		return pic, fmt.Errorf("the picture has version %d, and this program reads version %d", pic.Version, version)
 	}
 	err := pic.Snapshot.Read(pic.Counts, d)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -223,7 +234,7 @@ func decode(from io.Reader) (picture, error) {
 
 // write saves the objects of a snapshot that something served refers to, as far as they fit. It
 // appends an update if that is shorter than a whole picture.
-func (p *pictures) write(s ingress.Snapshot, by ingress.Result) error {
+func (p *Store) write(s ingress.Snapshot, by ingress.Result) error {
 	s.Objects = s.Referred(s.Cluster, by)
 	if p.sizes[s.Cluster] == nil {
 		p.sizes[s.Cluster] = map[any]int{}
@@ -243,7 +254,7 @@ func (p *pictures) write(s ingress.Snapshot, by ingress.Result) error {
 
 // replace replaces the file in one step, so that a crash leaves the old picture or the
 // new one. Updates of the old picture do not count for the new one.
-func (p *pictures) replace(s ingress.Snapshot) error {
+func (p *Store) replace(s ingress.Snapshot) error {
 	f, err := os.CreateTemp(p.dir, ".picture-*") // mode 0600
 	if err != nil {
 		return err
@@ -280,7 +291,7 @@ func (b *bounded) Write(text []byte) (int, error) {
 	return b.File.Write(text)
 }
 
-func (p *pictures) syncDir() error {
+func (p *Store) syncDir() error {
 	dir, err := os.Open(p.dir)
 	if err != nil {
 		return err
@@ -288,11 +299,11 @@ func (p *pictures) syncDir() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// load returns the last good picture of a cluster. It renames a picture that cannot be
+// Load returns the last good picture of a cluster. It renames a picture that cannot be
 // used, and the error says why and to what name. If there is no picture, the error is
 // fs.ErrNotExist.
-func (p *pictures) load(cluster string) (picture, error) {
-	var pic picture
+func (p *Store) Load(cluster string) (Picture, error) {
+	var pic Picture
 	f, err := haproxy.OpenRegular(p.path(cluster), int64(p.most))
 	if errors.Is(err, fs.ErrNotExist) {
 		return pic, err
@@ -310,10 +321,10 @@ func (p *pictures) load(cluster string) (picture, error) {
 	}
 	aside := p.path(cluster) + ".bad"
 	if rmErr := os.RemoveAll(aside); rmErr != nil {
-		return picture{}, errors.Join(err, rmErr)
+		return Picture{}, errors.Join(err, rmErr)
 	}
 	if moveErr := os.Rename(p.path(cluster), aside); moveErr != nil && !errors.Is(moveErr, fs.ErrNotExist) {
-		return picture{}, errors.Join(err, moveErr)
+		return Picture{}, errors.Join(err, moveErr)
 	}
-	return picture{}, fmt.Errorf("the picture cannot be used, and was renamed to %s: %w", aside, err)
+	return Picture{}, fmt.Errorf("the picture cannot be used, and was renamed to %s: %w", aside, err)
 }

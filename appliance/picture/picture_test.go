@@ -1,8 +1,9 @@
-package appliance
+package picture
 
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
@@ -16,19 +17,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sallyport/ingress"
+	"sallyport/routes"
 )
 
 func TestAPictureComesBackAsItWas(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	want := demoSnapshot("demo")
 	want.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
 	want.Secrets = []*corev1.Secret{{Data: map[string][]byte{"tls.key": []byte("secret")}}}
-	p.keep(want, ingress.Result{})
-	p.save()
-	got, err := p.load("demo")
+	p.Keep(want, ingress.Result{})
+	p.Save()
+	got, err := p.Load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +66,7 @@ func snapshotOfEveryKind() ingress.Snapshot {
 
 // TestAPictureThatAnOlderProgramKeptIsRead reads a file from a program that did not
 // have ingress.Objects yet. After an update the appliance starts with such a file. Only
-// a new pictureVersion may change the format.
+// a new version may change the format.
 func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/picture-demo.json")
 	if err != nil {
@@ -76,7 +81,7 @@ func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	}
 	// An older program reads the pictures of this one after a downgrade.
 	var again bytes.Buffer
-	if _, err := newPictures("", nil).encode(&again, pic.Snapshot); err != nil {
+	if _, err := New("", nil).encode(&again, pic.Snapshot); err != nil {
 		t.Fatal(err)
 	}
 	_, want, _ := bytes.Cut(text, []byte("\n"))
@@ -97,17 +102,17 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 		"other lists":    {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+			p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 			if err := os.WriteFile(p.path("demo"), []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), c.why) {
+			if _, err := p.Load("demo"); err == nil || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("got %v, want a word of %q", err, c.why)
 			}
 			if _, err := os.Stat(p.path("demo") + ".bad"); err != nil {
 				t.Errorf("not set aside: %v", err)
 			}
-			if _, err := p.load("demo"); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := p.Load("demo"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the second time: %v, want that there is none", err)
 			}
 		})
@@ -123,18 +128,18 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 		"a device or a so": func(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) }, // zero(4)
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+			p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 			for _, path := range []string{p.path("demo"), p.path("demo") + ".bad"} {
 				if err := put(path); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if _, err := p.load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+			if _, err := p.Load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want one sentence with %q", err, name)
 			}
-			p.keep(demoSnapshot("demo"), ingress.Result{})
-			p.save()
-			if _, err := p.load("demo"); err != nil {
+			p.Keep(demoSnapshot("demo"), ingress.Result{})
+			p.Save()
+			if _, err := p.Load("demo"); err != nil {
 				t.Errorf("once one is saved: %v", err)
 			}
 		})
@@ -142,7 +147,7 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 }
 
 func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	var whole bytes.Buffer
 	if _, err := p.encode(&whole, demoSnapshot("demo")); err != nil {
 		t.Fatal(err)
@@ -159,22 +164,22 @@ func TestAPictureCutAnywhereIsNotTaken(t *testing.T) {
 }
 
 func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	s := demoSnapshot("demo")
-	p.keep(s, ingress.Result{})
-	p.save()
+	p.Keep(s, ingress.Result{})
+	p.Save()
 	if err := os.Remove(p.path("demo")); err != nil {
 		t.Fatal(err)
 	}
 	s.At = time.Now()
-	p.keep(s, ingress.Result{})
-	p.save()
+	p.Keep(s, ingress.Result{})
+	p.Save()
 	if _, err := os.Stat(p.path("demo")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("written again although only the time differs (%v)", err)
 	}
 	s.Slices = nil
-	p.keep(s, ingress.Result{})
-	p.save()
+	p.Keep(s, ingress.Result{})
+	p.Save()
 	if _, err := os.Stat(p.path("demo")); err != nil {
 		t.Errorf("a changed one is not written: %v", err)
 	}
@@ -183,7 +188,7 @@ func TestAnUnchangedSnapshotIsNotWrittenAgain(t *testing.T) {
 // FuzzPicture checks that decode returns an error for a file that is not a picture, and
 // that a picture is written again as it was read.
 func FuzzPicture(f *testing.F) {
-	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(f.TempDir(), slog.New(slog.DiscardHandler))
 	var text bytes.Buffer
 	if _, err := p.encode(&text, demoSnapshot("demo")); err != nil {
 		f.Fatal(err)
@@ -195,7 +200,7 @@ func FuzzPicture(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := newPictures("", nil)
+		p := New("", nil)
 		var text bytes.Buffer
 		if _, err := p.encode(&text, pic.Snapshot); err != nil {
 			t.Fatal(err)
@@ -213,12 +218,12 @@ func FuzzPicture(f *testing.F) {
 func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	var log bytes.Buffer
-	p := newPictures(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	p := New(dir, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 3 {
-		p.keep(demoSnapshot("demo"), ingress.Result{})
-		p.save()
+		p.Keep(demoSnapshot("demo"), ingress.Result{})
+		p.Save()
 	}
-	if err := p.fault("demo"); !errors.Is(err, fs.ErrNotExist) {
+	if err := p.Fault("demo"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the fault is %v", err)
 	}
 	if told := strings.Count(log.String(), "level=ERROR"); told != 1 {
@@ -227,12 +232,109 @@ func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p.keep(demoSnapshot("demo"), ingress.Result{})
-	p.save()
-	if err := p.fault("demo"); err != nil {
+	p.Keep(demoSnapshot("demo"), ingress.Result{})
+	p.Save()
+	if err := p.Fault("demo"); err != nil {
 		t.Errorf("once saved it is still %v", err)
 	}
-	if _, err := p.load("demo"); err != nil {
+	if _, err := p.Load("demo"); err != nil {
 		t.Error(err)
+	}
+}
+
+// demoSnapshot returns a cluster with one Ingress, whose Service has two endpoints.
+func demoSnapshot(name string) ingress.Snapshot {
+	const (
+		block1, node1, pod1 = "172.16.171.64/26", "192.168.50.23", "172.16.171.66"
+		block2, node2, pod2 = "172.16.189.64/26", "192.168.50.24", "172.16.189.66"
+	)
+	meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
+	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
+	tcp := corev1.ProtocolTCP
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
+	}
+	for _, pod := range []string{pod1, pod2} {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
+	}
+	return ingress.Snapshot{
+		Cluster: name,
+		Objects: ingress.Objects{
+			Classes: []*networkingv1.IngressClass{{
+				ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+				Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+			}},
+			Ingresses: []*networkingv1.Ingress{{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
+				IngressClassName: &class,
+				Rules: []networkingv1.IngressRule{{Host: "test.local", IngressRuleValue: networkingv1.IngressRuleValue{
+					HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+						Path: "/", PathType: &path,
+						Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+							Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80},
+						}},
+					}}},
+				}}},
+			}}},
+			Services: []*corev1.Service{{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80), Protocol: tcp}},
+			}}},
+			Slices: []*discoveryv1.EndpointSlice{slice},
+		},
+		Topology: routes.Topology{
+			Cluster: name, ASN: 65000,
+			Nodes: []routes.Node{
+				{Name: "worker1", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node1 + "/24")}, Addresses: []netip.Addr{netip.MustParseAddr(node1)}},
+				{Name: "worker2", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node2 + "/24")}, Addresses: []netip.Addr{netip.MustParseAddr(node2)}},
+			},
+			Affinities: []routes.Affinity{
+				{Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1), State: "confirmed"},
+				{Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2), State: "confirmed"},
+			},
+			Blocks: []*routes.IPAMBlock{
+				{Prefix: netip.MustParsePrefix(block1), Affinity: "host:worker1", Pods: podsOf(block1)},
+				{Prefix: netip.MustParsePrefix(block2), Affinity: "host:worker2", Pods: podsOf(block2)},
+			},
+			Pools: []routes.Pool{{Name: "default", CIDR: netip.MustParsePrefix("172.16.0.0/16"), BlockSize: 26}},
+		},
+	}
+}
+
+// podsOf returns the pods of a block whose addresses are all in use.
+func podsOf(block string) map[netip.Addr]string {
+	pods, p := map[netip.Addr]string{}, netip.MustParsePrefix(block)
+	for a := p.Addr(); p.Contains(a); a = a.Next() {
+		pods[a] = "default"
+	}
+	return pods
+}
+
+// crowd returns a cluster with n Services, and a function that replaces one of its
+// EndpointSlices and one of its blocks by the other of two versions.
+func crowd(n int) (all *ingress.Snapshot, toggle func()) {
+	one := demoSnapshot("demo")
+	crowd := one
+	crowd.Ingresses, crowd.Services, crowd.Slices = nil, nil, nil
+	for i := range n {
+		ing, svc, slice := one.Ingresses[0].DeepCopy(), one.Services[0].DeepCopy(), one.Slices[0].DeepCopy()
+		name := fmt.Sprintf("svc-%05d", i)
+		ing.Name, svc.Name, slice.Name = name, name, name
+		slice.Labels[discoveryv1.LabelServiceName] = name
+		ing.Spec.Rules[0].Host = name + ".local"
+		ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name
+		crowd.Ingresses, crowd.Services = append(crowd.Ingresses, ing), append(crowd.Services, svc)
+		crowd.Slices = append(crowd.Slices, slice)
+	}
+	changed, without := crowd.Slices[0].DeepCopy(), *crowd.Topology.Blocks[0]
+	changed.Endpoints, without.Pods = changed.Endpoints[:1], nil
+	slices := [][]*discoveryv1.EndpointSlice{crowd.Slices, append([]*discoveryv1.EndpointSlice{changed}, crowd.Slices[1:]...)}
+	blocks := [][]*routes.IPAMBlock{crowd.Topology.Blocks, {&without, crowd.Topology.Blocks[1]}}
+	turn := 0
+	return &crowd, func() {
+		turn = 1 - turn
+		crowd.Slices, crowd.Topology.Blocks = slices[turn], blocks[turn]
 	}
 }

@@ -1,4 +1,4 @@
-package appliance
+package picture
 
 import (
 	"bytes"
@@ -53,7 +53,7 @@ func moments() []ingress.Snapshot {
 	return all
 }
 
-func samePicture(t *testing.T, what string, want ingress.Snapshot, got picture) {
+func samePicture(t *testing.T, what string, want ingress.Snapshot, got Picture) {
 	t.Helper()
 	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s: -want +got\n%s", what, diff)
@@ -61,12 +61,12 @@ func samePicture(t *testing.T, what string, want ingress.Snapshot, got picture) 
 }
 
 func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	whole := []byte(nil)
 	for i, want := range moments() {
-		p.keep(want, ingress.Result{})
-		p.save()
-		got, err := p.load("demo")
+		p.Keep(want, ingress.Result{})
+		p.Save()
+		got, err := p.Load("demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,11 +85,11 @@ func TestAPictureHoldsTheNewestOfEachObject(t *testing.T) {
 
 // A crash while an update is appended costs that update alone, and those after it.
 func TestUpdatesCutAnywhereLeaveTheMomentBefore(t *testing.T) {
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	all, ends := moments(), []int{0}
 	for i, s := range all {
-		p.keep(s, ingress.Result{})
-		p.save()
+		p.Keep(s, ingress.Result{})
+		p.Save()
 		if i > 0 {
 			ends = append(ends, int(p.saved["demo"].updates))
 		}
@@ -102,7 +102,7 @@ func TestUpdatesCutAnywhereLeaveTheMomentBefore(t *testing.T) {
 		if err := os.WriteFile(p.updatesPath("demo"), text[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := p.load("demo")
+		got, err := p.Load("demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,10 +119,10 @@ func TestUpdatesCutAnywhereLeaveTheMomentBefore(t *testing.T) {
 
 func TestUpdatesOfAnotherPictureDoNotCount(t *testing.T) {
 	all := moments()
-	p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	for _, s := range all[:3] {
-		p.keep(s, ingress.Result{})
-		p.save()
+		p.Keep(s, ingress.Result{})
+		p.Save()
 	}
 	old, err := os.ReadFile(p.updatesPath("demo"))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestUpdatesOfAnotherPictureDoNotCount(t *testing.T) {
 	if err := os.WriteFile(p.updatesPath("demo"), old, 0o600); err != nil { // as after a crash before they are removed
 		t.Fatal(err)
 	}
-	got, err := p.load("demo")
+	got, err := p.Load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,20 +152,20 @@ func TestASaveDoesNotTrustUpdatesThatChanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := moments()
-			p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
+			p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 			for _, s := range all[:3] {
-				p.keep(s, ingress.Result{})
-				p.save()
+				p.Keep(s, ingress.Result{})
+				p.Save()
 			}
 			if err := spoil(p.updatesPath("demo")); err != nil {
 				t.Fatal(err)
 			}
-			p.keep(all[3], ingress.Result{})
-			p.save()
-			if err := p.fault("demo"); err != nil {
+			p.Keep(all[3], ingress.Result{})
+			p.Save()
+			if err := p.Fault("demo"); err != nil {
 				t.Fatal(err)
 			}
-			got, err := p.load("demo")
+			got, err := p.Load("demo")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,14 +179,13 @@ func TestASaveDoesNotTrustUpdatesThatChanged(t *testing.T) {
 func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 	var sizes []int64
 	for _, n := range []int{20, 2000} {
-		p := newPictures(t.TempDir(), slog.New(slog.DiscardHandler))
-		s, toggle := largeScene(t, n)
-		s.watcher.snapshot.Topology.Affinities = nil // a line for each block
-		p.keep(s.watcher.snapshot, ingress.Result{})
-		p.save()
+		p := New(t.TempDir(), slog.New(slog.DiscardHandler))
+		s, toggle := crowd(n)
+		p.Keep(*s, ingress.Result{})
+		p.Save()
 		toggle()
-		p.keep(s.watcher.snapshot, ingress.Result{})
-		p.save()
+		p.Keep(*s, ingress.Result{})
+		p.Save()
 		saved := p.saved["demo"]
 		if saved == nil || saved.updates == 0 {
 			t.Fatalf("%d Services: no update was written", n)
@@ -195,9 +194,9 @@ func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 		for i := range 2000 {
 			before := saved.updates
 			toggle()
-			s.watcher.snapshot.Options.Class = strconv.Itoa(i)
-			p.keep(s.watcher.snapshot, ingress.Result{})
-			p.save()
+			s.Options.Class = strconv.Itoa(i)
+			p.Keep(*s, ingress.Result{})
+			p.Save()
 			if saved = p.saved["demo"]; saved.updates < before {
 				break
 			}
@@ -215,10 +214,10 @@ func TestOneChangeWritesTheSameInAnyCluster(t *testing.T) {
 }
 
 func FuzzUpdates(f *testing.F) {
-	p := newPictures(f.TempDir(), slog.New(slog.DiscardHandler))
+	p := New(f.TempDir(), slog.New(slog.DiscardHandler))
 	for _, s := range moments() {
-		p.keep(s, ingress.Result{})
-		p.save()
+		p.Keep(s, ingress.Result{})
+		p.Save()
 	}
 	text, err := os.ReadFile(p.updatesPath("demo"))
 	if err != nil {
@@ -226,9 +225,9 @@ func FuzzUpdates(f *testing.F) {
 	}
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pic := picture{Taken: p.saved["demo"].taken, Snapshot: moments()[0]}
+		pic := Picture{Taken: p.saved["demo"].taken, Snapshot: moments()[0]}
 		_ = replay(bytes.NewReader(data), &pic) // it must not panic, and what it leaves can be written
-		if _, err := newPictures("", nil).encode(new(bytes.Buffer), pic.Snapshot); err != nil {
+		if _, err := New("", nil).encode(new(bytes.Buffer), pic.Snapshot); err != nil {
 			t.Error(err)
 		}
 	})
