@@ -226,8 +226,9 @@ func (p *Proxy) start() error {
 	offset := p.logSize()
 	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", p.pidPath(), "-f", p.path(configFile)}
 	orphan := 0
-	if pic, err := p.worker.look(); err == nil {
+	if pic, err := p.worker.lookOnce(); err == nil {
 		orphan = pic.pid
+		_, _ = p.worker.retire() // it is marked already if an earlier start has failed
 		args = append(args, "-sf", strconv.Itoa(orphan))
 	}
 	// Not a pipe to us: HAProxy goes on writing to it when we are gone.
@@ -255,7 +256,7 @@ func (p *Proxy) start() error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if pic, err := p.worker.look(); err == nil && pic.pid != orphan && pic.gen == gen {
+		if pic, err := p.worker.lookOnce(); err == nil && pic.pid != orphan && pic.gen == gen {
 			if found, err := p.master.show(); err == nil {
 				p.procs, p.exit = found, exit
 				p.belief.forgot()

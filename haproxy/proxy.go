@@ -288,7 +288,7 @@ func (p *Proxy) know() error {
 		return err
 	}
 	p.procs = procs
-	pic, err := p.worker.look()
+	pic, err := p.reinstated()
 	if err != nil {
 		if p.opt.Mode == External && errors.Is(err, syscall.ENOENT) {
 			p.belief.learned(nothing())

@@ -188,11 +188,7 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 		err = p.check(ctx)
 	}
 	if err == nil {
-		gen := p.disk.gen()
-		err = p.master.reload(ctx, func() bool {
-			_, runs, err := p.worker.ask("show version")
-			return err == nil && runs == gen
-		})
+		err = p.replaceWorker(ctx)
 		if errors.Is(err, errRefused) {
 			err = p.explain(err, want.cfg, offset)
 		}
@@ -207,6 +203,21 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 	p.note(func(i *Info) { i.Reloads, i.LastReload, i.LastReason = i.Reloads+1, p.schedule.last, why })
 	p.log.Info("HAProxy reloaded", "reason", why)
 	return p.know()
+}
+
+// replaceWorker makes the master start a worker from the files, and returns once that one answers.
+// If it fails, the worker that there was counts again.
+func (p *Proxy) replaceWorker(ctx context.Context) error {
+	runs, retired := p.worker.retire()
+	gen := p.disk.gen()
+	err := p.master.reload(ctx, func() bool {
+		seen, err := p.worker.exchange("get var proc.gen")
+		return err == nil && quoted(seen) == gen
+	})
+	if err != nil && retired == nil {
+		err = errors.Join(err, p.worker.reinstate(runs))
+	}
+	return err
 }
 
 // failed records that HAProxy rejected these files, and for how long not to try again.

@@ -43,18 +43,41 @@ func connect(path string) (*runtime.SingleRuntime, error) {
 // ask sends one line and returns the answer, whole. The library takes a
 // connection that breaks while reading for the end of the answer, so the line
 // ends by asking for the generation: an answer without it is no answer.
+//
+// If an old worker answers, ask sends the line again, until the worker that took over answers.
 func (w worker) ask(line string) (answer, gen string, err error) {
-	answer, err = w.sock.ExecuteRaw(line + ";get var proc.gen")
+	err = untilTaken(func() error {
+		answer, err = w.exchange(line + ";get var proc.gen")
+		if err != nil {
+			return err
+		}
+		i := strings.LastIndex(answer, genIs)
+		if i < 0 {
+			return errors.New("HAProxy's worker: the answer is incomplete")
+		}
+		gen = quoted(answer[i:])
+		return notReplaced(gen)
+	})
+	return answer, gen, err
+}
+
+// exchange sends text on a connection of its own, and returns the answer.
+func (w worker) exchange(text string) (string, error) {
+	answer, err := w.sock.ExecuteRaw(text)
 	if err != nil {
-		return "", "", fmt.Errorf("HAProxy's worker: %w", err)
+		return "", fmt.Errorf("HAProxy's worker: %w", err)
 	}
-	i := strings.LastIndex(answer, "proc.gen: type=str value=<")
-	if i < 0 {
-		return "", "", errors.New("HAProxy's worker: the answer is incomplete")
-	}
-	_, after, _ := strings.Cut(answer[i:], "<")
-	gen, _, _ = strings.Cut(after, ">")
-	return answer, gen, nil
+	return answer, nil
+}
+
+// genIs begins the answer to "get var proc.gen", and the value follows.
+const genIs = "proc.gen: type=str value=<"
+
+// quoted returns the text between the first < and the next >.
+func quoted(answer string) string {
+	_, after, _ := strings.Cut(answer, "<")
+	value, _, _ := strings.Cut(after, ">")
+	return value
 }
 
 // read sends one line as ask does, and fails if the answer shows a fault.
@@ -88,9 +111,9 @@ func shorten(batch []string) string {
 // send runs one command that carries a payload: nothing may follow it on its
 // line. The answer is only known to be whole if it contains proof.
 func (w worker) send(cmd, payload, proof string) error {
-	answer, err := w.sock.ExecuteRaw(cmd + " <<\n" + strings.TrimRight(payload, "\n") + "\n")
+	answer, err := w.pass(cmd, strings.TrimRight(payload, "\n")+"\n")
 	if err != nil {
-		return fmt.Errorf("HAProxy's worker: %w", err)
+		return err
 	}
 	if err := fault(answer); err != nil {
 		return fmt.Errorf("%w (%s)", err, cmd)
@@ -99,6 +122,19 @@ func (w worker) send(cmd, payload, proof string) error {
 		return fmt.Errorf("HAProxy's worker: %s: unexpected answer %q", cmd, answer)
 	}
 	return nil
+}
+
+// pass runs one command with a payload, and returns the answer. If an old worker answers, pass
+// runs the command again, as ask does.
+func (w worker) pass(cmd, payload string) (answer string, err error) {
+	err = untilTaken(func() error {
+		answer, err = w.exchange("get var proc.gen;" + cmd + " <<\n" + payload)
+		if err != nil || !strings.Contains(answer, genIs) {
+			return err
+		}
+		return notReplaced(quoted(answer[strings.Index(answer, genIs):]))
+	})
+	return answer, err
 }
 
 // verdicts returns what an answer says of each of several commands.
@@ -166,7 +202,19 @@ const lookTimeout = 30 * time.Second
 
 // look reads the whole worker, on a connection of its own: the answer of 10,000 backends has
 // 2 MB, and commands do not wait for it. What it returns holds on to none of the answer.
-func (w worker) look() (picture, error) {
+// If an old worker answers, look reads again, as ask does.
+func (w worker) look() (seen picture, err error) {
+	err = untilTaken(func() error {
+		if seen, err = w.lookOnce(); err != nil {
+			return err
+		}
+		return notReplaced(seen.gen)
+	})
+	return seen, err
+}
+
+// lookOnce reads whichever worker accepts the connection.
+func (w worker) lookOnce() (picture, error) {
 	conn, err := net.DialTimeout("unix", w.path, lookTimeout)
 	if err != nil {
 		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
@@ -192,9 +240,8 @@ func (w worker) look() (picture, error) {
 		line := string(bytes.TrimRight(read, "\n"))
 		words = slices.AppendSeq(words[:0], strings.FieldsSeq(line))
 		switch {
-		case strings.Contains(line, "proc.gen: type=str value=<"): // the last answer
-			_, after, _ := strings.Cut(line, "<")
-			p.gen, _, whole = strings.Cut(after, ">")
+		case strings.Contains(line, genIs): // the last answer
+			p.gen, whole = quoted(line), true
 		case len(words) == 0:
 			table = ""
 		case words[0] == "#" && len(words) > 1:
@@ -339,10 +386,10 @@ func (w worker) replaceMap(path string, want []row) error {
 		if payload.Len() == 0 {
 			return nil
 		}
-		answer, err := w.sock.ExecuteRaw("add map @" + version + " " + path + " <<\n" + payload.String())
+		answer, err := w.pass("add map @"+version+" "+path, payload.String())
 		payload.Reset()
 		if err != nil {
-			return fmt.Errorf("HAProxy's worker: %w", err)
+			return err
 		}
 		return fault(answer)
 	}
