@@ -93,6 +93,7 @@ type cluster struct {
 	known    bool      // snapshot holds something: live, or the last good picture
 	live     bool      // snapshot has come from the API since the start
 	pictured time.Time // when the picture in use was taken; zero once live
+	answered time.Time // when its API first answered a member of a group, which may wait after that (see awaits)
 
 	told    ingress.Result   // the last Result published to the cluster
 	toldOf  ingress.Snapshot // the snapshot of that Result
@@ -315,6 +316,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		}
 		c.watcher.Serve(newest)
 	}
+	l.teach(newest)
 	compiled, sure := l.vetter.vetted(ctx, newest, begin)
 	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
 	compiled.Config.Certs = usable
@@ -445,7 +447,7 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	known, missing := 0, 0
 	for _, c := range l.clusters {
 		c.turn()
-		if s, err := c.watcher.Snapshot(); err == nil {
+		if s, err := c.watcher.Snapshot(); err == nil && (c.live || !l.awaits(c)) {
 			var held []ingress.Problem
 			s.Objects, held = l.crashed.use(c.name, s.Objects)
 			s.Owners = c.snapshot.Owners

@@ -25,6 +25,8 @@ import (
 // pulse is the heartbeat. The real one is group.Pulse; tests replace it with a fake.
 type pulse interface {
 	Say(group.Word)
+	Ask(bool)
+	Tell(string)
 	Heard() []group.Heard
 	Changed() <-chan struct{}
 }
@@ -40,6 +42,9 @@ type member struct {
 	served served
 	unlike map[string]unlike // members whose HAProxy serves something else, by their names
 	leave  func()            // ends the heartbeat and VRRP
+
+	learns  bool // it asks what the others remember
+	crowded bool // what it remembers has no room in what it tells
 }
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps
@@ -412,6 +417,18 @@ func (p *latePulse) run(ctx context.Context, open func() (*group.Pulse, error), 
 func (p *latePulse) Say(w group.Word) {
 	if pulse := p.value.Load(); pulse != nil {
 		pulse.Say(w)
+	}
+}
+
+func (p *latePulse) Ask(asks bool) {
+	if pulse := p.value.Load(); pulse != nil {
+		pulse.Ask(asks)
+	}
+}
+
+func (p *latePulse) Tell(text string) {
+	if pulse := p.value.Load(); pulse != nil {
+		pulse.Tell(text)
 	}
 }
 

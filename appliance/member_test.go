@@ -30,7 +30,12 @@ import (
 type fakePulse struct {
 	said  group.Word
 	heard []group.Heard
+	asks  bool
+	tells string
 }
+
+func (f *fakePulse) Ask(asks bool)    { f.asks = asks }
+func (f *fakePulse) Tell(text string) { f.tells = text }
 
 func (f *fakePulse) Say(w group.Word)         { f.said = w }
 func (f *fakePulse) Heard() []group.Heard     { return f.heard }
@@ -106,6 +111,9 @@ func (s *scene) enterPair() *fakePulse {
 	s.cfg.Group.SecondChance = true
 	s.member = &member{of: s.cfg.Group, self: "gate-1", pulse: p, leave: func() {}}
 	p.hear(group.Full, false)
+	for _, c := range s.clusters {
+		c.answered = time.Unix(0, 0) // so it does not wait for what gate-2 tells
+	}
 	return p
 }
 

@@ -311,17 +311,39 @@ func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
 	for host := range hosts {
 		delete(next.Namespaces, host)
 		delete(next.Left, host)
-		if namespace, has := others.Namespaces[host]; has {
-			next.Namespaces[host] = namespace
-		}
-		if left, has := others.Left[host]; has {
-			if next.Left == nil {
-				next.Left = make(map[string]time.Time)
-			}
-			next.Left[host] = left
+		if _, has := others.Namespaces[host]; has {
+			others.copyTo(&next, entry{host: host})
 		}
 	}
 	return &next
+}
+
+// copyTo sets one host or one address of other Owners to what these Owners have. It makes the maps
+// that the others lack.
+func (o *Owners) copyTo(to *Owners, e entry) {
+	if e.addr.IsValid() {
+		if to.Addresses == nil {
+			to.Addresses = make(map[netip.Addr]AddressOwner)
+		}
+		to.Addresses[e.addr] = o.Addresses[e.addr]
+		return
+	}
+	to.Namespaces[e.host] = o.Namespaces[e.host]
+	delete(to.Left, e.host)
+	if left, has := o.Left[e.host]; has {
+		if to.Left == nil {
+			to.Left = make(map[string]time.Time)
+		}
+		to.Left[e.host] = left
+	}
+}
+
+// left returns since when nothing names a host or an address; zero: something does.
+func (o *Owners) left(e entry) time.Time {
+	if e.addr.IsValid() {
+		return o.Addresses[e.addr].Left
+	}
+	return o.Left[e.host]
 }
 
 // A Kept is a host, or an address, that is kept for the namespace that had it last.

@@ -1,7 +1,8 @@
 // Package group lets the appliances that serve the same addresses hear each other. It
 // derives keys from the secret that they share (Key), and it owns the heartbeat: each
 // member tells every other ten times a second, by UDP, that it is alive and what it
-// serves (Pulse). It alone decides how fit an appliance is to serve (Class, Fit).
+// serves (Pulse). A member that starts asks the others what they remember (Ask, Tell).
+// The package alone decides how fit an appliance is to serve (Class, Fit).
 //
 // It promises that only a process that has the secret and answers now is ever heard. A
 // packet that somebody forged, recorded or sent to another member changes nothing but a
@@ -78,4 +79,6 @@ type Heard struct {
 	Age     time.Duration // since its last word; if there was none, since Listen
 	Alive   bool          // it is in the list of members, and its last word is younger than Silence
 	Problem string        // a sentence for people; empty: none
+	Asks    bool          // it asks for what others tell
+	Told    string        // what it tells, as far as this appliance asks; empty: nothing, or not all of it has come
 }

@@ -19,6 +19,8 @@ import (
 //	46  clock, 8 bytes: milliseconds since 1970 by the sender's clock, which nothing depends on
 //	54  name, class, version, config, shape, each at most 64 bytes, and why: 1 byte of length,
 //	    and the text
+//	    nothing more, or a page: its number and how many there are, 2 bytes each, the sum of the
+//	    text, 8 bytes, and a part of the text; only zeros: the sender asks for pages
 //	    signature, 16 bytes: the first of the HMAC-SHA256 of the receiver's address in 16
 //	    bytes and all that comes before
 const (
@@ -29,7 +31,8 @@ const (
 	maxWhy    = 255
 	signature = 16
 	shortest  = fixed + 6 + signature
-	longest   = shortest + 5*maxText + maxWhy
+	pageHead  = 12
+	longest   = shortest + 5*maxText + maxWhy + pageHead + pageSize
 )
 
 // An id is a random number that nobody guesses.
@@ -55,6 +58,7 @@ type message struct {
 	clock                      uint64
 	name                       string
 	word                       Word
+	page                       page
 }
 
 // text is a text of a message, and how long it may be.
@@ -90,7 +94,37 @@ func (m *message) appendTo(b []byte) []byte {
 		b = append(b, byte(len(*t.of)))
 		b = append(b, *t.of...)
 	}
-	return b
+	return m.page.appendTo(b)
+}
+
+func (p *page) appendTo(b []byte) []byte {
+	if p.of == 0 && !p.asks {
+		return b
+	}
+	b = binary.BigEndian.AppendUint16(b, p.number)
+	b = binary.BigEndian.AppendUint16(b, p.of)
+	b = append(b, p.sum[:]...)
+	return append(b, p.text...)
+}
+
+// parse reads a page, which is the rest of a packet.
+func (p *page) parse(b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	if len(b) < pageHead {
+		return false
+	}
+	p.number, p.of = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	copy(p.sum[:], b[4:])
+	p.text = string(b[pageHead:])
+	if p.of == 0 {
+		p.asks = *p == page{}
+		return p.asks
+	}
+	// All pages but the last are full.
+	full := len(p.text) == pageSize || p.number+1 == p.of && p.text != ""
+	return p.of <= mostPages && p.number < p.of && full && len(p.text) <= pageSize
 }
 
 // plain returns the first bytes of a text, with a question mark for each character that is
@@ -137,5 +171,5 @@ func parse(b []byte) (m message, ok bool) {
 		}
 		*t.of, b = string(b[1:n]), b[n:]
 	}
-	return m, len(b) == 0 && m.name != ""
+	return m, m.page.parse(b) && m.name != ""
 }

@@ -52,6 +52,11 @@ type Pulse struct {
 	counter   uint64
 	word      Word
 	said      time.Time
+	asks      bool   // for what others tell
+	tells     string // to those who ask
+	next      string // to tell after that
+	pages     []page // of tells
+	turned    time.Time
 	members   []*peer // without this one
 	strangers map[Member]*peer
 	counts    Counts
@@ -95,6 +100,9 @@ type peer struct {
 	otherKind bool          // that packet was of another version
 	replied   int           // in the Interval of tick
 	failed    error         // of the last packet to it
+	asked     time.Time     // when it last asked
+	page      int           // that was last sent to it
+	told      collection
 }
 
 // Listen opens the socket of this appliance. Run does the rest.
@@ -232,6 +240,7 @@ func (p *Pulse) Heard() []Heard {
 
 func (p *Pulse) report(m *peer, now time.Time) Heard {
 	h := Heard{Member: m.Member, Word: m.word, Age: now.Sub(m.met), Alive: m.alive(now), Problem: p.problem(m, now)}
+	h.Asks, h.Told = m.wonders(now), m.told.text
 	if !m.heard.IsZero() {
 		h.Age = now.Sub(m.heard)
 	}
@@ -342,9 +351,11 @@ func (p *Pulse) speak(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		p.mu.Lock()
+		p.turn(time.Now())
 		for _, m := range p.members {
 			m.replied = 0
 			p.send(m, m.theirs)
+			p.learn(m, time.Now())
 		}
 		for key, s := range p.strangers {
 			s.replied = 0
@@ -465,7 +476,7 @@ func (p *Pulse) accept(who *peer, m message) {
 		if m.session == who.former {
 			who.twice = now
 		}
-		who.former, who.session = who.session, m.session
+		who.former, who.session, who.told = who.session, m.session, collection{}
 		*who.challenge = random() // an answer counts once
 	}
 	who.counter, who.theirs, who.word, who.verdict, who.heard = m.counter, m.challenge, m.word, m.verdict, now
@@ -479,6 +490,7 @@ func (p *Pulse) accept(who *peer, m message) {
 			member.namesake = now
 		}
 	}
+	news = p.hears(who, m.page, now) || news
 	if news || before != p.problem(who, now) {
 		p.knock()
 	}
@@ -492,11 +504,16 @@ func (p *Pulse) reply(who *peer, challenge id) {
 }
 
 // send sends one packet, with the answer to the peer's challenge.
-func (p *Pulse) send(who *peer, answer id) {
+func (p *Pulse) send(who *peer, answer id) { p.sendWith(who, answer, page{}) }
+
+// sendPage sends one packet with a page.
+func (p *Pulse) sendPage(who *peer, one page) { p.sendWith(who, who.theirs, one) }
+
+func (p *Pulse) sendWith(who *peer, answer id, one page) {
 	p.counter++
 	m := message{
 		session: p.session, counter: p.counter, challenge: *who.challenge, answer: answer,
-		verdict: p.judge(who), clock: uint64(max(0, p.now().UnixMilli())), name: p.self.Name, word: p.word,
+		verdict: p.judge(who), clock: uint64(max(0, p.now().UnixMilli())), name: p.self.Name, word: p.word, page: one,
 	}
 	if !p.said.IsZero() {
 		m.word.Since += time.Since(p.said)

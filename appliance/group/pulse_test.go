@@ -695,6 +695,10 @@ func FuzzParse(f *testing.F) {
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	m.word = Word{}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
+	m.page = page{asks: true}
+	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
+	m.page = page{number: 1, of: 2, sum: id{1}, text: "x"}
+	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, ok := parse(b)
 		if ok && !bytes.Equal(m.appendTo(nil), b[:len(b)-signature]) {

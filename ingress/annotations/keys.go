@@ -167,7 +167,9 @@ var (
 		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
 		Effect: "Most requests of one client address within rate-limit-period; further ones are answered " +
 			"rate-limit-status-code. Each Ingress is counted by itself. The counts survive a reload of HAProxy; " +
-			"HAProxy 2.6 keeps none at a reload within 5 s of its start.",
+			"HAProxy 2.6 keeps none at a reload within 5 s of its start. The members of a group do not add up what " +
+			"they count: of two that count one client at once, the last update holds for both, so the client may " +
+			"send as many times the limit as there are members.",
 	})
 	ratePeriod = defineIn(atMost(24*time.Hour, period), Doc{
 		Name: "rate-limit-period", Scopes: notOnTheService, Format: "time, from 1ms to 1d; in the ConfigMap to 24d",

@@ -1,0 +1,115 @@
+package appliance
+
+import (
+	"time"
+
+	"sallyport/appliance/group"
+	"sallyport/ingress"
+)
+
+// A process that starts does not know whom hosts and addresses are kept for, or knows it from before
+// it slept. The members of its group do. So it begins with what one of them remembers of a cluster, and
+// uses nothing else that the API of the cluster answers before: otherwise it would give away what is kept.
+
+const (
+	// listening is how long a member at least hears the others when an API answers for the first time.
+	// They may be told of the last changes later than this process.
+	listening = time.Second
+	// lesson is how long it waits for a member that says nothing.
+	lesson = 10 * time.Second
+)
+
+// awaits reports whether a cluster whose API answers for the first time waits for what other members
+// remember of its owners. As soon as one has told that, awaits takes it over.
+func (l *loop) awaits(c *cluster) bool {
+	if l.member == nil {
+		return false
+	}
+	heard, now := l.member.pulse.Heard(), l.now()
+	if c.answered.IsZero() {
+		c.answered = now
+	}
+	age := now.Sub(c.answered)
+	memory, from, mute := l.remembered(c.name, heard)
+	switch {
+	case len(heard) == 0:
+	case age < listening:
+		return true
+	case from != "":
+		c.snapshot.Owners, _ = memory.Owners(c.name, c.snapshot.Owners)
+		l.log.Info("another member told whom hosts and addresses are kept for", "cluster", c.name, "member", from)
+	case mute != "" && age < lesson:
+		return true
+	case mute != "":
+		l.log.Warn("no member tells whom hosts and addresses are kept for: this one may give away what others keep",
+			"cluster", c.name, "member", mute)
+	}
+	return false
+}
+
+// remembered returns what the longest-standing member remembers of a cluster, and its name; empty: none
+// has told. mute is a member that may still tell: one that asks itself does not know more.
+func (l *loop) remembered(cluster string, heard []group.Heard) (memory ingress.Memory, from, mute string) {
+	var best group.Word
+	for _, h := range heard {
+		if !h.Alive {
+			continue
+		}
+		if h.Told == "" {
+			if !h.Asks {
+				mute = h.Member.Name
+			}
+			continue
+		}
+		m, err := ingress.Learn([]byte(h.Told))
+		if err != nil {
+			l.log.Warn("what a member remembers cannot be read", "member", h.Member.Name, "err", err)
+			mute = h.Member.Name
+			continue
+		}
+		if m.Clusters[cluster] != nil && (from == "" || longerStanding(h.Word, best)) {
+			memory, from, best = m, h.Member.Name, h.Word
+		}
+	}
+	return memory, from, mute
+}
+
+// longerStanding reports whether one member is full, and has been for longer than another one.
+func longerStanding(one, other group.Word) bool {
+	if a, b := one.Class == group.Full, other.Class == group.Full; a != b {
+		return a
+	}
+	return one.Since > other.Since
+}
+
+// teach tells the members that ask what this one remembers, and asks them while a cluster waits.
+func (l *loop) teach(newest ingress.Result) {
+	if l.member == nil {
+		return
+	}
+	m := l.member
+	m.learns = false
+	var clusters []string
+	for _, c := range l.clusters {
+		m.learns = m.learns || !c.live && !c.answered.IsZero()
+		if c.live {
+			clusters = append(clusters, c.name)
+		}
+	}
+	m.pulse.Ask(m.learns)
+	asked := false
+	for _, h := range m.pulse.Heard() {
+		asked = asked || h.Alive && h.Asks
+	}
+	if !asked || len(clusters) == 0 {
+		m.pulse.Tell("")
+		return
+	}
+	text, told := newest.Memory(clusters).Encode(group.MostTold)
+	m.pulse.Tell(string(text))
+	if told.Left > 0 && !m.crowded {
+		l.log.Warn("a member that starts does not hear of all that is kept: it may give away some hosts and addresses",
+			"beyond", told.Left)
+	}
+	m.crowded = told.Left > 0
+}
