@@ -488,8 +488,10 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
 	for _, options := range []ingress.Options{
-		{}, {NamespaceSelector: "team=web", ConfigMap: "ops/keys"},
-		{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}, {Pools: documentation},
+		{},
+		{NamespaceSelector: "team=web", ConfigMap: "ops/keys"},
+		{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"},
+		{Pools: documentation},
 	} {
 		resourcesAreAllowed(t, options)
 	}
