@@ -210,9 +210,13 @@ type Compiler struct {
 	// Room is how many servers HAProxy can hold; 0: any number.
 	Room int
 
-	room     int // Room at the last call
-	closed   map[netip.Addr]string
-	unknown  []Snapshot // Unknown at the last call
+	// last has the fields of these names at the last call.
+	last struct {
+		room    int
+		closed  map[netip.Addr]string
+		unknown []Snapshot
+	}
+
 	worlds   []*world
 	parsed   map[metav1.Object]*claim
 	pairs    map[*corev1.Secret]*pair
@@ -230,15 +234,17 @@ type Compiler struct {
 	}
 
 	routing *routing
-	about   map[string]bool                       // hosts that the routing is about; nil: all
-	linked  map[link][]member                     // the Ingresses of the worlds by their links; nil until amend needs them
-	parts   []part                                // one for each of routing.needs
-	servers map[tenant]int                        // of the parts, by namespace
-	checks  map[tenant]int                        // that they take in 1,000 seconds
-	bounded map[*haproxy.Backend]*haproxy.Backend // of parts, those with fewer servers, see bound
-	paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
-	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer, see fit
-	result  Result
+	about   map[string]bool   // hosts that the routing is about; nil: all
+	linked  map[link][]member // the Ingresses of the worlds by their links; nil until amend needs them
+	parts   []part            // one for each of routing.needs
+	servers map[tenant]int    // of the parts, by namespace
+	checks  map[tenant]int    // that they take in 1,000 seconds
+	smaller struct {          // what replaces backends of the parts
+		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
+		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
+		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
+	}
+	result Result
 }
 
 // A world is a snapshot whose lists are sorted. It is kept for comparison with the
@@ -277,87 +283,120 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // Compile returns the Result of snapshots. Results share memory: nothing in them may
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
-	old, judged := c.worlds, c.judged
+	old := c.worlds
 	c.made.claims, c.made.routed, c.made.parts, c.made.amended = 0, 0, 0, false
-	rerouted := old == nil || judged || len(old) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.unknown) || !maps.Equal(c.Closed, c.closed)
-	resized := c.Room != c.room
-	c.judged, c.unknown, c.room, c.closed = false, c.Unknown, c.Room, c.Closed
-	touched := make([]map[serviceKey]bool, len(snaps)) // Services whose slices changed; nil means any may have
-	moved, amended := rerouted, false
-	worlds := make([]*world, len(snaps))
-	leader := leader(snaps, c.Unknown)
-	for i, s := range snaps {
-		var was world
-		if i < len(old) {
-			was = *old[i]
-		}
-		now := was // what its ConfigMaps set stays until they change
-		w := &now
-		w.Snapshot, w.prefix, w.leader = s, "", leader
-		if len(snaps)+len(c.Unknown) > 1 {
-			w.prefix = s.Cluster + "_"
-		}
-		w.Options = s.Options.withDefaults()
-		w.Objects = s.Objects.keep(was.Objects)
-		same := w.withoutSlices().Same(was.withoutSlices())
-		other := w.Cluster != was.Cluster || w.prefix != was.prefix || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
-		if other || !slices.Equal(w.ConfigMaps, was.ConfigMaps) {
-			w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
-			c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
-		}
-		if other || !same || judged {
-			services := w.configMap(w.Options.TCPServices).Data
-			w.streams, w.badStreams = annotations.Streams(services)
-			found := new(settings)
-			env := c.env(w, "", found)
-			w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
-			w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.Options.ErrorFiles).Data)
-			w.refused = found.refused
-		}
-		amended = amended || !same
-		if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || !slices.Equal(w.Incomplete, was.Incomplete) {
-			rerouted = true
-		}
-		// The owners of the last Result change nothing when they come back.
-		if !w.Owners.equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
-			rerouted = true
-		}
-		if c.routing != nil && !c.routing.certain.has(w.At) {
-			rerouted = true
-		}
-		if i < len(old) && w.Cluster == was.Cluster && w.prefix == was.prefix {
-			touched[i] = difference(was.Slices, w.Slices)
-		}
-		moved = moved || !slices.Equal(w.Slices, was.Slices) || !slices.Equal(w.Beyond, was.Beyond)
-		worlds[i] = w
-	}
+	worlds, news := c.renew(snaps)
+	resized := c.Room != c.last.room
+	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
 	c.worlds = worlds
 	if c.routing != nil && !c.routing.keeps.has(c.now()) {
-		rerouted = true
+		news.rerouted = true
 	}
-	if !rerouted && !amended && !moved && !resized {
+	if !news.rerouted && !news.amended && !news.moved && !resized {
 		return c.result
 	}
 
 	needed := c.routing
 	switch {
-	case rerouted:
+	case news.rerouted:
 		c.linked = nil
-	case amended:
+	case news.amended:
 		if next := c.amend(old, worlds); next != nil {
 			c.routing, c.made.amended = next, true
 		} else {
-			rerouted = true
+			news.rerouted = true
 		}
 	}
-	if rerouted {
+	if news.rerouted {
 		c.routing = c.route(worlds)
 		c.forgetOthers()
 	}
 	if needed != nil && needed != c.routing {
 		c.routing.reuse(needed)
 	}
-	c.build(needed, touched)
+	c.build(needed, news.touched)
+	c.finish()
+	return c.result
+}
+
+// news are the differences between Snapshots and the worlds of the round before.
+type news struct {
+	rerouted bool                  // something differs on which the routing of all depends
+	amended  bool                  // objects differ on which routing depends
+	moved    bool                  // EndpointSlices or problems differ
+	touched  []map[serviceKey]bool // Services whose slices changed, by world; nil: any may have
+}
+
+// renew makes the worlds of snapshots out of those before, and returns the differences.
+func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
+	n.rerouted = c.worlds == nil || c.judged || len(c.worlds) != len(snaps) ||
+		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Closed, c.last.closed)
+	n.moved = n.rerouted
+	n.touched = make([]map[serviceKey]bool, len(snaps))
+	leader := leader(snaps, c.Unknown)
+	for i, s := range snaps {
+		var was world
+		if i < len(c.worlds) {
+			was = *c.worlds[i]
+		}
+		w := c.renewWorld(was, s, leader, len(snaps)+len(c.Unknown) > 1, &n)
+		if i < len(c.worlds) && w.Cluster == was.Cluster && w.prefix == was.prefix {
+			n.touched[i] = difference(was.Slices, w.Slices)
+		}
+		worlds = append(worlds, w)
+	}
+	return worlds, n
+}
+
+// renewWorld makes the world of a Snapshot out of the one before, and adds the differences to
+// the news. What its ConfigMaps set stays until they change.
+func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool, n *news) *world {
+	w := new(was)
+	w.Snapshot, w.prefix, w.leader = s, "", leader
+	if several {
+		w.prefix = s.Cluster + "_"
+	}
+	w.Options = s.Options.withDefaults()
+	w.Objects = s.Objects.keep(was.Objects)
+	same := w.withoutSlices().Same(was.withoutSlices())
+	other := w.Cluster != was.Cluster || w.prefix != was.prefix || w.leader != was.leader ||
+		!reflect.DeepEqual(w.Options, was.Options)
+	if other || !slices.Equal(w.ConfigMaps, was.ConfigMaps) {
+		w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
+		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
+	}
+	if other || !same || c.judged {
+		c.readProcess(w)
+	}
+	n.amended = n.amended || !same
+	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses ||
+		!slices.Equal(w.Incomplete, was.Incomplete) {
+		n.rerouted = true
+	}
+	// The owners of the last Result change nothing when they come back.
+	if !w.Owners.equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
+		n.rerouted = true
+	}
+	if c.routing != nil && !c.routing.certain.has(w.At) {
+		n.rerouted = true
+	}
+	n.moved = n.moved || !slices.Equal(w.Slices, was.Slices) || !slices.Equal(w.Beyond, was.Beyond)
+	return w
+}
+
+// readProcess reads the ConfigMaps of a world that concern the whole process.
+func (c *Compiler) readProcess(w *world) {
+	services := w.configMap(w.Options.TCPServices).Data
+	w.streams, w.badStreams = annotations.Streams(services)
+	found := new(settings)
+	env := c.env(w, "", found)
+	w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
+	w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.Options.ErrorFiles).Data)
+	w.refused = found.refused
+}
+
+// finish makes the Result of the routing and the parts.
+func (c *Compiler) finish() {
 	c.result = c.routing.Result
 	c.result.routing = c.routing
 	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
@@ -371,12 +410,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			c.result.Refused = append(c.result.Refused, *p.refused)
 		}
 	}
-	for _, w := range worlds {
+	for _, w := range c.worlds {
 		odd = append(odd, w.Beyond...)
 	}
-	c.result.Problems = sorted(worlds, append(odd, c.routing.Problems...))
+	c.result.Problems = sorted(c.worlds, append(odd, c.routing.Problems...))
 	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)
-	return c.result
 }
 
 // leader returns the name of the cluster that sets the keys of the whole process by its ConfigMaps.

@@ -101,7 +101,7 @@ func (c *Compiler) pace(parts []part) []part {
 		}
 	}
 	if len(slower) == 0 { // as nearly always: nobody looks at every part
-		c.paced = nil
+		c.smaller.paced = nil
 		return parts
 	}
 	paced := make(map[*haproxy.Backend]*haproxy.Backend)
@@ -113,7 +113,7 @@ func (c *Compiler) pace(parts []part) []part {
 		if times == 0 || !b.Options.Check {
 			continue
 		}
-		paced[b] = c.paced[b]
+		paced[b] = c.smaller.paced[b]
 		if paced[b] == nil || paced[b].Options.Slower != times {
 			one := *b
 			one.Options.Slower = times
@@ -131,6 +131,6 @@ func (c *Compiler) pace(parts []part) []part {
 			})
 		}
 	}
-	c.paced = paced
+	c.smaller.paced = paced
 	return parts
 }

@@ -76,7 +76,22 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 			c.paths = append(c.paths, pathClaim{host: host, path: path, match: match, to: to})
 		}
 	}
-	for i, t := range ing.Spec.TLS {
+	c.tls = readTLS(ing.Spec.TLS, report)
+	c.names = slices.Clone(c.hosts)
+	for _, t := range c.tls {
+		c.names = append(c.names, t.hosts...)
+	}
+	if c.ruleless && c.fallback != nil {
+		c.names = append(c.names, "")
+	}
+	slices.Sort(c.names)
+	c.names = slices.Compact(c.names)
+	return c
+}
+
+// readTLS returns the TLS entries of an Ingress that are valid, and reports the others.
+func readTLS(entries []networkingv1.IngressTLS, report func(reason, format string, args ...any)) (all []tlsClaim) {
+	for i, t := range entries {
 		tls := tlsClaim{secret: t.SecretName}
 		if t.SecretName != "" && len(validation.IsDNS1123Subdomain(t.SecretName)) > 0 {
 			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used", i+1, annotations.Quote(t.SecretName))
@@ -96,18 +111,9 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 		if len(t.Hosts) > 0 && len(tls.hosts) == 0 {
 			continue // an entry without hosts means the names of its certificate
 		}
-		c.tls = append(c.tls, tls)
+		all = append(all, tls)
 	}
-	c.names = slices.Clone(c.hosts)
-	for _, t := range c.tls {
-		c.names = append(c.names, t.hosts...)
-	}
-	if c.ruleless && c.fallback != nil {
-		c.names = append(c.names, "")
-	}
-	slices.Sort(c.names)
-	c.names = slices.Compact(c.names)
-	return c
+	return all
 }
 
 // cleanPath checks a path and returns it in the form of a routeKey.

@@ -256,7 +256,7 @@ func (c *Compiler) bound() (parts []part, servers int) {
 		servers += count
 	}
 	if len(over) == 0 { // as nearly always: nobody looks at every part
-		c.bounded = nil
+		c.smaller.bounded = nil
 		return c.parts, servers
 	}
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
@@ -272,7 +272,7 @@ func (c *Compiler) bound() (parts []part, servers int) {
 		if count <= rest {
 			continue
 		}
-		bounded[b] = fewer(b, rest, c.bounded[b])
+		bounded[b] = fewer(b, rest, c.smaller.bounded[b])
 		parts[i].backend = bounded[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
@@ -280,7 +280,7 @@ func (c *Compiler) bound() (parts []part, servers int) {
 				n.service.Namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
 		})
 	}
-	c.bounded = bounded
+	c.smaller.bounded = bounded
 	return parts, servers
 }
 

@@ -20,7 +20,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 	rest := c.Room
 	c.result.Servers = wanted
 	if c.Room == 0 || wanted <= c.Room {
-		c.fitted = nil
+		c.smaller.fitted = nil
 		return parts
 	}
 	needs := c.routing.needs
@@ -46,7 +46,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 		if places[i] == count {
 			continue
 		}
-		fitted[b] = fewer(b, places[i], c.fitted[b])
+		fitted[b] = fewer(b, places[i], c.smaller.fitted[b])
 		parts[i].backend = fitted[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.by, Reason: "NoRoom",
@@ -54,7 +54,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 				c.Room, count-places[i], count, b.Origin),
 		})
 	}
-	c.fitted = fitted
+	c.smaller.fitted = fitted
 	return parts
 }
 

@@ -277,7 +277,31 @@ const maxPatterns = 100
 
 // grant gives every host and path to the oldest claim.
 func (b *builder) grant() {
-	// Defaults for everybody come first: unmatched paths of known hosts fall to them.
+	b.grantDefaults() // first: unmatched paths of known hosts fall to them
+	for _, c := range b.claims {
+		if c.canary {
+			continue
+		}
+		for _, host := range c.hosts {
+			if b.first[host] == nil {
+				b.first[host] = c
+			}
+		}
+		for _, path := range c.paths {
+			b.grantPath(c, path)
+		}
+	}
+	b.grantImplicit()
+	for key, c := range b.owner {
+		if owner := b.passer(key.host); owner != nil && key.match != haproxy.Passthrough && b.routed[key].TLSOnly {
+			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS connections for the host are passed through for %s",
+				spell(key.host, key.path, key.match), b.spell(owner))
+		}
+	}
+}
+
+// grantDefaults gives the default of all hosts to the oldest claim to it.
+func (b *builder) grantDefaults() {
 	operator := b.operatorSays()
 	for _, c := range b.claims {
 		if !c.ruleless || c.fallback == nil || c.canary {
@@ -302,47 +326,42 @@ func (b *builder) grant() {
 	if b.fallbackOf == nil {
 		b.fallBack()
 	}
-	for _, c := range b.claims {
-		if c.canary {
-			continue
+}
+
+// grantPath gives a path to a claim, or reports why not.
+func (b *builder) grantPath(c *claim, path pathClaim) {
+	if b.passes(c, path.to) {
+		b.pass(c, path.host, path.to, path)
+		return
+	}
+	key := routeKey{path.host, path.path, path.match}
+	if b.choose(c, path, key) {
+		return
+	}
+	if first := b.claimed[key]; first != nil && !together(first, c) {
+		b.conflict(c, path, first)
+		return
+	}
+	if other, taken := b.owner[key]; taken {
+		if other != c {
+			b.conflict(c, path, other)
+		} else if backend, _ := b.backend(c, path.to); backend.name != b.routed[key].Backend {
+			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 		}
-		for _, host := range c.hosts {
-			if b.first[host] == nil {
-				b.first[host] = c
-			}
-		}
-		for _, path := range c.paths {
-			if b.passes(c, path.to) {
-				b.pass(c, path.host, path.to, path)
-				continue
-			}
-			key := routeKey{path.host, path.path, path.match}
-			if b.choose(c, path, key) {
-				continue
-			}
-			if first := b.claimed[key]; first != nil && !together(first, c) {
-				b.conflict(c, path, first)
-				continue
-			}
-			if other, taken := b.owner[key]; taken {
-				if other != c {
-					b.conflict(c, path, other)
-				} else if backend, _ := b.backend(c, path.to); backend.name != b.routed[key].Backend {
-					b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
-				}
-				continue
-			}
-			if path.match == haproxy.Regexp {
-				if b.patterns[path.host]++; b.patterns[path.host] > maxPatterns {
-					b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its requests tries; no more are allowed", path, maxPatterns)
-					continue
-				}
-			}
-			b.give(key, c, path.to, path)
+		return
+	}
+	if path.match == haproxy.Regexp {
+		if b.patterns[path.host]++; b.patterns[path.host] > maxPatterns {
+			b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its requests tries; no more are allowed", path, maxPatterns)
+			return
 		}
 	}
-	// The default of a claim with paths comes after the paths of all claims to its
-	// hosts: it never replaces an explicit "/".
+	b.give(key, c, path.to, path)
+}
+
+// grantImplicit gives "/" of each host to the oldest claim that names the host and has a default.
+// This comes after the paths of all claims: a default never replaces an explicit "/".
+func (b *builder) grantImplicit() {
 	implicit := make(map[routeKey]*claim)
 	for _, c := range b.claims {
 		if c.fallback == nil || c.canary {
@@ -363,12 +382,6 @@ func (b *builder) grant() {
 			}
 			implicit[key] = c
 			b.give(key, c, *c.fallback, defaultOf(host))
-		}
-	}
-	for key, c := range b.owner {
-		if owner := b.passer(key.host); owner != nil && key.match != haproxy.Passthrough && b.routed[key].TLSOnly {
-			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS connections for the host are passed through for %s",
-				spell(key.host, key.path, key.match), b.spell(owner))
 		}
 	}
 }
@@ -628,102 +641,144 @@ func compareRoutes(a, b routeKey) int {
 	return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
 }
 
+// A certifier assigns certificates to hosts.
+type certifier struct {
+	*builder
+	current map[*corev1.Secret]*pair       // of this round
+	hosts   map[string][]string            // by certificate: the hosts it is served for
+	holder  map[string]string              // by host: its certificate
+	granted map[string]*claim              // by host: the claim that brought its certificate
+	asked   map[string]annotations.Clients // by certificate: the clients it is for
+	used    map[string]*pair               // by certificate
+	tenants map[string]string              // by certificate: its cluster and namespace
+}
+
 // certify finds the certificate of each host. The older claim to a host brings it.
 func (b *builder) certify() {
-	pairs := make(map[*corev1.Secret]*pair, len(b.pairs))
-	hosts := make(map[string][]string) // by certificate: the hosts it is served for
-	holder := make(map[string]string)  // by host: its certificate
-	asked := make(map[string]annotations.Clients)
-	granted := make(map[string]*claim) // by host: the claim that brought its certificate
-	used := make(map[string]*pair)
-	owner := make(map[string]string) // by certificate
+	x := certifier{
+		builder: b, current: make(map[*corev1.Secret]*pair, len(b.pairs)), hosts: make(map[string][]string),
+		holder: make(map[string]string), granted: make(map[string]*claim),
+		asked: make(map[string]annotations.Clients), used: make(map[string]*pair), tenants: make(map[string]string),
+	}
 	for _, c := range b.claims {
 		w := b.worlds[c.world]
 		var clients annotations.Clients
 		if annotations.ClientCAOf(c.layer) != "" {
 			said := new(settings)
-			clients, _ = annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer) // its problems are reported with those of the backend
+			// The problems of client-ca are reported with those of the backend.
+			clients, _ = annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer)
 			b.Refused = append(b.Refused, said.refused...)
 		}
 		if clients.CA != nil && len(c.tls) == 0 {
-			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests are answered 403 or 421; add an entry to spec.tls")
+			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests "+
+				"are answered 403 or 421; add an entry to spec.tls")
 		}
 		for _, t := range c.tls {
-			if through, _ := annotations.Passthrough(c.layer, w.defaults); through && t.secret == "" {
-				continue // the servers have their own
-			}
-			if t.secret == "" {
-				b.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own", list(t.hosts))
-				continue
-			}
-			key := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
-			secret, ok := find(w.Secrets, key)
-			if !ok {
-				why := fmt.Sprintf("there is no Secret %s", key)
-				if w.NoSecrets {
-					why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
-				}
-				b.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
-				continue
-			}
-			read, ok := b.pairs[secret]
-			if !ok {
-				read = readPair(secret)
-			}
-			pairs[secret] = read
-			read = b.accepted(read)
-			if read.unusable != "" {
-				b.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate", key, read.unusable, list(t.hosts))
-				continue
-			}
-			b.watchClock(w.At, read)
-			if reason, why := read.doubts(w.At, t.hosts); reason != "" {
-				b.report(c, reason, "the certificate in Secret %s %s", key, why)
-			}
-			name := certName(w.prefix, key)
-			if clients.CA != nil {
-				name = clientCertName(name, clients)
-				asked[name] = clients
-			}
-			used[name], owner[name] = read, w.Cluster+"/"+key.Namespace
-			c.secure = true
-			names := t.hosts
-			if len(names) == 0 {
-				names = read.names
-			}
-			for _, host := range names {
-				if err := b.may(c, host); err != nil { // a name of the certificate that the Ingress does not have
-					b.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
-					continue
-				}
-				c.covered = append(c.covered, host)
-				switch other := holder[host]; {
-				case other == "":
-					holder[host], granted[host] = name, c
-					hosts[name] = append(hosts[name], host)
-				case other != name && (asked[other].CA != nil || asked[name].CA != nil):
-					b.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need", b.spell(granted[host]), host)
-				case other != name:
-					b.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already names another one", key, host, b.spell(granted[host]))
-				}
-			}
+			x.entry(c, t, clients)
 		}
 	}
-	b.pairs = pairs
-	for _, name := range sortedKeys(hosts) {
-		clients := asked[name]
-		if clients.CA != nil {
-			b.Config.Extras = append(b.Config.Extras, clients.CA)
+	b.pairs = x.current
+	x.write()
+}
+
+// entry assigns the certificate of a TLS entry to hosts.
+func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
+	w := x.worlds[c.world]
+	if through, _ := annotations.Passthrough(c.layer, w.defaults); through && t.secret == "" {
+		return // the servers have their own
+	}
+	if t.secret == "" {
+		x.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own",
+			list(t.hosts))
+		return
+	}
+	key := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
+	read := x.read(c, t, key)
+	if read == nil {
+		return
+	}
+	x.watchClock(w.At, read)
+	if reason, why := read.doubts(w.At, t.hosts); reason != "" {
+		x.report(c, reason, "the certificate in Secret %s %s", key, why)
+	}
+	name := certName(w.prefix, key)
+	if clients.CA != nil {
+		name = clientCertName(name, clients)
+		x.asked[name] = clients
+	}
+	x.used[name], x.tenants[name] = read, w.Cluster+"/"+key.Namespace
+	c.secure = true
+	names := t.hosts
+	if len(names) == 0 {
+		names = read.names
+	}
+	for _, host := range names {
+		x.assign(c, host, name, key)
+	}
+}
+
+// read returns the pair of a Secret, or nil if it cannot be used, which read reports.
+func (x *certifier) read(c *claim, t tlsClaim, key serviceKey) *pair {
+	w := x.worlds[c.world]
+	secret, ok := find(w.Secrets, key)
+	if !ok {
+		why := fmt.Sprintf("there is no Secret %s", key)
+		if w.NoSecrets {
+			why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 		}
-		for _, cert := range b.listings(name, hosts[name], holder, granted) {
-			cert.PEM, cert.Expires, cert.Owner = used[name].pem, used[name].leaf.NotAfter, owner[name]
+		x.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
+		return nil
+	}
+	read, ok := x.pairs[secret]
+	if !ok {
+		read = readPair(secret)
+	}
+	x.current[secret] = read
+	read = x.accepted(read)
+	if read.unusable != "" {
+		x.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
+			key, read.unusable, list(t.hosts))
+		return nil
+	}
+	return read
+}
+
+// assign serves a certificate for a host, unless the host has another one already.
+func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
+	if err := x.may(c, host); err != nil { // a name of the certificate that the Ingress does not have
+		x.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
+		return
+	}
+	c.covered = append(c.covered, host)
+	switch other := x.holder[host]; {
+	case other == "":
+		x.holder[host], x.granted[host] = name, c
+		x.hosts[name] = append(x.hosts[name], host)
+	case other != name && (x.asked[other].CA != nil || x.asked[name].CA != nil):
+		x.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need",
+			x.spell(x.granted[host]), host)
+	case other != name:
+		x.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already names another one",
+			key, host, x.spell(x.granted[host]))
+	}
+}
+
+// write adds the certificates to the Config, in order.
+func (x *certifier) write() {
+	for _, name := range sortedKeys(x.hosts) {
+		clients := x.asked[name]
+		if clients.CA != nil {
+			x.Config.Extras = append(x.Config.Extras, clients.CA)
+		}
+		for _, cert := range x.listings(name, x.hosts[name], x.holder, x.granted) {
+			cert.PEM, cert.Expires, cert.Owner = x.used[name].pem, x.used[name].leaf.NotAfter, x.tenants[name]
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}
-			b.Config.Certs = append(b.Config.Certs, cert)
+			x.Config.Certs = append(x.Config.Certs, cert)
 		}
 	}
-	slices.SortFunc(b.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(x.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // listings splits the hosts of a certificate over as many entries as they need.
