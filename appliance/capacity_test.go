@@ -95,7 +95,7 @@ func TestConnectionsLeaveRoomForServers(t *testing.T) {
 func TestALimitThatIsNearIsLoggedOnce(t *testing.T) {
 	s := newScene(t)
 	var log bytes.Buffer
-	s.log = slog.New(slog.NewTextHandler(&log, nil))
+	s.judge.log = slog.New(slog.NewTextHandler(&log, nil))
 	for _, step := range []struct {
 		used  uint64
 		warns bool

@@ -15,8 +15,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// A judge answers questions about certificates: HAProxy takes all but those in bad.
-type judge struct {
+// A checker answers questions about certificates: HAProxy takes all but those in bad.
+type checker struct {
 	fakeProxy
 	bad   map[haproxy.Part]bool
 	runs  atomic.Int32
@@ -24,7 +24,7 @@ type judge struct {
 	err   error
 }
 
-func (j *judge) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
+func (j *checker) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
 	j.runs.Add(1)
 	verdicts := haproxy.Verdicts{}
 	var parts []haproxy.Part
@@ -44,18 +44,18 @@ func (j *judge) Vet(_ context.Context, questions []haproxy.Question) (haproxy.Ve
 	return verdicts, nil
 }
 
-// A desk is a certs with a judge.
+// A desk is a certs with a checker.
 type desk struct {
 	*certs
-	judge   *judge
+	checker *checker
 	refused haproxy.Verdicts
 	count   atomic.Int32 // of refused
 }
 
 func newDesk() *desk {
-	d := &desk{judge: &judge{bad: map[haproxy.Part]bool{}}, refused: haproxy.Verdicts{}}
+	d := &desk{checker: &checker{bad: map[haproxy.Part]bool{}}, refused: haproxy.Verdicts{}}
 	d.certs = &certs{
-		proxy: d.judge, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
+		proxy: d.checker, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
 		refuse: func(v haproxy.Verdicts) {
 			maps.Copy(d.refused, v)
 			d.count.Store(int32(len(d.refused))) //nolint:gosec // a few thousand
@@ -80,7 +80,7 @@ func TestACertificateIsUsedOnceHAProxyTakesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
 		a, bad := certOf("victim", "a", "1"), certOf("evil", "bad", "2")
-		d.judge.bad[bad.Question().Part()] = true
+		d.checker.bad[bad.Question().Part()] = true
 		check := func(when string, want []*haproxy.Cert, used []string, wantWaits bool) {
 			t.Helper()
 			use, waits := d.usable(t.Context(), want)
@@ -95,13 +95,13 @@ func TestACertificateIsUsedOnceHAProxyTakesIt(t *testing.T) {
 		if why := d.refused[bad.Question().Part()].Why; why != "because" || len(d.refused) != 1 {
 			t.Errorf("refused are %v", d.refused)
 		}
-		if use, _ := d.usable(t.Context(), both); &use[0] != &d.use[0] || d.judge.runs.Load() != 1 {
-			t.Errorf("nothing is new, and HAProxy was asked %d times", d.judge.runs.Load())
+		if use, _ := d.usable(t.Context(), both); &use[0] != &d.use[0] || d.checker.runs.Load() != 1 {
+			t.Errorf("nothing is new, and HAProxy was asked %d times", d.checker.runs.Load())
 		}
 
 		// The next one of the same name comes in its place once HAProxy takes it.
 		next, worse := certOf("victim", "a", "3"), certOf("victim", "a", "4")
-		d.judge.bad[worse.Question().Part()] = true
+		d.checker.bad[worse.Question().Part()] = true
 		check("a new content", []*haproxy.Cert{next}, []string{"a.pem=1"}, true)
 		time.Sleep(time.Second) //nolint:forbidigo // the clock of a synctest bubble
 		check("a new content that HAProxy takes", []*haproxy.Cert{next}, []string{"a.pem=3"}, false)
@@ -121,7 +121,7 @@ func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 		var all []*haproxy.Cert
 		for i := range 2000 {
 			c := certOf("evil", fmt.Sprintf("evil%d", i), fmt.Sprintf("evil %d", i))
-			d.judge.bad[c.Question().Part()] = true
+			d.checker.bad[c.Question().Part()] = true
 			all = append(all, c)
 		}
 		mine := certOf("victim", "mine", "mine")
@@ -137,7 +137,7 @@ func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 		for !used() {
 			<-d.changed
 		}
-		if runs := d.judge.runs.Load(); runs > 2 {
+		if runs := d.checker.runs.Load(); runs > 2 {
 			t.Errorf("HAProxy was asked %d times before it was asked about victim's", runs)
 		}
 		if _, waits := d.usable(t.Context(), all); waits {
@@ -147,7 +147,7 @@ func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 			<-d.changed
 			used()
 		}
-		for _, asked := range d.judge.asked {
+		for _, asked := range d.checker.asked {
 			if len(asked) > certsAtOnce {
 				t.Errorf("asked about %d at once", len(asked))
 			}
@@ -158,15 +158,15 @@ func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 func TestHAProxyIsAskedAgainAfterAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
-		d.judge.err = errors.New("no space left on device")
+		d.checker.err = errors.New("no space left on device")
 		all := []*haproxy.Cert{certOf("victim", "a", "1")}
 		d.usable(t.Context(), all)
 		<-d.changed
-		d.judge.err = nil
+		d.checker.err = nil
 		for use, _ := d.usable(t.Context(), all); len(use) == 0; use, _ = d.usable(t.Context(), all) {
 			<-d.changed
 		}
-		if runs := d.judge.runs.Load(); runs != 2 {
+		if runs := d.checker.runs.Load(); runs != 2 {
 			t.Errorf("HAProxy was asked %d times", runs)
 		}
 	})

@@ -132,27 +132,23 @@ type loop struct {
 	file     ConfigStatus
 	knock    chan struct{} // knocks at any door of the edges
 
-	policy    routes.Policy
-	compiler  *ingress.Compiler
-	vetter    *vetter
-	certs     *certs
-	planner   plan.Planner
-	adopted   routes.Table // found in the kernel at the start, until their peers have spoken
-	caughtUp  bool         // it knows all that the process before may have served: see behind
-	heard     map[netip.Addr]bool
-	applied   applied
-	lags      lags
-	settled   bool                     // a round has ended with nothing left to do
-	brokenAt  time.Time                // since when rounds fail; zero: they do not
-	missingAt time.Time                // since when wanted routes are not in the kernel
-	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
-	quiet     map[netip.Addr]time.Time // peers with a session, since when they announce none of the blocks of their node
-	refused   map[string]bool
-	near      map[string]bool // resources whose limit was near in the last round
-	admitted  *Admission      // last given to the firewall; nil: none yet
-	doubt     plan.Doubt
-	pictures  *picture.Store
-	crashed   *quarantine
+	policy   routes.Policy
+	compiler *ingress.Compiler
+	vetter   *vetter
+	certs    *certs
+	planner  plan.Planner
+	adopted  routes.Table // found in the kernel at the start, until their peers have spoken
+	caughtUp bool         // it knows all that the process before may have served: see behind
+	heard    map[netip.Addr]bool
+	applied  applied
+	lags     lags
+	settled  bool // a round has ended with nothing left to do
+	judge    judge
+	refused  map[string]bool
+	admitted *Admission // last given to the firewall; nil: none yet
+	doubt    plan.Doubt
+	pictures *picture.Store
+	crashed  *quarantine
 
 	member   *member // nil: in no group
 	claimed  string  // sum of what was published last
@@ -179,8 +175,8 @@ func (l *loop) begin() {
 	l.certs = &certs{
 		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},
 	}
-	l.heard, l.refused, l.absent = map[netip.Addr]bool{}, map[string]bool{}, map[netip.Addr]time.Time{}
-	l.near = map[string]bool{}
+	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
+	l.judge = judge{log: l.log, changes: &l.changes, near: map[string]bool{}}
 }
 
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
@@ -250,8 +246,11 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	defer func() {
 		v.took = l.now().Sub(begin)
-		l.judge(v)
-		l.noteView(l.view.Load(), v)
+		last := l.view.Load()
+		l.judge.assess(v, last, background{
+			age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(), pictures: l.pictures,
+		})
+		l.noteView(last, v)
 		l.view.Store(v)
 		l.counts.round(v)
 	}()
