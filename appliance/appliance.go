@@ -2,30 +2,21 @@ package appliance
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"sallyport/appliance/config"
-	"sallyport/appliance/page"
-	"sallyport/appliance/picture"
-	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/watch"
-	"sallyport/routes"
-	"sallyport/routes/address"
 )
 
 // Hooks connects the appliance with the program that runs it.
@@ -81,7 +72,6 @@ type Admission struct {
 // port in use, an API server that does not answer, bad credentials) is reported on the
 // status endpoint and in the log, and retried.
 func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
-	log := hooks.Log
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return fmt.Errorf("the state directory cannot be created (key stateDir): %w", err)
 	}
@@ -89,182 +79,33 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	if err != nil {
 		return err
 	}
-
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-
-	kernel, err := routes.OpenKernel(ctx, routes.KernelConfig{
-		Protocol: int(cfg.Routes.Protocol), Table: int(cfg.Routes.Table), Metric: int(cfg.Routes.Metric), Log: log,
-	})
+	e, err := openEdges(ctx, cfg, hooks.Log)
 	if err != nil {
 		return err
 	}
-	defer kernel.Close()
-	var stdout *os.File
-	if cfg.HAProxy.AccessLog.Stdout {
-		stdout = os.Stdout
-	}
-	proxy, err := haproxy.New(haproxy.Options{
-		Stdout: stdout, Mode: haproxy.Mode(cfg.HAProxy.Mode), Binary: cfg.HAProxy.Binary,
-		Dir: cfg.HAProxy.Dir, RunDir: cfg.HAProxy.RunDir, MasterSocket: cfg.HAProxy.MasterSocket,
-		User: cfg.HAProxy.User, Group: cfg.HAProxy.Group, MinReload: cfg.HAProxy.MinReloadInterval, Log: log,
-	})
-	if err != nil {
-		return err
-	}
+	defer e.close()
 
-	speakerConfig := bgp.Config{ASN: cfg.BGP.ASN, RouterID: cfg.BGP.RouterID, HoldTime: cfg.BGP.HoldTime, Log: log}
-	nodes, err := bgp.Start(ctx, speakerConfig)
-	if err != nil {
-		return err
-	}
-	defer nodes.Stop()
-
-	l := &loop{
-		log: log, now: time.Now, speaker: nodes, kernel: kernel, proxy: proxy, alive: hooks.Alive, admit: hooks.Admit,
-		pictures: picture.New(cfg.StateDir, log),
-		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: openDrains(cfg.StateDir, bootID()), version: hooks.Version,
-		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
-	}
-	leave := func() {}
-	if hooks.Upstream != nil {
-		routers := l.outlived(ctx, cfg, nodes, hooks, speakerConfig)
-		l.speaker = routers
-		leave = func() {
-			if err := routers.Leave(); err != nil {
-				log.Error("the routers may send clients here for a while", "err", err)
-			}
-		}
-	}
-	l.counts.histograms = newHistograms()
-	l.open = func(ctx context.Context, s source, before routes.Topology) watcher {
-		w := newLateWatcher(s.Name)
-		log := log.With("cluster", s.Name)
-		wg.Go(func() {
-			w.run(ctx, log, func() (*watch.Watcher, error) {
-				kubeconfig, err := s.Cluster.Kubeconfig.Read()
-				if err != nil {
-					return nil, err
-				}
-				local, err := kernel.Local()
-				if err != nil {
-					return nil, err
-				}
-				of := watcherConfig(s, kubeconfig, local.Addrs, log)
-				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, tokenFile(cfg, s.Name)
-				return watch.New(of)
-			})
-		})
-		return w
-	}
-
-	if hooks.VRRPUnit != "" && !cfg.Group.VRRP.Exists() {
-		if err := address.StopUnit(ctx, hooks.VRRPUnit); err != nil {
-			log.Error("a keepalived of an earlier configuration may still run", "err", err)
-		}
-	}
-	var keepalived sync.Mutex // one at a time: the former one gives its addresses back first
-	l.byVRRP = func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) {
-		o := vrrpOptions(cfg, not)
-		o.Services = services
-		o.Log, o.Unit = log, hooks.VRRPUnit
-		v, err := address.NewVRRP(o)
-		if err != nil {
-			return nil, err
-		}
-		wg.Go(func() {
-			keepalived.Lock()
-			defer keepalived.Unlock()
-			v.Run(ctx)
-		})
-		return v, nil
-	}
-
-	l.join = func(ctx context.Context, cfg *config.Config) (pulse, func()) {
-		return newPulse(ctx, cfg, func(err error) {
-			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in", reopen)
-		})
-	}
-
-	described := func(by func(haproxy.Info) Status) Status {
-		s := by(proxy.Info())
-		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
-		s.Round.Count = l.counts.rounds.Load()
-		if hooks.Notices != nil {
-			s.Warnings = slices.Concat(s.Warnings, hooks.Notices())
-		}
-		return s
-	}
-	index := indexed(l.view.Load)
-	status := func() Status { return described(index().status) }
-	head := func() Status { return described(l.view.Load().head) }
-	explain := func(what url.Values) (any, error) { return index().explain(what) }
-	var taken samples
-	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts, &taken})
-	site := &page.Site{Page: (&pages{index: index, head: head, changes: &l.changes, samples: &taken}).page}
-	pages := handler(site, status, head, explain, &l.changes, &taken, registry, proxy.Metrics)
-	fromNetwork := http.NewServeMux()
-	fromNetwork.Handle("/", pages)
-	fromNetwork.Handle("POST /group/", buttons(l.view.Load, l.drains, func() { knock(l.knock) }, time.Now))
-	guarded := &guard{
-		next: fromNetwork, log: log, now: time.Now, wrong: map[netip.Prefix]*guesses{},
-		password: func() config.Secret { return l.view.Load().settings.cfg.Status.Password },
-		ready:    func() bool { return len(l.view.Load().notReady) == 0 },
-	}
-	answers := answering(func() []string { return l.view.Load().settings.names }, page.Secured(guarded))
-	certificate := func() *tls.Certificate { return l.view.Load().settings.certificate }
-	l.serve = func(at config.Status) (end func()) {
-		ctx, cancel := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		wg.Go(func() {
-			defer close(ended)
-			if at.TLS.Exists() {
-				serveStatus(ctx, at.Listen, certificate, answers, log)
-			} else {
-				serveStatus(ctx, at.Listen, nil, answers, log)
-			}
-		})
-		return func() { cancel(); <-ended }
-	}
+	l, leave := newLoop(ctx, cfg, hooks, e, &wg)
 	l.begin()
 	l.view.Store(&view{settings: first, notReady: []string{"starting"}, config: &haproxy.Config{}})
-	local := http.NewServeMux()
-	local.Handle("/", pages)
-	orders := control(l.view.Load, l.drains, kernel.Held, func() { knock(l.knock) }, time.Now)
-	for _, path := range []string{"/drain", "/undrain", "/group"} {
-		local.Handle(path, orders)
-	}
-	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, log) })
-	l.drains.leaving = hooks.Leaving
-	l.crashed = openQuarantine(cfg.StateDir, hooks.Version, bootID(), time.Now(), log)
+	answers := newEndpoints(l, e, hooks)
+	l.serve = func(at config.Status) (end func()) { return answers.serve(ctx, at, &wg) }
+	local := answers.local()
+	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, hooks.Log) })
+	l.crashed = openQuarantine(cfg.StateDir, hooks.Version, bootID(), time.Now(), hooks.Log)
 	l.use(ctx, first)
 	l.inherit(cfg.HAProxy.RunDir)
 	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	wg.Go(func() { l.pictures.Run(saving) })
-	wg.Go(func() {
-		if err := proxy.Run(ctx); err != nil && ctx.Err() == nil {
-			log.Error("the supervision of HAProxy ended", "err", err)
-		}
-	})
-
-	wg.Go(func() {
-		taken.run(ctx, proxy.Meter().Read, func() int { return l.view.Load().tally().servers[haproxy.Open] })
-	})
-
-	alive, said := l.alive, false
-	l.alive = func() {
-		alive()
-		l.attest(cfg.HAProxy.RunDir)
-		if v := l.view.Load(); !said && len(v.notReady) == 0 {
-			said = true
-			log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))
-			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
-		}
-	}
+	wg.Go(func() { e.supervise(ctx, hooks.Log) })
+	wg.Go(func() { answers.sample(ctx) })
+	l.alive = l.readiness(cfg, hooks)
 	// A panic of the loop ends the process at once. Here it would first run what is deferred,
 	// and so take down in order what has to outlive a crash.
 	ended := make(chan struct{})
@@ -277,6 +118,20 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	l.crashed.end()
 	leave()
 	return nil
+}
+
+// readiness returns what the loop calls after each knock or tick. It calls Hooks.Ready once.
+func (l *loop) readiness(cfg *config.Config, hooks Hooks) func() {
+	said := false
+	return func() {
+		hooks.Alive()
+		l.attest(cfg.HAProxy.RunDir)
+		if v := l.view.Load(); !said && len(v.notReady) == 0 {
+			said = true
+			l.log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))
+			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
+		}
+	}
 }
 
 // Holds returns in words how many connections and servers a HAProxy holds that this
