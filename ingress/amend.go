@@ -244,7 +244,8 @@ func (c *Compiler) plain(worlds []*world, members []member) bool {
 	return !slices.ContainsFunc(members, func(m member) bool {
 		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
 			service, ok := find(worlds[m.world].Services, p.to.service)
-			return p.match == haproxy.Regexp || ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
+			return p.match == haproxy.Regexp ||
+				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
 	})
 }
@@ -322,7 +323,8 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, func(a, b haproxy.Route) int {
 		return compareRoutes(routeKey{a.Host, a.Path, a.Match}, routeKey{b.Host, b.Path, b.Match})
 	})
-	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
+	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs,
+		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.exchangeNeeds(then.needs, now.needs)
 	next.Owners = maps.Clone(r.Owners)
 	for cluster, o := range next.Owners {

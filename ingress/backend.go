@@ -20,7 +20,8 @@ func (c *Compiler) part(n need) part {
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
 		Cluster: w.Cluster, Namespace: n.service.Namespace, Service: n.service.String() + ":" + n.portText(),
-		TCP: n.traffic != annotations.Requests && n.traffic != checks, Directives: n.settings.Directives, Options: n.settings.Options,
+		TCP:        n.traffic != annotations.Requests && n.traffic != checks,
+		Directives: n.settings.Directives, Options: n.settings.Options,
 	}
 	if n.traffic == checks {
 		backend.By = n.by.Namespace // the Service may be of another
@@ -36,11 +37,13 @@ func (c *Compiler) part(n need) part {
 		return p
 	}
 	report := func(reason, format string, args ...any) {
-		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: fmt.Sprintf(format, args...)})
+		why := fmt.Sprintf(format, args...)
+		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: why})
 	}
 	for _, s := range slicesOf(w.Slices, n.service) {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
-			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it is not used", annotations.Quote(s.Name), annotations.Quote(string(s.AddressType)))
+			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it "+
+				"is not used", annotations.Quote(s.Name), annotations.Quote(string(s.AddressType)))
 			continue
 		}
 		port := portOf(s, n.port)
@@ -50,7 +53,8 @@ func (c *Compiler) part(n need) part {
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
-			drain := !ready && e.Conditions.Terminating != nil && *e.Conditions.Terminating && e.Conditions.Serving != nil && *e.Conditions.Serving
+			drain := !ready && e.Conditions.Terminating != nil && *e.Conditions.Terminating &&
+				e.Conditions.Serving != nil && *e.Conditions.Serving
 			if !ready && !drain || len(e.Addresses) == 0 {
 				continue
 			}
@@ -58,7 +62,8 @@ func (c *Compiler) part(n need) part {
 			// the first (discovery/v1, Endpoint.Addresses).
 			ip, err := cleanAddress(e.Addresses[0], s.AddressType)
 			if err != nil {
-				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used", annotations.Quote(s.Name), err)
+				report("InvalidEndpoint", "EndpointSlice %s: %v; the endpoint is not used",
+					annotations.Quote(s.Name), err)
 				continue
 			}
 			server := haproxy.Server{Addr: netip.AddrPortFrom(ip, port), Drain: drain}
@@ -105,7 +110,8 @@ func (c *Compiler) close(p *part, n need) {
 	}
 	p.problems = append(p.problems, Problem{
 		ObjectRef: on, Reason: "RefusedByHAProxy",
-		Why: fmt.Sprintf("HAProxy cannot start with the configuration of %s: %s; all clients are rejected until it is changed", p.backend.Origin, why),
+		Why: fmt.Sprintf("HAProxy cannot start with the configuration of %s: %s; all clients are rejected until it "+
+			"is changed", p.backend.Origin, why),
 	})
 }
 
@@ -135,8 +141,10 @@ func cleanAddress(s string, family discoveryv1.AddressType) (netip.Addr, error) 
 	switch {
 	case ip.Is4() != (family == discoveryv1.AddressTypeIPv4) || ip.Is4In6() || ip.Zone() != "":
 		return ip, fmt.Errorf("%s is not an %s address", annotations.Quote(s), family)
-	case ip.IsUnspecified(), ip.IsLoopback(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return ip, fmt.Errorf("%s is not the address of a pod: unspecified, loopback, link-local, multicast and broadcast addresses are refused", ip)
+	case ip.IsUnspecified(), ip.IsLoopback(), ip.IsMulticast(), ip.IsLinkLocalUnicast(),
+		ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return ip, fmt.Errorf("%s is not the address of a pod: unspecified, loopback, link-local, multicast and "+
+			"broadcast addresses are refused", ip)
 	}
 	return ip, nil
 }

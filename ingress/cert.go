@@ -39,7 +39,8 @@ func readPair(s *corev1.Secret) *pair {
 	}
 	read, err := haproxy.ReadPair(crt, key)
 	if err != nil {
-		return refuse("has no certificate and key that can be used in %s and %s: %v", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
+		return refuse("has no certificate and key that can be used in %s and %s: %v",
+			corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
 	p := &pair{pem: read.PEM, part: read.Part(), leaf: read.Chain[0]}
 	names := p.leaf.DNSNames
@@ -106,15 +107,18 @@ func (b *builder) accepted(p *pair) *pair {
 func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 	if !at.IsZero() {
 		if at.After(p.leaf.NotAfter) {
-			return "CertificateExpired", fmt.Sprintf("expired on %s; it is served, but clients will reject it: renew it", p.leaf.NotAfter.UTC().Format(time.RFC3339))
+			return "CertificateExpired", fmt.Sprintf("expired on %s; it is served, but clients will reject it: "+
+				"renew it", p.leaf.NotAfter.UTC().Format(time.RFC3339))
 		}
 		if at.Before(p.leaf.NotBefore) {
-			return "CertificateNotYetValid", fmt.Sprintf("is not valid before %s; it is served, but clients will reject it", p.leaf.NotBefore.UTC().Format(time.RFC3339))
+			return "CertificateNotYetValid", fmt.Sprintf("is not valid before %s; it is served, but clients will "+
+				"reject it", p.leaf.NotBefore.UTC().Format(time.RFC3339))
 		}
 	}
 	for _, h := range hosts {
 		if !covers(p.names, h) {
-			return "CertificateHostMismatch", fmt.Sprintf("is valid for %s and not for %s; it is served, but clients will reject it", list(p.names), h)
+			return "CertificateHostMismatch", fmt.Sprintf("is valid for %s and not for %s; it is served, but clients "+
+				"will reject it", list(p.names), h)
 		}
 	}
 	return "", ""
@@ -154,7 +158,8 @@ func clientCertName(name string, c annotations.Clients) string {
 	if c.Optional {
 		how = "optional"
 	}
-	return shorten("_"+strings.TrimSuffix(name, ".pem")+"."+strings.TrimSuffix(c.CA.Name, ".ca.pem")+"."+how, "_") + ".pem"
+	both := strings.TrimSuffix(name, ".pem") + "." + strings.TrimSuffix(c.CA.Name, ".ca.pem")
+	return shorten("_"+both+"."+how, "_") + ".pem"
 }
 
 // shorten cuts a name that is too long for package haproxy, and appends its hash.

@@ -33,7 +33,8 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	b.asked = append(b.asked, when.Asked...)
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
 	case key.match == haproxy.Regexp:
-		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with a regular expression", path, keyOf(service))
+		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with "+
+			"a regular expression", path, keyOf(service))
 	case first != nil && !together(first, c):
 		b.conflict(c, path, first)
 	default:
@@ -75,7 +76,8 @@ func (b *builder) chain() {
 	// Each key comes after those with which it begins. Of two keys for the same
 	// requests the one that counts comes last (see keys).
 	slices.SortFunc(keys, func(a, b routeKey) int {
-		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()), cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
+		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()),
+			cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
 	})
 	cases := make(map[string][]haproxy.Case) // by the name of the choice
 	var below []routeKey                     // keys with routes that the present key begins with, the longest last

@@ -25,10 +25,12 @@ func classesOf(w *world) classes {
 			c.selector = labels.Nothing() // watch.New has refused it
 		}
 	}
-	var first *networkingv1.IngressClass // the default class that was created last, as the API server's admission chooses it
+	// first is the default class that was created last, as the API server's admission chooses it.
+	var first *networkingv1.IngressClass
 	for _, class := range w.Classes {
 		controller := class.Spec.Controller
-		c.ours[class.Name] = controller == w.Options.Controller || controller == w.Options.Controller+"/"+w.Options.Class
+		c.ours[class.Name] = controller == w.Options.Controller ||
+			controller == w.Options.Controller+"/"+w.Options.Class
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {
 			continue
 		}

@@ -482,7 +482,8 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	for w, services := range touched {
 		for service := range services {
 			for _, name := range c.routing.users[w][service] {
-				i, _ := slices.BinarySearchFunc(c.routing.needs, name, func(n need, name string) int { return cmp.Compare(n.name, name) })
+				i, _ := slices.BinarySearchFunc(c.routing.needs, name,
+					func(n need, name string) int { return cmp.Compare(n.name, name) })
 				p := c.part(c.routing.needs[i])
 				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
 					p.backend = c.parts[i].backend

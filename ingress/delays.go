@@ -29,13 +29,15 @@ func (r Result) Delayed(waits []haproxy.Wait) Result {
 				on = n.settings.by.ref
 			}
 			p := Problem{ObjectRef: on, Reason: "ReloadDelayed"}
-			p.Why = fmt.Sprintf("the settings of backend %s are not in effect yet: many old workers of HAProxy still finish "+
-				"their connections, and a reload would end those of the oldest; `sallyport status` shows how long they wait at most", name)
+			p.Why = fmt.Sprintf("the settings of backend %s are not in effect yet: many old workers of HAProxy "+
+				"still finish their connections, and a reload would end those of the oldest; `sallyport status` "+
+				"shows how long they wait at most", name)
 			if w.Most > 0 {
 				p.Reason = "LimitReached"
-				p.Why = fmt.Sprintf("the settings of backend %s are not in effect yet: they take a reload of HAProxy, and namespace %s "+
-					"has caused more than %d in a short time (clusters[].ingress.limits.reloads); `sallyport status` shows how long "+
-					"they wait at most: make several changes at once", name, w.Namespace, w.Most)
+				p.Why = fmt.Sprintf("the settings of backend %s are not in effect yet: they take a reload of HAProxy, "+
+					"and namespace %s has caused more than %d in a short time (clusters[].ingress.limits.reloads); "+
+					"`sallyport status` shows how long they wait at most: make several changes at once",
+					name, w.Namespace, w.Most)
 			}
 			if slices.Contains(w.Closed, name) {
 				p.Why += "; since its guards change, it takes no requests until then"

@@ -26,17 +26,22 @@ type ExplainedRule struct {
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
 	Backend string            `json:"backend"`
-	Choices []string          `json:"choices,omitempty"` // backends that requests with a condition go to instead, "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }"
-	Canary  string            `json:"canary,omitempty"`  // backend that some of the requests go to, "25 % to default_svc_new_80"
-	HTTPS   string            `json:"https,omitempty"`   // how plain HTTP is redirected, "302" or "301 to port 8443"; empty: it is not
+	// Choices are backends that requests with a condition go to instead, as
+	// "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }".
+	Choices []string `json:"choices,omitempty"`
+	// Canary is the backend that some of the requests go to, as "25 % to default_svc_new_80".
+	Canary string `json:"canary,omitempty"`
+	// HTTPS says how plain HTTP is redirected, as "302" or "301 to port 8443"; empty: it is not.
+	HTTPS string `json:"https,omitempty"`
 }
 
 // An ExplainedBackend is a backend, and the keys that were set for it.
 type ExplainedBackend struct {
-	Name       string                  `json:"name"`
-	Origin     string                  `json:"origin"`
-	Own        bool                    `json:"own,omitempty"`  // no other Ingress uses it
-	Keys       []annotations.Effective `json:"keys,omitempty"` // the keys that take effect; keys at their default are left out
+	Name   string `json:"name"`
+	Origin string `json:"origin"`
+	Own    bool   `json:"own,omitempty"` // no other Ingress uses it
+	// Keys are those that take effect; keys at their default are left out.
+	Keys       []annotations.Effective `json:"keys,omitempty"`
 	Directives []string                `json:"directives,omitempty"`
 }
 
@@ -72,7 +77,8 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	}
 	mine := func(c conditional) bool { return c.by == p }
 	return r.explain(p, p.ruleless && p.effective, func(key routeKey) bool {
-		return r.routing.owner[key] == p || r.routing.canaries[key] == p || slices.ContainsFunc(r.routing.chosen[key], mine)
+		return r.routing.owner[key] == p || r.routing.canaries[key] == p ||
+			slices.ContainsFunc(r.routing.chosen[key], mine)
 	}), true
 }
 
@@ -80,7 +86,8 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 // ports lead to, and its problems. It returns false for a Service that is not ours or does not
 // exist.
 func (r Result) ExplainBalancer(cluster, namespace, name string) (b Balancer, e Explanation, ok bool) {
-	i := slices.IndexFunc(r.Balancers, func(b Balancer) bool { return b.Cluster == cluster && b.Namespace == namespace && b.Name == name })
+	i := slices.IndexFunc(r.Balancers,
+		func(b Balancer) bool { return b.Cluster == cluster && b.Namespace == namespace && b.Name == name })
 	if i < 0 || r.routing == nil {
 		return b, e, false
 	}
@@ -118,7 +125,8 @@ func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 		}
 		for _, k := range r.Kept() {
 			if k.Host == name {
-				why += fmt.Sprintf("; the host is kept for namespace %s of cluster %s, which had it last, until %s (clusters[].ingress.releaseAfter)", k.Namespace, k.Cluster, k.Until.Format(time.RFC3339))
+				why += fmt.Sprintf("; the host is kept for namespace %s of cluster %s, which had it last, until %s "+
+					"(clusters[].ingress.releaseAfter)", k.Namespace, k.Cluster, k.Until.Format(time.RFC3339))
 			}
 		}
 	}
@@ -182,7 +190,9 @@ func (r Result) describe(e *Explanation, leads map[string]bool, objects []Object
 		if !leads[n.name] {
 			continue
 		}
-		b := ExplainedBackend{Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.by != nil, Keys: n.settings.used}
+		b := ExplainedBackend{
+			Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.by != nil, Keys: n.settings.used,
+		}
 		for _, d := range n.settings.Directives {
 			b.Directives = append(b.Directives, d.String())
 		}

@@ -44,8 +44,8 @@ func (b *builder) tables() (all []haproxy.Table) {
 		t.Size = most[n.payer()]
 		b.reportOn(n.settings.by.ref, "LimitReached",
 			"the Ingresses of namespace %s ask for limits that count more than %d clients together "+
-				"(clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits all the same; "+
-				"set a smaller rate-limit-size where fewer clients are enough",
+				"(clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits "+
+				"all the same; set a smaller rate-limit-size where fewer clients are enough",
 			n.settings.by.ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
 	}
 	slices.SortFunc(all, func(a, b haproxy.Table) int { return strings.Compare(a.Name, b.Name) })

@@ -34,7 +34,8 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
 	}
 	if len(validation.IsDNS1123Label(ing.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(ing.Name)) > 0 {
-		report("InvalidName", "the namespace or the name is none that Kubernetes allows; nothing of the Ingress is served")
+		report("InvalidName", "the namespace or the name is none that Kubernetes allows; "+
+			"nothing of the Ingress is served")
 		return c
 	}
 	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
@@ -65,7 +66,8 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 		for _, p := range rule.HTTP.Paths {
 			path, match, why := cleanPath(p, usual)
 			if why != "" {
-				report("InvalidPath", "rule %d: path %s %s; the path is not served", i+1, annotations.Quote(p.Path), why)
+				report("InvalidPath", "rule %d: path %s %s; the path is not served",
+					i+1, annotations.Quote(p.Path), why)
 				continue
 			}
 			to, why := refer(ing.Namespace, p.Backend)
@@ -94,7 +96,8 @@ func readTLS(entries []networkingv1.IngressTLS, report func(reason, format strin
 	for i, t := range entries {
 		tls := tlsClaim{secret: t.SecretName}
 		if t.SecretName != "" && len(validation.IsDNS1123Subdomain(t.SecretName)) > 0 {
-			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used", i+1, annotations.Quote(t.SecretName))
+			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used",
+				i+1, annotations.Quote(t.SecretName))
 			continue
 		}
 		for _, h := range t.Hosts {
@@ -124,7 +127,9 @@ func readTLS(entries []networkingv1.IngressTLS, report func(reason, format strin
 //
 // Only characters that the path of a request can have (RFC 3986, 3.3) are allowed.
 // Any other path could never match, and could be read as syntax in HAProxy's map.
-func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path string, match haproxy.PathMatch, why string) {
+func cleanPath(
+	p networkingv1.HTTPIngressPath, usual haproxy.PathMatch,
+) (path string, match haproxy.PathMatch, why string) {
 	match = usual
 	if p.PathType != nil {
 		switch *p.PathType {
@@ -134,7 +139,8 @@ func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path st
 		case networkingv1.PathTypeExact:
 			match = haproxy.Exact
 		default:
-			return "", "", "has pathType " + annotations.Quote(string(*p.PathType)) + "; allowed are Exact, Prefix and ImplementationSpecific"
+			return "", "", "has pathType " + annotations.Quote(string(*p.PathType)) +
+				"; allowed are Exact, Prefix and ImplementationSpecific"
 		}
 	}
 	path = p.Path
@@ -156,12 +162,15 @@ func cleanPath(p networkingv1.HTTPIngressPath, usual haproxy.PathMatch) (path st
 	for i := 0; i < len(path); i++ {
 		c := path[i]
 		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("/-._~!$&'()*+,;=:@", c) >= 0:
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9',
+			strings.IndexByte("/-._~!$&'()*+,;=:@", c) >= 0:
 		case c == '%' && i+2 < len(path) && hexDigit(path[i+1]) && hexDigit(path[i+2]):
 		case c == '%':
 			return "", "", `has a "%" that no two hexadecimal digits follow`
 		default:
-			return "", "", fmt.Sprintf("has the character %q, which the path of a request cannot hold (RFC 3986, 3.3): write it percent-encoded; for a regular expression see annotation sallyport.dev/path-type", c)
+			return "", "", fmt.Sprintf("has the character %q, which the path of a request cannot hold "+
+				"(RFC 3986, 3.3): write it percent-encoded; for a regular expression "+
+				"see annotation sallyport.dev/path-type", c)
 		}
 	}
 	for element := range strings.SplitSeq(path[1:], "/") {
@@ -194,7 +203,8 @@ func refer(namespace string, b networkingv1.IngressBackend) (to reference, why s
 	case b.Service == nil:
 		return to, "names no Service"
 	case len(validation.IsDNS1123Label(b.Service.Name)) > 0:
-		return to, fmt.Sprintf("names a Service %s, which is not a possible name of one", annotations.Quote(b.Service.Name))
+		return to, fmt.Sprintf("names a Service %s, which is not a possible name of one",
+			annotations.Quote(b.Service.Name))
 	}
 	port := b.Service.Port
 	switch {
@@ -205,5 +215,8 @@ func refer(namespace string, b networkingv1.IngressBackend) (to reference, why s
 	case port.Name == "" && (port.Number < 1 || port.Number > 65535):
 		return to, fmt.Sprintf("names port %d; allowed are 1 to 65535", port.Number)
 	}
-	return reference{service: serviceKey{Namespace: namespace, Name: b.Service.Name}, port: port.Name, number: port.Number, traffic: annotations.Requests}, ""
+	return reference{
+		service: serviceKey{Namespace: namespace, Name: b.Service.Name},
+		port:    port.Name, number: port.Number, traffic: annotations.Requests,
+	}, ""
 }

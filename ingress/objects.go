@@ -336,7 +336,8 @@ func find[T metav1.Object](list []T, key serviceKey) (found T, ok bool) {
 
 // slicesOf returns the EndpointSlices of a Service out of a sorted list.
 func slicesOf(all []*discoveryv1.EndpointSlice, service serviceKey) []*discoveryv1.EndpointSlice {
-	from, _ := slices.BinarySearchFunc(all, service, func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
+	from, _ := slices.BinarySearchFunc(all, service,
+		func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
 	to := from
 	for to < len(all) && serviceOf(all[to]) == service {
 		to++

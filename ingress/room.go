@@ -50,7 +50,8 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 		parts[i].backend = fitted[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.by, Reason: "NoRoom",
-			Why: fmt.Sprintf("HAProxy holds at most %d servers on this machine, and older Ingresses and Services have them: %d of %d servers of %s wait; \"sallyport status\" shows how to make room",
+			Why: fmt.Sprintf("HAProxy holds at most %d servers on this machine, and older Ingresses and Services "+
+				"have them: %d of %d servers of %s wait; \"sallyport status\" shows how to make room",
 				c.Room, count-places[i], count, b.Origin),
 		})
 	}

@@ -64,7 +64,9 @@ type need struct {
 
 // ref returns a reference to the Service of a need.
 func (n need) ref(cluster string) ObjectRef {
-	return ObjectRef{Cluster: cluster, Kind: "Service", Namespace: n.service.Namespace, Name: n.service.Name, UID: n.uid}
+	return ObjectRef{
+		Cluster: cluster, Kind: "Service", Namespace: n.service.Namespace, Name: n.service.Name, UID: n.uid,
+	}
 }
 
 // tenant returns the namespace of a need's Service.
@@ -120,9 +122,13 @@ func (c *Compiler) route(worlds []*world) *routing {
 		size = len(c.routing.owner)
 	}
 	b := &builder{
-		Compiler: c, speaker: speaker(worlds), first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
+		Compiler: c, speaker: speaker(worlds),
+		first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
-		routing: &routing{of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim), chosen: make(map[routeKey][]conditional)},
+		routing: &routing{
+			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
+			chosen: make(map[routeKey][]conditional),
+		},
 	}
 	all := b.speaker.global
 	if !reflect.DeepEqual(all.Clients, b.demanded) {
@@ -184,7 +190,8 @@ func (b *builder) assemble() {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
 		b.users[n.world][n.service] = append(b.users[n.world][n.service], name)
-		b.Config.Userlists, b.Config.Extras = append(b.Config.Userlists, n.settings.Userlists...), append(b.Config.Extras, n.settings.Extras...)
+		b.Config.Userlists = append(b.Config.Userlists, n.settings.Userlists...)
+		b.Config.Extras = append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
 		ask(n.settings.Questions)
 		for slot, length := range n.settings.Captures {
@@ -246,8 +253,9 @@ func (b *builder) collect() {
 				b.reportKeys(&c, nil, odd)
 				if _, c.closed = slices.BinarySearch(w.Incomplete, c.ref.Namespace); c.closed {
 					b.limited = true
-					b.report(&c, "LimitReached", "all clients of this Ingress are rejected, because other Ingresses of the namespace are beyond clusters[].ingress.limits.objectBytes, "+
-						"and each of those may be a guard: the namespace needs fewer or smaller Ingresses")
+					b.report(&c, "LimitReached", "all clients of this Ingress are rejected, because other Ingresses "+
+						"of the namespace are beyond clusters[].ingress.limits.objectBytes, and each of those may "+
+						"be a guard: the namespace needs fewer or smaller Ingresses")
 				}
 				b.claims = append(b.claims, &c)
 			}
@@ -294,7 +302,8 @@ func (b *builder) grant() {
 	b.grantImplicit()
 	for key, c := range b.owner {
 		if owner := b.passer(key.host); owner != nil && key.match != haproxy.Passthrough && b.routed[key].TLSOnly {
-			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS connections for the host are passed through for %s",
+			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS "+
+				"connections for the host are passed through for %s",
 				spell(key.host, key.path, key.match), b.spell(owner))
 		}
 	}
@@ -308,11 +317,13 @@ func (b *builder) grantDefaults() {
 			continue
 		}
 		if w := b.worlds[c.world]; operator && (!w.leads() || !w.Options.OneTenant) {
-			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service of the ConfigMap is the default of all hosts already")
+			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service "+
+				"of the ConfigMap is the default of all hosts already")
 			continue
 		}
 		if first := b.fallbackOf; first != nil {
-			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default of all hosts already", b.spell(first))
+			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: %s is older and is the default "+
+				"of all hosts already", b.spell(first))
 			continue
 		}
 		if b.passes(c, *c.fallback) {
@@ -352,7 +363,8 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 	}
 	if path.match == haproxy.Regexp {
 		if b.patterns[path.host]++; b.patterns[path.host] > maxPatterns {
-			b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its requests tries; no more are allowed", path, maxPatterns)
+			b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its "+
+				"requests tries; no more are allowed", path, maxPatterns)
 			return
 		}
 	}
@@ -370,7 +382,8 @@ func (b *builder) grantImplicit() {
 		for _, host := range c.hosts {
 			key := routeKey{host, "/", haproxy.Prefix}
 			if other := implicit[key]; other != nil {
-				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is its default already", cmp.Or(host, "any host"), b.spell(other))
+				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is "+
+					"its default already", cmp.Or(host, "any host"), b.spell(other))
 				continue
 			}
 			if _, taken := b.owner[key]; taken {
@@ -409,14 +422,17 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 	first, owner := b.first[host], b.passer(host)
 	switch {
 	case host == "":
-		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server name in their handshake: name a host in the rule", what)
+		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server "+
+			"name in their handshake: name a host in the rule", what)
 		return
 	case first != nil && first != c:
-		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the host are served", what, b.spell(first))
+		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the "+
+			"host are served", what, b.spell(first))
 		return
 	case owner != nil:
 		if n, _ := b.backend(c, to); n.name != b.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
-			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and all go to the backend of the first path", what)
+			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and "+
+				"all go to the backend of the first path", what)
 		}
 		return
 	}
@@ -466,20 +482,24 @@ func (b *builder) addCanaries() {
 			continue
 		}
 		if c.fallback != nil {
-			b.report(c, "CanaryDefault", "spec.defaultBackend is not served: a canary has the hosts and paths of its rules alone")
+			b.report(c, "CanaryDefault", "spec.defaultBackend is not served: a canary has the hosts and paths of "+
+				"its rules alone")
 		}
 		for _, path := range c.paths {
 			key := routeKey{path.host, path.path, path.match}
 			owner, first := b.owner[key], b.canaries[key]
 			switch {
 			case b.passer(path.host) != nil:
-				b.report(c, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, and HAProxy does not see their requests", path)
+				b.report(c, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, "+
+					"and HAProxy does not see their requests", path)
 				continue
 			case owner == nil || !together(owner, c):
-				b.report(c, "CanaryOfNothing", "%s is not served: no other Ingress of the namespace serves this host and path", path)
+				b.report(c, "CanaryOfNothing", "%s is not served: no other Ingress of the namespace serves this host "+
+					"and path", path)
 				continue
 			case first != nil && first != c:
-				b.report(c, "PathConflict", "%s is not served: %s is older and is its canary already", path, b.spell(first))
+				b.report(c, "PathConflict", "%s is not served: %s is older and is its canary already",
+					path, b.spell(first))
 				continue
 			case first == c:
 				continue
@@ -572,7 +592,8 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 	}
 	n.uid, n.since = string(service.UID), service.CreationTimestamp.Unix()
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: a server is an address with a verified route, not a name", n.service)}
+		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: "+
+			"a server is an address with a verified route, not a name", n.service)}
 	}
 	var has []string
 	for _, port := range service.Spec.Ports {
@@ -586,7 +607,8 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 		n.port, n.number, n.exists = port.Name, port.Port, true
 		return Problem{}
 	}
-	return Problem{Reason: "PortNotFound", Why: fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.service, n.portText(), list(has))}
+	why := fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.service, n.portText(), list(has))
+	return Problem{Reason: "PortNotFound", Why: why}
 }
 
 const unserved = "; until that is corrected, requests get 503"
@@ -613,9 +635,13 @@ func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
 	}
-	n := need{name: one.backend, origin: "checks requests (auth-url): ", world: c.world, reference: referTo(one.key, one.port, checks)}
+	n := need{
+		name: one.backend, origin: "checks requests (auth-url): ", world: c.world,
+		reference: referTo(one.key, one.port, checks),
+	}
 	service, ok := find(b.worlds[c.world].Services, one.key)
-	n.settings = b.compile("", settledFor{service: service, world: c.world, traffic: checks}, b.layer(service), b.worlds[c.world].defaults)
+	of := settledFor{service: service, world: c.world, traffic: checks}
+	n.settings = b.compile("", of, b.layer(service), b.worlds[c.world].defaults)
 	b.reportKeys(c, service, n.settings.problems)
 	why := n.find(service, ok)
 	if why.Reason != "" {
@@ -688,7 +714,8 @@ func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
 		return // the servers have their own
 	}
 	if t.secret == "" {
-		x.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of its own",
+		x.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without "+
+			"a certificate of its own",
 			list(t.hosts))
 		return
 	}
@@ -758,7 +785,8 @@ func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
 		x.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need",
 			x.spell(x.granted[host]), host)
 	case other != name:
-		x.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already names another one",
+		x.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already "+
+			"names another one",
 			key, host, x.spell(x.granted[host]))
 	}
 }
@@ -782,7 +810,9 @@ func (x *certifier) write() {
 }
 
 // listings splits the hosts of a certificate over as many entries as they need.
-func (b *builder) listings(name string, hosts []string, certified map[string]string, granted map[string]*claim) (all []*haproxy.Cert) {
+func (b *builder) listings(
+	name string, hosts []string, certified map[string]string, granted map[string]*claim,
+) (all []*haproxy.Cert) {
 	slices.Sort(hosts)
 	room := 0
 	for _, host := range hosts {
@@ -790,7 +820,8 @@ func (b *builder) listings(name string, hosts []string, certified map[string]str
 		if strings.HasPrefix(host, "*.") {
 			var fits bool
 			if spared, fits = b.spare(host, certified); !fits {
-				b.report(granted[host], "CertificateConflict", "the certificate for %s is not served for it: too many older hosts of others are below it; name the hosts one by one", host)
+				b.report(granted[host], "CertificateConflict", "the certificate for %s is not served for it: too "+
+					"many older hosts of others are below it; name the hosts one by one", host)
 				continue
 			}
 		}

@@ -82,8 +82,8 @@ func (b *builder) balance() {
 		admitted := classesOf(w)
 		for _, s := range w.Services {
 			if w.Options.Pools.ours(s) && admitted.admits(s.Namespace) {
-				ref := ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)}
-				all = append(all, balancer{claim: &claim{claimant: &claimant{ref: ref, created: s.CreationTimestamp.Time}, world: i}, service: s})
+				of := &claimant{ref: w.serviceRef(s), created: s.CreationTimestamp.Time}
+				all = append(all, balancer{claim: &claim{claimant: of, world: i}, service: s})
 			}
 		}
 	}
@@ -123,7 +123,8 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	d := &one.demand
 	d.ref, d.of, d.owner = one.claim.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
-		b.report(one.claim, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service gets no address")
+		b.report(one.claim, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service "+
+			"gets no address")
 		return
 	}
 	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
@@ -146,11 +147,14 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		switch most := w.Options.Limits.Ports; {
 		case p.Port < 1 || p.Port > 65535:
 		case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
-			b.report(one.claim, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
+			b.report(one.claim, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes "+
+				"TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
 		case owner != "":
-			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is in use by %s", p.Port, owner)
+			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
+				p.Port, owner)
 		case most > 0 && opened[d.of] >= most:
-			b.report(one.claim, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
+			b.report(one.claim, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, "+
+				"as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
 		default:
 			opened[d.of]++
 			one.ports, d.ports = append(one.ports, p), append(d.ports, uint16(p.Port)) //nolint:gosec // checked above
@@ -170,7 +174,8 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	for _, a := range d.asked {
 		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
 	}
-	d.spare = d.four && d.six && len(d.asked) == 0 && (s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyRequireDualStack)
+	both := s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack
+	d.spare = d.four && d.six && len(d.asked) == 0 && !both
 }
 
 // reason returns in words why the Service has an address.
@@ -238,7 +243,8 @@ func (b *builder) sources(one balancer) *haproxy.Directive {
 	w := b.worlds[one.world]
 	networks, err := annotations.SourceRanges(b.env(w, one.claim.ref.Namespace, new(settings)), ranges)
 	if err != nil {
-		b.report(one.claim, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected until it is corrected", err)
+		b.report(one.claim, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected "+
+			"until it is corrected", err)
 		closed := haproxy.CloseTCP()
 		return &closed
 	}

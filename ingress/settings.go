@@ -77,11 +77,14 @@ func (w *world) allows(scope annotations.Scope, section haproxy.Section) error {
 	o := &w.Options
 	switch {
 	case !w.leads() && !o.Snippets:
-		return fmt.Errorf("the configuration file allows no snippets of cluster %s, because a snippet can read and change the traffic of every cluster (clusters[].ingress.snippets)", w.Cluster)
+		return fmt.Errorf("the configuration file allows no snippets of cluster %s, because a snippet can read and "+
+			"change the traffic of every cluster (clusters[].ingress.snippets)", w.Cluster)
 	case slices.Contains(o.NoSnippets, string(section)):
-		return fmt.Errorf("the configuration file allows no snippets for section %s (clusters[].ingress.noSnippets)", section)
+		return fmt.Errorf("the configuration file allows no snippets for section %s (clusters[].ingress.noSnippets)",
+			section)
 	case scope != annotations.ConfigMap && !o.OneTenant:
-		return errors.New("the configuration file allows no snippets of Ingresses and Services, which can read every tenant's traffic (clusters[].ingress.trust)")
+		return errors.New("the configuration file allows no snippets of Ingresses and Services, which can read every " +
+			"tenant's traffic (clusters[].ingress.trust)")
 	}
 	return nil
 }
@@ -103,9 +106,11 @@ func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotati
 	key, own := w.named(scope, home, ref)
 	switch {
 	case !own && !w.Options.CrossNamespaceSecrets:
-		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow (clusters[].ingress.crossNamespaceSecrets)", key)
+		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow "+
+			"(clusters[].ingress.crossNamespaceSecrets)", key)
 	case !w.Options.readsSecretsOf(key.Namespace):
-		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of clusters[].ingress.namespaces and the one of the ConfigMap", key)
+		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of "+
+			"clusters[].ingress.namespaces and the one of the ConfigMap", key)
 	}
 	return key, nil
 }
@@ -126,7 +131,8 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if why := tooLarge(secret); why != "" {
 			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
 		}
-		return annotations.Secret{Name: shorten(w.prefix+key.Namespace+"_"+key.Name, "_"), Of: key.String(), Data: secret.Data}, nil
+		name := shorten(w.prefix+key.Namespace+"_"+key.Name, "_")
+		return annotations.Secret{Name: name, Of: key.String(), Data: secret.Data}, nil
 	}
 }
 
@@ -136,7 +142,8 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
 		key, own := w.named(scope, home, to.Service)
 		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
-			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file (clusters[].ingress.authServices)", key)
+			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file "+
+				"(clusters[].ingress.authServices)", key)
 		}
 		one := askedOne{key, to.Port, shorten(w.prefix+key.Namespace+"_auth_svc_"+key.Name+"_"+to.Port, ".")}
 		*found = append(*found, one)
@@ -193,7 +200,8 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 		both = b.compile(owner, of, b.layer(service), c.layer, defaults)
 	}
 	b.reportKeys(c, service, both.problems)
-	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) && slices.Equal(both.Questions, shared.Questions) {
+	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) &&
+		slices.Equal(both.Questions, shared.Questions) {
 		return shared
 	}
 	return both
@@ -220,7 +228,7 @@ func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annot
 		on := c.ref
 		switch problem.Scope {
 		case annotations.Service:
-			on = ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
+			on = w.serviceRef(service)
 		case annotations.ConfigMap:
 			on = w.refer(w.Options.ConfigMap)
 		}
@@ -241,7 +249,13 @@ func (w *world) configMap(name string) *corev1.ConfigMap {
 // refer returns a reference to a ConfigMap, which may not exist.
 func (w *world) refer(configMap string) ObjectRef {
 	namespace, name, _ := strings.Cut(configMap, "/")
-	return ObjectRef{Cluster: w.Cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: string(w.configMap(configMap).UID)}
+	uid := string(w.configMap(configMap).UID)
+	return ObjectRef{Cluster: w.Cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: uid}
+}
+
+// serviceRef returns a reference to a Service.
+func (w *world) serviceRef(s *corev1.Service) ObjectRef {
+	return ObjectRef{Cluster: w.Cluster, Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)}
 }
 
 // checkConfigMaps reports problems in the ConfigMaps of a world, and each ConfigMap
@@ -261,7 +275,8 @@ func (b *builder) checkConfigMaps(w *world) {
 	b.overruled(w)
 	for _, name := range w.Options.ConfigMaps() {
 		if w.configMap(name).Name == "" {
-			b.reportOn(w.refer(name), "ConfigMapNotFound", "the ConfigMap does not exist, or the appliance may not read it: Ingresses are served without its content")
+			b.reportOn(w.refer(name), "ConfigMapNotFound", "the ConfigMap does not exist, or the appliance may not "+
+				"read it: Ingresses are served without its content")
 		}
 	}
 }
@@ -279,13 +294,16 @@ func (b *builder) overruled(w *world) {
 	report := func(configMap string, names []string) {
 		if len(names) > 0 {
 			b.reportOn(w.refer(configMap), "SetByAnotherCluster",
-				"the ConfigMaps of %s set what concerns the whole HAProxy process, for all clusters (the configuration file can name another cluster: clusters[].ingress.process); these keys have no effect on the process: %s",
+				"the ConfigMaps of %s set what concerns the whole HAProxy process, for all clusters (the "+
+					"configuration file can name another cluster: clusters[].ingress.process); these keys have no "+
+					"effect on the process: %s",
 				leader, strings.Join(names, ", "))
 		}
 	}
 	var names []string
 	for _, e := range w.set {
-		if !slices.ContainsFunc(heard.set, func(o annotations.Effective) bool { return o.Key == e.Key && o.Value == e.Value }) {
+		same := func(o annotations.Effective) bool { return o.Key == e.Key && o.Value == e.Value }
+		if !slices.ContainsFunc(heard.set, same) {
 			names = append(names, e.As)
 		}
 	}
@@ -319,7 +337,8 @@ func (b *builder) layer(service *corev1.Service) annotations.Layer {
 func (b *builder) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
 	s, known := b.settled[of]
 	w := b.worlds[of.world]
-	if !known || slices.ContainsFunc(s.secrets, func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }) {
+	changed := func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }
+	if !known || slices.ContainsFunc(s.secrets, changed) {
 		s = &settings{by: of.claimant}
 		home := ""
 		if of.service != nil {

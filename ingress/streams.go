@@ -17,19 +17,22 @@ func (b *builder) stream() {
 		c := &claim{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
 		for _, s := range w.streams {
 			if whose := cmp.Or(b.Taken[s.Port], owner[s.Port]); whose != "" {
-				b.report(c, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served", s.Port, whose)
+				b.report(c, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served",
+					s.Port, whose)
 				continue
 			}
 			free := haproxy.FreePort(s.Port)
 			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
-				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: free the port, then remove the key and add it again", s.Port, verdict.Why)
+				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: "+
+					"free the port, then remove the key and add it again", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
 				continue
 			}
-			n, why := b.backend(c, referTo(serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}, s.To.Port, annotations.Ended))
+			to := serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}
+			n, why := b.backend(c, referTo(to, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
 				b.report(c, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
 				continue
@@ -42,7 +45,8 @@ func (b *builder) stream() {
 			}
 			owner[s.Port] = "a TCP service of cluster " + w.Cluster
 			b.add(n, c)
-			b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
+			b.Config.Streams = append(b.Config.Streams,
+				haproxy.Stream{Port: s.Port, Backend: n.name, TLS: s.TLS, Proxy: s.Proxy})
 		}
 	}
 	b.balance()

@@ -45,14 +45,17 @@ func sumOf[T any](s Sums, o *T) string {
 
 // refOf names an object, without its cluster.
 func refOf(o metav1.Object) ObjectRef {
-	return ObjectRef{Kind: reflect.TypeOf(o).Elem().Name(), Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
+	kind := reflect.TypeOf(o).Elem().Name()
+	return ObjectRef{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
 // Holding returns the objects with the versions that are held replaced by those of older
 // objects: by an earlier version, or by none. It asks about each version, of the objects
 // and lists for which concerned is true, that differs from the older one. An object that is
 // gone is such a version, too. An ObjectRef comes without its cluster.
-func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool) Objects {
+func (o Objects) Holding(
+	older Objects, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool,
+) Objects {
 	before := older.lists()
 	for i, l := range o.lists() {
 		l.hold(i, before[i], sums, concerned, held)
@@ -60,7 +63,9 @@ func (o Objects) Holding(older Objects, sums Sums, concerned func(named Version)
 	return o
 }
 
-func (l listOf[T]) hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool) {
+func (l listOf[T]) hold(
+	place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool,
+) {
 	named := func(o *T) Version {
 		key := keyOf(any(o).(metav1.Object))
 		return Version{List: place, Namespace: key.Namespace, Name: key.Name}
