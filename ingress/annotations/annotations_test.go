@@ -78,8 +78,10 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 	case "htpasswd":
 		s.Data = map[string][]byte{"auth": []byte("# ours\nann:" + hash + "\n")}
 	case "some":
-		s.Data = map[string][]byte{"ann": []byte("rl.3StKT.4T8M"),
-			"auth": []byte("bob:" + hash + "\neve:clear\nx y:" + hash)}
+		s.Data = map[string][]byte{
+			"ann":  []byte("rl.3StKT.4T8M"),
+			"auth": []byte("bob:" + hash + "\neve:clear\nx y:" + hash),
+		}
 	case "clear":
 		s.Data = map[string][]byte{"ann": []byte("secret")}
 	default:
@@ -230,21 +232,31 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		want string
 	}{
 		{nil, ""},
-		{on4("allow-list: 10.0.0.0/8, 192.0.2.1"),
-			"acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed"},
-		{on4("allow-list: patterns/ours"),
-			"acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found\nhttp-request deny deny_status 403 if !sp_allowed"},
-		{on4("deny-list: pattern/theirs"),
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); all clients are rejected until it is corrected`},
-		{on4("whitelist: fd00::1"),
+		{
+			on4("allow-list: 10.0.0.0/8, 192.0.2.1"),
+			"acl sp_allowed src 10.0.0.0/8 192.0.2.1/32\nhttp-request deny deny_status 403 if !sp_allowed",
+		},
+		{
+			on4("allow-list: patterns/ours"),
+			"acl sp_allowed src,map_ip(DIR/lists/c_ours) -m found\nhttp-request deny deny_status 403 if !sp_allowed",
+		},
+		{
+			on4("deny-list: pattern/theirs"),
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/deny-list: there is no list "theirs" (clusters[].ingress.patternFiles); all clients are rejected until it is corrected`,
+		},
+		{
+			on4("whitelist: fd00::1"),
 			"acl sp_allowed src fd00::1/128\nhttp-request deny deny_status 403 if !sp_allowed\n" +
 				"! Ingress OlderAnnotation: annotation haproxy.org/whitelist is deprecated and still used; write " +
-				"allow-list instead"},
+				"allow-list instead",
+		},
 		{on4("deny-list: 10.0.0.0/8"), "acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
-		{on4("blacklist: 10.0.0.0/8"),
+		{
+			on4("blacklist: 10.0.0.0/8"),
 			"acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n" +
 				"! Ingress OlderAnnotation: annotation haproxy.org/blacklist is deprecated and still used; write " +
-				"deny-list instead"},
+				"deny-list instead",
+		},
 		{
 			on4("rate-limit-requests: 10"),
 			"http-request track-sc0 src table o_rate\n" +
@@ -276,45 +288,69 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("forwarded-for: false"), "without option forwardfor"},
 		{on4("abortonclose: true"), "option abortonclose"},
 		{onAll("abortonclose: true"), "option abortonclose\noption abortonclose"}, // of the backend, and of all
-		{on4("load-balance: hdr(X-User)"),
+		{
+			on4("load-balance: hdr(X-User)"),
 			"balance hdr(X-User)\nhash-type consistent\n.if version_atleast(3.0)\ndefault-server hash-key addr-port\n" +
-				".endif"},
+				".endif",
+		},
 		{on4("timeout-server: 5m"), "timeout server 300000ms"},
 		{on4("timeout-check: 300"), "timeout check 300ms"},
-		{on4("timeout-connect: 1s", "timeout-queue: 2s", "timeout-tunnel: 1d"),
-			"timeout connect 1000ms\ntimeout queue 2000ms\ntimeout tunnel 86400000ms"},
-		{on4("sallyport.dev/hsts: true"),
-			"http-after-response set-header Strict-Transport-Security 'max-age=15768000' if { ssl_fc }"},
+		{
+			on4("timeout-connect: 1s", "timeout-queue: 2s", "timeout-tunnel: 1d"),
+			"timeout connect 1000ms\ntimeout queue 2000ms\ntimeout tunnel 86400000ms",
+		},
+		{
+			on4("sallyport.dev/hsts: true"),
+			"http-after-response set-header Strict-Transport-Security 'max-age=15768000' if { ssl_fc }",
+		},
 		{
 			on4("sallyport.dev/hsts: true", "sallyport.dev/hsts-max-age: 60",
 				"sallyport.dev/hsts-include-subdomains: true", "sallyport.dev/hsts-preload: true"),
 			"http-after-response set-header Strict-Transport-Security 'max-age=60; includeSubDomains; preload' if { ssl_fc }",
 		},
-		{on4("sallyport.dev/proxy-body-size: 8m"),
-			"http-request deny deny_status 413 if { req.hdr_val(content-length) gt 8388608 }"},
-		{on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"),
+		{
+			on4("sallyport.dev/proxy-body-size: 8m"),
+			"http-request deny deny_status 413 if { req.hdr_val(content-length) gt 8388608 }",
+		},
+		{
+			on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"),
 			"http-request del-header '(?i)^(?!x-c$)x[-_.]c$' -m reg\nhttp-request del-header X-C\n" +
 				"http-request del-header '(?i)^(?!x-d$)x[-_.]d$' -m reg\nhttp-request del-header X-D\n" +
-				"http-request add-header X-A 'b'"},
-		{on4("sallyport.dev/response-add-headers: X-A b", "sallyport.dev/response-del-headers: Server"),
-			"http-response del-header Server\nhttp-response add-header X-A 'b'"},
+				"http-request add-header X-A 'b'",
+		},
+		{
+			on4("sallyport.dev/response-add-headers: X-A b", "sallyport.dev/response-del-headers: Server"),
+			"http-response del-header Server\nhttp-response add-header X-A 'b'",
+		},
 		{on4("sallyport.dev/app-root: /start"), "http-request redirect location '/start' code 302 if { path / }"},
 		{on4("path-rewrite: /"), "http-request replace-path '(*LIMIT_MATCH=10000)(.*)' '/'"},
-		{on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"),
+		{
+			on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c\n"),
 			"http-request replace-path '(*LIMIT_MATCH=10000)^/a/(.*)' '/\\1'\n" +
-				"http-request replace-path '(*LIMIT_MATCH=10000)^/b' '/c'"},
-		{on4("request-set-header: X-A \"b c\"\nX-B %[src]"),
+				"http-request replace-path '(*LIMIT_MATCH=10000)^/b' '/c'",
+		},
+		{
+			on4("request-set-header: X-A \"b c\"\nX-B %[src]"),
 			"http-request del-header '(?i)^(?!x-a$)x[-_.]a$' -m reg\nhttp-request set-header X-A 'b c'\n" +
-				"http-request del-header '(?i)^(?!x-b$)x[-_.]b$' -m reg\nhttp-request set-header X-B '%[src]'"},
-		{on4("response-set-header: Cache-Control \"no-store,no-cache\""),
-			"http-response set-header Cache-Control 'no-store,no-cache'"},
-		{on4("request-redirect: other.test"),
+				"http-request del-header '(?i)^(?!x-b$)x[-_.]b$' -m reg\nhttp-request set-header X-B '%[src]'",
+		},
+		{
+			on4("response-set-header: Cache-Control \"no-store,no-cache\""),
+			"http-response set-header Cache-Control 'no-store,no-cache'",
+		},
+		{
+			on4("request-redirect: other.test"),
 			"http-request redirect location https://other.test%[pathq] code 302 if { ssl_fc }\n" +
-				"http-request redirect location http://other.test%[pathq] code 302"},
-		{on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"),
-			"http-request redirect location https://other.test:8443%[pathq] code 301"},
-		{on4("request-capture: req.hdr(X-A)\ncookie(id)"),
-			"http-request capture req.hdr(X-A) id 0\nhttp-request capture cookie(id) id 1\ncaptures [128 128]"},
+				"http-request redirect location http://other.test%[pathq] code 302",
+		},
+		{
+			on4("request-redirect: https://other.test:8443", "request-redirect-code: 301"),
+			"http-request redirect location https://other.test:8443%[pathq] code 301",
+		},
+		{
+			on4("request-capture: req.hdr(X-A)\ncookie(id)"),
+			"http-request capture req.hdr(X-A) id 0\nhttp-request capture cookie(id) id 1\ncaptures [128 128]",
+		},
 		{
 			on4("request-capture: src\ndst\nmethod", "request-capture-len: 65535"),
 			"http-request capture src id 0\nhttp-request capture dst id 1\nhttp-request capture method id 2\n" +
@@ -328,8 +364,10 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 				"! Ingress LimitReached: annotation request-capture-len: 2 samples of 65535 bytes are more than 1000 " +
 				"bytes together (clusters[].ingress.limits.captureBytes); each has 500 bytes",
 		},
-		{onAll("request-capture: src", "request-capture-len: 65535"),
-			"http-request capture src id 0\ncaptures [65535]"},
+		{
+			onAll("request-capture: src", "request-capture-len: 65535"),
+			"http-request capture src id 0\ncaptures [65535]",
+		},
 		{on4("request-capture: src", "request-capture-len: 40"), "http-request capture src id 0\ncaptures [40]"},
 		{on4("set-host: other.test"), "http-request set-header Host 'other.test'"},
 		{on4("standalone-backend: true", "scale-server-slots: 4"), ""},
@@ -350,27 +388,37 @@ http-after-response set-header Access-Control-Allow-Credentials true if { var(tx
 http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_origin) -m reg '(*LIMIT_MATCH=10000)^(?:https://a\.test)$' }`,
 		},
 
-		{onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"),
-			"process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true"},
-		{onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"),
+		{
+			onAll("maxconn: 1000", "nbthread: 4", "tls-alpn: http/1.1", "client-strict-sni: true"),
+			"process: MaxConn=1000 Threads=4 ALPN=http/1.1 StrictSNI=true",
+		},
+		{
+			onAll("hard-stop-after: 1h", "http-connection-mode: httpclose", "http-keep-alive: true"),
 			"hard-stop-after 3600000ms\noption httpclose\n" +
 				"! ConfigMap OlderAnnotation: key http-keep-alive is deprecated and ignored, since " +
-				"http-connection-mode is set, too"},
-		{onAll("http-server-close: false", "http-keep-alive: true"),
+				"http-connection-mode is set, too",
+		},
+		{
+			onAll("http-server-close: false", "http-keep-alive: true"),
 			"option http-keep-alive\n" +
 				"! ConfigMap OlderAnnotation: key http-keep-alive is deprecated and ignored, since " +
 				"http-connection-mode is set, too\n" +
 				"! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write " +
-				"http-connection-mode instead"},
-		{onAll("http-server-close: maybe"),
+				"http-connection-mode instead",
+		},
+		{
+			onAll("http-server-close: maybe"),
 			"! ConfigMap InvalidAnnotation: key http-server-close: \"maybe\" is neither \"true\" nor \"false\"; it " +
 				"is ignored\n" +
 				"! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write " +
-				"http-connection-mode instead"},
+				"http-connection-mode instead",
+		},
 		{onAll("clean-certs: true", "prometheus-endpoint-auth-secret: ops/metrics"), ""},
-		{on4("ingress.class: haproxy"),
+		{
+			on4("ingress.class: haproxy"),
 			"! Ingress OlderAnnotation: annotation haproxy.org/ingress.class is deprecated and still used; write " +
-				"spec.ingressClassName instead"},
+				"spec.ingressClassName instead",
+		},
 		{
 			[]string{"service server-increment: 4", "configmap servers-increment: 4"},
 			"! Service OlderAnnotation: annotation haproxy.org/server-increment is deprecated and still used; write " +
@@ -378,10 +426,12 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 				"! ConfigMap OlderAnnotation: key servers-increment is deprecated and still used; write " +
 				"scale-server-slots instead",
 		},
-		{onAll("http-server-close: true", "dontlognull: false", "logasap: true"),
+		{
+			onAll("http-server-close: true", "dontlognull: false", "logasap: true"),
 			"option http-server-close\nno option dontlognull\nno option http-ignore-probes\noption logasap\n" +
 				"! ConfigMap OlderAnnotation: key http-server-close is deprecated and still used; write " +
-				"http-connection-mode instead"},
+				"http-connection-mode instead",
+		},
 		{
 			onAll("timeout-client: 1s", "timeout-client-fin: 2s", "timeout-http-request: 3s",
 				"timeout-http-keep-alive: 4s", "timeout-server-fin: 5s"),
@@ -393,12 +443,16 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 				"address:stdout, format:raw, facility:daemon"),
 			"log 192.0.2.1:1514 format rfc5424 local0 info\nlog stdout format raw daemon\nlog global\noption httplog",
 		},
-		{onAll("syslog-server: address:log.test"),
-			`! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not a log target: allowed are an IP address, stdout and stderr; it is ignored`},
+		{
+			onAll("syslog-server: address:log.test"),
+			`! ConfigMap InvalidAnnotation: key syslog-server: "log.test" is not a log target: allowed are an IP address, stdout and stderr; it is ignored`,
+		},
 
 		{on4("cookie-persistence: SRV"), "cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
-		{on4("cookie-persistence-no-dynamic: SRV"),
-			"cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03"},
+		{
+			on4("cookie-persistence-no-dynamic: SRV"),
+			"cookie SRV insert indirect nocache dynamic\ndynamic-cookie-key \x03",
+		},
 		{
 			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-domain: a.test",
 				"sallyport.dev/session-cookie-preserve: true",
@@ -412,8 +466,10 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key \x03\n" +
 				`! Ingress InvalidAnnotation: annotation sallyport.dev/session-cookie-keywords: "rewrite" is not one of httponly, secure, maxidle TIME, maxlife TIME; it is ignored`,
 		},
-		{on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"),
-			login("users_users", "Members only") + "\nusers users_users ann bob"},
+		{
+			on4("auth-type: basic-auth", "auth-secret: users", "auth-realm: Members only"),
+			login("users_users", "Members only") + "\nusers users_users ann bob",
+		},
 		{on4("auth-secret: other/htpasswd"), login("users_other_htpasswd", "Protected Content") +
 			"\nusers users_other_htpasswd ann"},
 		{
@@ -424,17 +480,25 @@ http-request return status 421 content-type text/plain string "not on this conne
 file ca.ca.pem`,
 		},
 		{on4("server-ca: ca"), "servers: TLS=true CA=ca.ca.pem\nfile ca.ca.pem"},
-		{on4("server-ca: tls", "server-crt: tls"),
-			"servers: TLS=true CA=tls.ca.pem Crt=tls.crt.pem\nfile tls.ca.pem\nfile tls.crt.pem"},
-		{on4("server-ca: ca", "sallyport.dev/secure-sni: host"),
-			"servers: TLS=true CA=ca.ca.pem SNI=host\nfile ca.ca.pem"},
-		{on4("server-ca: ca", "sallyport.dev/secure-verify-hostname: a.test"),
-			"servers: TLS=true CA=ca.ca.pem VerifyHost=a.test\nfile ca.ca.pem"},
-		{on4("server-ca: ca", "sallyport.dev/secure-sni: host", "sallyport.dev/secure-verify-hostname: a.test"),
+		{
+			on4("server-ca: tls", "server-crt: tls"),
+			"servers: TLS=true CA=tls.ca.pem Crt=tls.crt.pem\nfile tls.ca.pem\nfile tls.crt.pem",
+		},
+		{
+			on4("server-ca: ca", "sallyport.dev/secure-sni: host"),
+			"servers: TLS=true CA=ca.ca.pem SNI=host\nfile ca.ca.pem",
+		},
+		{
+			on4("server-ca: ca", "sallyport.dev/secure-verify-hostname: a.test"),
+			"servers: TLS=true CA=ca.ca.pem VerifyHost=a.test\nfile ca.ca.pem",
+		},
+		{
+			on4("server-ca: ca", "sallyport.dev/secure-sni: host", "sallyport.dev/secure-verify-hostname: a.test"),
 			"CLOSEDservers: TLS=true CA=ca.ca.pem SNI=host\nfile ca.ca.pem\n" +
 				"! Ingress InvalidAnnotation: annotation sallyport.dev/secure-verify-hostname: HAProxy verifies the " +
 				"name in secure-sni, which is another one: set the same name in both; all clients are rejected until " +
-				"it is corrected"},
+				"it is corrected",
+		},
 		{on4("server-ssl: true", "sallyport.dev/secure-sni: a.test"), "servers: TLS=true SNI=a.test"},
 		{on4("sallyport.dev/secure-sni: a.test"), ""},
 		{on4("server-ssl: true", "sallyport.dev/secure-verify-hostname: a.test"), "CLOSEDservers: TLS=true\n" +
@@ -455,15 +519,23 @@ file ca.ca.pem`,
 			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
-		{on4("sallyport.dev/auth-url: https://door.test/"),
-			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`},
-		{on4("sallyport.dev/auth-url: svc://theirs/door:80"),
-			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; all clients are rejected until it is corrected`},
-		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"),
-			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: list the headers, so that HAProxy can delete the client's own; all clients are rejected until it is corrected`},
-		{on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"),
+		{
+			on4("sallyport.dev/auth-url: https://door.test/"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://theirs/door:80"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: not yours; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-headers-succeed: *"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-headers-succeed: * is not allowed: list the headers, so that HAProxy can delete the client's own; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-signin: login.test"),
 			"CLOSEDasks about \"tune.lua.maxmem 0\"\n" +
-				`! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; all clients are rejected until it is corrected`},
+				`! Ingress InvalidAnnotation: annotation sallyport.dev/auth-signin: "login.test" begins with none of https://, http:// and one "/"; all clients are rejected until it is corrected`,
+		},
 		{onAll("client-ca: ns/ca"), "process: ClientCA=ns_ca.ca.pem\nfile ns_ca.ca.pem"},
 		{
 			[]string{"configmap client-ca: ns/ca", "ingress client-ca: ca", "ingress client-crt-optional: true"},
@@ -497,14 +569,18 @@ file ca.ca.pem`,
 			"! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has more than 64 lines; it is ignored",
 		},
 		{onAll("generate-certificates-signer: tls"), "process: Signer=tls.sign.pem\nfile tls.sign.pem"},
-		{onAll("generate-certificates-signer: users"),
+		{
+			onAll("generate-certificates-signer: users"),
 			"! ConfigMap InvalidAnnotation: key generate-certificates-signer: Secret users: failed to find any PEM " +
-				"data in certificate input; it is ignored"},
+				"data in certificate input; it is ignored",
+		},
 		{onAll("ssl-certificate: tls"), "a default certificate"},
 
-		{on4("backend-config-snippet: # ours\n  http-request deny if { path /x }\n\n  option httpclose"),
+		{
+			on4("backend-config-snippet: # ours\n  http-request deny if { path /x }\n\n  option httpclose"),
 			"http-request deny if { path /x }\noption httpclose\n" +
-				"asks about \"http-request deny if { path /x }\\noption httpclose\""},
+				"asks about \"http-request deny if { path /x }\\noption httpclose\"",
+		},
 		{
 			on4("backend-config-snippet: # src -f patterns/gone\nacl us src -f patterns/ours -f patterns/ours\n" +
 				"http-request deny if !us"),
@@ -516,12 +592,16 @@ file ca.ca.pem`,
 			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 2: there is no list "gone" (clusters[].ingress.patternFiles); it is ignored`,
 		},
 		{on4("backend-config-snippet: new"), "asks about \"new\""},
-		{on4("backend-config-snippet: bad"),
+		{
+			on4("backend-config-snippet: bad"),
 			"asks about \"bad\"\n" +
 				"! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: HAProxy: unknown " +
-				"keyword 'bad'; it is ignored"},
-		{[]string{"service backend-config-snippet: a"},
-			"! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored"},
+				"keyword 'bad'; it is ignored",
+		},
+		{
+			[]string{"service backend-config-snippet: a"},
+			"! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored",
+		},
 		{
 			on4("backend-config-snippet: server a 192.0.2.1:80"),
 			`! Ingress InvalidAnnotation: annotation haproxy.org/backend-config-snippet: line 1, "server a 192.0.2.1:80": the keyword "server" is reserved in the section backend: ingress/README.md lists the keys to use instead; it is ignored`,
@@ -539,17 +619,23 @@ file ca.ca.pem`,
 		},
 		{onAll("quic-bind-port: 443"), "process: QUIC={443 0 60}\nasks about \"" + haproxy.QUICSupport().String() +
 			"\""},
-		{onAll("quic-bind-port: 546"),
+		{
+			onAll("quic-bind-port: 546"),
 			"! ConfigMap InvalidAnnotation: key quic-bind-port: port 546 is in use by another program; HTTP/3 is not " +
-				"offered; it is ignored"},
-		{onAll("quic-bind-port: 0"),
-			`! ConfigMap InvalidAnnotation: key quic-bind-port: "0" is not a number from 1 to 65535; it is ignored`},
+				"offered; it is ignored",
+		},
+		{
+			onAll("quic-bind-port: 0"),
+			`! ConfigMap InvalidAnnotation: key quic-bind-port: "0" is not a number from 1 to 65535; it is ignored`,
+		},
 
 		// TLS that is passed through: lists and limits of connections hold, what is for requests is
 		// told, and a guard of those closes.
 		{on4("ssl-passthrough: true"), "passed through"},
-		{on4("ssl-passthrough: maybe"),
-			`! Ingress InvalidAnnotation: annotation haproxy.org/ssl-passthrough: "maybe" is neither "true" nor "false"; it is ignored`},
+		{
+			on4("ssl-passthrough: maybe"),
+			`! Ingress InvalidAnnotation: annotation haproxy.org/ssl-passthrough: "maybe" is neither "true" nor "false"; it is ignored`,
+		},
 		{[]string{"service ssl-passthrough: true", "ingress ssl-passthrough: false"}, "passed through"},
 		{
 			on4("ssl-passthrough: true", "allow-list: patterns/ours", "deny-list: 10.1.0.0/16", "pod-maxconn: 5",
@@ -599,28 +685,38 @@ tcp-request content reject
 
 		{onAll("proxy-protocol: 10.0.0.0/8"), "process: ProxyFrom=[10.0.0.0/8]"},
 
-		{[]string{"service route-acl: cookie(beta) -m found"},
-			"only true { 'cookie(beta)' '-m' 'found' }\nasks about \"{ 'cookie(beta)' '-m' 'found' }\""},
-		{[]string{"service route-acl: src -f patterns/ours"},
-			"only true { 'src' '10.0.0.0/8' '192.0.2.1' }\nasks about \"{ 'src' '10.0.0.0/8' '192.0.2.1' }\""},
+		{
+			[]string{"service route-acl: cookie(beta) -m found"},
+			"only true { 'cookie(beta)' '-m' 'found' }\nasks about \"{ 'cookie(beta)' '-m' 'found' }\"",
+		},
+		{
+			[]string{"service route-acl: src -f patterns/ours"},
+			"only true { 'src' '10.0.0.0/8' '192.0.2.1' }\nasks about \"{ 'src' '10.0.0.0/8' '192.0.2.1' }\"",
+		},
 		{[]string{"service route-acl: new"}, "only false { 'new' }\nasks about \"{ 'new' }\""},
 		{[]string{"service route-acl: bad"}, "only false { 'bad' }\nasks about \"{ 'bad' }\"\n" +
 			"! Service InvalidAnnotation: annotation haproxy.org/route-acl: HAProxy: unknown keyword 'bad'; all " +
 			"clients are rejected until it is corrected"},
-		{[]string{"service route-acl: a } b"},
+		{
+			[]string{"service route-acl: a } b"},
 			"only false \n" +
 				"! Service InvalidAnnotation: annotation haproxy.org/route-acl: \"a } b\": a condition is a sample, " +
-				"flags and values, without braces and \"!\"; all clients are rejected until it is corrected"},
-		{[]string{"service route-acl: src -f patterns/theirs"},
+				"flags and values, without braces and \"!\"; all clients are rejected until it is corrected",
+		},
+		{
+			[]string{"service route-acl: src -f patterns/theirs"},
 			"only false \n" +
 				"! Service InvalidAnnotation: annotation haproxy.org/route-acl: there is no list \"theirs\" " +
-				"(clusters[].ingress.patternFiles); all clients are rejected until it is corrected"},
+				"(clusters[].ingress.patternFiles); all clients are rejected until it is corrected",
+		},
 		{on4("route-acl: a"), "! Ingress UnknownAnnotation: annotation haproxy.org/route-acl is allowed on Service, " +
 			"not on Ingress; it is ignored"},
 
 		{on4("sallyport.dev/path-type: regex"), "paths regex"},
-		{on4("sallyport.dev/path-type: glob"),
-			`! Ingress InvalidAnnotation: annotation sallyport.dev/path-type: "glob": allowed are prefix, exact, begin, regex; it is ignored`},
+		{
+			on4("sallyport.dev/path-type: glob"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/path-type: "glob": allowed are prefix, exact, begin, regex; it is ignored`,
+		},
 
 		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
 		{on4("sallyport.dev/canary-weight: 101"), `canary 0
@@ -635,25 +731,37 @@ tcp-request content reject
 
 		{onAll("default-backend-service: ops/errors"), "default ops/errors"},
 		{onAll("default-backend-service: ops/errors:http"), "default ops/errors http"},
-		{onAll("default-backend-service: errors"),
-			`! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`},
+		{
+			onAll("default-backend-service: errors"),
+			`! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`,
+		},
 
 		// What should guard and cannot lets nobody in.
-		{on4("auth-type: basic-auth"),
+		{
+			on4("auth-type: basic-auth"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret with the " +
-				"users; all clients are rejected until it is corrected"},
-		{on4("auth-type: digest", "auth-secret: users"),
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; all clients are rejected until it is corrected`},
-		{on4("auth-secret: gone"),
+				"users; all clients are rejected until it is corrected",
+		},
+		{
+			on4("auth-type: digest", "auth-secret: users"),
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("auth-secret: gone"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: there is no Secret gone; all " +
-				"clients are rejected until it is corrected"},
-		{on4("auth-secret: empty"),
+				"clients are rejected until it is corrected",
+		},
+		{
+			on4("auth-secret: empty"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret empty has no user; all " +
-				"clients are rejected until it is corrected"},
-		{on4("auth-secret: clear"),
+				"clients are rejected until it is corrected",
+		},
+		{
+			on4("auth-secret: clear"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: Secret clear: the password of " +
 				"user ann is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of " +
-				"`htpasswd -B` with a cost of 4 to 8; all clients are rejected until it is corrected"},
+				"`htpasswd -B` with a cost of 4 to 8; all clients are rejected until it is corrected",
+		},
 		{
 			on4("auth-secret: some"),
 			login("users_some", "Protected Content") + "\nusers users_some bob\n" +
@@ -661,59 +769,91 @@ tcp-request content reject
 				"not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` " +
 				"with a cost of 4 to 8; 3 of the 4 users of the Secret are left out",
 		},
-		{on4("auth-secret: a b"),
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; all clients are rejected until it is corrected`},
-		{on4("client-ca: users"),
+		{
+			on4("auth-secret: a b"),
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("client-ca: users"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/client-ca: Secret users, ca.crt or else " +
 				"tls.crt: there is no certificate: want PEM blocks of type CERTIFICATE; all clients are rejected " +
-				"until it is corrected"},
-		{[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"},
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; all clients are rejected until it is corrected`},
-		{onAll("client-ca: gone"),
+				"until it is corrected",
+		},
+		{
+			[]string{"ingress allow-list: 10.0.0.0/33", "configmap allow-list: 0.0.0.0/0"},
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: "10.0.0.0/33" is neither an address nor a network; all clients are rejected until it is corrected`,
+		},
+		{
+			onAll("client-ca: gone"),
 			"process: ClientCA=nobody\n" +
 				"! ConfigMap InvalidAnnotation: key client-ca: there is no Secret gone; all clients are rejected " +
-				"until it is corrected"},
-		{on4("server-crt: users"),
+				"until it is corrected",
+		},
+		{
+			on4("server-crt: users"),
 			"! Ingress InvalidAnnotation: annotation haproxy.org/server-crt: Secret users: failed to find any PEM " +
-				"data in certificate input; it is ignored"},
+				"data in certificate input; it is ignored",
+		},
 
 		// Whose word counts.
-		{[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"},
-			"timeout server 1000ms"},
+		{
+			[]string{"service timeout-server: 1s", "ingress timeout-server: 2s", "configmap timeout-server: 3s"},
+			"timeout server 1000ms",
+		},
 		{[]string{"ingress timeout-server: 2s", "configmap timeout-server: 3s"}, "timeout server 2000ms"},
 		{onAll("timeout-server: 3s"), "timeout server 3000ms"},
-		{[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"},
+		{
+			[]string{"ingress haproxy.com/timeout-server: 1s", "ingress ingress.kubernetes.io/timeout-server: 2s"},
 			"timeout server 1000ms\n" +
 				"! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since " +
-				"haproxy.com/timeout-server is set, too, and overrides it"},
-		{[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"},
+				"haproxy.com/timeout-server is set, too, and overrides it",
+		},
+		{
+			[]string{"ingress ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"},
 			"timeout server 2000ms\n" +
 				"! Ingress UnusedAnnotation: annotation ingress.kubernetes.io/timeout-server is ignored, since " +
-				"haproxy.org/timeout-server is set, too, and overrides it"},
-		{[]string{"ingress ingress.kubernetes.io/timeout-server: 2s", "ingress haproxy.org/timeout-server: 2s"},
-			"timeout server 2000ms"},
-		{[]string{"service ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"},
-			"timeout server 1000ms"},
-		{[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"},
+				"haproxy.org/timeout-server is set, too, and overrides it",
+		},
+		{
+			[]string{"ingress ingress.kubernetes.io/timeout-server: 2s", "ingress haproxy.org/timeout-server: 2s"},
+			"timeout server 2000ms",
+		},
+		{
+			[]string{"service ingress.kubernetes.io/timeout-server: 1s", "ingress haproxy.org/timeout-server: 2s"},
+			"timeout server 1000ms",
+		},
+		{
+			[]string{"ingress allow-list: 10.0.0.0/8", "ingress whitelist: 192.0.2.0/24"},
 			"acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n" +
 				"! Ingress OlderAnnotation: annotation haproxy.org/whitelist is deprecated and ignored, since " +
-				"allow-list is set, too"},
-		{[]string{"configmap sallyport.dev/proxy-body-size: 1k"},
-			"http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }"},
-		{[]string{"ingress haproxy.org/hsts: true"},
-			`! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is unknown and ignored; the nearest known one is sallyport.dev/hsts`},
+				"allow-list is set, too",
+		},
+		{
+			[]string{"configmap sallyport.dev/proxy-body-size: 1k"},
+			"http-request deny deny_status 413 if { req.hdr_val(content-length) gt 1024 }",
+		},
+		{
+			[]string{"ingress haproxy.org/hsts: true"},
+			`! Ingress UnknownAnnotation: annotation "haproxy.org/hsts" is unknown and ignored; the nearest known one is sallyport.dev/hsts`,
+		},
 		{[]string{"ingress nginx.ingress.kubernetes.io/whatever: x"}, ""},
 
 		// A name without a prefix is read if it is a key, and gives way to every other.
-		{[]string{"ingress ~deny-list: 10.0.0.0/8"},
-			"acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied"},
+		{
+			[]string{"ingress ~deny-list: 10.0.0.0/8"},
+			"acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied",
+		},
 		{[]string{"service ~timeout-server: 1s"}, "timeout server 1000ms"},
-		{[]string{"ingress ~deny-list: nobody"},
+		{
+			[]string{"ingress ~deny-list: nobody"},
 			"CLOSED! Ingress InvalidAnnotation: annotation deny-list: \"nobody\" is neither an address nor a " +
-				"network; all clients are rejected until it is corrected"},
-		{[]string{"ingress ~blacklist: 10.0.0.0/8"},
+				"network; all clients are rejected until it is corrected",
+		},
+		{
+			[]string{"ingress ~blacklist: 10.0.0.0/8"},
 			"acl sp_denied src 10.0.0.0/8\nhttp-request deny deny_status 403 if sp_denied\n" +
-				"! Ingress OlderAnnotation: annotation blacklist is deprecated and still used; write deny-list instead"},
+				"! Ingress OlderAnnotation: annotation blacklist is deprecated and still used; write deny-list instead",
+		},
 		{
 			[]string{"ingress ~deny-list: 10.0.0.0/8", "ingress ingress.kubernetes.io/blacklist: 192.0.2.0/24"},
 			"acl sp_denied src 192.0.2.0/24\nhttp-request deny deny_status 403 if sp_denied\n" +
@@ -728,47 +868,75 @@ tcp-request content reject
 				"! Ingress UnusedAnnotation: annotation timeout-server is ignored, since " +
 				"ingress.kubernetes.io/timeout-server is set, too, and overrides it",
 		},
-		{[]string{"service ~deny-list: 10.0.0.0/8"},
-			"! Service UnknownAnnotation: annotation deny-list is allowed on ConfigMap, Ingress, not on Service; it is ignored"},
-		{[]string{"ingress ~maxconn: 5"},
-			"! Ingress UnknownAnnotation: annotation maxconn is allowed on ConfigMap, not on Ingress; it is ignored"},
-		{[]string{"ingress ~hsts: true", "ingress ~timeot-server: 2s", "ingress ~owner: web", "ingress ~client: x"},
-			""},
-		{[]string{"ingress ~deny-lists: 10.0.0.0/8"},
-			`! Ingress UnknownAnnotation: annotation "deny-lists" is unknown and ignored; the nearest known one is deny-list (a name without a prefix may belong to another program)`},
-		{[]string{"ingress ~auth-url: x"},
-			`! Ingress UnknownAnnotation: annotation "auth-url" is unknown and ignored; the nearest known one is sallyport.dev/auth-url (a name without a prefix may belong to another program)`},
+		{
+			[]string{"service ~deny-list: 10.0.0.0/8"},
+			"! Service UnknownAnnotation: annotation deny-list is allowed on ConfigMap, Ingress, not on Service; it is ignored",
+		},
+		{
+			[]string{"ingress ~maxconn: 5"},
+			"! Ingress UnknownAnnotation: annotation maxconn is allowed on ConfigMap, not on Ingress; it is ignored",
+		},
+		{
+			[]string{"ingress ~hsts: true", "ingress ~timeot-server: 2s", "ingress ~owner: web", "ingress ~client: x"},
+			"",
+		},
+		{
+			[]string{"ingress ~deny-lists: 10.0.0.0/8"},
+			`! Ingress UnknownAnnotation: annotation "deny-lists" is unknown and ignored; the nearest known one is deny-list (a name without a prefix may belong to another program)`,
+		},
+		{
+			[]string{"ingress ~auth-url: x"},
+			`! Ingress UnknownAnnotation: annotation "auth-url" is unknown and ignored; the nearest known one is sallyport.dev/auth-url (a name without a prefix may belong to another program)`,
+		},
 
 		// A misspelt guard under one of our prefixes closes the backend.
-		{[]string{"ingress deny-lists: 10.0.0.0/8"},
-			`CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`},
-		{[]string{"service haproxy.com/server-cx: a"},
-			`CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is unknown; the nearest known one, server-ca, restricts access: all clients are rejected until the name is corrected`},
-		{[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"},
-			`CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`},
-		{[]string{"ingress sallyport.dev/auth-uri: svc://a:80"},
-			`CLOSED! Ingress UnknownAnnotation: annotation "sallyport.dev/auth-uri" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`},
-		{onAll("alow-list: 10.0.0.0/8"),
-			`CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is unknown; the nearest known one, allow-list, restricts access: all clients are rejected until the name is corrected`},
+		{
+			[]string{"ingress deny-lists: 10.0.0.0/8"},
+			`CLOSED! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`,
+		},
+		{
+			[]string{"service haproxy.com/server-cx: a"},
+			`CLOSED! Service UnknownAnnotation: annotation "haproxy.com/server-cx" is unknown; the nearest known one, server-ca, restricts access: all clients are rejected until the name is corrected`,
+		},
+		{
+			[]string{"ingress ingress.kubernetes.io/auth-url: https://sso.test"},
+			`CLOSED! Ingress UnknownAnnotation: annotation "ingress.kubernetes.io/auth-url" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`,
+		},
+		{
+			[]string{"ingress sallyport.dev/auth-uri: svc://a:80"},
+			`CLOSED! Ingress UnknownAnnotation: annotation "sallyport.dev/auth-uri" is unknown; the nearest known one, sallyport.dev/auth-url, restricts access: all clients are rejected until the name is corrected`,
+		},
+		{
+			onAll("alow-list: 10.0.0.0/8"),
+			`CLOSED! ConfigMap UnknownAnnotation: key "alow-list" is unknown; the nearest known one, allow-list, restricts access: all clients are rejected until the name is corrected`,
+		},
 		{on4("ssl-passthrough: true", "deny-lists: 10.0.0.0/8"), "passed through\ntcp-request content reject\n" +
 			`! Ingress UnknownAnnotation: annotation "haproxy.org/deny-lists" is unknown; the nearest known one, deny-list, restricts access: all clients are rejected until the name is corrected`},
 
 		// What is empty, which HAProxy takes for the end of its line.
-		{on4("set-host: ''"),
-			"! Ingress InvalidAnnotation: annotation haproxy.org/set-host: it is empty; it is ignored"},
+		{
+			on4("set-host: ''"),
+			"! Ingress InvalidAnnotation: annotation haproxy.org/set-host: it is empty; it is ignored",
+		},
 		{on4("auth-secret: users", "auth-realm: "), login("users_users", "Protected Content") +
 			"\nusers users_users ann bob\n" +
 			"! Ingress InvalidAnnotation: annotation haproxy.org/auth-realm: it is empty; it is ignored"},
-		{on4("path-rewrite: /a ''"),
-			`! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: "/a ''" has an empty word; it is ignored`},
+		{
+			on4("path-rewrite: /a ''"),
+			`! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: "/a ''" has an empty word; it is ignored`,
+		},
 
 		// What is longer than it may be, as what is not good. A ConfigMap's and a list may be.
-		{on4("path-rewrite: /a /b\n/c /d\n/e /f\n/g /h"),
+		{
+			on4("path-rewrite: /a /b\n/c /d\n/e /f\n/g /h"),
 			"! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has 4 lines; allowed are 3 " +
-				"(clusters[].ingress.limits.lines); it is ignored"},
-		{onAll("sallyport.dev/request-del-headers: A\nB\nC\nD"),
+				"(clusters[].ingress.limits.lines); it is ignored",
+		},
+		{
+			onAll("sallyport.dev/request-del-headers: A\nB\nC\nD"),
 			"http-request del-header A\nhttp-request del-header B\nhttp-request del-header C\n" +
-				"http-request del-header D"},
+				"http-request del-header D",
+		},
 		{
 			on4("allow-list: 10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 10.0.0.5"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/allow-list: it has 5 addresses and networks; " +
@@ -786,11 +954,15 @@ tcp-request content reject
 				"! Service InvalidAnnotation: annotation haproxy.org/timeout-server: \"soon\" is not a time: a whole " +
 				"number and one of us, ms, s, m, h, d, as 50s; it is ignored",
 		},
-		{[]string{"ingress timeot-server: 2s"},
-			`! Ingress UnknownAnnotation: annotation "haproxy.org/timeot-server" is unknown and ignored; the nearest known one is timeout-server`},
-		{[]string{"service allow-list: 10.0.0.0/8"},
+		{
+			[]string{"ingress timeot-server: 2s"},
+			`! Ingress UnknownAnnotation: annotation "haproxy.org/timeot-server" is unknown and ignored; the nearest known one is timeout-server`,
+		},
+		{
+			[]string{"service allow-list: 10.0.0.0/8"},
 			"! Service UnknownAnnotation: annotation haproxy.org/allow-list is allowed on ConfigMap, Ingress, not on " +
-				"Service; it is ignored"},
+				"Service; it is ignored",
+		},
 		{
 			[]string{"ingress request-set-header: X-A b\nX-B"},
 			`! Ingress InvalidAnnotation: annotation haproxy.org/request-set-header: "X-B" has no value; it is ignored`,
@@ -866,8 +1038,10 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
 		for written, s := range known.spellings(scope) {
 			got, followed := map[Kind]bool{}, false
-			for _, value := range []string{"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it",
-				"http-request deny if { src -f patterns/it }"} {
+			for _, value := range []string{
+				"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it",
+				"http-request deny if { src -f patterns/it }",
+			} {
 				said := map[string]string{written: " " + value + " "}
 				env := env
 				env.Secrets = func(Scope, Ref) (Secret, error) {
@@ -902,8 +1076,10 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 // TestAKeyIsForTheTrafficItsDocSays gives each key a value that none can use, so that
 // whoever reads it reports it.
 func TestAKeyIsForTheTrafficItsDocSays(t *testing.T) {
-	readElsewhere := []string{"ssl-passthrough", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
-		"standalone-backend", "scale-server-slots", "client-ca", "sallyport.dev/address", "sallyport.dev/share-address"}
+	readElsewhere := []string{
+		"ssl-passthrough", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
+		"standalone-backend", "scale-server-slots", "client-ca", "sallyport.dev/address", "sallyport.dev/share-address",
+	}
 	for _, d := range Docs() {
 		for _, traffic := range []Traffic{Ended, Passed} {
 			if d.Scopes == ConfigMap || slices.Contains(readElsewhere, d.Name) {
@@ -935,27 +1111,36 @@ func TestAnotherControllersKeyIsData(t *testing.T) {
 		}
 		return s + "s", nil
 	}
-	in.add(&Doc{Name: "timeout-server", Scopes: everywhere, Guard: true,
-		Aliases: []Alias{{Name: "timeout"}, {Prefix: "other.test/", Name: "server-timeout", translate: seconds}}})
+	in.add(&Doc{
+		Name: "timeout-server", Scopes: everywhere, Guard: true,
+		Aliases: []Alias{{Name: "timeout"}, {Prefix: "other.test/", Name: "server-timeout", translate: seconds}},
+	})
 	for _, row := range []struct {
 		written map[string]string
 		want    Value
 		odd     []string
 	}{
 		{map[string]string{"other.test/server-timeout": "5 "}, Value{As: "other.test/server-timeout", Text: "5s"}, nil},
-		{map[string]string{"other.test/server-timeout": "5", "timeout": "5s"},
+		{
+			map[string]string{"other.test/server-timeout": "5", "timeout": "5s"},
 			Value{As: "other.test/server-timeout", Text: "5s"},
-			[]string{"annotation timeout is deprecated and ignored, since timeout-server is set, too"}},
+			[]string{"annotation timeout is deprecated and ignored, since timeout-server is set, too"},
+		},
 		{
 			map[string]string{"other.test/server-timeout": "5", "haproxy.com/timeout": "6s"},
 			Value{As: "haproxy.com/timeout", Text: "6s"},
-			[]string{"annotation haproxy.com/timeout is deprecated and still used; write timeout-server instead",
+			[]string{
+				"annotation haproxy.com/timeout is deprecated and still used; write timeout-server instead",
 				"annotation other.test/server-timeout is ignored, since haproxy.com/timeout is set, too, and " +
-					"overrides it"},
+					"overrides it",
+			},
 		},
 		// others' names
-		{map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"},
-			Value{}, nil},
+		{
+			map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"},
+			Value{},
+			nil,
+		},
 	} {
 		l := in.read(Ingress, row.written)
 		var odd []string
@@ -997,15 +1182,21 @@ var elsewhere = []string{
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.
 func FuzzCompile(f *testing.F) {
-	for _, v := range []string{"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", "^/(.*) /\\1", "hdr(x)",
-		"https://a.test:1", "%[src]", "999999999999999999d", "1.2.3.4/99,::/0"} {
+	for _, v := range []string{
+		"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", "^/(.*) /\\1", "hdr(x)",
+		"https://a.test:1", "%[src]", "999999999999999999d", "1.2.3.4/99,::/0",
+	} {
 		f.Add(v)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
 		for name, d := range known.docs {
-			layer := Layer{Scope: Ingress,
-				Values: map[string]Value{name: {As: "haproxy.org/" + name, Text: value},
-					"cors-enable": {As: "haproxy.org/cors-enable", Text: "true"}}}
+			layer := Layer{
+				Scope: Ingress,
+				Values: map[string]Value{
+					name:          {As: "haproxy.org/" + name, Text: value},
+					"cors-enable": {As: "haproxy.org/cors-enable", Text: "true"},
+				},
+			}
 			s, used, problems := Compile("o", env, layer)
 			_, more := SSLRedirect(layer)
 			problems = append(problems, more...)

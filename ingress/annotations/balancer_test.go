@@ -16,10 +16,16 @@ func TestAServiceAsksForAnAddress(t *testing.T) {
 		problem string
 	}{
 		"nothing": {nil, "", Balancer{}, ""},
-		"the field": {nil, "203.0.113.5", Balancer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5")}},
-			""},
-		"a wrong field": {nil, "gate.test", Balancer{},
-			`spec.loadBalancerIP: "gate.test" is not an address; it is ignored`},
+		"the field": {
+			nil, "203.0.113.5",
+			Balancer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5")}},
+			"",
+		},
+		"a wrong field": {
+			nil, "gate.test",
+			Balancer{},
+			`spec.loadBalancerIP: "gate.test" is not an address; it is ignored`,
+		},
 		"the annotation overrides the field": {
 			map[string]string{"sallyport.dev/address": "2001:db8::5, 203.0.113.6"},
 			"203.0.113.5",

@@ -31,13 +31,17 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	v := heed(env, layers)
 	v.owner = owner
 	s := Settings{}
-	for _, group := range []func(*values, *Settings){servers, serverCerts, access, clientCerts, authenticate, ask, cors,
-		rewriting, snippet} {
+	for _, group := range []func(*values, *Settings){
+		servers, serverCerts, access, clientCerts, authenticate, ask, cors,
+		rewriting, snippet,
+	} {
 		group(v, &s)
 	}
 	if v.closed {
-		return Settings{Questions: s.Questions, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options,
-			Extras: s.Extras}, v.used, v.problems
+		return Settings{
+			Questions: s.Questions, Directives: []haproxy.Directive{haproxy.Close()}, Options: s.Options,
+			Extras: s.Extras,
+		}, v.used, v.problems
 	}
 	haproxy.SortDirectives(s.Directives)
 	return s, v.used, v.problems
@@ -104,9 +108,11 @@ func (v *values) unfit(traffic Traffic) {
 				}
 				v.closed = true
 				v.problems = append(v.problems,
-					Problem{max(l.Scope, Ingress), "GuardNotApplicable",
+					Problem{
+						max(l.Scope, Ingress), "GuardNotApplicable",
 						fmt.Sprintf("%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), as,
-							unread)})
+							unread),
+					})
 			case l.Scope != ConfigMap:
 				v.problems = append(v.problems,
 					Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
@@ -160,8 +166,13 @@ func timing(v *values, s *Settings) {
 	for _, t := range []struct {
 		name string
 		key  key[time.Duration]
-	}{{"connect", timeoutConnect}, {"queue", timeoutQueue}, {"server", timeoutServer}, {"tunnel", timeoutTunnel},
-		{"check", timeoutCheck}} {
+	}{
+		{"connect", timeoutConnect},
+		{"queue", timeoutQueue},
+		{"server", timeoutServer},
+		{"tunnel", timeoutTunnel},
+		{"check", timeoutCheck},
+	} {
 		if d, said := get(v, t.key); said {
 			s.add(haproxy.Timeout(t.name, d))
 		}
@@ -263,8 +274,10 @@ func cors(v *values, s *Settings) {
 // rewriting adds the directives that change, capture or redirect requests, and those
 // that change answers.
 func rewriting(v *values, s *Settings) {
-	for _, k := range []key[[]haproxy.Directive]{requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete,
-		responseHeaders, responseAdd} {
+	for _, k := range []key[[]haproxy.Directive]{
+		requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete,
+		responseHeaders, responseAdd,
+	} {
 		d, _ := get(v, k)
 		s.add(d...)
 	}

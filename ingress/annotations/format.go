@@ -48,8 +48,15 @@ func number(least, most int) func(string) (int, error) {
 var units = []struct {
 	suffix string
 	unit   time.Duration
-}{{"us", time.Microsecond}, {"ms", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour},
-	{"d", 24 * time.Hour}, {"", time.Millisecond}}
+}{
+	{"us", time.Microsecond},
+	{"ms", time.Millisecond},
+	{"s", time.Second},
+	{"m", time.Minute},
+	{"h", time.Hour},
+	{"d", 24 * time.Hour},
+	{"", time.Millisecond},
+}
 
 // duration reads a time as HAProxy does: a whole number and a unit, milliseconds
 // if there is none.

@@ -385,8 +385,10 @@ type Effective struct {
 
 // heed makes values from the layers for one backend.
 func heed(env Env, layers []Layer) *values {
-	return &values{layers: layers, env: env,
-		closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed })}
+	return &values{
+		layers: layers, env: env,
+		closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed }),
+	}
 }
 
 // values reads the layers for one backend, the most special first.

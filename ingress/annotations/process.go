@@ -30,8 +30,10 @@ var (
 	connectionMode = define(oneOf(keepAlive, "http-server-close", "httpclose"), Doc{
 		Name: "http-connection-mode", Scopes: ConfigMap, Format: "http-keep-alive, http-server-close or httpclose",
 		Default: keepAlive,
-		Aliases: []Alias{{Name: "http-server-close", translate: mode("http-server-close")},
-			{Name: keepAlive, translate: mode(keepAlive)}},
+		Aliases: []Alias{
+			{Name: "http-server-close", translate: mode("http-server-close")},
+			{Name: keepAlive, translate: mode(keepAlive)},
+		},
 		Effect: "Which connections are kept open after a request: both sides, the client's only, or none. The older " +
 			"keys http-server-close and http-keep-alive take true or false.",
 	})
@@ -86,21 +88,31 @@ var (
 	})
 	timeouts = map[string]key[time.Duration]{
 		"client": define(duration,
-			Doc{Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s",
+			Doc{
+				Name: "timeout-client", Scopes: ConfigMap, Format: "time", Default: "50s",
 				Effect: "How long a client may be silent, or accept no data. With HAProxy 2.6 a TLS handshake may " +
-					"take as long; later versions allow 5 s."}),
+					"take as long; later versions allow 5 s.",
+			}),
 		"client-fin": define(duration,
-			Doc{Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time",
-				Effect: "How long a client may be silent after one side has closed the connection."}),
+			Doc{
+				Name: "timeout-client-fin", Scopes: ConfigMap, Format: "time",
+				Effect: "How long a client may be silent after one side has closed the connection.",
+			}),
 		"http-request": define(duration,
-			Doc{Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s",
-				Effect: "How long the header of a request may take to arrive."}),
+			Doc{
+				Name: "timeout-http-request", Scopes: ConfigMap, Format: "time", Default: "5s",
+				Effect: "How long the header of a request may take to arrive.",
+			}),
 		"http-keep-alive": define(duration,
-			Doc{Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m",
-				Effect: "How long a connection stays open for the next request."}),
+			Doc{
+				Name: "timeout-http-keep-alive", Scopes: ConfigMap, Format: "time", Default: "1m",
+				Effect: "How long a connection stays open for the next request.",
+			}),
 		"server-fin": define(duration,
-			Doc{Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time",
-				Effect: "How long a server may be silent after one side has closed the connection."}),
+			Doc{
+				Name: "timeout-server-fin", Scopes: ConfigMap, Format: "time",
+				Effect: "How long a server may be silent after one side has closed the connection.",
+			}),
 	}
 )
 
@@ -150,8 +162,10 @@ func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem)
 			err = env.refusal(e.Part())
 		}
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidErrorFile",
-				fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err)})
+			odd = append(odd, Problem{
+				ConfigMap, "InvalidErrorFile",
+				fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err),
+			})
 			continue
 		}
 		g.Extras = append(g.Extras, e)
@@ -192,8 +206,12 @@ func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 	for _, k := range []struct {
 		key     key[haproxy.Text]
 		section haproxy.Section
-	}{{globalText, haproxy.GlobalSection}, {logFormat, haproxy.DefaultsSection},
-		{logFormatTCP, haproxy.DefaultsSection}, {frontendText, haproxy.FrontendSection}} {
+	}{
+		{globalText, haproxy.GlobalSection},
+		{logFormat, haproxy.DefaultsSection},
+		{logFormatTCP, haproxy.DefaultsSection},
+		{frontendText, haproxy.FrontendSection},
+	} {
 		if t, ok := vetted(v, k.key, k.section, asked); ok {
 			p.Texts = append(p.Texts, t)
 		}

@@ -209,8 +209,10 @@ func authenticate(v *values, s *Settings) {
 			fmt.Errorf("%w; %d of the %d users of the Secret are left out", left[0], len(left),
 				len(left)+len(list.Users)))
 	}
-	d, err := haproxy.BasicAuth{Userlist: list.Name, Realm: name, Tenant: v.env.Tenant,
-		Guesses: v.env.WrongPasswords}.Directive()
+	d, err := haproxy.BasicAuth{
+		Userlist: list.Name, Realm: name, Tenant: v.env.Tenant,
+		Guesses: v.env.WrongPasswords,
+	}.Directive()
 	if err != nil {
 		v.wrong(authSecret.Doc, err)
 		return

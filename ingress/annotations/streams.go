@@ -29,8 +29,10 @@ func Streams(data map[string]string) (all []Stream, odd []Problem) {
 		}
 		s, err := stream(key, data[key])
 		if err != nil {
-			odd = append(odd, Problem{ConfigMap, "InvalidTCPService",
-				fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err)})
+			odd = append(odd, Problem{
+				ConfigMap, "InvalidTCPService",
+				fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err),
+			})
 			continue
 		}
 		all = append(all, s)

@@ -127,7 +127,8 @@ func (e Env) refusal(p haproxy.Part) error {
 // adds the question about the text to asked: until HAProxy answers, the text is left
 // out.
 func vetted(v *values, k key[haproxy.Text], section haproxy.Section,
-	asked *[]haproxy.Question) (t haproxy.Text, ok bool) {
+	asked *[]haproxy.Question,
+) (t haproxy.Text, ok bool) {
 	t, said := get(v, k)
 	if !said {
 		return t, false

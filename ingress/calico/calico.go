@@ -321,8 +321,10 @@ func trueFirst(a, b bool) int {
 // other value counts as deleted.
 func (r *reader) affinity(u *unstructured.Unstructured) (a routes.Affinity, ok bool) {
 	spec := specOf(u)
-	a = routes.Affinity{Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]),
-		Type: text(spec["type"])}
+	a = routes.Affinity{
+		Name: u.GetName(), Node: text(spec["node"]), State: text(spec["state"]),
+		Type: text(spec["type"]),
+	}
 	if a.Prefix, ok = network(text(spec["cidr"])); !ok {
 		r.complain("BlockAffinity", a.Name, "spec.cidr is %s, which is not a network; it is left out",
 			quote(text(spec["cidr"])))

@@ -21,8 +21,10 @@ import (
 // objects reads manifests into Objects.
 func objects(t testing.TB, manifests string) Objects {
 	t.Helper()
-	o := Objects{Cluster: "c",
-		Own: []netip.Addr{netip.MustParseAddr("192.168.50.21"), netip.MustParseAddr("fd00:50::21")}}
+	o := Objects{
+		Cluster: "c",
+		Own:     []netip.Addr{netip.MustParseAddr("192.168.50.21"), netip.MustParseAddr("fd00:50::21")},
+	}
 	for doc := range strings.SplitSeq(manifests, "\n---\n") {
 		if strings.TrimSpace(doc) == "" {
 			continue
@@ -226,8 +228,10 @@ spec: {cidr: 172.16.0.0/31, allocations: [0, 9, 0, 0], attributes: [{secondary: 
 ---
 {kind: IPAMBlock, metadata: {name: odd}, spec: {cidr: 5}}
 `))
-	lent := []map[netip.Addr]string{{netip.MustParseAddr("172.16.0.0"): "n3"},
-		{netip.MustParseAddr("172.16.171.66"): "n2"}}
+	lent := []map[netip.Addr]string{
+		{netip.MustParseAddr("172.16.0.0"): "n3"},
+		{netip.MustParseAddr("172.16.171.66"): "n2"},
+	}
 	for i, b := range got.Blocks {
 		if diff := cmp.Diff(lent[i], b.Borrowed, netipEqual); diff != "" {
 			t.Errorf("block %s: want (-), got (+):\n%s", b.Prefix, diff)
@@ -311,27 +315,46 @@ func TestAnAddressIsOneNodesAlone(t *testing.T) {
 		want  string // the nodes with their BGP addresses, and those where hostNetwork pods answer
 		odd   int
 	}{
-		"nobody claims what is another's": {[]string{old, alone}, "",
-			"a-old [192.168.50.23] []; d-alone [192.168.50.24] []", 0},
-		"the older keeps it": {[]string{young, old}, "", "a-old [192.168.50.23] []; b-new [] []",
-			2},
-		"the one whose status confirms it keeps it": {[]string{old, says, young}, "",
-			"a-old [] []; b-new [] []; c-says [192.168.50.23] [192.168.50.23]", 4},
-		"the one that had it keeps it": {[]string{old, says, young}, "b-new",
-			"a-old [] []; b-new [192.168.50.23] []; c-says [] []", 4},
-		"unless it is gone": {[]string{young, old}, "c-says",
-			"a-old [192.168.50.23] []; b-new [] []", 2},
+		"nobody claims what is another's": {
+			[]string{old, alone},
+			"",
+			"a-old [192.168.50.23] []; d-alone [192.168.50.24] []", 0,
+		},
+		"the older keeps it": {
+			[]string{young, old},
+			"", "a-old [192.168.50.23] []; b-new [] []",
+			2,
+		},
+		"the one whose status confirms it keeps it": {
+			[]string{old, says, young},
+			"",
+			"a-old [] []; b-new [] []; c-says [192.168.50.23] [192.168.50.23]", 4,
+		},
+		"the one that had it keeps it": {
+			[]string{old, says, young},
+			"b-new",
+			"a-old [] []; b-new [192.168.50.23] []; c-says [] []", 4,
+		},
+		"unless it is gone": {
+			[]string{young, old},
+			"c-says",
+			"a-old [192.168.50.23] []; b-new [] []", 2,
+		},
 		"a status alone claims nothing":          {[]string{lan}, "", "e-lan [192.168.50.25] [192.168.50.25]", 0},
 		"an ExternalIP is not where pods answer": {[]string{alone}, "", "d-alone [192.168.50.24] []", 0},
 		"the appliance's address is no node's":   {[]string{us}, "", "f-us [] []", 1},
-		"IPv6": {[]string{six2, six}, "",
-			"g-six [fd00:50::9] [fd00:50::9]; h-six [] []", 2},
+		"IPv6": {
+			[]string{six2, six},
+			"",
+			"g-six [fd00:50::9] [fd00:50::9]; h-six [] []", 2,
+		},
 	} {
 		o := objects(t, strings.Join(row.nodes, "\n---\n"))
 		o.Own = []netip.Addr{netip.MustParseAddr("192.168.50.21")}
 		if row.had != "" {
 			o.Memory = Remember(routes.Topology{
-				Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}}})
+				Nodes: []routes.Node{{Name: row.had, BGP: []netip.Prefix{netip.MustParsePrefix("192.168.50.23/24")}}},
+			})
 		}
 		for range 2 { // the second reading uses the memory of the first
 			topology, odd := Topology(o)
@@ -404,9 +427,11 @@ func TestSelectors(t *testing.T) {
 			t.Errorf("%q: want %v, got %v", expression, want, got)
 		}
 	}
-	for _, bad := range []string{"rack", "rack ==", "rack = '1'", "rack == 1", "'rack' == '1'", "(rack == '1'",
+	for _, bad := range []string{
+		"rack", "rack ==", "rack = '1'", "rack == 1", "'rack' == '1'", "(rack == '1'",
 		"rack in {'1'", "has(", "has('x')", "&&", "rack == '1' zone", "rack == 'x", "$", "rack not x",
-		strings.Repeat("(", 1000) + "all()"} {
+		strings.Repeat("(", 1000) + "all()",
+	} {
 		if _, err := parseSelector(bad); err == nil {
 			t.Errorf("%q: want an error", bad)
 		}
@@ -423,8 +448,10 @@ func TestTheGroupThatCountsIsChosen(t *testing.T) {
 		"only v1":                          {have: Presence{V1: true}, want: V1},
 		"only v3":                          {have: Presence{V3: true, V3IsCRD: true}, want: V3},
 		"v1 with an aggregated API server": {have: Presence{V1: true, V3: true, Ready3: true}, want: V1},
-		"both are CRDs, before a migration": {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready1: true},
-			want: V1},
+		"both are CRDs, before a migration": {
+			have: Presence{V1: true, V3: true, V3IsCRD: true, Ready1: true},
+			want: V1,
+		},
 		"both are CRDs, after a migration": {have: Presence{V1: true, V3: true, V3IsCRD: true, Ready3: true}, want: V3},
 		"both are CRDs, in a migration":    {have: Presence{V1: true, V3: true, V3IsCRD: true}, err: ErrFrozen},
 	} {
@@ -450,8 +477,10 @@ func FuzzTopology(f *testing.F) {
 			return
 		}
 		all := []*unstructured.Unstructured{u}
-		o := Objects{Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Filters: all, ASN: 65000,
-			OwnASN: 65000, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")}}
+		o := Objects{
+			Affinities: all, Blocks: all, Pools: all, Configs: all, Peers: all, Filters: all, ASN: 65000,
+			OwnASN: 65000, Own: []netip.Addr{netip.MustParseAddr("192.168.50.21")},
+		}
 		n := &corev1.Node{}
 		if json.Unmarshal(data, n) == nil {
 			o.Nodes = []*corev1.Node{n}

@@ -39,10 +39,13 @@ func TestNodesWithoutSessionsOfTheirOwnAreApart(t *testing.T) {
 		"one node has a router":     {nodes + off + peer("peerIP: 192.168.50.1, node: a"), []string{"b"}},
 		"a reflector of all":        {nodes + off + peer("nodeSelector: all(), peerSelector: has(reflects)"), nil},
 		"the reflector's end alone": {nodes + off + peer("nodeSelector: has(reflects), peerSelector: all()"), nil},
-		"a reflector that no node is": {nodes + off + peer("nodeSelector: all(), peerSelector: has(moon)"),
-			[]string{"a", "b"}},
+		"a reflector that no node is": {
+			nodes + off + peer("nodeSelector: all(), peerSelector: has(moon)"),
+			[]string{"a", "b"},
+		},
 		"a reflector of itself": {
-			nodes + off + peer("nodeSelector: has(reflects), peerSelector: has(reflects)"), []string{"a", "b"}},
+			nodes + off + peer("nodeSelector: has(reflects), peerSelector: has(reflects)"), []string{"a", "b"},
+		},
 		"a selector that cannot be read": {nodes + off + peer("peerSelector: 'has('"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,65 +30,99 @@ func TestWhatTheClusterSaysOfOurSessionsIsExamined(t *testing.T) {
 	}{
 		"as printed": {asPrinted, nil, nil},
 		"as printed before": {
-			filter("importV4: [{action: Reject}], exportV4: [{action: Reject, source: RemotePeers}]"), nil, nil},
-		"IPv6, as printed": {strings.Replace(asPrinted, "192.168.50.21", `"[fd00:50::21]:1790"`, 1), nil,
-			nil},
+			filter("importV4: [{action: Reject}], exportV4: [{action: Reject, source: RemotePeers}]"), nil, nil,
+		},
+		"IPv6, as printed": {
+			strings.Replace(asPrinted, "192.168.50.21", `"[fd00:50::21]:1790"`, 1), nil,
+			nil,
+		},
 		"no node": {peer + filters, nil, nil},
 		"a peer of somebody else": {strings.Replace(asPrinted, "192.168.50.21, asNumber: 65000, filters: [f, g]",
 			"192.168.50.1, asNumber: 64999", 1), nil, nil},
-		"no BGPConfiguration": {node + peer + filters, nil,
+		"no BGPConfiguration": {
+			node + peer + filters, nil,
 			[]string{"it does not exist, and Calico takes its own AS number, so the nodes are in AS 64512, and the " +
-				"configuration of the appliance expects AS 65000"}},
-		"only that of a node": {strings.Replace(asPrinted, "name: default", "name: node.w1", 1), nil,
-			[]string{"it does not exist"}},
+				"configuration of the appliance expects AS 65000"},
+		},
+		"only that of a node": {
+			strings.Replace(asPrinted, "name: default", "name: node.w1", 1), nil,
+			[]string{"it does not exist"},
+		},
 		"no BGPConfiguration, and meant": {node + peer + filters, func(o *Objects) { o.ASN = 64512 }, nil},
-		"without asNumber": {strings.Replace(asPrinted, "asNumber: 65000", "logSeverityScreen: Info", 1),
-			nil, []string{"it has no asNumber"}},
-		"another AS": {strings.Replace(asPrinted, "asNumber: 65000", "asNumber: 64999", 1), nil,
-			[]string{"the nodes are in AS 64999", "see kubectl get bgpconfigurations.crd.projectcalico.org -o yaml"}},
+		"without asNumber": {
+			strings.Replace(asPrinted, "asNumber: 65000", "logSeverityScreen: Info", 1),
+			nil,
+			[]string{"it has no asNumber"},
+		},
+		"another AS": {
+			strings.Replace(asPrinted, "asNumber: 65000", "asNumber: 64999", 1), nil,
+			[]string{"the nodes are in AS 64999", "see kubectl get bgpconfigurations.crd.projectcalico.org -o yaml"},
+		},
 		"BGPConfiguration not readable": {node + peer + filters, func(o *Objects) { o.NoConfigs = true }, nil},
 		"every node has an AS of its own": {
 			strings.Replace(node+peer+filters, "IPv4Address: 192.168.50.23/24", `ASNumber: "65001"`, 1), nil, nil,
 		},
-		"a peer expects another AS": {strings.Replace(asPrinted, "21, asNumber: 65000", "21, asNumber: 65001", 1), nil,
+		"a peer expects another AS": {
+			strings.Replace(asPrinted, "21, asNumber: 65000", "21, asNumber: 65001", 1), nil,
 			[]string{
 				"spec.asNumber is 65001, and the appliance is in AS 65000 (bgp.asn): its nodes reject the sessions " +
 					"of the appliance; see kubectl get bgppeers.crd.projectcalico.org -o yaml",
-			}},
+			},
+		},
 		"a peer expects no AS number at all": {strings.Replace(asPrinted, "21, asNumber: 65000", "21, asNumber: six",
 			1), nil, []string{"spec.asNumber is not an AS number"}},
-		"no filter is named": {strings.Replace(asPrinted, ", filters: [f, g]", "", 1), nil,
-			[]string{"it has no BGPFilter (spec.filters), so the nodes " + learns}},
-		"the filter is gone": {node + asn + peer, nil,
-			[]string{`BGPFilter "f" of spec.filters does not exist, so the nodes ` + learns}},
+		"no filter is named": {
+			strings.Replace(asPrinted, ", filters: [f, g]", "", 1), nil,
+			[]string{"it has no BGPFilter (spec.filters), so the nodes " + learns},
+		},
+		"the filter is gone": {
+			node + asn + peer, nil,
+			[]string{`BGPFilter "f" of spec.filters does not exist, so the nodes ` + learns},
+		},
 		"only the other filter is gone": {filter("importV4: [{action: Reject}]"), nil, nil},
 		"filters not readable":          {node + asn + peer, func(o *Objects) { o.NoFilters = true }, nil},
 		"it rejects the other family":   {filter("importV6: [{action: Reject}]"), nil, []string{learns}},
 		"it accepts something first": {
 			filter("importV4: [{action: Accept, matchOperator: In, cidr: 10.0.0.0/8}, {action: Reject}]"), nil,
-			[]string{learns}},
+			[]string{learns},
+		},
 		"it rejects something first": {
-			filter("importV4: [{action: Reject, matchOperator: In, cidr: 10.0.0.0/8}, {action: Reject}]"), nil, nil},
-		"it rejects some prefixes": {filter("importV4: [{action: Reject, matchOperator: In, cidr: 10.0.0.0/8}]"),
-			nil, []string{learns}},
+			filter("importV4: [{action: Reject, matchOperator: In, cidr: 10.0.0.0/8}, {action: Reject}]"), nil, nil,
+		},
+		"it rejects some prefixes": {
+			filter("importV4: [{action: Reject, matchOperator: In, cidr: 10.0.0.0/8}]"),
+			nil,
+			[]string{learns},
+		},
 		"it rejects the default route": {
-			filter("importV4: [{action: Reject, matchOperator: Equal, cidr: 0.0.0.0/0}]"), nil, []string{learns}},
+			filter("importV4: [{action: Reject, matchOperator: Equal, cidr: 0.0.0.0/0}]"), nil, []string{learns},
+		},
 		"it rejects some lengths": {
 			filter("importV4: [{action: Reject, matchOperator: In, cidr: 0.0.0.0/0, prefixLength: {min: 8}}]"), nil,
-			[]string{learns}},
-		"it rejects from one interface": {filter("importV4: [{action: Reject, interface: eth9}]"), nil,
-			[]string{learns}},
+			[]string{learns},
+		},
+		"it rejects from one interface": {
+			filter("importV4: [{action: Reject, interface: eth9}]"), nil,
+			[]string{learns},
+		},
 		"it has an unknown condition": {filter("importV4: [{action: Reject, moon: full}]"), nil, []string{learns}},
-		"it has a prefix and no operator": {filter("importV4: [{action: Reject, cidr: 0.0.0.0/0}]"), nil,
-			[]string{learns}},
+		"it has a prefix and no operator": {
+			filter("importV4: [{action: Reject, cidr: 0.0.0.0/0}]"), nil,
+			[]string{learns},
+		},
 		"its rules are no rules": {filter("importV4: [reject]"), nil, []string{learns}},
-		"it rejects all exports": {filter("importV4: [{action: Reject}], exportV4: [{action: Reject}]"), nil,
-			[]string{tells}},
+		"it rejects all exports": {
+			filter("importV4: [{action: Reject}], exportV4: [{action: Reject}]"), nil,
+			[]string{tells},
+		},
 		"it rejects all exports but some": {
 			filter("importV4: [{action: Reject}], exportV4: [{action: Accept, matchOperator: In, cidr: " +
-				"172.16.0.0/16}, {action: Reject}]"), nil, nil},
-		"it does the reverse": {filter("importV4: [{action: Accept}], exportV4: [{action: Reject}]"), nil,
-			[]string{learns, tells}},
+				"172.16.0.0/16}, {action: Reject}]"), nil, nil,
+		},
+		"it does the reverse": {
+			filter("importV4: [{action: Accept}], exportV4: [{action: Reject}]"), nil,
+			[]string{learns, tells},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := objects(t, row.manifests)

@@ -121,7 +121,8 @@ func (p *parser) and(depth int) (matcher, error) {
 
 // chain reads operands with an operator between them.
 func (p *parser) chain(operator string, depth int, operand func(depth int) (matcher, error),
-	join func(a, b bool) bool) (matcher, error) {
+	join func(a, b bool) bool,
+) (matcher, error) {
 	left, err := operand(depth)
 	for err == nil && p.take(operator) {
 		a := left
@@ -192,8 +193,10 @@ func (p *parser) test(key string) (matcher, error) {
 		if op.text != "contains" && !p.take("with") {
 			return nil, fmt.Errorf("no \"with\" follows %q", op.text)
 		}
-		holds := map[string]func(s, part string) bool{"contains": strings.Contains, "starts": strings.HasPrefix,
-			"ends": strings.HasSuffix}[op.text]
+		holds := map[string]func(s, part string) bool{
+			"contains": strings.Contains, "starts": strings.HasPrefix,
+			"ends": strings.HasSuffix,
+		}[op.text]
 		w, err := p.string()
 		return func(l map[string]string) bool { v, ok := l[key]; return ok && holds(v, w) }, err
 	case "in", "not":
